@@ -10,8 +10,9 @@
 --              per decision: operation, number of checks, per check: key, rule, cost, role, tag
 -- operation  1 take; 2 peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or
 --            refund it if negative; 4 reset: delete the state
--- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 x n: applies only if
---            the n-th check of the decision is exhausted
+-- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 forwards: never
+--            refuses, and is charged with the others; + 8 x n: applies only if the n-th check of the decision is
+--            exhausted
 -- tag        a random number that identifies the decision, for algorithms that store single charges
 -- Reply      such an array, which is cheaper for the client to parse than a list of integers:
 --              now, per decision: admitted, per check: admitted, remaining, retry, reset, receipt
@@ -103,12 +104,12 @@ local function run(full)
       end
       if operation <= 2 then
         admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, cost, tag)
-        if role >= 4 and reply[head + 5 * floor(role / 4) - 4] == 1 then
+        if role >= 8 and reply[head + 5 * floor(role / 8) - 4] == 1 then
           -- The check does not apply: the limit before it still has capacity.
           admitted, retry, ttl = true, 0, false
         end
-        -- A refusal counts unless the check is a shadow check or a base.
-        if not admitted and role % 4 == 0 then refused = true end
+        -- A refusal counts unless the check is a shadow check, a base, or forwards what exceeds it.
+        if not admitted and role % 8 == 0 then refused = true end
         nexts[i], lives[i] = next, operation == 1 and ttl
       elseif operation == 3 then
         ttl, next = rule.adjust(rule, state, now, cost, tag)

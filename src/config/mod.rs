@@ -142,7 +142,8 @@ pub struct Config {
     pub ratelimit_headers: Vec<Dialect>,
     /// How tokens are verified, if limits use claims.
     pub jwt: Option<Arc<TokenVerifier>>,
-    /// Request headers in which some route states an identity. They are removed from all requests of clients.
+    /// Request headers that only the gateway may set: those in which some route states an identity, and
+    /// `x-limit-exceeded`. They are removed from all requests of clients.
     pub identity_headers: Arc<[HeaderName]>,
     pub table: RouteTable,
     pub routes: Vec<Route>,

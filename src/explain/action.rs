@@ -7,6 +7,7 @@ use http::header::LOCATION;
 
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::ExplainWalk;
+use crate::limiting::over::Diversion;
 use crate::proxy::dispatch::is_https;
 use crate::proxy::headers::clean_request_headers;
 use crate::proxy::inbound::hop::Via;
@@ -22,6 +23,7 @@ pub fn run_action(
     walk: &ExplainWalk<'_>,
     routed: RoutedRequest<'_>,
     headers: &mut HeaderMap,
+    diversion: Option<&Diversion>,
 ) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, identity } = routed;
     // The name of this process differs from every name that a gateway has.
@@ -34,8 +36,9 @@ pub fn run_action(
     }
     let target = rewrite_target(head, &route.rewrite).into_owned();
     Ok(match &route.action {
-        Action::Upstream(index) => {
-            let name = walk.context.config.upstreams.get(*index).map(|upstream| upstream.name.clone());
+        Action::Upstream(own) => {
+            let index = diversion.map_or(*own, |diversion| diversion.index);
+            let name = walk.context.config.upstreams.get(index).map(|upstream| upstream.name.clone());
             let report = ActionReport {
                 kind: "upstream".to_owned(),
                 upstream: name,

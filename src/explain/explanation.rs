@@ -31,6 +31,10 @@ labels! {
     Admit = "admit",
     /// A limit delays the request, then it passes.
     Delay = "delay",
+    /// The request is over a limit, and is forwarded with a header.
+    Annotate = "annotate",
+    /// The request is over a limit, and is forwarded to another upstream.
+    Divert = "divert",
     /// The client is on the route's `allow` list, so that no limit applies.
     Bypass = "bypass",
     /// A limit refuses.
@@ -143,6 +147,10 @@ labels! {
     Admits = "admits",
     Delays = "delays",
     Refuses = "refuses",
+    /// The request is over the limit, and is forwarded with a header.
+    Annotates = "annotates",
+    /// The request is over the limit, and is forwarded to another upstream.
+    Diverts = "diverts",
     /// The limit would refuse, and is in shadow mode.
     WouldRefuse = "would_refuse",
     /// The limit does not apply.
@@ -163,6 +171,8 @@ pub struct LimitReport {
     /// Why.
     pub detail: String,
     pub mode: String,
+    /// The option `over` of the limit.
+    pub over: String,
     pub algorithm: String,
     /// The rule of the key: that of its override, if it has one.
     pub rule: String,

@@ -14,6 +14,7 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::{Check, Op, Role};
 use crate::limiting::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::over::Over;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, UnreadableBody};
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
@@ -217,6 +218,7 @@ fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
     LimitReport {
         name: limit.name.clone(),
         mode: limit.mode.label().to_owned(),
+        over: limit.over.text(),
         algorithm: limit.rule.name().to_owned(),
         rule: limit.rule.describe(),
         before_auth,
@@ -328,7 +330,12 @@ impl LimitFacts<'_> {
             Standing::InForce => {}
         }
         if !outcome.is_admitted() {
-            let effect = if limit.mode == Mode::Shadow { LimitEffect::WouldRefuse } else { LimitEffect::Refuses };
+            let effect = match &limit.over {
+                _ if limit.mode == Mode::Shadow => LimitEffect::WouldRefuse,
+                Over::Annotate if outcome.is_over() => LimitEffect::Annotates,
+                Over::Divert(_) if outcome.is_over() => LimitEffect::Diverts,
+                _ => LimitEffect::Refuses,
+            };
             return (effect, self.describe_refusal(outcome, state));
         }
         match (outcome, state) {

@@ -1,6 +1,8 @@
 //! Takes a request through the steps of the request page, in the order of `proxy::request::handle_request`. Each step
 //! calls the function that requests of clients call, and writes down what it found.
 
+use std::sync::Arc;
+
 use http::HeaderMap;
 use http::header::LOCATION;
 
@@ -12,9 +14,11 @@ use crate::explain::parser::parse_head;
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, client, identity, limits, routes};
 use crate::limiting::answer::NEVER;
-use crate::limiting::clock;
 use crate::limiting::decision::Op;
+use crate::limiting::limit::Limit;
+use crate::limiting::over::Over;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
+use crate::limiting::{Verdict, clock};
 use crate::net::ListenAddr;
 use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::connection::parse_failure::rejection_status;
@@ -120,7 +124,8 @@ impl<'a> ExplainWalk<'a> {
         let routed = RoutedRequest { route, head, identity };
         identity::authenticate(self, found, routed, headers).await?;
         limits::apply_limits(self, found, routed, headers).await?;
-        let (report, status) = action::run_action(self, routed, headers)?;
+        let diversion = found.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
+        let (report, status) = action::run_action(self, routed, headers, diversion)?;
         if let Some(note) = action::describe_unknown(self, route, &report) {
             found.explanation.notes.push(note);
         }
@@ -184,10 +189,19 @@ fn describe_cutoff(cutoff: Cutoff) -> VerdictReport {
 fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
     let limits = route.map_or(&[][..], |route| &route.limits);
     let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
-    let decision = if delay.is_some() { RequestDecision::Delay } else { found.decision };
+    let exceeded = found.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
+    let decision = match (exceeded, delay) {
+        (Some((_, decision)), _) => decision,
+        (None, Some(_)) => RequestDecision::Delay,
+        (None, None) => found.decision,
+    };
     let is_unknown = |limit: &LimitReport| limit.effect == LimitEffect::Unknown.label();
     let has_unknown = found.explanation.limits.iter().any(is_unknown);
     let detail = match (decision, delay) {
+        (RequestDecision::Annotate, _) => "it is over the limit, and is forwarded with x-limit-exceeded".to_owned(),
+        (RequestDecision::Divert, _) => {
+            "it is over the limit, and is forwarded to another upstream with x-limit-exceeded".to_owned()
+        }
         (_, Some((place, delay_ms))) => format!("limit {} delays it by {delay_ms} ms", limits[place].name),
         (RequestDecision::Bypass, _) => "the client is on the route's `allow` list, so no limit applies".to_owned(),
         _ if has_unknown => "the limits that are known admit it".to_owned(),
@@ -197,11 +211,24 @@ fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u1
     VerdictReport {
         decision: decision.label().to_owned(),
         status,
-        limit: delay.map(|(place, _)| limits[place].name.clone()),
+        limit: exceeded
+            .map(|(place, _)| place)
+            .or(delay.map(|(place, _)| place))
+            .map(|place| limits[place].name.clone()),
         delay_ms: delay.map(|(_, delay_ms)| delay_ms),
         detail,
         ..VerdictReport::default()
     }
+}
+
+/// Returns the limit that decides how a request over limits is forwarded, and how: the first that diverts it, or the
+/// first that annotates it.
+fn find_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> Option<(usize, RequestDecision)> {
+    let places = verdict.excesses(limits).map(|checked| match &limits[checked.limit].over {
+        Over::Divert(_) => (checked.limit, RequestDecision::Divert),
+        Over::Refuse | Over::Delay | Over::Annotate => (checked.limit, RequestDecision::Annotate),
+    });
+    places.min_by_key(|(place, decision)| (*decision != RequestDecision::Divert, *place))
 }
 
 fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal) -> VerdictReport {

@@ -114,6 +114,7 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
         facts.extend(limit.cost.filter(|cost| *cost != 1).map(|cost| format!("cost {cost}")));
         facts.extend(limit.overridden.as_ref().map(|_| "override".to_owned()));
         facts.extend((limit.mode == "shadow").then(|| "shadow".to_owned()));
+        facts.extend((limit.over != "refuse").then(|| format!("over {}", limit.over)));
         facts.extend(limit.after.as_ref().map(|base| format!("after {base}")));
         facts.extend(limit.before_auth.then(|| "before auth".to_owned()));
         write_line(text, "", &format!("{indent}{}", facts.join(", ")));

@@ -60,6 +60,8 @@ pub enum Op {
 pub struct Role {
     /// The limit is in shadow mode: it decides and is charged, but never refuses.
     pub shadow: bool,
+    /// The limit forwards requests that exceed it (`over`): it never refuses, and is charged only with the others.
+    pub forwards: bool,
     /// Another check comes `after` this one and decides in its place when it refuses.
     pub base: bool,
     /// Index of the check that must be exhausted before this one applies.
@@ -74,10 +76,15 @@ impl Check {
 }
 
 impl Role {
+    /// Reports whether a refusal of the check refuses the request.
+    pub fn can_refuse(self) -> bool {
+        !(self.shadow || self.base || self.forwards)
+    }
+
     /// Encodes the role for the Lua script; `lua/gate.lua` lists the bits.
     pub fn encode(self) -> i64 {
         let after = self.after.map_or(0, |index| i64::try_from(index).unwrap_or(0) + 1);
-        i64::from(self.shadow) + 2 * i64::from(self.base) + 4 * after
+        i64::from(self.shadow) + 2 * i64::from(self.base) + 4 * i64::from(self.forwards) + 8 * after
     }
 }
 

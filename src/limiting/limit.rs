@@ -12,6 +12,7 @@ use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::{Cost, Key, Missing};
+use crate::limiting::over::Over;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::refuse::Refuse;
 use crate::limiting::source::{Facts, Repeated, Source, SourceOrigin, SourceValues};
@@ -64,6 +65,8 @@ pub struct Limit {
     pub not_integer: NotInteger,
     pub cost: Cost,
     pub mode: Mode,
+    /// How requests over the limit are treated.
+    pub over: Over,
     pub on_error: OnError,
     /// Which requests the limit applies to.
     pub when: When,
@@ -108,6 +111,11 @@ impl Limit {
     /// Sources whose values have to be integers.
     pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
         self.when.integer_sources().chain(self.cost.source())
+    }
+
+    /// Reports whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
+    pub fn forwards_excess(&self) -> bool {
+        self.mode == Mode::Enforce && self.over.forwards()
     }
 
     /// Returns the response to refused requests, on a route with the response `of_route`.
@@ -198,6 +206,7 @@ impl Limit {
             not_integer: NotInteger::default(),
             cost: Cost::Fixed(1),
             mode,
+            over: Over::Refuse,
             on_error: OnError::Local,
             when: When::default(),
             overrides: Overrides::default(),

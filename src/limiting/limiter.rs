@@ -68,7 +68,7 @@ impl<'a> CheckedLimits<'a> {
 impl Check {
     /// Makes a check of `limit` by the limit's rule, without overrides.
     pub fn new(limit: &Limit, key: String, cost: i64) -> Check {
-        let role = Role { shadow: limit.mode == Mode::Shadow, ..Role::default() };
+        let role = Role { shadow: limit.mode == Mode::Shadow, forwards: limit.forwards_excess(), ..Role::default() };
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
         Check { limit: limit.store_ref.clone(), rule: limit.rule.clone(), key, cost, role, override_values: None, tag }
@@ -158,14 +158,13 @@ impl Limiter {
                 Evaluation::Blocked(standing, key) => {
                     if op == Op::Take && standing == Standing::InForce {
                         let limit = &limits[index];
-                        self.charges.decisions.record_blocked(&limit.store_ref, limit.mode == Mode::Shadow, &key);
+                        self.charges.decisions.record_blocked(limit, &key);
                         verdict.refused_keys.push(RefusedKey { limit: index, key, cost: None });
                     }
                     (Outcome::Blocked, standing)
                 }
             };
-            let enforced = limits[index].mode == Mode::Enforce && standing == Standing::InForce;
-            verdict.refused |= enforced && !outcome.is_admitted();
+            verdict.refused |= standing == Standing::InForce && outcome.is_refused_by(&limits[index]);
             verdict.checks.push(LimitResult { limit: index, outcome, standing, override_rule: None });
         }
         if verdict.refused || checks.is_empty() {
@@ -385,7 +384,7 @@ impl Limiter {
                     continue;
                 }
             };
-            verdict.refused |= outcome == Outcome::Closed && limit.mode == Mode::Enforce;
+            verdict.refused |= outcome.is_refused_by(limit);
             verdict.checks.push(LimitResult {
                 limit: *index,
                 outcome,

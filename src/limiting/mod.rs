@@ -11,7 +11,7 @@
 //! - `decision`: the checks and answers that limits and stores exchange.
 //! - `store`: keeps the state of each key, in memory or in Redis.
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
-//! - `verdict`, `refuse`: the result, and what a refusal looks like.
+//! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
 //! - `charges`: refunds and leases, once the request has been admitted.
 //! - `usage`: which keys were refused or admitted recently.
@@ -31,6 +31,7 @@ pub(crate) mod jwt;
 pub mod key;
 pub mod limit;
 mod limiter;
+pub mod over;
 pub(crate) mod override_table;
 pub(crate) mod overrides;
 pub mod refuse;

@@ -10,6 +10,7 @@ use crate::limiting::chain::Standing;
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::{Decision, Role};
 use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::over::{Diversion, Over};
 use crate::limiting::source::UnreadableBody;
 
 /// Result of all limits of a request.
@@ -86,6 +87,31 @@ impl Outcome {
             | Outcome::QueueFull
             | Outcome::Unlimited => None,
         }
+    }
+
+    /// Reports whether the request is over the limit, as opposed to a request whose budget is unclear.
+    pub fn is_over(&self) -> bool {
+        match self {
+            Outcome::Store(answer) | Outcome::Local(answer) => !answer.admitted,
+            Outcome::Closed | Outcome::Blocked => true,
+            Outcome::Open
+            | Outcome::MissingKey { .. }
+            | Outcome::RepeatedKey
+            | Outcome::NotInteger
+            | Outcome::UnreadableKey(_)
+            | Outcome::QueueFull
+            | Outcome::Unlimited => false,
+        }
+    }
+
+    /// Reports whether `limit`, in force with this outcome, forwards a request that is over it.
+    pub fn is_forwarded_by(&self, limit: &Limit) -> bool {
+        limit.forwards_excess() && self.is_over()
+    }
+
+    /// Reports whether `limit`, in force with this outcome, refuses the request.
+    pub fn is_refused_by(&self, limit: &Limit) -> bool {
+        limit.mode == Mode::Enforce && !self.is_admitted() && !self.is_forwarded_by(limit)
     }
 
     pub fn is_admitted(&self) -> bool {
@@ -176,11 +202,28 @@ impl Verdict {
         self.refusals_of(limits, Mode::Enforce)
     }
 
+    /// Returns the upstream that gets the request in place of the route's own: that of the first limit that diverts it.
+    pub fn diversion<'l>(&self, limits: &'l [Arc<Limit>]) -> Option<&'l Diversion> {
+        let first = self.excesses(limits).filter_map(|checked| match &limits[checked.limit].over {
+            Over::Divert(diversion) => Some((checked.limit, diversion)),
+            Over::Refuse | Over::Delay | Over::Annotate => None,
+        });
+        first.min_by_key(|(limit, _)| *limit).map(|(_, diversion)| diversion).filter(|_| !self.refused)
+    }
+
+    /// Returns the results of limits that the request exceeds and that forward it (`over`).
+    pub fn excesses(&self, limits: &[Arc<Limit>]) -> impl Iterator<Item = &LimitResult> {
+        self.checks.iter().filter(move |checked| {
+            checked.standing == Standing::InForce && checked.outcome.is_forwarded_by(&limits[checked.limit])
+        })
+    }
+
     /// Returns the results of limits with that mode that refuse.
     pub fn refusals_of(&self, limits: &[Arc<Limit>], mode: Mode) -> impl Iterator<Item = &LimitResult> {
         self.checks.iter().filter(move |checked| {
-            let meant = limits[checked.limit].mode == mode;
-            meant && checked.standing == Standing::InForce && !checked.outcome.is_admitted()
+            let (limit, outcome) = (&limits[checked.limit], &checked.outcome);
+            let refuses = limit.mode == mode && !outcome.is_admitted() && !outcome.is_forwarded_by(limit);
+            refuses && checked.standing == Standing::InForce
         })
     }
 }

@@ -10,6 +10,8 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::config::{ForwardedHeader, TraceParent};
+use crate::limiting::Verdict;
+use crate::limiting::over::EXCEEDED_HEADER;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::inbound::extended_connect;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
@@ -52,19 +54,19 @@ pub async fn dispatch(
         request_id: request_id.as_ref(),
     };
     // Computed before the headers change, because `hash_on` can name any of them.
-    let hash = match route.action {
-        Action::Upstream(index) => limits::hash_key(request, routed, index),
-        Action::Echo | Action::Respond(_) | Action::Redirect(_) => None,
-    };
+    let upstream = select_upstream(request, route);
+    let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
     let unwritten = rewrite_headers(request, routed, &forwarding)?;
     let upload = request_body::open_upload(request, route).await?;
+    if let Some(index) = upstream {
+        let servers = &view.upstreams[index];
+        let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+        (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+        return send_upstream(request, route, servers, &mut outgoing).await;
+    }
     match &route.action {
-        Action::Upstream(index) => {
-            let servers = &view.upstreams[*index];
-            let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
-            (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
-            send_upstream(request, route, servers, &mut outgoing).await
-        }
+        // Handled above.
+        Action::Upstream(_) => Err(Refusal::NoRoute),
         Action::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
             Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
@@ -78,6 +80,13 @@ pub async fn dispatch(
             local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(Refusal::NoRedirect)
         }
     }
+}
+
+/// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
+fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
+    let Action::Upstream(own) = route.action else { return None };
+    let diversion = request.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
+    Some(diversion.map_or(own, |diversion| diversion.index))
 }
 
 /// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
@@ -116,6 +125,9 @@ fn rewrite_headers<'f>(
     for (name, value) in request.identity_headers.drain(..) {
         headers.append(name, value);
     }
+    if let Some(exceeded) = request.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
+        headers.insert(EXCEEDED_HEADER, exceeded);
+    }
     let is_proxied = matches!(route.action, Action::Upstream(_));
     let is_late = is_proxied && !trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
     if !is_late {
@@ -131,6 +143,14 @@ fn rewrite_headers<'f>(
     }
     headers::apply_edits(headers, &route.request_headers);
     Ok(is_late.then_some(forwarding))
+}
+
+/// Returns the header that names the limits which the request exceeds; `None` if it exceeds none.
+fn exceeded_header(verdict: &Verdict, route: &Route) -> Option<HeaderValue> {
+    let mut exceeded: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
+    exceeded.sort_unstable();
+    let names: Vec<&str> = exceeded.into_iter().map(|index| &*route.limits[index].name).collect();
+    (!names.is_empty()).then(|| HeaderValue::from_str(&names.join(", ")).ok())?
 }
 
 /// Builds the request to send. `unwritten`: the forwarding headers, if the received headers do not contain them yet.

@@ -99,7 +99,7 @@ fn is_known(limit: &Limit, part: &KeyPart, facts: &Facts) -> bool {
 /// Returns the most significant check: that of the limit that refused, or see `decision_rank`.
 pub fn find_deciding_check<'v>(route: &Route, verdict: &'v Verdict) -> Option<&'v LimitResult> {
     verdict.longest_refusal(&route.limits).or_else(|| {
-        let rank = |check: &&LimitResult| decision_rank(decision_label(route.limits[check.limit].mode, check));
+        let rank = |check: &&LimitResult| decision_rank(decision_label(&route.limits[check.limit], check));
         verdict.checks.iter().max_by_key(rank)
     })
 }
@@ -111,7 +111,7 @@ pub fn describe_decisions(route: &Route, verdict: &Verdict, keys: Vec<Option<Str
         let (limit, answer) = (&route.limits[check.limit], check.outcome.answer());
         TapDecision {
             limit: limit.name.clone(),
-            decision: decision_label(limit.mode, check),
+            decision: decision_label(limit, check),
             remaining: answer.map(|answer| answer.remaining),
             retry_after_ms: answer.map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER),
             key: keys.next().flatten(),
@@ -124,6 +124,7 @@ pub fn describe_decisions(route: &Route, verdict: &Verdict, keys: Vec<Option<Str
 fn decision_rank(decision: Decision) -> u8 {
     match decision {
         Decision::Deny | Decision::LocalDeny | Decision::ErrorClosed => 6,
+        Decision::Annotate | Decision::Divert => 5,
         Decision::Delayed => 5,
         Decision::ShadowDeny => 4,
         Decision::ErrorOpen => 3,

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::over::Over;
 use crate::limiting::source::Repeated;
 use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::route::Route;
@@ -156,12 +157,18 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
     let has_overrides = config.store.is_shared() || limit.overrides.has_any();
     match limit.mode {
         Mode::Enforce => {
-            want(Decision::Deny);
+            match &limit.over {
+                Over::Refuse | Over::Delay => want(Decision::Deny),
+                Over::Annotate => want(Decision::Annotate),
+                Over::Divert(_) => want(Decision::Divert),
+            }
             if limit.rule.has_queue() {
                 want(Decision::Delayed);
                 record.rejections.export_series(Reason::MaxDelayed as usize);
             }
-            record.rejections.export_series(Reason::Exhausted as usize);
+            if !limit.forwards_excess() {
+                record.rejections.export_series(Reason::Exhausted as usize);
+            }
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
                 record.rejections.export_series(Reason::RepeatedKey as usize);
             }
@@ -175,10 +182,10 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
                 record.rejections.export_series(Reason::MissingKey as usize);
             }
             // A rate of 0 blocks a key: a live override, or one in the file.
-            if config.store.is_shared() || has_overrides {
+            if has_overrides && !limit.forwards_excess() {
                 record.rejections.export_series(Reason::Blocked as usize);
             }
-            if has_overrides || limit.cost != Cost::Fixed(1) {
+            if (has_overrides || limit.cost != Cost::Fixed(1)) && !limit.forwards_excess() {
                 record.rejections.export_series(Reason::NeverFits as usize);
             }
         }
@@ -192,8 +199,11 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
         (_, OnError::Open) => want(Decision::ErrorOpen),
         (_, OnError::Local) => {
             want(Decision::LocalAllow);
-            want(Decision::LocalDeny);
+            if !limit.forwards_excess() {
+                want(Decision::LocalDeny);
+            }
         }
+        (_, OnError::Closed) if limit.forwards_excess() => {}
         (_, OnError::Closed) => {
             want(Decision::ErrorClosed);
             record.rejections.export_series(Reason::StoreDown as usize);
@@ -205,11 +215,15 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
 ///
 /// A limit that passes a request on to the next one (`after`) counts as a denial, although nobody is refused. A limit
 /// counts as bypassed if a limit before it is still in force, or if an override makes it unlimited for this key.
-pub fn decision_label(mode: Mode, checked: &LimitResult) -> Decision {
-    let outcome = &checked.outcome;
+pub fn decision_label(limit: &Limit, checked: &LimitResult) -> Decision {
+    let (outcome, mode) = (&checked.outcome, limit.mode);
     match (outcome, outcome.is_admitted()) {
         (Outcome::Unlimited, _) => Decision::Bypass,
         _ if checked.standing == Standing::NotYet => Decision::Bypass,
+        _ if outcome.is_forwarded_by(limit) => match &limit.over {
+            Over::Divert(_) => Decision::Divert,
+            Over::Refuse | Over::Delay | Over::Annotate => Decision::Annotate,
+        },
         (Outcome::Local(_), true) => Decision::LocalAllow,
         (Outcome::Local(_), false) => Decision::LocalDeny,
         (Outcome::Open, _) => Decision::ErrorOpen,
@@ -223,15 +237,16 @@ pub fn decision_label(mode: Mode, checked: &LimitResult) -> Decision {
 
 impl LimitCounters {
     /// Counts a decision of the limit about a request that `refusing` limits refused, this one or others.
-    pub fn count_decision(&self, mode: Mode, checked: &LimitResult, refusing: usize) {
-        self.counts.decisions.inc(decision_label(mode, checked) as usize);
+    pub fn count_decision(&self, limit: &Limit, checked: &LimitResult, refusing: usize) {
+        self.counts.decisions.inc(decision_label(limit, checked) as usize);
         let Some(answer) = checked.outcome.answer() else { return };
         if checked.standing == Standing::NotYet {
             return;
         }
-        let is_enforced = mode == Mode::Enforce;
+        let is_enforced = limit.mode == Mode::Enforce;
         if !answer.admitted {
-            return self.headroom.count_refusal(is_enforced && refusing > 1);
+            let own = usize::from(checked.outcome.is_refused_by(limit));
+            return self.headroom.count_refusal(is_enforced && refusing > own);
         }
         // Only shadow limits charge requests that others refuse.
         if is_enforced && refusing > 0 {

@@ -410,16 +410,17 @@ pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     }
 }
 
-/// Every algorithm, some twice, some as a shadow.
+/// Every algorithm, some twice, some as a shadow, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {
-            let mode = if rng.random_bool(0.25) { Mode::Shadow } else { Mode::Enforce };
-            crate::support::limiting::limit(
-                &format!("limit-{i}"),
-                crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng),
-                mode,
-            )
+            let (name, rule) =
+                (format!("limit-{i}"), crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng));
+            match rng.random_range(0..6) {
+                0 => crate::support::limiting::limit(&name, rule, Mode::Shadow),
+                1 => crate::support::limiting::forwarding(&name, rule),
+                _ => crate::support::limiting::limit(&name, rule, Mode::Enforce),
+            }
         })
         .collect()
 }

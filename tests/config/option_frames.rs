@@ -180,7 +180,11 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
                 _ => limit,
             };
-            let after = if key == "after" { more.to_owned() } else { after };
+            let after = match key {
+                "after" => more.to_owned(),
+                "over" => format!("[upstream.name]\n{SERVERS}[[route]]\nupstream = \"name\"\nlimits = [\"l\"]\n"),
+                _ => after,
+            };
             frame("[limit.l]\n", beside, after)
         }
         "limit.when" => {

@@ -10,6 +10,7 @@ mod key_alternatives;
 mod matching;
 mod matching_program;
 mod odd_keys;
+mod over;
 mod real_time;
 mod repeated_keys;
 mod repeated_tokens;

@@ -85,8 +85,12 @@ async fn several_slots_decide_alike(cluster: &RedisCluster) {
         let memory = MemoryStore::new(1_000_000);
         let limits: Vec<Arc<Limit>> = (0..5)
             .map(|i| {
-                let mode = if i == 4 { Mode::Shadow } else { Mode::Enforce };
-                limit(&format!("r{round}-{i}"), small_rule(rng, 30), mode)
+                let (name, rule) = (format!("r{round}-{i}"), small_rule(rng, 30));
+                match i {
+                    4 => limit(&name, rule, Mode::Shadow),
+                    3 => crate::support::limiting::forwarding(&name, rule),
+                    _ => limit(&name, rule, Mode::Enforce),
+                }
             })
             .collect();
         for _ in 0..60 {

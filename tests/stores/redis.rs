@@ -32,12 +32,13 @@ fn decides_like_the_memory_store() {
         let mut receipt = 0;
         let limits: Vec<Arc<Limit>> = (0..NAMES.len() * 2)
             .map(|i| {
-                let mode = if i == 0 { Mode::Shadow } else { Mode::Enforce };
-                limit(
-                    &format!("limit-{i}"),
-                    minutes(crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng), rng),
-                    mode,
-                )
+                let name = format!("limit-{i}");
+                let rule = minutes(crate::support::limiting::random_rule(NAMES[i % NAMES.len()], rng), rng);
+                match i {
+                    0 => limit(&name, rule, Mode::Shadow),
+                    1..4 => crate::support::limiting::forwarding(&name, rule),
+                    _ => limit(&name, rule, Mode::Enforce),
+                }
             })
             .collect();
         for _ in 0..100 {

@@ -94,6 +94,7 @@ fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) 
         "max_keys": max_keys,
         "cost": limit.cost.to_string(),
         "mode": limit.mode.label(),
+        "over": limit.over.text(),
         "on_error": limit.on_error.label(),
         "routes": routes,
     })

@@ -364,6 +364,9 @@ fn format_limit_entry(
     entry["limit"] = limit.name.as_str().into();
     entry["asked"] = true.into();
     entry["mode"] = limit.mode.label().into();
+    if limit.forwards_excess() {
+        entry["over"] = limit.over.text().into();
+    }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
     let in_force = standing == Standing::InForce;

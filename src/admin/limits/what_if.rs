@@ -13,7 +13,7 @@ use crate::config::{Config, parse_rate};
 use crate::limiting::algorithm::params::{OptionValues, ParamValue, Rate};
 use crate::limiting::algorithm::{Rule, SPECS};
 use crate::limiting::key::Cost;
-use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::limit::Limit;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::history::{UsageWindow, WindowUsage};
 use crate::limiting::usage::what_if::{RecordedWindow, bound_refusals};
@@ -82,7 +82,7 @@ impl LimitsApi {
     }
 
     fn bound_change(&self, config: &Config, limit: &Arc<Limit>, then: &Rule) -> Value {
-        let outcome = if limit.mode == Mode::Shadow { KeyOutcome::WouldRefuse } else { KeyOutcome::Refused };
+        let outcome = KeyOutcome::over(limit);
         self.usage.note_limits(&config.limits);
         let (history, now) = (self.usage.collect(), Instant::now());
         let found = history.find_usage(limit.store_ref.id, outcome, UsageWindow::TenMinutes, now);

@@ -129,6 +129,7 @@ fn warn_of_idle_limits(context: &LintContext) {
 fn is_never_first(wide: &Limit, tight: &Limit) -> bool {
     let is_plain = |limit: &Limit| {
         limit.mode == Mode::Enforce
+            && !limit.forwards_excess()
             && limit.after.is_none()
             && limit.charge_rules.is_none()
             && !limit.overrides.has_any()

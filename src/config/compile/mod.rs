@@ -64,21 +64,21 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = compile_jwt(sources, jwt);
-    let asks_clients = listeners.iter().any(listener::requests_client_certs);
     // If `[admin]` has a mistake, overrides with hashes get no second one.
     let hasher = admin.as_ref().map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone());
     let context = LimitContext {
         on_error: store.on_error,
         sets: &sets,
         has_jwt,
-        asks_clients,
+        asks_clients: listeners.iter().any(listener::requests_client_certs),
         max_keys: store.max_keys,
         hasher: &hasher,
     };
-    let limits = limits::compile_limits(limits.named_sections(sources, "limit", &schema::LIMIT), &context);
     let roots = SystemRoots::default();
     let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
+    let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
+    let limits = limits::compile_limits(limits, &context, &upstreams.names);
     let context = routes::RouteContext {
         defaults: &server.defaults,
         limits: &limits,
@@ -107,7 +107,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         store,
         ratelimit_headers,
         jwt: jwt.default,
-        identity_headers: routes::list_identity_headers(&routes),
+        identity_headers: routes::list_own_headers(&routes),
         table,
         route_lines: sources.find_lines(&places),
         routes,

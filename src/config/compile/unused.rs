@@ -11,6 +11,7 @@ use crate::config::compile::upstreams::Upstreams;
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::Limit;
+use crate::limiting::over::Over;
 use crate::route::{Action, Route};
 
 pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions<Arc<Limit>>, upstreams: &Upstreams) {
@@ -30,7 +31,7 @@ pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions
     }
 }
 
-/// Returns the upstreams of the route: that of its action, and its auth servers.
+/// Returns the upstreams of the route: that of its action, its auth servers, and those to which limits divert requests.
 fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
     let action = match &route.action {
         Action::Upstream(index) => Some(*index),
@@ -40,7 +41,11 @@ fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),
         Some(AuthMethod::Basic(_) | AuthMethod::Jwt(_)) | None => None,
     };
-    action.into_iter().chain(auth)
+    let diverted = route.limits.iter().filter_map(|limit| match &limit.over {
+        Over::Divert(diversion) => Some(diversion.index),
+        Over::Refuse | Over::Delay | Over::Annotate => None,
+    });
+    action.into_iter().chain(auth).chain(diverted)
 }
 
 fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {

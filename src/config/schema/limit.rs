@@ -81,6 +81,15 @@ pub const LIMIT: Schema = Schema {
         )
         .metric("sluicegate_limit_decisions_total"),
         option(
+            "over",
+            Text("word, or `upstream:NAME`"),
+            Value("\"refuse\""),
+            "what happens to requests over the limit",
+        )
+        .shown_as("`\"refuse\"`, `\"delay\"`, `\"annotate\"`, `\"upstream:NAME\"`")
+        .guide("responses.md#forwarding-what-is-over-a-limit")
+        .metric("sluicegate_limit_decisions_total"),
+        option(
             "on_error",
             Words(&["local", "open", "closed"]),
             Described("that of `[store]`"),

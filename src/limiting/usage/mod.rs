@@ -24,6 +24,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 
 use crate::labels::labels;
+use crate::limiting::limit::{Limit, Mode};
 
 labels! {
     /// What a limit decided about a key; the parameter `by` of `/-/top`.
@@ -32,8 +33,21 @@ labels! {
     Refused = "refused",
     /// A limit in shadow mode would have refused.
     WouldRefuse = "would_refuse",
+    /// Over a limit that forwards such requests (`over`).
+    Exceeded = "exceeded",
     /// Admitted. Estimated from a sample: one in [`ADMITTED_SAMPLE`] decisions on average.
     Admitted = "admitted",
+}
+
+impl KeyOutcome {
+    /// Returns the outcome of requests that are over `limit`.
+    pub fn over(limit: &Limit) -> KeyOutcome {
+        match limit.mode {
+            Mode::Shadow => KeyOutcome::WouldRefuse,
+            Mode::Enforce if limit.forwards_excess() => KeyOutcome::Exceeded,
+            Mode::Enforce => KeyOutcome::Refused,
+        }
+    }
 }
 
 /// One in this many admissions is recorded, and counts as many times.

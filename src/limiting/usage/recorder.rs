@@ -5,7 +5,8 @@ use std::cell::Cell;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::limiting::decision::{Check, Decision, LimitRef};
+use crate::limiting::decision::{Check, Decision, Role};
+use crate::limiting::limit::Limit;
 use crate::limiting::state_key::state_key_parts;
 use crate::limiting::store::partition::PrehashedState;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
@@ -134,7 +135,7 @@ impl DecisionRecorder {
                 true => continue,
                 // The limit that comes after it decides in its place.
                 false if check.role.base => continue,
-                false => (refused_outcome(check.role.shadow), 1),
+                false => (refused_outcome(check.role), 1),
             };
             if decision.is_applicable(check.role) {
                 self.recorder.record(check.limit.id, outcome, &check.key, weight);
@@ -143,8 +144,8 @@ impl DecisionRecorder {
     }
 
     /// Records that an override blocked a key.
-    pub fn record_blocked(&self, limit: &LimitRef, is_shadow: bool, state_key: &str) {
-        self.recorder.record(limit.id, refused_outcome(is_shadow), state_key, 1);
+    pub fn record_blocked(&self, limit: &Limit, state_key: &str) {
+        self.recorder.record(limit.store_ref.id, KeyOutcome::over(limit), state_key, 1);
     }
 
     /// Reports whether to record this admission. The gaps between samples are random, so that no pattern of requests
@@ -157,8 +158,12 @@ impl DecisionRecorder {
     }
 }
 
-fn refused_outcome(is_shadow: bool) -> KeyOutcome {
-    if is_shadow { KeyOutcome::WouldRefuse } else { KeyOutcome::Refused }
+fn refused_outcome(role: Role) -> KeyOutcome {
+    match role {
+        Role { shadow: true, .. } => KeyOutcome::WouldRefuse,
+        Role { forwards: true, .. } => KeyOutcome::Exceeded,
+        _ => KeyOutcome::Refused,
+    }
 }
 
 impl LimitUsage {

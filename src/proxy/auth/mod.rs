@@ -21,8 +21,8 @@ use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::refusal::Refusal;
 
-/// Removes the headers in which the gateway states identities. A client must not be able to claim one, whether its
-/// route authenticates it or not.
+/// Removes the headers in which the gateway states identities and exceeded limits. A client must not be able to claim
+/// one, whether its route uses them or not.
 pub fn remove_identity_headers(headers: &mut HeaderMap, config: &Config) {
     for name in &*config.identity_headers {
         headers.remove(name);

@@ -147,7 +147,7 @@ impl RequestAccount {
         let handles = &self.handles;
         let refusing = if verdict.refused { verdict.refusing_limits(&route.limits).count().max(1) } else { 0 };
         for checked in &verdict.checks {
-            handles.limits[checked.limit].count_decision(route.limits[checked.limit].mode, checked, refusing);
+            handles.limits[checked.limit].count_decision(&route.limits[checked.limit], checked, refusing);
         }
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
             handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));

@@ -154,7 +154,7 @@ impl LogEntry {
         let Some(check) = find_deciding_check(route, verdict) else { return };
         let limit = &route.limits[check.limit];
         self.record.limit = Some(limit.name.clone());
-        self.record.decision = Some(decision_label(limit.mode, check));
+        self.record.decision = Some(decision_label(limit, check));
         self.record.key = shown.deciding;
         self.record.refused_by = verdict.longest_refusal(&route.limits).map(|_| limit.name.clone());
     }

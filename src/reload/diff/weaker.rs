@@ -207,6 +207,7 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
     };
     [
         ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
+        ("over", after.forwards_excess() && !before.forwards_excess()),
         ("on_error", rank(after.on_error) > rank(before.on_error)),
         ("missing", before.missing != Missing::Skip && after.missing == Missing::Skip),
         ("burst", after.rule.max_cost() > before.rule.max_cost()),

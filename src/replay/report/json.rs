@@ -67,7 +67,7 @@ impl ReplayOutcome {
         let settle = limit.charge_rules.as_ref().is_some_and(|wants| wants.settle.is_some());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
-            "shadow": limit.mode == Mode::Shadow, "requests": tally.seen,
+            "shadow": limit.mode == Mode::Shadow, "over": limit.over.text(), "requests": tally.seen,
             "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
             "by_logged_keys": logged,
             "refused": tally.can_judge().then_some(tally.refused), "refused_by_others": tally.refused_by_others,

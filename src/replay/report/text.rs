@@ -56,7 +56,9 @@ impl ReplayOutcome {
     fn describe_limit(&self, tally: &Tally, text: &mut String) {
         let limit = &tally.limit;
         let shadow = if limit.mode == Mode::Shadow { ", shadow" } else { "" };
-        let _ = writeln!(text, "\nlimit {} ({}, {}{shadow})", limit.name, limit.rule.name(), limit.rule.describe());
+        let over = if limit.forwards_excess() { format!(", over {}", limit.over.text()) } else { String::new() };
+        let _ =
+            writeln!(text, "\nlimit {} ({}, {}{shadow}{over})", limit.name, limit.rule.name(), limit.rule.describe());
         if tally.is_only_of_auth() {
             text.push_str("  not replayed: limit of `auth`\n");
             return;
@@ -67,7 +69,8 @@ impl ReplayOutcome {
         } else if tally.can_judge() {
             let share = format_percent(tally.refused, tally.seen);
             let keys = describe_about(tally.refused_keys.estimate_count());
-            let _ = writeln!(text, "  refused   {} ({share} %) of {keys} keys", tally.refused);
+            let what = if limit.forwards_excess() { "exceeded" } else { "refused " };
+            let _ = writeln!(text, "  {what}  {} ({share} %) of {keys} keys", tally.refused);
         } else {
             text.push_str("  refused   unknown: the log does not show which requests ran at the same time\n");
         }
@@ -84,7 +87,8 @@ impl ReplayOutcome {
         if !top.is_empty() {
             let error =
                 if tally.top.missed > 0 { format!(", up to {} more each", tally.top.missed) } else { String::new() };
-            let _ = writeln!(text, "  most refused{error}");
+            let what = if limit.forwards_excess() { "over it" } else { "refused" };
+            let _ = writeln!(text, "  most {what}{error}");
         }
         for (_, key, count) in top {
             let _ = writeln!(text, "    {count:>10}  {key}");

@@ -44,12 +44,18 @@ impl Verdicts {
             refusals.collect::<Vec<_>>()
         };
         let (refused_by, shadow) = (limits(Mode::Enforce), limits(Mode::Shadow));
+        let exceeded: Vec<&str> = match verdict.refused {
+            true => Vec::new(),
+            false => verdict.excesses(&route.limits).map(|checked| &*route.limits[checked.limit].name).collect(),
+        };
         let delay_ms = verdict.delay_ms(&route.limits).map_or(0, |(_, delay_ms)| delay_ms);
-        if refused_by.is_empty() && shadow.is_empty() && not_evaluated.is_empty() && delay_ms == 0 {
+        let is_notable = [&refused_by, &shadow, &exceeded].iter().any(|names| !names.is_empty());
+        if !is_notable && not_evaluated.is_empty() && delay_ms == 0 {
             return Ok(());
         }
         let line = json!({
             "log": log, "line": line, "time": format_time_of(now_ms), "refused_by": refused_by, "shadow": shadow,
+            "exceeded": exceeded,
             "delay_ms": delay_ms, "not_evaluated": not_evaluated,
         });
         writeln!(self.out, "{line}").map_err(|error| self.describe_error(&error))

@@ -8,6 +8,10 @@ labels! {
     Allow = "allow",
     Deny = "deny",
     ShadowDeny = "shadow_deny",
+    /// Over the limit, and forwarded with a header.
+    Annotate = "annotate",
+    /// Over the limit, and forwarded to another upstream.
+    Divert = "divert",
     /// Admitted, but delayed until its turn.
     Delayed = "delayed",
     Bypass = "bypass",

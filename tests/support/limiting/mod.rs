@@ -27,6 +27,7 @@ use sluicegate::limiting::algorithm::{NAMES, Rule};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, LimitRef, Op};
 use sluicegate::limiting::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
+use sluicegate::limiting::over::Over;
 use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::limiting::store::redis::connection::tls::RedisTls;
 use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
@@ -212,6 +213,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         not_integer: Default::default(),
         cost: Cost::Fixed(1),
         mode,
+        over: Over::Refuse,
         on_error: OnError::Local,
         when: Default::default(),
         overrides: Default::default(),
@@ -220,6 +222,13 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         charge_rules: None,
         refuse: None,
     })
+}
+
+/// A limit that forwards what exceeds it.
+pub fn forwarding(name: &str, rule: Rule) -> Arc<Limit> {
+    let mut limit = Arc::into_inner(limit(name, rule, Mode::Enforce)).unwrap();
+    limit.over = Over::Annotate;
+    Arc::new(limit)
 }
 
 pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {

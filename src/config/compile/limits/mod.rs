@@ -2,7 +2,8 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
-//! of single keys, `charges` what the outcome of a request changes, `refuse` the refusal, `set` lists of values, `jwt`
+//! of single keys, `charges` what the outcome of a request changes, `refuse` the refusal, `over` what else can
+//! happen, `set` lists of values, `jwt`
 //! token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
@@ -10,6 +11,7 @@
 pub(crate) mod charges;
 pub(crate) mod dates;
 pub(crate) mod jwt;
+pub(crate) mod over;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
@@ -22,6 +24,7 @@ use std::sync::Arc;
 use crate::config::codes::DiagnosticCode;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::charges::compile_charge_rules;
+use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
 use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
 use crate::config::compile::names::{Definitions, NamedSection};
@@ -37,6 +40,7 @@ use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::over::Over;
 use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
@@ -44,14 +48,19 @@ const KEY_PARTS_MAX: usize = 16;
 /// A limit without its own `max_keys` is warned about if the others leave it fewer keys than this.
 const KEYS_LEFT: usize = 1000;
 
-pub fn compile_limits(named: Vec<NamedSection>, context: &LimitContext) -> Definitions<Arc<Limit>> {
+pub fn compile_limits(
+    named: Vec<NamedSection>,
+    context: &LimitContext,
+    upstreams: &Definitions<usize>,
+) -> Definitions<Arc<Limit>> {
     let mut limits = Definitions::new(schema::LIMIT.name);
     let mut after: HashMap<&str, At<String>> = HashMap::new();
     let mut sources = None;
     let mut taken = SharesTaken::default();
     for NamedSection { name, place, section } in named {
         let base = section.parse_at("after", |text| Ok(text.to_owned()));
-        let limit = compile_limit(&section, name, context, base.as_ref()).map(Arc::new);
+        let over = compile_over(&section, upstreams);
+        let limit = compile_limit(&section, name, context, base.as_ref(), over).map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         sources = Some(section.sources);
         taken.add_share(limit.as_deref(), &section, context);
@@ -128,7 +137,13 @@ impl SharesTaken {
     }
 }
 
-fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: Option<&At<String>>) -> Option<Limit> {
+fn compile_limit(
+    section: &Section,
+    name: &str,
+    context: &LimitContext,
+    after: Option<&At<String>>,
+    over: Option<Over>,
+) -> Option<Limit> {
     let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
     let spec = match section.node("algorithm") {
         Some(_) => section.read_choice("algorithm", &algorithms),
@@ -155,6 +170,7 @@ fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: O
     let afterwards = compile_charge_rules(section, rule.as_ref());
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
+    let over = over?;
     if !possible {
         return None;
     }
@@ -165,6 +181,7 @@ fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: O
             return section.report_fault("cost", node, &what, &format!("the largest that fits is {most}"));
         }
     }
+    check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
     let afterwards = afterwards.map(Arc::new);
     Some(Limit {
@@ -177,6 +194,7 @@ fn compile_limit(section: &Section, name: &str, context: &LimitContext, after: O
         not_integer,
         cost,
         mode,
+        over,
         on_error,
         when,
         overrides,

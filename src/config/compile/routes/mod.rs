@@ -12,6 +12,7 @@ pub(crate) mod edit;
 pub(crate) mod forward_auth;
 pub(crate) mod identity_header;
 pub(crate) mod matcher;
+pub(crate) mod over;
 mod redirect;
 mod redirect_loop;
 mod redirect_map;
@@ -41,6 +42,7 @@ use crate::config::values::{TextFault, invalid_text};
 use crate::config::{hints, schema, values};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
+use crate::limiting::over::EXCEEDED_HEADER;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
@@ -170,6 +172,8 @@ fn compile_route(
         }
     };
     check_readable(section, &limits, auth.as_deref(), context)?;
+    let action = action?;
+    over::check_forwarding(section, &limits, &action)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
     let limits = limits?;
     let by_body = limits.iter().any(|limit| limit.key.reads_body());
@@ -178,7 +182,7 @@ fn compile_route(
         name,
         matcher,
         params,
-        action: action?,
+        action,
         limits,
         auth,
         allow: shared.networks.share_value(allow?),
@@ -212,8 +216,9 @@ fn read_route_name(text: &str) -> Result<String, TextFault> {
     }
 }
 
-/// Returns the request headers in which some route states an identity, each once.
-pub fn list_identity_headers(routes: &[Route]) -> Arc<[HeaderName]> {
+/// Returns the request headers that only the gateway may set, each once: those in which some route states an identity,
+/// and the one that names exceeded limits.
+pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
     let mut names: Vec<HeaderName> = Vec::new();
     for auth in routes.iter().filter_map(|route| route.auth.as_ref()) {
         for name in auth.identity_headers() {
@@ -221,6 +226,9 @@ pub fn list_identity_headers(routes: &[Route]) -> Arc<[HeaderName]> {
                 names.push(name.clone());
             }
         }
+    }
+    if routes.iter().flat_map(|route| &route.limits).any(|limit| limit.forwards_excess()) {
+        names.push(EXCEEDED_HEADER);
     }
     names.into()
 }

@@ -168,7 +168,7 @@ impl SpreadDecision<'_> {
             if deciding && !self.is_applicable(i) {
                 answer.admitted = true;
                 answer.retry_ms = 0;
-            } else if deciding && !answer.admitted && !check.role.shadow && !check.role.base {
+            } else if deciding && !answer.admitted && check.role.can_refuse() {
                 self.refused = true;
                 self.nodes.recent_refusals.record_refusal(check);
             }

@@ -1,0 +1,21 @@
+//! Reports limits that forward what exceeds them (`over`) on routes that forward nothing.
+
+use std::sync::Arc;
+
+use crate::config::reader::Section;
+use crate::limiting::limit::Limit;
+use crate::limiting::over::Over;
+use crate::route::Action;
+
+/// Reports limits whose `over` has no effect on a route with this action.
+pub fn check_forwarding(section: &Section, limits: &[Arc<Limit>], action: &Action) -> Option<()> {
+    let is_possible = |limit: &Limit| match (&limit.over, action) {
+        (Over::Refuse | Over::Delay, _) | (_, Action::Upstream(_)) | (Over::Annotate, Action::Echo) => true,
+        (Over::Annotate | Over::Divert(_), _) => false,
+    };
+    let Some(limit) = limits.iter().find(|limit| !is_possible(limit)) else { return Some(()) };
+    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+    let what = format!("`{}` forwards requests over it, but this route has no upstream", limit.name);
+    section.report_fault_at("limits", place, &what, "give this route a limit with over = \"refuse\", or an upstream")
+}
