@@ -11,6 +11,7 @@ mod admin;
 pub mod auth;
 pub mod cli;
 pub mod config;
+pub mod contract;
 mod control;
 mod descriptors;
 mod explain;

@@ -7,6 +7,7 @@
 
 mod ask;
 mod check;
+mod contract;
 mod demo;
 mod diff;
 mod effective;
@@ -98,6 +99,9 @@ enum Command {
     /// Print the effective config: all files merged, without secrets
     #[command(after_help = effective::HELP)]
     Config(effective::EffectiveOptions),
+    /// Print the most that each limit admits, in sentences: in any interval, after a restart, in an outage
+    #[command(after_help = contract::HELP)]
+    Contract(contract::ContractOptions),
     /// Run the gateway in front of one server, without a config file
     Proxy(Proxy),
     /// Try it: gateway, echo server and sample limits in one process
@@ -228,6 +232,7 @@ fn run_command(args: impl Iterator<Item = OsString>) -> ExitCode {
         Command::Check { config, format, deny_warnings } => check::check_config(&config.path(), format, deny_warnings),
         Command::Diff(options) => diff::run_diff(&options),
         Command::Config(options) => effective::print_config(options),
+        Command::Contract(options) => contract::print_contract(options),
         Command::Proxy(proxy) => match build_proxy_config(&proxy) {
             Ok(text) => run_gateway(ConfigSource::Text { name: "proxy".to_owned(), text }),
             Err(report) => report_bad_config(&report),

@@ -32,7 +32,7 @@ pub mod key;
 pub mod limit;
 mod limiter;
 pub mod over;
-pub(crate) mod override_table;
+pub mod override_table;
 pub(crate) mod overrides;
 pub mod refuse;
 pub mod shown_key;

@@ -127,6 +127,11 @@ impl OverrideTable {
         }
     }
 
+    /// Returns the budgets of all entries, in no order.
+    pub fn budgets(&self) -> impl Iterator<Item = &OverrideBudget> {
+        self.budgets.values()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.budgets.is_empty()
     }

@@ -64,6 +64,11 @@ impl Overrides {
         !self.all.load().is_empty()
     }
 
+    /// Returns the overrides of the config, without live ones.
+    pub fn fixed(&self) -> &OverrideTable {
+        &self.fixed
+    }
+
     /// Finds the budget of the key with these `values`, in the form that [`Key::budget_names`] writes.
     pub fn find(&self, values: &str) -> Option<OverrideBudget> {
         self.all.load().find(values, &self.hasher).cloned()

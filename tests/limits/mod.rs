@@ -4,6 +4,7 @@
 mod body_keys;
 mod cached_denials;
 mod client_view;
+mod contract;
 mod decisions;
 mod integers;
 mod key_alternatives;

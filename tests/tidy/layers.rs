@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 28] = [
+pub const LAYERS: [(&str, &[&str]); 29] = [
     ("labels", &[]),
     ("written", &[]),
     ("template", &[]),
@@ -46,6 +46,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
     ),
     ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
+    ("contract", &["labels", "limiting", "config"]),
     ("explain", &["labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
     ("fuzzing", &["proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
@@ -104,6 +105,7 @@ pub const LAYERS: [(&str, &[&str]); 28] = [
             "config",
             "local_ca",
             "replay",
+            "contract",
             "explain",
             "reload",
             "control",

@@ -50,6 +50,18 @@ const ZONE: Field<TimeZone> = Field::zone("zone");
 const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
 const WEEK_START: Field<Weekday> = Field::weekday("week_start");
 
+impl Calendar {
+    /// Returns the length of the windows.
+    pub fn unit(&self) -> CalendarUnit {
+        self.dates.unit
+    }
+
+    /// Reports whether the clocks of the zone are ever changed, so that windows have different lengths.
+    pub fn has_clock_changes(&self) -> bool {
+        self.dates.zone.to_fixed_offset().is_err()
+    }
+}
+
 impl Algorithm for Calendar {
     type State = RecordsState<WindowRecord>;
 

@@ -92,7 +92,7 @@ impl Algorithm for SlidingWindow {
 
     /// The bound also applies to a single counter.
     fn max_number(&self) -> i64 {
-        MOST / if self.weighted() { self.window_ms } else { COUNTERS }
+        MOST / if self.is_weighted() { self.window_ms } else { COUNTERS }
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
@@ -246,7 +246,8 @@ impl SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
-    fn weighted(&self) -> bool {
+    /// Reports whether the window has two counters, of which the older one has a weight.
+    pub fn is_weighted(&self) -> bool {
         self.unit_ms == self.window_ms
     }
 
@@ -302,7 +303,7 @@ impl SlidingWindow {
     /// Returns how many units can be charged now; negative if more than `limit` are in the window.
     fn room(&self, counted: &LiveCounters) -> i64 {
         let SlidingWindow { limit, window_ms: window, .. } = *self;
-        if self.weighted() {
+        if self.is_weighted() {
             let (count, before) = (counted.get(0), counted.get(1));
             let covered = window - (counted.at - counted.id * window);
             return ((limit - count) * window - before * covered).div_euclid(window);
@@ -313,7 +314,7 @@ impl SlidingWindow {
     /// Returns when a cost that is refused now will fit, if no other request arrives.
     fn fits_at(&self, counted: &LiveCounters, cost: i64, free: i64) -> i64 {
         let SlidingWindow { limit, window_ms: window, .. } = *self;
-        if self.weighted() {
+        if self.is_weighted() {
             let (count, before) = (counted.get(0), counted.get(1));
             if count + cost <= limit {
                 return (counted.id + 1) * window - (limit - count - cost) * window / before;

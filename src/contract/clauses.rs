@@ -1,0 +1,411 @@
+//! The sentences about one limit. Each has a kind, and, where it states numbers, the numbers by the length of the
+//! interval.
+
+use std::fmt::Write;
+use std::sync::Arc;
+
+use crate::contract::bound::Bound;
+use crate::labels::labels;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::describe::format_duration;
+use crate::limiting::charges::rules::ChargeCondition;
+use crate::limiting::key::{Cost, KeyPart, Missing};
+use crate::limiting::limit::{Limit, LimitTable, Mode, OnError};
+use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::source::SourceOrigin;
+
+labels! {
+    /// What a sentence is about.
+    ClauseKind:
+    /// The most that a key gets in any interval.
+    Window = "window",
+    /// As `window`, for the requests that the limit does not forward as over it.
+    Within = "within",
+    /// The limit refuses nothing.
+    Unbounded = "unbounded",
+    /// A gateway restarts.
+    Restart = "restart",
+    /// The store loses the state of a key.
+    StoreLoss = "store_loss",
+    /// The store is unavailable.
+    Outage = "outage",
+    /// The clock of the store is set back.
+    ClockBack = "clock_back",
+    /// The clock of the store is set forward.
+    ClockForward = "clock_forward",
+    /// A gateway crashes while its requests hold slots.
+    Crash = "crash",
+    /// Charges are refunded.
+    Refund = "refund",
+    /// Responses state the true cost.
+    Settle = "settle",
+    /// The limit applies after another one.
+    After = "after",
+    /// Some keys have other numbers.
+    Overrides = "overrides",
+    /// Requests without a part of the key.
+    Missing = "missing",
+    /// Requests to which the limit does not apply.
+    When = "when",
+}
+
+/// A sentence about a limit.
+#[derive(Clone, Debug)]
+pub struct Clause {
+    pub kind: ClauseKind,
+    pub text: String,
+    /// The numbers of the sentence: the most units by the length of the interval. Empty if it has none.
+    pub most: Vec<Most>,
+}
+
+/// The most units in any interval of a length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Most {
+    /// 0: at once.
+    pub interval_ms: i64,
+    pub units: i64,
+}
+
+/// What the sentences of all limits depend on.
+#[derive(Clone, Copy, Debug)]
+pub struct Setting {
+    /// Several gateways share the state.
+    pub is_shared: bool,
+    pub gateways: i64,
+}
+
+/// Lengths of the intervals that sentences name, besides the period of the limit.
+const INTERVALS_MS: [i64; 5] = [0, 1000, 60_000, 3_600_000, 86_400_000];
+/// The sentence about a clock that is set forward assumes this many milliseconds.
+pub const FORWARD_MS: i64 = 3_600_000;
+
+/// Returns the sentences about `limit`, one of `all` limits.
+pub fn list_clauses(limit: &Limit, all: &LimitTable, setting: Setting) -> Vec<Clause> {
+    let writer = ClauseWriter { limit, bound: Bound::of(&limit.rule), setting };
+    let mut clauses = vec![writer.describe_window()];
+    if limit.mode == Mode::Enforce {
+        clauses.extend([writer.describe_restart(), writer.describe_loss()]);
+        clauses.extend(setting.is_shared.then(|| writer.describe_outage()));
+        clauses.extend(writer.describe_clock());
+        clauses.extend(writer.describe_crash());
+        clauses.extend(writer.describe_refunds());
+        clauses.extend(writer.describe_chain(all));
+        clauses.extend(writer.describe_overrides());
+    }
+    clauses.extend(writer.describe_missing());
+    clauses.extend(writer.describe_when());
+    clauses
+}
+
+struct ClauseWriter<'l> {
+    limit: &'l Limit,
+    bound: Bound,
+    setting: Setting,
+}
+
+impl ClauseWriter<'_> {
+    fn describe_window(&self) -> Clause {
+        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0));
+        let numbers = self.format_most(&most);
+        match (self.limit.mode, self.limit.forwards_excess(), self.bound) {
+            (Mode::Shadow, ..) => Clause {
+                kind: ClauseKind::Unbounded,
+                text: format!(
+                    "It is in shadow mode and refuses nothing, so there is no bound. Enforced, a key would get at most \
+                     {numbers}."
+                ),
+                most: Vec::new(),
+            },
+            (Mode::Enforce, true, _) => Clause {
+                kind: ClauseKind::Within,
+                text: format!(
+                    "Requests over it are forwarded (over = \"{}\"), so there is no bound on all of them. Of those that \
+                     are not over it, a key gets at most {numbers}.",
+                    self.limit.over.text()
+                ),
+                most,
+            },
+            (Mode::Enforce, false, Bound::Slots { .. }) => {
+                self.clause(ClauseKind::Window, format!("A key has at most {numbers}, over all gateways."), most)
+            }
+            (Mode::Enforce, false, _) => {
+                let text = format!("A key gets at most {numbers}, wherever the interval begins.");
+                self.clause(ClauseKind::Window, text, most)
+            }
+        }
+    }
+
+    fn describe_restart(&self) -> Clause {
+        let losses = i64::from(!self.setting.is_shared);
+        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, losses));
+        let text = match (self.setting.is_shared, self.bound) {
+            (true, _) => "A restart of a gateway changes nothing, because the state is in Redis.".to_owned(),
+            (false, Bound::Slots { .. }) => format!(
+                "A restart of the gateway frees all slots. If an upstream still works on the requests of before, a key has \
+                 at most {}.",
+                self.format_most(&most)
+            ),
+            (false, _) => format!(
+                "A restart of the gateway makes every budget full again. With one in the interval, a key gets at most {}.",
+                self.format_most(&most)
+            ),
+        };
+        let most = if self.setting.is_shared { Vec::new() } else { most };
+        self.clause(ClauseKind::Restart, text, most)
+    }
+
+    fn describe_loss(&self) -> Clause {
+        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, 1));
+        let when = match self.setting.is_shared {
+            true => "If Redis loses or evicts the state of a key, or an operator resets it",
+            false => {
+                "If the state of a key is evicted because there are more keys than `max_keys`, or an operator resets it"
+            }
+        };
+        let what = match self.bound {
+            Bound::Slots { .. } => "its slots are free while the requests still run",
+            _ => "its budget is full again",
+        };
+        let numbers = self.format_most(&most);
+        let text = format!("{when}, {what}. With one loss in the interval, a key gets at most {numbers}.");
+        self.clause(ClauseKind::StoreLoss, text, most)
+    }
+
+    fn describe_outage(&self) -> Clause {
+        let gateways = self.setting.gateways;
+        let (text, most) = match (self.limit.on_error, self.limit.forwards_excess()) {
+            (OnError::Open, _) => {
+                let text =
+                    "While Redis is unavailable, every request is admitted (on_error = \"open\"): there is no bound.";
+                (text.to_owned(), Vec::new())
+            }
+            (OnError::Closed, false) => {
+                let text = "While Redis is unavailable, every request is refused (on_error = \"closed\"): nothing is \
+                            admitted in addition.";
+                (text.to_owned(), Vec::new())
+            }
+            (OnError::Closed, true) => {
+                let text =
+                    "While Redis is unavailable, every request counts as over the limit (on_error = \"closed\").";
+                (text.to_owned(), Vec::new())
+            }
+            (OnError::Local, _) => {
+                let share = Bound::of(&self.limit.rule.share(gateways));
+                let most = self.list_most(|interval_ms| {
+                    let own = share.most_in(interval_ms, 0).saturating_mul(gateways);
+                    self.bound.most_in(interval_ms, 0).saturating_add(own)
+                });
+                let who = match gateways {
+                    1 => "the gateway admits the limit from its own memory as well".to_owned(),
+                    _ => {
+                        format!("each of {gateways} gateways that have shared it admits its share from its own memory")
+                    }
+                };
+                let text = format!(
+                    "While Redis is unavailable, {who} (on_error = \"local\"). With outages in the interval, a key \
+                     gets at most {}, as long as no gateway restarts during an outage.",
+                    self.format_most(&most)
+                );
+                (text, most)
+            }
+        };
+        self.clause(ClauseKind::Outage, text, most)
+    }
+
+    fn describe_clock(&self) -> Vec<Clause> {
+        let is_calendar = self.limit.rule.is_calendar();
+        if is_calendar || !self.setting.is_shared {
+            let text = match is_calendar {
+                true => {
+                    "The wall clock of the gateway decides which window counts a request. A clock that is set back by less \
+                     than a window reopens none."
+                }
+                false => "Setting the clock of the machine has no effect: the time since the start counts.",
+            };
+            return vec![self.clause(ClauseKind::ClockBack, text.to_owned(), self.window_numbers())];
+        }
+        let back = "If the clock of Redis is set back by at most a period, no usage is lost. The clocks of gateways do not \
+                    matter.";
+        let mut clauses = vec![self.clause(ClauseKind::ClockBack, back.to_owned(), self.window_numbers())];
+        if !matches!(self.bound, Bound::Slots { .. }) {
+            // Budgets refill as if the time had passed, and no budget can be more than full.
+            let most = self.list_most(|interval_ms| {
+                let passed = self.bound.most_in(interval_ms.saturating_add(FORWARD_MS), 0);
+                passed.min(self.bound.most_in(interval_ms, 1))
+            });
+            let text = format!(
+                "If the clock of Redis is set forward, that time counts as passed. By {}, once in the interval, a key gets \
+                 at most {}.",
+                format_duration(FORWARD_MS),
+                self.format_most(&most)
+            );
+            clauses.push(self.clause(ClauseKind::ClockForward, text, most));
+        }
+        clauses
+    }
+
+    fn describe_crash(&self) -> Option<Clause> {
+        let lease_ms = self.limit.rule.lease_ms()?;
+        let text = format!(
+            "If a gateway crashes, the slots of its requests are free after {} at the latest. If a gateway cannot reach the \
+             store for as long, its slots can go to other requests while its own still run.",
+            format_duration(lease_ms)
+        );
+        Some(self.clause(ClauseKind::Crash, text, vec![Most { interval_ms: lease_ms, units: 0 }]))
+    }
+
+    fn describe_refunds(&self) -> Vec<Clause> {
+        let Some(rules) = self.limit.charge_rules.as_ref().filter(|rules| !rules.lease) else { return Vec::new() };
+        let mut clauses = Vec::new();
+        if rules.charge != ChargeCondition::Always || rules.settle.is_some() {
+            let text = "Refunded units do not count. A refund never leaves a key more than if the charge had never been made, \
+                        so what remains charged is within the bound.";
+            clauses.push(self.clause(ClauseKind::Refund, text.to_owned(), self.window_numbers()));
+        }
+        if rules.settle.is_some() {
+            let text = "The bound counts what is charged when a request arrives. Responses that report more are charged what \
+                        the budget has left, so their true cost can exceed the bound by what requests in progress report on \
+                        top.";
+            clauses.push(self.clause(ClauseKind::Settle, text.to_owned(), Vec::new()));
+        }
+        clauses
+    }
+
+    /// Describes what the limit and those before it (`after`) admit together.
+    fn describe_chain(&self, all: &LimitTable) -> Option<Clause> {
+        let (mut bounds, mut names) = (vec![self.bound], Vec::new());
+        let mut base = self.limit.after.as_ref().and_then(|name| all.find(name));
+        while let Some(limit) = base {
+            bounds.push(Bound::of(&limit.rule));
+            names.push(limit.name.as_str());
+            base = limit.after.as_ref().and_then(|name| all.find(name)).filter(|_| names.len() < all.all.len());
+        }
+        if names.is_empty() {
+            return None;
+        }
+        let most = self.list_most(|interval_ms| {
+            bounds.iter().fold(0, |sum: i64, bound| sum.saturating_add(bound.most_in(interval_ms, 0)))
+        });
+        let text = format!(
+            "It admits requests only while {} is exhausted. A client with one key in each gets from all of them together at \
+             most {}.",
+            names.join(" and "),
+            self.format_most(&most)
+        );
+        Some(self.clause(ClauseKind::After, text, most))
+    }
+
+    fn describe_overrides(&self) -> Option<Clause> {
+        let budgets: Vec<&OverrideBudget> = self.limit.overrides.fixed().budgets().collect();
+        if budgets.is_empty() {
+            return None;
+        }
+        let is_unlimited = budgets.iter().any(|budget| matches!(budget, OverrideBudget::Unlimited));
+        let rules: Vec<&Arc<Rule>> = budgets
+            .iter()
+            .filter_map(|budget| match budget {
+                OverrideBudget::Rule(rule) => Some(rule),
+                OverrideBudget::Blocked | OverrideBudget::Unlimited => None,
+            })
+            .collect();
+        let count = budgets.len();
+        let keys = if count == 1 { "1 override has".to_owned() } else { format!("{count} overrides have") };
+        if is_unlimited || rules.is_empty() {
+            let what = if is_unlimited { "some keys are unlimited" } else { "their keys are blocked" };
+            let text = format!("{keys} other numbers: {what}.");
+            return Some(self.clause(ClauseKind::Overrides, text, Vec::new()));
+        }
+        let most = self.list_most(|interval_ms| {
+            rules.iter().map(|rule| Bound::of(rule).most_in(interval_ms, 0)).max().unwrap_or(0)
+        });
+        let text = format!("{keys} other numbers: their keys get at most {}.", self.format_most(&most));
+        Some(self.clause(ClauseKind::Overrides, text, most))
+    }
+
+    fn describe_missing(&self) -> Option<Clause> {
+        let parts = self.limit.key.0.iter().filter(|part| can_be_absent(part));
+        let names: Vec<String> = parts.map(KeyPart::display_name).collect();
+        if names.is_empty() {
+            return None;
+        }
+        let names = names.join(" or ");
+        let text = match self.limit.missing {
+            Missing::Skip => format!("Requests without {names} are not limited (missing = \"skip\")."),
+            Missing::Shared => format!("Requests without {names} share one budget (missing = \"shared\")."),
+            Missing::Refuse => format!("Requests without {names} are refused (missing = \"refuse\")."),
+        };
+        Some(self.clause(ClauseKind::Missing, text, Vec::new()))
+    }
+
+    fn describe_when(&self) -> Option<Clause> {
+        let is_conditional = !self.limit.when.0.is_empty();
+        let text = "Requests that do not meet `when` are not limited.".to_owned();
+        is_conditional.then(|| self.clause(ClauseKind::When, text, Vec::new()))
+    }
+
+    fn clause(&self, kind: ClauseKind, text: String, most: Vec<Most>) -> Clause {
+        Clause { kind, text, most }
+    }
+
+    /// Returns the numbers of the bound itself.
+    fn window_numbers(&self) -> Vec<Most> {
+        self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0))
+    }
+
+    /// Returns what `units_in` says of each interval that sentences name. Slots have no interval.
+    fn list_most(&self, units_in: impl Fn(i64) -> i64) -> Vec<Most> {
+        let mut intervals = INTERVALS_MS.to_vec();
+        if matches!(self.bound, Bound::Slots { .. }) {
+            intervals.truncate(1);
+        } else {
+            intervals.push(self.limit.rule.policy().window_ms);
+            intervals.sort_unstable();
+            intervals.dedup();
+        }
+        intervals.into_iter().map(|interval_ms| Most { interval_ms, units: units_in(interval_ms) }).collect()
+    }
+
+    /// Formats numbers as `20 requests at once, 31 in 1 s and 621 in 1 min`.
+    fn format_most(&self, most: &[Most]) -> String {
+        let mut text = String::new();
+        for (place, Most { interval_ms, units }) in most.iter().enumerate() {
+            let separator = match place {
+                0 => "",
+                _ if place + 1 == most.len() => " and ",
+                _ => ", ",
+            };
+            let what = if place > 0 { "" } else { self.name_units(*units) };
+            let when = if *interval_ms == 0 {
+                " at once".to_owned()
+            } else {
+                format!(" in {}", format_duration(*interval_ms))
+            };
+            let _ = write!(text, "{separator}{units}{what}{when}");
+        }
+        text
+    }
+
+    fn name_units(&self, units: i64) -> &'static str {
+        match (&self.limit.cost, units) {
+            (Cost::Fixed(1), 1) => " request",
+            (Cost::Fixed(1), _) => " requests",
+            (_, 1) => " unit",
+            _ => " units",
+        }
+    }
+}
+
+/// Reports whether requests can lack the part of a key.
+fn can_be_absent(part: &KeyPart) -> bool {
+    let sources = part.sources();
+    let is_optional = |origin| match origin {
+        SourceOrigin::Request => false,
+        SourceOrigin::Target
+        | SourceOrigin::Fields
+        | SourceOrigin::Token
+        | SourceOrigin::Body
+        | SourceOrigin::Certificate
+        | SourceOrigin::Identity => true,
+    };
+    !sources.is_empty() && sources.iter().all(|source| is_optional(source.kind().origin()))
+}
