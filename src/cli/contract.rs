@@ -22,7 +22,7 @@ pub struct ContractOptions {
     /// Format of the output
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Number of gateways that share the limits, for sentences about outages [default: `gateways` of [store]]
+    /// Number of gateways that share the limits, for sentences about outages [default: that of the config]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=GATEWAYS_MAX))]
     gateways: Option<i64>,
     /// Only this limit; can be repeated

@@ -343,6 +343,14 @@ fn the_numbers_are_those_of_the_formulas() {
     assert_eq!(case("algorithm = \"sliding_log\"\nrate = \"5/min\""), log);
 }
 
+/// Reads a code block of the section about the command.
+fn manual_block(language: &str) -> String {
+    let page = fs::read_to_string("docs/reference/command-line.md").unwrap();
+    let (_, section) = page.split_once("## sluicegate contract\n").unwrap();
+    let (_, block) = section.split_once(&format!("```{language}\n")).unwrap();
+    block.split_once("```").unwrap().0.to_owned()
+}
+
 #[test]
 fn the_command_prints_text_and_json() {
     let dir = tempfile::tempdir().unwrap();
@@ -364,6 +372,8 @@ fn the_command_prints_text_and_json() {
     assert!(text.contains("each of 2 gateways") && text.contains("at most 40 requests at once"), "{text}");
     assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
     assert_eq!(run(&["--limit", "c"]).0, Some(2));
+    fs::write(dir.path().join("sluicegate.toml"), manual_block("toml")).unwrap();
+    assert_eq!(format!("$ sluicegate contract\n{}", run(&[]).1), manual_block("text"));
     fs::write(dir.path().join("sluicegate.toml"), "[limit.a]\n").unwrap();
     assert_eq!(run(&[]).0, Some(2));
 }
