@@ -57,6 +57,7 @@ pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use crate::config::values::{parse_rate, percent_decode};
 use http::HeaderValue;
 
+use crate::labels::labels;
 use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyDisplay;
@@ -167,10 +168,20 @@ pub struct Config {
     pub warnings: Option<Report>,
 }
 
+labels! {
+    /// What a listener serves (`serve`): which page of code answers its requests.
+    Service:
+    /// Requests that pass through the gateway, by routes.
+    Http = "http",
+    /// Questions of other proxies about their requests, by limits.
+    Decide = "decide",
+}
+
 /// Settings of one listener.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ListenerSettings {
     pub address: ListenAddr,
+    pub service: Service,
     /// Connections start with a PROXY header.
     pub proxy_protocol: bool,
     pub tls: Option<ServerTls>,

@@ -12,6 +12,7 @@ use arc_swap::Cache;
 use http::HeaderValue;
 
 use crate::auth::password_verifier::PasswordVerifier;
+use crate::config::Service;
 use crate::limiting::Limiter;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
@@ -123,6 +124,8 @@ pub struct ClientConnection {
     pub hop: Hop,
     /// Result of the TLS handshake. `None` without TLS.
     pub tls: Option<Box<TlsPeer>>,
+    /// What the listener serves: which page of code answers the requests of the connection.
+    pub service: Service,
     /// HTTPS port to which every request is redirected (`redirect_http`).
     pub redirect_port: Option<u16>,
     /// Value of `Strict-Transport-Security` for every response (`hsts`).

@@ -3,7 +3,9 @@
 //! Input: connections that the workers accepted, and the config snapshot in force. Output: responses.
 //!
 //! - `connection`: client connections, their protocols and timeouts
-//! - `request`: the request page, one line per step; `request_context`: what the steps share
+//! - `request`: the request page, one line per step; `arrival`: the first steps of every page; `request_context`: what
+//!   the steps share
+//! - `decide`: the request page of listeners with `serve = "decide"`, which answers other proxies
 //! - `inbound`: reads a request strictly
 //! - `auth`: authenticates the client
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
@@ -19,9 +21,11 @@
 //! To add a step to the page: write a function that takes the `RequestContext` and call it in `handle_request`. If it
 //! can refuse a request, add a variant to `response::refusal::Refusal`.
 
+pub(crate) mod arrival;
 pub(crate) mod auth;
 pub mod connection;
 pub(crate) mod context;
+pub(crate) mod decide;
 pub(crate) mod delay;
 pub(crate) mod dispatch;
 pub(crate) mod failure_log;

@@ -1,27 +1,32 @@
 //! The steps of a request: `handle_request` calls one function per step, in the order in which every request takes
-//! them. The small steps follow below it. The large ones are in `limits`, `dispatch` and, for the response,
-//! `finish_response`.
+//! them. The first steps are in `arrival`, the small steps follow below it, and the large ones are in `limits`,
+//! `dispatch` and, for the response, `finish_response`. `respond` selects another page for listeners that serve
+//! something else.
 
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::{Method, Request, Response};
+use http::{Request, Response};
 use http_body::Body as _;
 use hyper::body::Incoming;
 
-use crate::config::Config;
+use crate::config::{Config, Service};
+use crate::proxy::arrival::{
+    check_certificate, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
+};
 use crate::proxy::auth::{authenticate, remove_identity_headers};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
+use crate::proxy::decide::handle_question;
 use crate::proxy::dispatch::dispatch;
 use crate::proxy::finish_response::finish_response;
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
+use crate::proxy::inbound::validate;
 use crate::proxy::inbound::validate::ValidatedHead;
-use crate::proxy::inbound::{http2_head, identity, request_id, validate};
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::proxy::limits::apply_limits;
 use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
@@ -29,9 +34,7 @@ use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::compress::negotiate;
 use crate::proxy::response::local_responses;
-use crate::proxy::response::log_entry::LogEntry;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::trace;
 use crate::route::{Action, ParsingRules, Route};
 
 /// Serves one request. Never fails: every failure becomes a response.
@@ -64,7 +67,11 @@ async fn respond(
 ) -> Result<Response<ResponseBody>, Infallible> {
     account.deadline().disarm();
     let mut request = RequestContext::new(&client, &view, received, account);
-    let result = handle_request(&mut request).await;
+    let result = match request.client.service {
+        Service::Http => handle_request(&mut request).await,
+        // Boxed, so that the future of a proxied request is not larger for it.
+        Service::Decide => Box::pin(handle_question(&mut request)).await,
+    };
     Ok(finish_response(request, result))
 }
 
@@ -95,78 +102,6 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     let offer = reserve_tunnel(request, route)?;
     apply_limits(request, routed).await?;
     dispatch(request, routed, offer).await
-}
-
-/// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
-fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
-    let server = &request.view.snapshot.config.server;
-    let headers = &request.received.parts.headers;
-    let identity = identity::identify(request.client.peer, headers, &server.trusted_proxies);
-    request.shows_hints = server.hints.apply_to(identity.ip);
-    identity
-}
-
-/// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
-fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress) {
-    let server = &request.view.snapshot.config.server;
-    let headers = &request.received.parts.headers;
-    let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
-    let is_tapped = request.client.local.common.taps.is_active();
-    let is_logged = server.access_log.is_some() || span.is_some() || is_tapped;
-    if is_logged || server.answer_request_id {
-        request.request_id = Some(request_id::received_or_new(headers, identity.trusted_peer));
-    }
-    if is_logged {
-        let mut entry = LogEntry::open(request.client, server, identity.ip, &request.received.parts, span);
-        if is_tapped {
-            entry.record_for_taps();
-        }
-        request.request_id.iter().for_each(|id| entry.record_request_id(id));
-        request.account.set_log_entry(entry);
-    }
-}
-
-/// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes of HTTP/1.1 that the parser silently
-/// repairs. Returns the fault that it repaired.
-fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>, Refusal> {
-    let max_headers = request.view.snapshot.config.server.max_headers;
-    if request.received.is_http2() {
-        http2_head::normalize_headers(&mut request.received.parts.headers, max_headers)
-            .map_err(Refusal::InvalidHead)?;
-        return Ok(None);
-    }
-    let Received { parts, body, .. } = &*request.received;
-    let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());
-    let inspector = request.client.inspector.as_ref();
-    let repaired = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
-    // After a repair, the bytes that follow were not inspected. After CONNECT, they may be meant for a tunnel (RFC
-    // 9931, section 7).
-    request.must_close = repaired.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
-    Ok(repaired)
-}
-
-/// Refuses a head that servers could read differently, and computes the canonical host, path and method.
-fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
-    let Received { parts, header_set: fields, .. } = &*request.received;
-    let head = validate::validate_head(parts, *fields, &request.client.last_host).map_err(Refusal::InvalidHead)?;
-    if let Some(entry) = request.account.log_entry() {
-        entry.record_target(head.read_host(), head.path());
-    }
-    Ok(head)
-}
-
-/// Logs that a peer sends forwarding headers without being listed in `trusted_proxies`.
-fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAddress) {
-    let (client, fields) = (request.client, request.received.header_set);
-    if !identity.trusted_peer && (fields.has_client_headers || fields.has(KnownHeader::Forwarded)) {
-        let trusted = &request.view.snapshot.config.server.trusted_proxies;
-        client.untrusted.report_headers(
-            &request.received.parts.headers,
-            client.peer,
-            trusted,
-            &client.untrusted_reported,
-        );
-    }
 }
 
 /// Returns the index of the route that matches the request.
@@ -205,15 +140,6 @@ fn check_strictness(
 fn answer_acme_challenge(request: &RequestContext<'_>, head: &ValidatedHead) -> Option<Response<ResponseBody>> {
     let acme = request.view.snapshot.config.acme.as_ref()?;
     local_responses::answer_acme_challenge(acme, head.method(), head.path())
-}
-
-/// Refuses a host that the certificate of the connection does not cover: an HTTP/2 client may reuse a connection for
-/// another host.
-fn check_certificate(request: &RequestContext<'_>, head: &ValidatedHead) -> Result<(), Refusal> {
-    match &request.client.tls {
-        Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => Err(Refusal::Misdirected),
-        _ => Ok(()),
-    }
 }
 
 /// Redirects every request of a listener with `redirect_http`.

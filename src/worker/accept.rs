@@ -222,6 +222,7 @@ async fn serve_http(
         local_addr: asked,
         hop: Hop::new(peer.ip(), tls.is_some(), asked.port()),
         tls,
+        service: door.settings.service,
         redirect_port: door.settings.redirect_port,
         // A copy of its own: a value that workers share would make them share a reference count.
         hsts: door.settings.hsts.as_ref().and_then(|hsts| HeaderValue::from_bytes(hsts.as_bytes()).ok()),

@@ -18,6 +18,13 @@ pub const LISTENER: Schema = Schema {
             Required,
             "written as in `listen`. An address in `listen` cannot have a `[[listener]]` too",
         ),
+        option(
+            "serve",
+            Words(&["http", "decide"]),
+            Value("\"http\""),
+            "`decide` answers other proxies that ask about their requests, instead of proxying",
+        )
+        .for_new_connections(),
         option("proxy_protocol", Boolean, Value("false"), "every connection begins with a PROXY header")
             .for_new_connections()
             .guide("requests.md#client-address")

@@ -12,7 +12,7 @@ use crate::config::compile::server::{acme, internal};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
-use crate::config::{ListenerSettings, schema, values};
+use crate::config::{ListenerSettings, Service, schema, values};
 use crate::net::ListenAddr;
 use crate::tls::{CertificateValidity, ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
 
@@ -48,6 +48,7 @@ pub fn compile_listeners(
         place,
         value: ListenerSettings {
             address,
+            service: Service::Http,
             proxy_protocol: false,
             tls: None,
             redirect_port: Some(port),
@@ -103,6 +104,7 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
         place,
         value: ListenerSettings {
             address: value,
+            service: Service::Http,
             proxy_protocol: false,
             tls: None,
             redirect_port: None,
@@ -162,6 +164,7 @@ fn compile_listener(
         Some(_) => section.parse_at("address", values::parse_listen),
         None => section.report_missing("a listener has no address", ADDRESS_HELP),
     };
+    let service = section.read_label("serve", Service::ALL, Service::label).unwrap_or(Service::Http);
     let proxy_protocol = read_proxy_protocol(server, section);
     let max_unsent = read_max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
@@ -177,7 +180,8 @@ fn compile_listener(
     if written && tls.is_none() {
         return None;
     }
-    Some(At { place, value: ListenerSettings { address, proxy_protocol, tls, redirect_port: None, hsts, max_unsent } })
+    let settings = ListenerSettings { address, service, proxy_protocol, tls, redirect_port: None, hsts, max_unsent };
+    Some(At { place, value: settings })
 }
 
 /// Reads `proxy_protocol`. The header is accepted from trusted peers only.
