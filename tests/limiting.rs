@@ -19,6 +19,7 @@ mod algorithms;
 mod charges;
 mod config;
 mod dashboard;
+mod decide;
 mod edit;
 mod explain;
 mod limits;

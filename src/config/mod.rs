@@ -64,6 +64,7 @@ use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 pub use crate::route::Strictness;
+use crate::route::decide::DecideTable;
 use crate::route::error_pages::ErrorPages;
 use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
@@ -148,6 +149,8 @@ pub struct Config {
     pub identity_headers: Arc<[HeaderName]>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
+    /// What other proxies may ask about.
+    pub decide: DecideTable,
     /// Where each route is written, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
@@ -194,6 +197,16 @@ pub struct ListenerSettings {
 }
 
 impl Config {
+    /// Returns the route at an index: of `[[route]]`, or after them of `[decide.NAME]`.
+    pub fn route_at(&self, index: usize) -> &Route {
+        self.routes.get(index).unwrap_or_else(|| &self.decide.routes[index - self.routes.len()])
+    }
+
+    /// Returns all routes in the order of their indexes; see [`route_at`](Self::route_at).
+    pub fn all_routes(&self) -> impl Iterator<Item = &Route> {
+        self.routes.iter().chain(&self.decide.routes)
+    }
+
     /// Returns the listener at `address`, compared as written.
     pub fn listener(&self, address: &ListenAddr) -> Option<&Arc<ListenerSettings>> {
         self.listeners.iter().find(|listener| listener.address == *address)

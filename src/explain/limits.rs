@@ -74,6 +74,28 @@ pub async fn apply_auth_limits(
     decide_range(walk, found, route, listed, &facts).await
 }
 
+/// Decides all limits of the route for a question of another proxy.
+pub async fn apply_limits_of_question(
+    walk: &ExplainWalk<'_>,
+    found: &mut Findings,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let (route, all) = (routed.route, 0..routed.route.limits.len());
+    if all.is_empty() {
+        return Ok(());
+    }
+    if route.allow.contains(routed.identity.ip) {
+        found.decision = RequestDecision::Bypass;
+        skip_limits(found, route, all);
+        return Ok(());
+    }
+    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+    let claims = if needs_claims { find_claims(walk, found, headers) } else { None };
+    let facts = Facts { claims, ..head_facts(routed, headers) };
+    decide_range(walk, found, route, all, &facts).await
+}
+
 fn skip_limits(found: &mut Findings, route: &Route, range: Range<usize>) {
     for index in range {
         let mut report = describe_limit(&route.limits[index], index < route.auth_limit_count());

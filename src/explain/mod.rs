@@ -4,7 +4,8 @@
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
 //! as text (`text`). `steps` takes the request through the functions of the request page, in the same order. Each
 //! step has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
-//! `identity` reads the credentials, `limits` and `conditions` describe the limits, `action` what follows. Steps that
+//! `identity` reads the credentials, `limits` and `conditions` describe the limits, `action` what follows. `question` takes
+//! the steps of another proxy's question. Steps that
 //! need the network are not taken; a note says so. `offline` decides without a gateway. `cases` runs the test
 //! cases of a config, and `walk` has the state of an explanation.
 //!
@@ -20,6 +21,7 @@ mod input;
 mod limits;
 mod offline;
 mod parser;
+mod question;
 mod routes;
 mod steps;
 pub mod text;

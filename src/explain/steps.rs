@@ -12,7 +12,7 @@ use crate::explain::explanation::{
 use crate::explain::input::ExplainInput;
 use crate::explain::parser::parse_head;
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
-use crate::explain::{action, client, identity, limits, routes};
+use crate::explain::{action, client, identity, limits, question, routes};
 use crate::limiting::answer::NEVER;
 use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
@@ -20,11 +20,12 @@ use crate::limiting::over::Over;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::limiting::{Verdict, clock};
 use crate::net::ListenAddr;
+use crate::proxy::arrival::check_denied;
 use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::connection::parse_failure::rejection_status;
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
-use crate::proxy::request::{check_denied, parsing_rules};
+use crate::proxy::request::parsing_rules;
 use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::refusal::Refusal;
@@ -57,14 +58,15 @@ pub async fn explain_request(
         is_body_unknown: false,
     };
     found.explanation.request.method = input.method.clone();
-    let parsed = match parse_head(&head, context.config) {
+    let mut parsed = match parse_head(&head, context.config) {
         Ok(parsed) => parsed,
         Err(cutoff) => {
             found.explanation.verdict = describe_cutoff(cutoff);
             return Ok((found.explanation, Vec::new()));
         }
     };
-    let walk = ExplainWalk { context, input, endpoint, parsed: &parsed };
+    let question = question::find_question(context.config, input.peer(), &endpoint, &mut parsed.parts);
+    let walk = ExplainWalk { context, input, endpoint, parsed: &parsed, question };
     let ended = walk.take_steps(&mut found).await;
     found.explanation.verdict = match ended {
         Ok((route, status)) => describe_admission(&found, route, status),
@@ -83,10 +85,18 @@ impl<'a> ExplainWalk<'a> {
         let mut headers = self.parsed.parts.headers.clone();
         let (identity, report) = client::find_client(self.input.peer(), &headers, config);
         found.explanation.client = report;
+        if let Some(Err(fault)) = self.question {
+            return Err((None, Refusal::Question(fault)));
+        }
         let head = validate_head(&self.parsed.parts, self.parsed.header_set, &LastHost::default())
             .map_err(|reject| (None, Refusal::InvalidHead(reject)))?;
         found.explanation.request = self.describe_head(&head);
         remove_identity_headers(&mut headers, config);
+        if let Some(Ok(point)) = self.question {
+            let route = config.route_at(point.route);
+            let decided = question::decide_question(self, found, (route, point), &head, &identity, &headers).await;
+            return decided.map(|()| (Some(route), Some(200))).map_err(|refusal| (Some(route), refusal));
+        }
         let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), &headers);
         let route = index.map(|index| &config.routes[index]);
         found.explanation.route = index.map(|index| routes::describe_route(config, index, &config.routes[index]));

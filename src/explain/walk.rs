@@ -11,6 +11,8 @@ use crate::limiting::jwt::Claims;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::{Limiter, Verdict};
+use crate::proxy::response::refusal::QuestionFault;
+use crate::route::decide::DecidePoint;
 
 /// What requests are explained with.
 pub struct ExplainContext<'a> {
@@ -37,6 +39,8 @@ pub struct ExplainWalk<'a> {
     pub input: &'a ExplainInput,
     pub endpoint: UrlEndpoint,
     pub parsed: &'a ParsedHead,
+    /// The question of another proxy whose facts `parsed` has, if the URL is that of a listener for such questions.
+    pub question: Option<Result<&'a DecidePoint, QuestionFault>>,
 }
 
 /// What the steps have found so far.

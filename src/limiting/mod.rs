@@ -14,6 +14,7 @@
 //! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
 //! - `charges`: refunds and leases, once the request has been admitted.
+//! - `receipts`: proofs of charges, for corrections by somebody else.
 //! - `usage`: which keys were refused or admitted recently.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
@@ -34,6 +35,7 @@ mod limiter;
 pub mod over;
 pub mod override_table;
 pub(crate) mod overrides;
+pub(crate) mod receipts;
 pub mod refuse;
 pub mod shown_key;
 pub mod source;

@@ -83,6 +83,23 @@ impl KeyHasher {
         let tag = hmac::sign(&self.secret, part.as_bytes());
         KeyHash(tag.as_ref().iter().take(DIGITS / 2).fold(0, |hash, byte| hash << 8 | u64::from(*byte)))
     }
+
+    /// Signs a text. Signatures for another `purpose`, and hashes of keys, are no signatures of it.
+    pub fn sign(&self, purpose: &str, text: &[u8]) -> [u8; 32] {
+        let mut signature = [0; 32];
+        let tag = hmac::sign(&self.key_for(purpose), text);
+        signature.iter_mut().zip(tag.as_ref()).for_each(|(byte, signed)| *byte = *signed);
+        signature
+    }
+
+    /// Reports whether [`sign`](Self::sign) made the signature. Takes the same time for each wrong one.
+    pub fn has_signed(&self, purpose: &str, text: &[u8], signature: &[u8]) -> bool {
+        hmac::verify(&self.key_for(purpose), text, signature).is_ok()
+    }
+
+    fn key_for(&self, purpose: &str) -> hmac::Key {
+        hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&self.secret, format!("for {purpose}").as_bytes()).as_ref())
+    }
 }
 
 /// Compares the secrets, by what they make of the same text.

@@ -36,7 +36,7 @@ pub struct RefusedKey {
 }
 
 /// Result of one limit.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct LimitResult {
     /// Index among the limits of the route.
     pub limit: usize,

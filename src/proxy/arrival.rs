@@ -12,6 +12,7 @@ use crate::proxy::request_context::{Received, RequestContext};
 use crate::proxy::response::log_entry::LogEntry;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::trace;
+use crate::route::Route;
 
 /// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
 pub fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
@@ -92,4 +93,9 @@ pub fn check_certificate(request: &RequestContext<'_>, head: &ValidatedHead) -> 
         Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => Err(Refusal::Misdirected),
         _ => Ok(()),
     }
+}
+
+/// Refuses a client on the route's `deny` list.
+pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+    if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
 }

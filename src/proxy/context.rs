@@ -21,6 +21,7 @@ use crate::limiting::usage::refusals::RefusalRecorder;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
+use crate::proxy::decide::recent::RecentAnswers;
 use crate::proxy::delay::DelaySlots;
 use crate::proxy::failure_log::FailureLog;
 use crate::proxy::inbound::hop::{Hop, Via};
@@ -34,7 +35,7 @@ use crate::proxy::response::compress::worker::WorkerCompression;
 use crate::proxy::response::ratelimit::PolicyCache;
 use crate::snapshot::{CurrentSnapshot, Fleet, RouteCounters, Snapshot};
 use crate::telemetry::access_log::AccessLog;
-use crate::telemetry::metrics::Metrics;
+use crate::telemetry::metrics::{Metrics, QuestionCounters};
 use crate::telemetry::spans::Spans;
 use crate::telemetry::tap::Taps;
 use crate::tls::TlsPeer;
@@ -61,6 +62,8 @@ pub struct ProcessState {
     pub compression_memory: Arc<CompressionMemory>,
     /// Operators who watch requests.
     pub taps: Taps,
+    /// Answers to questions of other proxies in the last seconds.
+    pub recent_answers: Arc<RecentAnswers>,
 }
 
 /// State of one worker.
@@ -94,9 +97,11 @@ pub struct WorkerSnapshot {
     /// Worker-local state per upstream, indexed like `config.upstreams`.
     pub upstreams: Vec<WorkerUpstream>,
     pub ratelimit: PolicyCache,
+    /// Counters of questions that other proxies ask.
+    pub questions: QuestionCounters,
     /// Metrics of requests that no route matches.
     pub unmatched_counters: Rc<RouteCounters>,
-    /// Metrics per route, indexed like `config.routes`. Created with the first request, as most workers see few routes.
+    /// Metrics per route, indexed like [`Config::route_at`](crate::config::Config::route_at). Created with the first request, as most workers see few routes.
     route_counters: Vec<OnceCell<Rc<RouteCounters>>>,
     metrics: Metrics,
 }
@@ -241,6 +246,7 @@ impl WorkerSnapshot {
                 .iter()
                 .map(|upstream| WorkerUpstream::new(upstream, pools, metrics, &common.failure_log))
                 .collect(),
+            questions: metrics.question_counters(),
             unmatched_counters: Rc::new(snapshot.unmatched.for_worker(metrics)),
             route_counters: snapshot.records.iter().map(|_| OnceCell::new()).collect(),
             metrics: metrics.clone(),

@@ -1,6 +1,7 @@
 //! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
 //! response passes here, whether it comes from a server or from the gateway.
 
+use http::header::HeaderName;
 use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
@@ -15,8 +16,12 @@ use crate::proxy::response::error_page::intercept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_response::ErrorFormat;
 use crate::proxy::response::{compress, error_page, grpc, unread_body};
+use crate::route::decide::DenyStatus;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Action, Route};
+
+/// Status of a refusal that another proxy gets as 403.
+const X_LIMIT_STATUS: HeaderName = HeaderName::from_static("x-limit-status");
 
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
@@ -25,9 +30,11 @@ pub fn finish_response(
     result: Result<Response<ResponseBody>, Refusal>,
 ) -> Response<ResponseBody> {
     let mut response = match result {
+        Ok(response) if request.question.is_some() => response,
         Ok(response) => settle_response(&mut request, response),
         Err(refusal) => build_refusal(&mut request, &refusal),
     };
+    apply_deny_status(&request, &mut response);
     add_auth_cookies(&mut request, &mut response);
     add_ratelimit_headers(&request, &mut response);
     add_request_id(&request, &mut response);
@@ -89,6 +96,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         pages,
         request_id: id.as_ref().and_then(error_page::showable_id),
         hint: cause.setting.filter(|_| request.shows_hints),
+        is_for_proxy: request.question.is_some(),
     };
     let response = refusal.to_response(route, request.verdict.as_ref(), wanted);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
@@ -96,6 +104,16 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
     request.account.settle_by_refusal(status, response.headers(), refusal);
     response
+}
+
+/// Gives a refusal the status that the asking proxy accepts, and states its own status in a header.
+fn apply_deny_status(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let accepts_only_403 = request.question.is_some_and(|question| question.deny_as == DenyStatus::Forbidden);
+    let status = response.status();
+    if accepts_only_403 && status.is_client_error() {
+        response.headers_mut().insert(X_LIMIT_STATUS, HeaderValue::from(status.as_u16()));
+        *response.status_mut() = StatusCode::FORBIDDEN;
+    }
 }
 
 /// Adds the cookies of an auth server that lets the request pass, whatever became of the request: the auth server may
@@ -108,7 +126,7 @@ fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<Re
 
 fn add_ratelimit_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let view = request.view;
-    if let (Some(index), Some(route), Some(verdict)) = (request.route, request.matched_route(), &request.verdict) {
+    if let (Some((index, route)), Some(verdict)) = (request.route, &request.verdict) {
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
         view.ratelimit.add_headers(response, dialects, (index, route), verdict);
     }

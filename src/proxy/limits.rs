@@ -1,6 +1,5 @@
 //! Applies the limits of a route to a request, and computes the values that limits and `hash_on` read from it.
 
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +21,7 @@ use crate::route::Route;
 use crate::upstream::hash;
 
 /// The decision of limits, before it is applied to the request.
-struct LimitDecision<'r> {
+pub struct LimitDecision<'r> {
     /// The verdict of these limits and of those before them.
     verdict: Verdict,
     charges: Option<Box<ChargeGuard>>,
@@ -53,7 +52,8 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let body = read_key_body(request, routed, needs_claims).await?;
     let earlier = request.verdict.take();
     let facts = Facts { body: body.facts(), ..request_facts(request, routed, needs_claims) };
-    let decision = decide_limits(request, route, first..route.limits.len(), &facts, earlier).await;
+    let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
+    let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
     apply_decision(request, routed, decision).await
 }
 
@@ -70,20 +70,21 @@ pub async fn apply_auth_limits(request: &mut RequestContext<'_>, routed: RoutedR
         return Ok(());
     }
     let facts = request_facts(request, routed, false);
-    let decision = decide_limits(request, route, listed, &facts, None).await;
+    let evaluations = request.view.limiter.evaluate_all(&route.limits[listed], &facts);
+    let decision = decide_limits(request, route, (0, evaluations), &facts, None).await;
     apply_decision(request, routed, decision).await
 }
 
-/// Decides the limits of the route in `range`. `earlier`: the verdict of the limits before them.
-async fn decide_limits<'r>(
+/// Decides limits of the route by their evaluations, the first of which is for the limit at index `first`. `earlier`:
+/// the verdict of the limits before them.
+pub async fn decide_limits<'r>(
     request: &RequestContext<'_>,
     route: &'r Route,
-    range: Range<usize>,
+    (first, evaluations): (usize, Vec<Evaluation>),
     facts: &Facts<'_>,
     earlier: Option<Verdict>,
 ) -> LimitDecision<'r> {
-    let (first, limits) = (range.start, &route.limits[range]);
-    let evaluations = request.view.limiter.evaluate_all(limits, facts);
+    let limits = &route.limits[first..first + evaluations.len()];
     let max_delayed = request.view.snapshot.config.server.max_delayed;
     let slots = &request.client.local.common.delay_slots;
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
@@ -119,7 +120,7 @@ async fn ask_store(request: &RequestContext<'_>, limits: &[Arc<Limit>], evaluati
 }
 
 /// Records a decision, and waits if a limit delays the request.
-async fn apply_decision(
+pub async fn apply_decision(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
     decision: LimitDecision<'_>,
@@ -174,7 +175,7 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
-fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
     Facts {
         claims: needs_claims.then(|| read_claims(request)).flatten(),
         certificate: request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),

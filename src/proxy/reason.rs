@@ -12,6 +12,14 @@ labels! {
     CompressionFailed = "compression_failed",
     /// No route matches the request.
     NoRoute = "no_route",
+    /// `trusted_proxies` does not list the peer, which asks on a listener with `serve = "decide"`.
+    DecidePeer = "decide_peer",
+    /// Another proxy asks about a name that does not exist.
+    DecideName = "decide_name",
+    /// Another proxy does not state which request it asks about, or contradicts itself.
+    DecideFacts = "decide_facts",
+    /// A receipt of a decision was not redeemed.
+    Receipt = "receipt",
     /// The auth server refused the request; the client got its response.
     AuthRefused = "auth_refused",
     /// The redirect map of the route does not list the path.

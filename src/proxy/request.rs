@@ -13,7 +13,8 @@ use hyper::body::Incoming;
 
 use crate::config::{Config, Service};
 use crate::proxy::arrival::{
-    check_certificate, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
+    check_certificate, check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers,
+    validate_head,
 };
 use crate::proxy::auth::{authenticate, remove_identity_headers};
 use crate::proxy::connection::request_deadline::RequestDeadline;
@@ -22,7 +23,6 @@ use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::decide::handle_question;
 use crate::proxy::dispatch::dispatch;
 use crate::proxy::finish_response::finish_response;
-use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate;
@@ -155,7 +155,7 @@ fn redirect_to_https(
 fn enter_route<'a>(request: &mut RequestContext<'a>, found: Option<usize>) -> Result<&'a Route, Refusal> {
     let index = found.ok_or(Refusal::NoRoute)?;
     let route = &request.view.snapshot.config.routes[index];
-    request.route = Some(index);
+    request.route = Some((index, route));
     let is_below_max = request.account.enter_route(route, request.view.route_counters(index));
     is_below_max.then_some(route).ok_or(Refusal::MaxInFlight)
 }
@@ -165,11 +165,6 @@ fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
     if let Some(settings) = &route.compress {
         request.compression = negotiate::select_algorithm(&request.received.parts.headers, settings);
     }
-}
-
-/// Refuses a client on the route's `deny` list.
-pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
 }
 
 /// Reads which protocols the client offers to switch to (`Upgrade`), and reserves a tunnel slot if it offers any.

@@ -22,6 +22,7 @@ use crate::proxy::response::error_page::accept;
 use crate::proxy::response::grpc::parse_timeout as grpc_timeout;
 use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
+use crate::route::decide::DecidePoint;
 use crate::route::error_pages::PageFormat;
 
 /// The results of the steps so far.
@@ -39,8 +40,10 @@ pub struct RequestContext<'a> {
     /// The body with the part that was read to compute limit keys, until the route's action uses it.
     pub read_ahead: Option<Upload>,
     pub account: Box<RequestAccount>,
-    /// Index of the route in the config.
-    pub route: Option<usize>,
+    /// The route with its index; see [`Config::route_at`](crate::config::Config::route_at).
+    pub route: Option<(usize, &'a Route)>,
+    /// What another proxy asks about, if the request is such a question.
+    pub question: Option<&'a DecidePoint>,
     pub verdict: Option<Verdict>,
     /// The identity that the route's `auth` verified.
     pub user: Option<Rc<str>>,
@@ -82,6 +85,7 @@ impl<'a> RequestContext<'a> {
             read_ahead: None,
             account,
             route: None,
+            question: None,
             verdict: None,
             user: None,
             claims: None,
@@ -98,7 +102,7 @@ impl<'a> RequestContext<'a> {
 
     /// Returns the route that the request has entered.
     pub fn matched_route(&self) -> Option<&'a Route> {
-        self.route.map(|index| &self.view.snapshot.config.routes[index])
+        self.route.map(|(_, route)| route)
     }
 
     /// Returns the format in which the client prefers errors.

@@ -6,6 +6,7 @@
 //! - `table`: the lookup, at a cost that does not grow with the number of routes
 //! - `plan`: builds the tries of the table and finds shadowed routes
 //! - `order`: lists the routes in the order in which they are tried
+//! - `decide`: what other proxies may ask about
 //! - `compress`: settings of response compression
 //! - `edges`: the hash table that stores the edges of all tries
 //! - `mismatch`: why a route does not match a request
@@ -15,6 +16,7 @@
 //! compiler.
 
 pub(crate) mod compress;
+pub(crate) mod decide;
 mod edges;
 pub(crate) mod error_pages;
 pub(crate) mod mismatch;

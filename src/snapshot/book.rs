@@ -48,8 +48,7 @@ impl PersistentState {
         self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
         export_policies(&snapshot.config, &self.metrics.limits);
         let mut kept: HashMap<&str, HashSet<&str>> = config
-            .routes
-            .iter()
+            .all_routes()
             .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
             .collect();
         kept.insert(UNMATCHED, HashSet::new());

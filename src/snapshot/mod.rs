@@ -32,7 +32,7 @@ pub struct Snapshot {
     pub generation: u64,
     pub loaded_at: SystemTime,
     pub config: Config,
-    /// Metrics of the routes, indexed like `config.routes`.
+    /// Metrics of all routes, indexed like [`Config::route_at`].
     pub records: Vec<RouteMetrics>,
     /// Metrics of requests that no route matches.
     pub unmatched: RouteMetrics,
@@ -49,8 +49,7 @@ impl Snapshot {
             generation,
             loaded_at: SystemTime::now(),
             records: config
-                .routes
-                .iter()
+                .all_routes()
                 .map(|route| RouteMetrics::new(book.route_record(route), route, &config, book.limit_registry()))
                 .collect(),
             unmatched: RouteMetrics::unmatched(book.unmatched_record()),

@@ -102,6 +102,7 @@ impl Workers {
             passwords: PasswordVerifier::new(metrics.passwords.clone()),
             compression_memory: Arc::default(),
             taps: taps.clone(),
+            recent_answers: Arc::default(),
         };
         let count_all = Arc::<ConnectionCount>::default();
         let mut threads = Vec::with_capacity(count);

@@ -9,6 +9,7 @@ use sluicegate::config;
 /// Configs and the codes of all their warnings.
 const CASES: &[(&str, &[&str])] = &[
     ("[limit.idle]\nrate = \"1/s\"", &["SG0201"]),
+    ("[limit.a]\nrate = \"1/s\"\n[decide.a]\nlimits = [\"a\"]", &["SG0215"]),
     ("[upstream.idle]\nservers = \"http://127.0.0.1:1\"", &["SG0202"]),
     (
         "[store]\nmax_keys = 1500\n[limit.a]\nrate = \"1/s\"\nmax_keys = 1000\n[limit.b]\nrate = \"2/s\"\nkey = \"host\"\n\

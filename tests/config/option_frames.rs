@@ -14,6 +14,7 @@ const SERVERS: &str = "servers = [\"http://127.0.0.1:9\"]\n";
 const SECURE_SERVERS: &str = "servers = [\"https://127.0.0.1:9\"]\n";
 const UPSTREAM_ROUTE: &str = "[[route]]\nupstream = \"u\"\n";
 const LIMIT_ROUTE: &str = "[[route]]\npath = \"/{id}/x\"\nrespond = { status = 200 }\nlimits = [\"l\"]\n";
+const LIMIT: &str = "[limit.l]\nrate = \"10/s\"\n";
 const PLAIN: &str = "[server]\nlisten = \"127.0.0.1:8080\"\ntrusted_proxies = [\"10.0.0.0/8\"]\n";
 
 /// The parts of a config around one option.
@@ -80,6 +81,11 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
         }
         "jwt" => frame("[jwt]\n", format!("{KEY}algorithms = [\"HS256\"]\n"), ROUTE),
         "upstream" => frame_of_upstream(table, key),
+        "decide" => frame(
+            "[decide.l]\n",
+            if key == "limits" { "" } else { "limits = [\"l\"]\n" },
+            format!("{PLAIN}[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"decide\"\n{LIMIT}{ROUTE}"),
+        ),
         "set" => frame("[set.s]\n", if key == "file" { "" } else { "values = [\"a\"]\n" }, ROUTE),
         "limit" => frame_of_limit(table, key),
         "route" => frame_of_route(entry),

@@ -69,7 +69,7 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
 
 /// What a config means: everything but where it came from.
 pub fn meaning(config: &Config) -> String {
-    let parts: [&dyn Debug; 14] = [
+    let parts: [&dyn Debug; 15] = [
         &config.server,
         &config.listeners,
         &config.admin.listen,
@@ -82,6 +82,7 @@ pub fn meaning(config: &Config) -> String {
         &config.ratelimit_headers,
         &config.jwt,
         &config.routes,
+        &config.decide,
         &config.upstreams,
         &config.limits,
     ];
@@ -223,7 +224,7 @@ fn item_of(path: &str, number: usize) -> Option<String> {
         "admin.tokens" => format!("{{ name = \"t{number}\", token = \"0123456789abcdef{number}\", role = \"read\" }}"),
         "server.resolver" => format!("\"{address}\""),
         "acme.contact" => format!("\"mailto:a{number}@example.com\""),
-        "route.limits" | "route.auth.limits" => format!("\"l{number}\""),
+        "route.limits" | "route.auth.limits" | "decide.limits" => format!("\"l{number}\""),
         _ => return None,
     })
 }

@@ -6,12 +6,12 @@ use http::StatusCode;
 
 use crate::admin::cached::TimeBudget;
 use crate::admin::limits::json::{Faults, JsonNode, parse_body};
-use crate::admin::limits::receipt::Receipt;
 use crate::admin::problem::Problem;
 use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::{COST_MAX, KeyPart};
 use crate::limiting::limit::Limit;
+use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyHash;
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
 use crate::limiting::{Limiter, Outcome};

@@ -1,6 +1,6 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
-//! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts (`receipt`), the
+//! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts, the
 //! listing of limits (`listing`), the explanation of a request (`explain`), the most refused keys (`top`), the last
 //! refusals (`refusals`), what a changed limit would have refused (`what_if`), and the closed words of responses
 //! (`words`).
@@ -13,7 +13,6 @@ mod hashed;
 mod json;
 mod listing;
 pub mod pages;
-mod receipt;
 mod refusals;
 mod top;
 mod what_if;
@@ -36,7 +35,6 @@ use crate::admin::cached::TimeBudget;
 use crate::admin::limits::asked::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::hashed::HashLookup;
 use crate::admin::limits::listing::Listing;
-use crate::admin::limits::receipt::Receipt;
 use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
@@ -46,9 +44,9 @@ use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::key::{COST_MAX, Cost};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyDisplay;
-use crate::limiting::store::once::{MarkUse, SingleUseMark};
+use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
 use crate::snapshot::{CurrentSnapshot, Reason};
@@ -261,33 +259,22 @@ impl LimitsApi {
         limit: &Arc<Limit>,
         receipt: &Receipt,
     ) -> Result<Option<NotRefundedReason>, Problem> {
-        let algorithm = limit.rule.name();
-        // Uses the numbers of the charge, or else the key's present ones.
-        let rule = match limit.rule.corrects_by_own_rule() {
-            true => Rule::decode_rule(algorithm, &receipt.note).map(Arc::new),
-            false => Some(match limit.overrides.find(&receipt.who) {
-                Some(OverrideBudget::Rule(rule)) => rule,
-                _ => limit.rule.clone(),
-            }),
-        };
-        let Some(rule) = rule.filter(|_| receipt.limit_and_algorithm().is_some_and(|(_, of)| of == algorithm)) else {
+        let Some(rule) = receipt.correcting_rule(limit) else {
             return Ok(Some(NotRefundedReason::AlgorithmChanged));
         };
-        match mark_used(limiter, receipt).await? {
+        let used = receipt.use_once(limiter).await.map_err(|(kind, is_unsure)| match is_unsure {
+            true => store_unavailable(kind, "; nothing was refunded, and the receipt may count as used"),
+            false => store_unavailable(kind, "; nothing was refunded, and the receipt is still valid"),
+        })?;
+        match used {
             MarkUse::First => {}
             MarkUse::Again => return Ok(Some(NotRefundedReason::Used)),
             MarkUse::Expired => return Ok(Some(NotRefundedReason::Expired)),
         }
-        let mut check = Check::new(limit, receipt.key.clone(), -receipt.cost);
-        (check.tag, check.rule) = (receipt.receipt, rule);
-        if receipt.local {
-            let changed = limiter.run_in_memory(Op::Adjust, check).is_some_and(|answer| answer.admitted);
-            return Ok((!changed).then_some(NotRefundedReason::NothingCharged));
-        }
-        let answer = run_check(limiter, Op::Adjust, check).await.map_err(|kind| {
+        let changed = receipt.correct_charge(limiter, limit, rule, -receipt.cost).await.map_err(|kind| {
             store_unavailable(kind, "; it is not known whether the refund happened, the receipt is used")
         })?;
-        Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
+        Ok((!changed).then_some(NotRefundedReason::NothingCharged))
     }
 }
 
@@ -373,16 +360,7 @@ fn format_limit_entry(
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
-        let receipt = Receipt {
-            id: rand::random(),
-            expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
-            local,
-            cost: check.cost,
-            receipt: answer.receipt,
-            note: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
-            who,
-            key: check.key,
-        };
+        let receipt = Receipt::of_charge(check, answer, who, local, (now_ms, &rule));
         if let Some(token) = receipt.to_token() {
             entry["receipt"] = token.into();
         }
@@ -448,20 +426,6 @@ async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotR
         .await
         .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
     Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
-}
-
-/// Marks the receipt as used. Returns whether this is its first use.
-async fn mark_used(limiter: &Limiter, receipt: &Receipt) -> Result<MarkUse, Problem> {
-    let mark = SingleUseMark { id: receipt.id, expires_ms: receipt.expires_ms };
-    if receipt.local {
-        return Ok(limiter.use_mark_in_memory(mark));
-    }
-    let good = |kind| store_unavailable(kind, "; nothing was refunded, and the receipt is still valid");
-    let now_ms = limiter.store().read_clock().await.map_err(good)?;
-    limiter.store().use_mark(mark, receipt.key_prefix(), now_ms).await.map_err(|kind| match kind.is_unsure() {
-        true => store_unavailable(kind, "; nothing was refunded, and the receipt may count as used"),
-        false => good(kind),
-    })
 }
 
 /// Runs one check on the store alone.

@@ -38,6 +38,8 @@ labels! {
     SharedByAll = "SG0213",
     /// A token of the admin API expires soon, or has expired.
     TokenExpires = "SG0214",
+    /// A `[decide.NAME]` that nobody can ask about.
+    UnusedDecide = "SG0215",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

@@ -25,6 +25,8 @@ struct LintContext<'a> {
     server: &'a ServerSettings,
     admin: &'a Admin,
     routes: &'a [Route],
+    /// The routes of `[decide.NAME]`.
+    decide: &'a [Route],
     limits: &'a Definitions<Arc<Limit>>,
 }
 
@@ -66,9 +68,10 @@ pub fn warn_of_gaps(
     sources: &SourceTexts,
     (documents, route_sections): (&[Table], &[Section]),
     (server, admin): (&ServerSettings, &Admin),
-    (routes, limits): (&[Route], &Definitions<Arc<Limit>>),
+    (routes, decide): (&[Route], &[Route]),
+    limits: &Definitions<Arc<Limit>>,
 ) {
-    let context = &LintContext { sources, documents, server, admin, routes, limits };
+    let context = &LintContext { sources, documents, server, admin, routes, decide, limits };
     warn_of_forgeable_keys(context);
     warn_of_idle_limits(context);
     warn_of_open_admin(context);
@@ -103,7 +106,7 @@ fn find_proxy_header(source: &Source) -> Option<&str> {
 fn warn_of_idle_limits(context: &LintContext) {
     // The limits that are on all routes of a limit.
     let mut companions: HashMap<&str, BTreeSet<&str>> = HashMap::new();
-    for route in context.routes {
+    for route in context.routes.iter().chain(context.decide) {
         let names: BTreeSet<&str> = route.limits.iter().map(|limit| limit.name.as_str()).collect();
         for limit in &route.limits {
             let known = companions.entry(&limit.name).or_insert_with(|| names.clone());

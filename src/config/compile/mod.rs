@@ -1,13 +1,14 @@
 //! Compiles the trees of all files into a [`Config`]. Called by `config::load_config` and the other entry points.
 //!
-//! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`
-//! and `routes` compile their kind of section; `context` and `names` carry what sections know of each other, `shared`
-//! stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about limits and upstreams that no route
-//! uses, and `lint` about configs that protect less than they seem to.
+//! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
+//! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
+//! `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about limits
+//! and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
 mod context;
+mod decide;
 mod limits;
 mod lint;
 mod names;
@@ -22,20 +23,22 @@ mod upstreams;
 use std::sync::Arc;
 
 use crate::config::compile::context::LimitContext;
+use crate::config::compile::decide::compile_decide;
 use crate::config::compile::limits::{jwt, set};
-use crate::config::compile::names::NamedSection;
+use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
 use crate::config::compile::routes::CompiledRoutes;
 use crate::config::compile::server::acme::AcmeSection;
 use crate::config::compile::server::{internal, listener};
+use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::tls::SystemRoots;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{AdminContact, Config, WrittenConfig, schema, tree};
-use crate::limiting::limit::LimitTable;
+use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
+use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::shown_key::KeyHasher;
 use crate::route::{Route, Strictness};
 
@@ -44,10 +47,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
     let merged = |key| merge_sections(sources, &roots, key);
-    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits] =
-        ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit"].map(merged);
+    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] =
+        ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit", "decide"].map(merged);
     let has_acme = roots.iter().any(|root| root.node("acme").is_some());
-    let no_route = roots.iter().all(|root| root.node("route").is_none());
+    let no_route = roots.iter().all(|root| root.node("route").is_none()) && decide.table.entries.is_empty();
     let route_sections = list_sections(sources, &roots, "route", &schema::ROUTE);
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
     report_root_keys(roots);
@@ -64,8 +67,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let has_jwt = !jwt.table.entries.is_empty();
     let jwt = compile_jwt(sources, jwt);
-    // If `[admin]` has a mistake, overrides with hashes get no second one.
-    let hasher = admin.as_ref().map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone());
+    let hasher = find_hasher(admin.as_ref());
     let context = LimitContext {
         on_error: store.on_error,
         sets: &sets,
@@ -89,14 +91,14 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     };
     let CompiledRoutes { routes, table, places } =
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
+    let decide = decide.named_sections(sources, "decide", &schema::DECIDE);
+    let decide = compile_decide(decide, &routes, &context, &server.listeners);
     report_no_route(sources, no_route && !documents.is_empty());
-    if sources.has_mistakes() {
-        return None;
-    }
+    (!sources.has_mistakes()).then_some(())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
-    unused::warn_unused(sources, &routes, &limits, &upstreams);
     let admin = admin?;
-    lint::warn_of_gaps(sources, (documents, &route_sections), (&server.settings, &admin), (&routes, &limits));
+    let all = (routes.as_slice(), decide.routes.as_slice());
+    warn(sources, (documents, &route_sections), (&server.settings, &admin), all, (&limits, &upstreams));
     let limits = Arc::new(LimitTable::new(limits.into_values()));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
@@ -111,6 +113,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         table,
         route_lines: sources.find_lines(&places),
         routes,
+        decide,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
         limits,
         written: WrittenConfig::new(documents.clone(), sources.texts()),
@@ -119,6 +122,23 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         config_files: sources.list_config_files(),
         warnings: sources.warning_report(),
     })
+}
+
+/// Warns about statements that load but are probably mistakes.
+fn warn(
+    sources: &SourceTexts,
+    texts: (&[Table], &[Section]),
+    settings: (&ServerSettings, &Admin),
+    (routes, decide): (&[Route], &[Route]),
+    (limits, upstreams): (&Definitions<Arc<Limit>>, &Upstreams),
+) {
+    unused::warn_unused(sources, routes, decide, limits, upstreams);
+    lint::warn_of_gaps(sources, texts, settings, (routes, decide), limits);
+}
+
+/// Returns the hasher of keys. If `[admin]` has a mistake, overrides with hashes get no second one.
+fn find_hasher(admin: Option<&Admin>) -> KeyHasher {
+    admin.map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone())
 }
 
 fn report_root_keys(roots: Vec<Section>) {

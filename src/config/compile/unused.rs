@@ -14,8 +14,16 @@ use crate::limiting::limit::Limit;
 use crate::limiting::over::Over;
 use crate::route::{Action, Route};
 
-pub fn warn_unused(sources: &SourceTexts, routes: &[Route], limits: &Definitions<Arc<Limit>>, upstreams: &Upstreams) {
-    let used: HashSet<&str> = routes.iter().flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
+/// Warns about the sections that neither `routes` nor the routes of `[decide.NAME]` name.
+pub fn warn_unused(
+    sources: &SourceTexts,
+    routes: &[Route],
+    decide: &[Route],
+    limits: &Definitions<Arc<Limit>>,
+    upstreams: &Upstreams,
+) {
+    let all = routes.iter().chain(decide);
+    let used: HashSet<&str> = all.flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
     for (name, place) in limits.places().filter(|(name, _)| !used.contains(name)) {
         let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");
         let what = format!("no route uses the limit `{name}`, so it throttles nothing");

@@ -105,6 +105,8 @@ const WORDS: &[&str] = &[
     "via",
     "x-request-id",
     "forwarded",
+    "original",
+    "decide",
     "websocket",
     "zstd",
     "br",

@@ -26,7 +26,7 @@ pub struct WrittenOption<'a> {
 }
 
 /// Sections that have names, `[KIND.NAME]`.
-const NAMED: [&str; 3] = ["upstream", "set", "limit"];
+const NAMED: [&str; 4] = ["upstream", "set", "limit", "decide"];
 
 /// Options that are a table, or its most important value alone: section, option, and the key of that value.
 const SHORTHANDS: [(&str, &str, &str); 4] = [

@@ -7,6 +7,7 @@
 //! To add an option, add a row to its section (the files of this directory) and read it in `compile`.
 
 mod cases;
+mod decide;
 pub mod json_schema;
 mod limit;
 mod listener;
@@ -19,6 +20,7 @@ mod upstream;
 pub mod value_type;
 
 pub use crate::config::schema::cases::{CASE, CASE_FILE, EXPECT};
+pub use crate::config::schema::decide::DECIDE;
 pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
@@ -125,6 +127,7 @@ pub const ALL: &[&Schema] = &[
     &ROUTE_COMPRESS,
     &RESPOND,
     &REDIRECT,
+    &DECIDE,
 ];
 
 impl Schema {

@@ -1,6 +1,7 @@
 //! Options of the small sections, and the sections themselves.
 
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
+use crate::config::schema::decide::DECIDE;
 use crate::config::schema::limit::LIMIT;
 use crate::config::schema::listener::LISTENER;
 use crate::config::schema::route::ROUTE;
@@ -35,6 +36,7 @@ pub const ROOT: Schema = Schema {
         option("limit", Named(&LIMIT), Absent, "limits"),
         option("route", Array { item: &Table(&ROUTE), least: 0, most: usize::MAX }, Absent, "what happens to requests")
             .shown_as("sections `[[route]]`"),
+        option("decide", Named(&DECIDE), Absent, "limits that other proxies ask about"),
         option(
             "listener",
             Array { item: &Table(&LISTENER), least: 0, most: usize::MAX },

@@ -85,6 +85,12 @@ impl ChargeGuard {
         self.charges.iter_mut().for_each(|charge| charge.is_waiting = false);
     }
 
+    /// Leaves all charges as they are, because nobody tells this gateway how the request ends.
+    pub fn keep_charges(mut self) {
+        self.end_wait();
+        self.is_settled = true;
+    }
+
     /// Moves the leases into a value that the request shares with its exchange. Returns `None` if there are none.
     pub fn take_leases(&mut self) -> Option<Rc<LeaseGuard>> {
         let charges = std::mem::take(&mut self.charges);

@@ -21,6 +21,7 @@ pub(crate) mod timeline;
 
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::limiting::answer::Answer;
 use crate::limiting::charges::hold_times::HoldTimes;
@@ -39,6 +40,17 @@ pub enum Store {
     Memory(Arc<memory::MemoryStore>),
     Redis(Rc<redis::RedisStore>),
     Timeline(Rc<timeline::Timeline>),
+}
+
+/// State of the answer to a question that several gateways may get.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AnswerState {
+    /// This gateway answers.
+    Claimed,
+    /// Another gateway is about to answer.
+    Pending,
+    /// The answer of another gateway.
+    Published(String),
 }
 
 /// State of the process that all its store handles and limiters share. Opens store handles.
@@ -195,6 +207,25 @@ impl Store {
             Store::Memory(memory) => Ok(memory.use_mark(mark, now_ms)),
             Store::Redis(redis) => redis.use_mark(mark, prefix, now_ms).await,
             Store::Timeline(timeline) => Ok(timeline.use_mark(mark, now_ms)),
+        }
+    }
+
+    /// Claims the answer to a question for all gateways with this store, for `ttl`. `None` if no other gateway shares
+    /// the store.
+    ///
+    /// # Errors
+    /// The store did not respond in time. The answer may have been claimed.
+    pub async fn claim_answer(&self, key: &str, ttl: Duration) -> Option<Result<AnswerState, ErrorKind>> {
+        match self {
+            Store::Redis(redis) => Some(redis.claim_answer(key, ttl).await),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Publishes the answer that this gateway has claimed, for `ttl`. An answer that gets lost is not replayed.
+    pub async fn publish_answer(&self, key: &str, text: &str, ttl: Duration) {
+        if let Store::Redis(redis) = self {
+            redis.publish_answer(key, text, ttl).await;
         }
     }
 

@@ -4,27 +4,123 @@
 //! Input: a question, which is a request of a trusted peer about a request of its client. Output: the decision as a
 //! status with headers. `proxy::request` calls this page in place of its own, and every answer passes `finish_response`.
 //!
+//! - `question`: what is asked, and the facts of the request in question
+//! - `decision`: decides by the limits
+//! - `recent`: answers of the last seconds, for questions that repeat (`once`); `recorded_answer`: their text in a shared
+//!   store
+//! - `charged`: the charges that go into a receipt; `settle`: corrects them by their receipt
+//!
 //! To add a step, write a function that takes the `RequestContext`, and call it in `handle_question`.
+
+pub mod charged;
+pub mod decision;
+pub mod question;
+pub mod recent;
+mod recorded_answer;
+pub mod settle;
 
 use http::Response;
 
 use crate::proxy::arrival::{
-    check_certificate, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
+    check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
 };
-use crate::proxy::request_context::RequestContext;
+use crate::proxy::auth::remove_identity_headers;
+use crate::proxy::decide::decision::decide_question;
+use crate::proxy::decide::question::{ProxyQuestion, QuestionPurpose, read_question};
+use crate::proxy::decide::settle::settle_charges;
+use crate::proxy::inbound::identity::ClientAddress;
+use crate::proxy::inbound::reject::Reject;
+use crate::proxy::inbound::validate::{ValidatedHead, judge_faults};
+use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::refusal::{QuestionFault, Refusal};
+use crate::route::Route;
+use crate::telemetry::metrics::QuestionResult;
 
 /// Takes a question from its head to the answer. An error is the reason to refuse it.
 pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Response<ResponseBody>, Refusal> {
+    // The asking proxy reads the status, whatever the client of the request in question speaks.
+    request.wants_grpc_errors = false;
     let identity = identify_client(request);
+    let parser_fault = check_framing(request);
+    let question = ask(request, identity);
     open_log_entry(request, identity);
-    let fault = check_framing(request)?;
-    let head = validate_head(request)?;
     report_untrusted_headers(request, identity);
-    check_certificate(request, &head)?;
-    match fault {
-        Some(reject) => Err(Refusal::InvalidHead(reject)),
-        None => Err(Refusal::NoRoute),
+    let result = match (parser_fault, question) {
+        (_, Err(fault)) => Err(Refusal::Question(fault)),
+        (Err(refusal), _) => Err(refusal),
+        (Ok(parser_fault), Ok(question)) => answer(request, identity, &question, parser_fault).await,
+    };
+    count_result(request, &result);
+    result
+}
+
+/// Reads the question, if the peer may ask.
+fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, QuestionFault> {
+    if !identity.trusted_peer {
+        return Err(QuestionFault::UntrustedPeer);
     }
+    let view = request.view;
+    read_question(&mut request.received.parts, &view.snapshot.config)
+}
+
+/// Answers a question, or redeems a receipt.
+async fn answer<'a>(
+    request: &mut RequestContext<'a>,
+    identity: ClientAddress,
+    question: &ProxyQuestion<'a>,
+    parser_fault: Option<Reject>,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let route = enter_point(request, question);
+    if question.purpose == QuestionPurpose::Settle {
+        return settle_charges(request, question).await;
+    }
+    // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
+    request.question = Some(question.point);
+    let head = validate_head(request)?;
+    check_strictness(request, route, &head, parser_fault)?;
+    remove_identity_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
+    check_denied(route, identity)?;
+    decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
+}
+
+/// Counts the question on the route whose limits decide.
+fn enter_point<'a>(request: &mut RequestContext<'a>, question: &ProxyQuestion<'_>) -> &'a Route {
+    let index = question.point.route;
+    let route = request.view.snapshot.config.route_at(index);
+    request.route = Some((index, route));
+    request.account.count_on_route(route, request.view.route_counters(index));
+    route
+}
+
+/// Refuses an ambiguous request that the `strictness` of the route does not allow.
+fn check_strictness(
+    request: &RequestContext<'_>,
+    route: &Route,
+    head: &ValidatedHead,
+    parser_fault: Option<Reject>,
+) -> Result<(), Refusal> {
+    if let Some(reject) = judge_faults(head, parser_fault, route.parsing).map_err(Refusal::InvalidHead)? {
+        request.client.local.common.metrics.would_reject_counter(reject).inc();
+    }
+    Ok(())
+}
+
+fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseBody>, Refusal>) {
+    let counted = match result {
+        // Steps that answer count their own results.
+        Ok(_) => return,
+        Err(Refusal::Limited | Refusal::Denied) => QuestionResult::Refused,
+        Err(Refusal::Question(fault)) => match fault {
+            QuestionFault::UntrustedPeer => QuestionResult::UntrustedPeer,
+            QuestionFault::UnknownName => QuestionResult::UnknownName,
+            QuestionFault::Facts(_) => QuestionResult::BadFacts,
+            QuestionFault::InvalidReceipt
+            | QuestionFault::UsedReceipt
+            | QuestionFault::ExpiredReceipt
+            | QuestionFault::StoreUnavailable => QuestionResult::NotSettled,
+        },
+        Err(_) => QuestionResult::InvalidRequest,
+    };
+    request.view.questions.count(counted);
 }

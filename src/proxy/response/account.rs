@@ -134,6 +134,21 @@ impl RequestAccount {
         self.handles.enter(route.max_in_flight)
     }
 
+    /// Counts a question about a request on `route`, which does not serve the request.
+    pub fn count_on_route(&mut self, route: &Route, handles: Rc<RouteCounters>) {
+        if let Some(entry) = &mut self.log {
+            entry.record_route(route);
+        }
+        self.handles = handles;
+    }
+
+    /// Leaves what the limits charged as it is, because nobody tells the gateway how the request ends.
+    pub fn keep_charges(&mut self) {
+        if let Some(held) = self.held.take() {
+            held.keep_charges();
+        }
+    }
+
     /// Records that the route's `allow` list exempted the request from the limits at `indexes`, which are not empty.
     pub fn record_bypass(&mut self, indexes: Range<usize>) {
         self.handles.limits[indexes].iter().for_each(|limit| limit.count_bypass());
@@ -273,7 +288,7 @@ impl RequestAccount {
                     metrics.rejected_counter(reason).inc();
                 }
             }
-            Refusal::NoRoute | Refusal::NoRedirect | Refusal::Limited => {}
+            Refusal::NoRoute | Refusal::NoRedirect | Refusal::Limited | Refusal::Question(_) => {}
         }
     }
 

@@ -32,6 +32,7 @@ impl Cause {
                 cause(reject.label(), reject.depends_on_strictness().then_some(Setting::Strictness))
             }
             Refusal::NoRoute => EndReason::NoRoute.into(),
+            Refusal::Question(fault) => cause(fault.reason().label(), None),
             Refusal::NoRedirect => EndReason::NoRedirect.into(),
             Refusal::Denied => cause(Reason::Denied.label(), Some(Setting::Deny)),
             Refusal::Unauthorized(_) => cause(Reason::Unauthorized.label(), Some(Setting::Auth)),
@@ -72,6 +73,10 @@ impl From<EndReason> for Cause {
             reason,
             EndReason::NoRoute
                 | EndReason::AuthRefused
+                | EndReason::DecidePeer
+                | EndReason::DecideName
+                | EndReason::DecideFacts
+                | EndReason::Receipt
                 | EndReason::NoRedirect
                 | EndReason::BodyMalformed
                 | EndReason::ClientTimeout

@@ -72,7 +72,7 @@ fn code_for(refusal: &Refusal) -> GrpcCode {
     match refusal {
         // The code that gRPC clients derive from a plain HTTP 400.
         Refusal::InvalidHead(_) => GrpcCode::Internal,
-        Refusal::NoRoute | Refusal::NoRedirect => GrpcCode::Unimplemented,
+        Refusal::NoRoute | Refusal::NoRedirect | Refusal::Question(_) => GrpcCode::Unimplemented,
         Refusal::Unauthorized(_) => GrpcCode::Unauthenticated,
         Refusal::Denied => GrpcCode::PermissionDenied,
         Refusal::Misdirected => GrpcCode::Unavailable,

@@ -8,7 +8,71 @@ use crate::limiting::Outcome;
 use crate::limiting::answer::NEVER;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::reason::EndReason;
 use crate::snapshot::Reason;
+
+/// Why a question of another proxy is not decided, or a receipt is not redeemed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuestionFault {
+    /// `trusted_proxies` does not list the peer.
+    UntrustedPeer,
+    /// Nobody may ask about this name.
+    UnknownName,
+    /// The facts about the request are missing, repeated, malformed, or contradict each other; this sentence says which.
+    Facts(&'static str),
+    /// The receipt is malformed, was made elsewhere, or is for another name.
+    InvalidReceipt,
+    /// The receipt was redeemed before.
+    UsedReceipt,
+    /// The charges of the receipt have expired.
+    ExpiredReceipt,
+    /// The store is unavailable, so the receipt was not redeemed; it may count as used.
+    StoreUnavailable,
+}
+
+impl QuestionFault {
+    fn status(self) -> StatusCode {
+        match self {
+            QuestionFault::UntrustedPeer => StatusCode::FORBIDDEN,
+            QuestionFault::UnknownName => StatusCode::NOT_FOUND,
+            QuestionFault::Facts(_) | QuestionFault::InvalidReceipt => StatusCode::BAD_REQUEST,
+            QuestionFault::UsedReceipt => StatusCode::CONFLICT,
+            QuestionFault::ExpiredReceipt => StatusCode::GONE,
+            QuestionFault::StoreUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns the reason that the log shows.
+    pub fn reason(self) -> EndReason {
+        match self {
+            QuestionFault::UntrustedPeer => EndReason::DecidePeer,
+            QuestionFault::UnknownName => EndReason::DecideName,
+            QuestionFault::Facts(_) => EndReason::DecideFacts,
+            QuestionFault::InvalidReceipt
+            | QuestionFault::UsedReceipt
+            | QuestionFault::ExpiredReceipt
+            | QuestionFault::StoreUnavailable => EndReason::Receipt,
+        }
+    }
+
+    fn detail(self) -> &'static str {
+        match self {
+            QuestionFault::UntrustedPeer => "only proxies in trusted_proxies may ask here",
+            QuestionFault::UnknownName => {
+                "no [decide.NAME] and no route has this name, or a limit of the route cannot decide for other proxies"
+            }
+            QuestionFault::Facts(sentence) => sentence,
+            QuestionFault::InvalidReceipt => {
+                "the receipt is invalid: it was cut off, made elsewhere, or is for another name"
+            }
+            QuestionFault::UsedReceipt => "the receipt has been redeemed before",
+            QuestionFault::ExpiredReceipt => "the receipt has expired, as its charges have",
+            QuestionFault::StoreUnavailable => {
+                "the limit store is unavailable, so it is not known whether the receipt was redeemed"
+            }
+        }
+    }
+}
 
 /// Why a request is not forwarded, or its exchange failed.
 #[derive(Debug)]
@@ -16,6 +80,8 @@ pub enum Refusal {
     /// The request head is invalid or ambiguous.
     InvalidHead(Reject),
     NoRoute,
+    /// The question of another proxy cannot be answered.
+    Question(QuestionFault),
     /// The redirect map of the route does not list the path.
     NoRedirect,
     /// The certificate of the connection does not cover this host.
@@ -46,6 +112,7 @@ impl Refusal {
         match self {
             Refusal::InvalidHead(reject) => reject.status(),
             Refusal::NoRoute | Refusal::NoRedirect => StatusCode::NOT_FOUND,
+            Refusal::Question(fault) => fault.status(),
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::Unauthorized(_) => StatusCode::UNAUTHORIZED,
@@ -63,6 +130,7 @@ impl Refusal {
         match self {
             Refusal::InvalidHead(reject) => reject.explanation(),
             Refusal::NoRoute => "no route matches this host, path and method",
+            Refusal::Question(fault) => fault.detail(),
             Refusal::NoRedirect => "this address leads nowhere",
             Refusal::Misdirected => {
                 "the certificate of this connection does not cover this host; open a new connection"

@@ -2,7 +2,7 @@
 //! prefers. gRPC clients get those of `grpc`.
 
 use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
-use http::{HeaderValue, Response};
+use http::{HeaderValue, Response, StatusCode};
 
 use crate::limiting::refuse::RefusePlaceholder;
 use crate::limiting::{LimitResult, Outcome, Verdict};
@@ -28,6 +28,16 @@ pub struct ErrorFormat<'e> {
     pub request_id: Option<&'e str>,
     /// The setting that governs the error, if the client may see it.
     pub hint: Option<Setting>,
+    /// The error answers a question of another proxy, which would take a server error for a failure of the gateway, and
+    /// might let the request pass.
+    pub is_for_proxy: bool,
+}
+
+impl ErrorFormat<'_> {
+    /// Returns the status of the error; `instead` replaces a server error for another proxy.
+    fn status(&self, status: StatusCode, instead: StatusCode) -> StatusCode {
+        if self.is_for_proxy && status.is_server_error() { instead } else { status }
+    }
 }
 
 impl Refusal {
@@ -43,7 +53,7 @@ impl Refusal {
         {
             return build_limit_refusal(route, verdict, checked, wanted);
         }
-        let (status, detail) = (self.status(), self.detail());
+        let (status, detail) = (wanted.status(self.status(), StatusCode::BAD_REQUEST), self.detail());
         let facts = ErrorFacts { status, detail, request_id: wanted.request_id, retry_after: None };
         let problem = || problem_document(status, detail, wanted.hint);
         let mut response = error_page::build_response(&facts, wanted.format, wanted.pages, problem);
@@ -66,7 +76,7 @@ fn build_limit_refusal(
 ) -> Response<ResponseBody> {
     let (limit, outcome) = (&route.limits[checked.limit], checked.outcome);
     let refuse = limit.refusal_response(&route.refuse);
-    let status = limit_refusal_status(refuse, outcome);
+    let status = wanted.status(limit_refusal_status(refuse, outcome), StatusCode::TOO_MANY_REQUESTS);
     let wait = retry_after_s(outcome);
     let has_own_body = matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::QueueFull);
     let Some(template) = refuse.body.as_ref().filter(|_| has_own_body) else {

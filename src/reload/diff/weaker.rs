@@ -21,6 +21,8 @@ enum WeakerIf {
     Later(&'static [&'static str]),
     /// More items do.
     Grows,
+    /// Fewer items do.
+    Shrinks,
     /// Removing the option does.
     Removed,
     /// Adding the option does.
@@ -29,6 +31,8 @@ enum WeakerIf {
 
 /// Options with their rules: section, option, or the start of it if it ends with a dot.
 const RULES: &[(&str, &str, WeakerIf)] = &[
+    ("decide", "limits", WeakerIf::Shrinks),
+    ("decide", "once", WeakerIf::Added),
     ("limit", "rate", WeakerIf::More("0")),
     ("limit", "in_flight", WeakerIf::More("0")),
     ("limit", "debt", WeakerIf::More("0")),
@@ -72,6 +76,10 @@ pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Op
     };
     let Some((.., rule)) = RULES.iter().find(is_meant) else { return false };
     let canonical = |option: Option<&WrittenOption>| option.map(WrittenOption::canonical_text);
+    let items = |option: Option<&WrittenOption>| -> HashSet<String> {
+        let items = option.into_iter().flat_map(|option| option.list_items(kind));
+        items.map(|item| item.canonical).collect()
+    };
     match rule {
         WeakerIf::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
         WeakerIf::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
@@ -82,13 +90,8 @@ pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Op
             };
             place(canonical(after)) > place(canonical(before))
         }
-        WeakerIf::Grows => {
-            let items = |option: Option<&WrittenOption>| -> HashSet<String> {
-                let items = option.into_iter().flat_map(|option| option.list_items(kind));
-                items.map(|item| item.canonical).collect()
-            };
-            !items(after).is_subset(&items(before))
-        }
+        WeakerIf::Grows => !items(after).is_subset(&items(before)),
+        WeakerIf::Shrinks => !items(before).is_subset(&items(after)),
         WeakerIf::Removed => before.is_some() && after.is_none(),
         WeakerIf::Added => before.is_none() && after.is_some(),
     }

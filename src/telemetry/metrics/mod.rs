@@ -13,6 +13,7 @@ mod admin;
 mod compression;
 mod counter;
 mod counts;
+mod decide;
 pub(crate) mod exposition;
 mod families;
 mod gateways;
@@ -43,6 +44,8 @@ use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
+use crate::telemetry::metrics::decide::DecideMetrics;
+pub use crate::telemetry::metrics::decide::{QuestionCounters, QuestionResult};
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
@@ -84,6 +87,7 @@ pub struct Metrics {
     pub tls: TlsMetrics,
     pub passwords: PasswordMetrics,
     pub taps: TapMetrics,
+    decide: DecideMetrics,
     /// Number of upgraded connections, such as WebSocket.
     pub tunnels: IntGauge,
     config_info: IntGaugeVec,
@@ -175,6 +179,7 @@ impl Metrics {
             tls: TlsMetrics::new(&families)?,
             passwords: PasswordMetrics::new(&families)?,
             taps: TapMetrics::new(&families)?,
+            decide: DecideMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
             config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: families.counters(
@@ -267,6 +272,11 @@ impl Metrics {
 
     pub fn compression_counters(&self, algorithm: impl Label) -> CompressionCounters {
         self.compression.counters_for(self.worker, algorithm)
+    }
+
+    /// Returns this worker's counters of questions that other proxies ask.
+    pub fn question_counters(&self) -> QuestionCounters {
+        self.decide.for_worker(self.worker)
     }
 
     /// Returns this worker's counts of the time that requests spend in the gateway.

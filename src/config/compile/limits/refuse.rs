@@ -14,8 +14,12 @@ const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json"
 
 /// Compiles the default for limits without their own `refuse`.
 pub fn compile_refuse(section: &Section) -> Refuse {
-    let plain = || Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM };
-    compile_own_refuse(section).unwrap_or_else(plain)
+    compile_own_refuse(section).unwrap_or_else(default_refuse)
+}
+
+/// Returns the response to refused requests if the config sets none.
+pub fn default_refuse() -> Refuse {
+    Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM }
 }
 
 /// Compiles `refuse` of a route or a limit; `None` if it has none.

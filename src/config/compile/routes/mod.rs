@@ -261,7 +261,7 @@ fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
 }
 
 /// Compiles `limits` of a route or of its `auth`.
-fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
+pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
     match section.node("limits") {
         None => return Some(Vec::new()),
         Some(node) if hints::holds_tables(node) => {
@@ -305,7 +305,7 @@ fn list_params(path: &PathPattern) -> Vec<PathParam> {
 }
 
 /// Returns whether the route has all path parameters that its limits read.
-fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
+pub fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
     let mut known = true;
     let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
     for limit in limits {
@@ -335,7 +335,7 @@ fn check_charged_once(section: &Section, of_auth: &[Arc<Limit>], of_route: &[Arc
 }
 
 /// Reports limits that read an identity or a token which the route does not verify.
-fn check_readable(
+pub fn check_readable(
     section: &Section,
     limits: &[Arc<Limit>],
     auth: Option<&RouteAuth>,

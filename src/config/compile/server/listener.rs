@@ -165,6 +165,7 @@ fn compile_listener(
         None => section.report_missing("a listener has no address", ADDRESS_HELP),
     };
     let service = section.read_label("serve", Service::ALL, Service::label).unwrap_or(Service::Http);
+    check_trust(server, section, service);
     let proxy_protocol = read_proxy_protocol(server, section);
     let max_unsent = read_max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
@@ -184,12 +185,24 @@ fn compile_listener(
     Some(At { place, value: settings })
 }
 
+/// Reports a listener for questions of other proxies if no peer may ask.
+fn check_trust(server: &Section, section: &Section, service: Service) {
+    if let (Service::Decide, false, Some(node)) = (service, trusts_proxies(server), section.node("serve")) {
+        let help = "list the proxies that ask here in `trusted_proxies` of [server]: 127.0.0.1 for a Unix socket";
+        section.report_fault::<()>("serve", node, "no peer is trusted, so every question would get 403", help);
+    }
+}
+
+/// Returns whether `trusted_proxies` lists a network.
+fn trusts_proxies(server: &Section) -> bool {
+    let is_empty = |node: &Node| matches!(&node.value, Value::Array(items) if items.is_empty());
+    server.node("trusted_proxies").is_some_and(|node| !is_empty(node))
+}
+
 /// Reads `proxy_protocol`. The header is accepted from trusted peers only.
 fn read_proxy_protocol(server: &Section, section: &Section) -> bool {
     let wanted = section.read_bool("proxy_protocol").unwrap_or_default();
-    let is_empty = |node: &Node| matches!(&node.value, Value::Array(items) if items.is_empty());
-    let trusts = server.node("trusted_proxies").is_some_and(|node| !is_empty(node));
-    if let (true, false, Some(node)) = (wanted, trusts, section.node("proxy_protocol")) {
+    if let (true, false, Some(node)) = (wanted, trusts_proxies(server), section.node("proxy_protocol")) {
         let help = "name the proxies before this listener in `trusted_proxies` of [server]";
         section.report_fault::<()>("proxy_protocol", node, "no peer is trusted to name its client", help);
     }

@@ -37,7 +37,6 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
-use crate::limiting::store::outcome_per_check;
 use crate::limiting::store::redis::cluster::{Cluster, slot};
 use crate::limiting::store::redis::connection::address::{Address, Deployment};
 use crate::limiting::store::redis::connection::dial::Dialer;
@@ -50,6 +49,7 @@ use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
 use crate::limiting::store::redis::pipeline::{codec, lane};
 use crate::limiting::store::settings::StoreSettings;
+use crate::limiting::store::{AnswerState, outcome_per_check};
 use crate::limiting::supervise::restart_on_panic;
 use crate::telemetry::metrics::{Counter, Metrics};
 
@@ -238,6 +238,28 @@ impl RedisStore {
                 Err(kind)
             }
         }
+    }
+
+    /// Claims the answer under `key`, or returns what another gateway has made of it.
+    pub async fn claim_answer(&self, key: &str, ttl: Duration) -> Result<AnswerState, ErrorKind> {
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        let mut claim = ::redis::cmd("SET");
+        claim.arg(key).arg("").arg("NX").arg("PX").arg(ttl_ms);
+        if self.send_with_deadline(key, &claim).await? != Value::Nil {
+            return Ok(AnswerState::Claimed);
+        }
+        let known = self.send_with_deadline(key, ::redis::cmd("GET").arg(key)).await?;
+        let known: Option<String> = ::redis::from_redis_value(known).map_err(|_| ErrorKind::Reply)?;
+        Ok(known.filter(|text| !text.is_empty()).map_or(AnswerState::Pending, AnswerState::Published))
+    }
+
+    /// Publishes the answer under `key`.
+    pub async fn publish_answer(&self, key: &str, text: &str, ttl: Duration) {
+        let ttl_ms = i64::try_from(ttl.as_millis()).unwrap_or(i64::MAX);
+        let mut publish = ::redis::cmd("SET");
+        publish.arg(key).arg(text).arg("PX").arg(ttl_ms);
+        // A failure is counted; another gateway then decides by itself.
+        let _ = self.send_with_deadline(key, &publish).await;
     }
 
     /// Reads the hashes under `keys`.

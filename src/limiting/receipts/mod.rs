@@ -1,9 +1,26 @@
-//! Receipts: describe a charge so that it can be refunded. Called by the refund page and by decisions that return
-//! receipts.
+//! Receipts: describe a charge, so that somebody who is no longer connected can correct it, once.
+//!
+//! Input: the check and the answer of a charge. Output: a token for the caller, and the correction when the caller
+//! returns it. The admin API gives one token per charge (`Receipt`), listeners with `serve = "decide"` one for all
+//! charges of a decision (`bundle`).
+//!
+//! To add a fact about a charge, add a field to [`Receipt`] and a word to its text, with a new version number.
+
+pub(crate) mod bundle;
 
 use std::fmt::Write;
+use std::rc::Rc;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
+
+use crate::limiting::Limiter;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::answer::Answer;
+use crate::limiting::decision::{Check, ErrorKind, Op};
+use crate::limiting::limit::Limit;
+use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::store::once::{MarkUse, SingleUseMark};
 
 /// One charge of one limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,15 +48,14 @@ const CHECKSUM: usize = 8;
 
 impl Receipt {
     /// Returns the prefix of the keys in Redis. Gateways that share the charge share the mark that it was refunded.
-    pub fn key_prefix(&self) -> &str {
+    fn key_prefix(&self) -> &str {
         self.key.split_once(":{").map_or("", |(prefix, _)| prefix)
     }
 
     /// Returns an opaque token; `None` if it would be too long. Its checksum detects truncated and mixed up tokens. It
     /// is not a signature: whoever may send receipts may charge and reset every key anyway.
     pub fn to_token(&self) -> Option<String> {
-        let Receipt { id, expires_ms, local, cost, receipt, note, who, key } = self;
-        let text = format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {note} {who} {key}", u8::from(*local));
+        let text = self.to_text();
         let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));
         for byte in Sha256::digest(&text)[..CHECKSUM].iter().chain(text.as_bytes()) {
             let _ = write!(token, "{byte:02x}");
@@ -59,7 +75,37 @@ impl Receipt {
         if Sha256::digest(text)[..CHECKSUM] != *sum {
             return None;
         }
-        let mut words = str::from_utf8(text).ok()?.splitn(9, ' ');
+        Receipt::from_text(str::from_utf8(text).ok()?)
+    }
+
+    /// Makes the receipt of a charge, which expires when the charge does. `made_by`: the clock of the store that made
+    /// it, and the rule that it used.
+    pub fn of_charge(
+        check: Check,
+        answer: &Answer,
+        who: String,
+        is_local: bool,
+        (now_ms, rule): (i64, &Rule),
+    ) -> Receipt {
+        Receipt {
+            id: rand::random(),
+            expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
+            local: is_local,
+            cost: check.cost,
+            receipt: answer.receipt,
+            note: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
+            who,
+            key: check.key,
+        }
+    }
+
+    fn to_text(&self) -> String {
+        let Receipt { id, expires_ms, local, cost, receipt, note, who, key } = self;
+        format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {note} {who} {key}", u8::from(*local))
+    }
+
+    fn from_text(text: &str) -> Option<Receipt> {
+        let mut words = text.splitn(9, ' ');
         let mut word = || words.next();
         (word()? == "4").then_some(())?;
         Some(Receipt {
@@ -72,6 +118,54 @@ impl Receipt {
             who: word()?.to_owned(),
             key: word()?.to_owned(),
         })
+    }
+
+    /// Returns the rule that corrects the charge: that of the charge, or else the key's present one. `None` if the
+    /// limit has another algorithm now.
+    pub fn correcting_rule(&self, limit: &Limit) -> Option<Arc<Rule>> {
+        let algorithm = limit.rule.name();
+        let rule = match limit.rule.corrects_by_own_rule() {
+            true => Rule::decode_rule(algorithm, &self.note).map(Arc::new),
+            false => Some(match limit.overrides.find(&self.who) {
+                Some(OverrideBudget::Rule(rule)) => rule,
+                _ => limit.rule.clone(),
+            }),
+        };
+        rule.filter(|_| self.limit_and_algorithm().is_some_and(|(_, of)| of == algorithm))
+    }
+
+    /// Uses the receipt where its charge was made. Returns whether this is its first use.
+    ///
+    /// # Errors
+    /// The store did not respond. The second value tells whether the receipt may count as used.
+    pub async fn use_once(&self, limiter: &Limiter) -> Result<MarkUse, (ErrorKind, bool)> {
+        let mark = SingleUseMark { id: self.id, expires_ms: self.expires_ms };
+        if self.local {
+            return Ok(limiter.use_mark_in_memory(mark));
+        }
+        let now_ms = limiter.store().read_clock().await.map_err(|kind| (kind, false))?;
+        let used = limiter.store().use_mark(mark, self.key_prefix(), now_ms).await;
+        used.map_err(|kind| (kind, kind.is_unsure()))
+    }
+
+    /// Adds `units` to the charge, or refunds them if negative. Returns false if nothing is charged any more.
+    ///
+    /// # Errors
+    /// The store did not respond; the correction may have happened.
+    pub async fn correct_charge(
+        &self,
+        limiter: &Limiter,
+        limit: &Limit,
+        rule: Arc<Rule>,
+        units: i64,
+    ) -> Result<bool, ErrorKind> {
+        let mut check = Check::new(limit, self.key.clone(), units);
+        (check.tag, check.rule) = (self.receipt, rule);
+        if self.local {
+            return Ok(limiter.run_in_memory(Op::Adjust, check).is_some_and(|answer| answer.admitted));
+        }
+        let decision = limiter.store().adjust(&Rc::new(vec![check])).await?;
+        decision.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)
     }
 
     /// Returns the parts of the key as the state key has them.

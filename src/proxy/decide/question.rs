@@ -1,0 +1,205 @@
+//! Reads a question: what it asks about, and the facts of the request in question. The facts replace the head of the
+//! question, so that everything after this reads the request of the client as if the client had sent it here.
+//!
+//! Asking proxies pass the headers of their clients on. So the facts come from one family of headers, which the config
+//! names; headers of another family are the client's, and mean nothing.
+
+use http::header::{FORWARDED, HOST};
+use http::request::Parts;
+use http::uri::{PathAndQuery, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
+
+use crate::config::{Config, percent_decode};
+use crate::proxy::inbound::canonical;
+use crate::proxy::response::refusal::QuestionFault;
+use crate::route::decide::{DecidePoint, FactFamily};
+
+/// A question of another proxy.
+#[derive(Debug)]
+pub struct ProxyQuestion<'c> {
+    /// The name that it asks about.
+    pub name: String,
+    pub point: &'c DecidePoint,
+    pub purpose: QuestionPurpose,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuestionPurpose {
+    /// `/decide/NAME`: whether the limits admit a request.
+    Decide,
+    /// `/settle/NAME`: correct the charges of an earlier decision.
+    Settle,
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
+const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
+const X_ORIGINAL_METHOD: HeaderName = HeaderName::from_static("x-original-method");
+const X_ORIGINAL_URL: HeaderName = HeaderName::from_static("x-original-url");
+const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
+
+/// Reads a question of a trusted peer, and replaces the head of the question by that of the request in question.
+///
+/// # Errors
+/// Nobody may ask about the name, or the facts are missing, repeated, malformed, or contradict each other.
+pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQuestion<'c>, QuestionFault> {
+    // The path as received: dots in the client's part of it must not lead to another name.
+    let path = parts.uri.path();
+    let (purpose, rest) = match (path.strip_prefix("/decide/"), path.strip_prefix("/settle/")) {
+        (Some(rest), _) => (QuestionPurpose::Decide, rest),
+        (None, Some(rest)) => (QuestionPurpose::Settle, rest),
+        (None, None) => return Err(QuestionFault::UnknownName),
+    };
+    let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    let name = percent_decode(name).and_then(|name| String::from_utf8(name).ok()).ok_or(QuestionFault::UnknownName)?;
+    let point = config.decide.find(&name).ok_or(QuestionFault::UnknownName)?;
+    let rest = rest.to_owned();
+    if purpose == QuestionPurpose::Decide {
+        check_client_address(&parts.headers)?;
+        check_id(&parts.headers, point)?;
+        replace_head(parts, point.from, &rest)?;
+    }
+    Ok(ProxyQuestion { name, point, purpose })
+}
+
+/// Refuses a question that names the client only in `Forwarded`. Few proxies set that header, but all pass it on.
+fn check_client_address(headers: &HeaderMap) -> Result<(), QuestionFault> {
+    if headers.contains_key(FORWARDED) && !headers.contains_key(X_FORWARDED_FOR) {
+        let detail = "the asking proxy does not set X-Forwarded-For, and Forwarded may be the client's own";
+        return Err(QuestionFault::Facts(detail));
+    }
+    Ok(())
+}
+
+/// Refuses a question with several ids of the request.
+fn check_id(headers: &HeaderMap, point: &DecidePoint) -> Result<(), QuestionFault> {
+    match point.once.as_ref().map(|name| headers.get_all(name).iter().count()) {
+        Some(2..) => Err(QuestionFault::Facts("the header of `once` is repeated, so the request has no clear id")),
+        None | Some(_) => Ok(()),
+    }
+}
+
+/// Replaces method, target and `Host` by those of the request in question.
+fn replace_head(parts: &mut Parts, family: FactFamily, rest: &str) -> Result<(), QuestionFault> {
+    let headers = &parts.headers;
+    let (method, target, host) = match family {
+        FactFamily::Path => {
+            let query = parts.uri.query().map_or_else(String::new, |query| format!("?{query}"));
+            let path = if rest.is_empty() { "/" } else { rest };
+            parts.uri = parse_path(format!("{path}{query}").as_bytes(), parts.uri.clone())?;
+            return Ok(());
+        }
+        FactFamily::Forwarded => (
+            read_one(
+                headers,
+                &X_FORWARDED_METHOD,
+                "X-Forwarded-Method must occur once, with the method of the request",
+            )?,
+            read_one(headers, &X_FORWARDED_URI, "X-Forwarded-Uri must occur once, with the path of the request")?,
+            Some(read_one(
+                headers,
+                &X_FORWARDED_HOST,
+                "X-Forwarded-Host must occur once, with the host of the request",
+            )?),
+        ),
+        FactFamily::Original => {
+            let method = "X-Original-Method must occur once, with the method of the request";
+            let method = read_one(headers, &X_ORIGINAL_METHOD, method)?;
+            let target = match (headers.contains_key(X_ORIGINAL_URL), headers.contains_key(X_ORIGINAL_URI)) {
+                (true, false) => read_one(headers, &X_ORIGINAL_URL, "X-Original-URL must occur once")?,
+                (false, true) => read_one(headers, &X_ORIGINAL_URI, "X-Original-URI must occur once")?,
+                (true, true) => {
+                    return Err(QuestionFault::Facts("X-Original-URL and X-Original-URI must not both be set"));
+                }
+                (false, false) => {
+                    return Err(QuestionFault::Facts("X-Original-URL or X-Original-URI must state the request"));
+                }
+            };
+            // A URL names the host. A path does not, and then `Host` does.
+            (method, target, None)
+        }
+    };
+    let method = Method::from_bytes(method.as_bytes())
+        .map_err(|_| QuestionFault::Facts("the header with the method of the request has no method"))?;
+    let (uri, host) = parse_target(target, host, parts)?;
+    parts.method = method;
+    parts.uri = uri;
+    if let Some(host) = host {
+        parts.headers.insert(HOST, host);
+    }
+    Ok(())
+}
+
+/// Returns the only value of a header.
+fn read_one<'h>(
+    headers: &'h HeaderMap,
+    name: &HeaderName,
+    fault: &'static str,
+) -> Result<&'h HeaderValue, QuestionFault> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (Some(value), None) if !value.is_empty() => Ok(value),
+        _ => Err(QuestionFault::Facts(fault)),
+    }
+}
+
+/// Parses the target of the request: a path, or a URL, whose host must not contradict `host`. Returns the path, and the
+/// host if it replaces that of the question.
+fn parse_target(
+    target: &HeaderValue,
+    host: Option<&HeaderValue>,
+    parts: &Parts,
+) -> Result<(Uri, Option<HeaderValue>), QuestionFault> {
+    let text = target.as_bytes();
+    if text.first() == Some(&b'/') || text == b"*" {
+        // Without a host of its own, the request has that of the question, which HTTP/2 states in the target.
+        return match host {
+            Some(host) => Ok((parse_path(text, Uri::default())?, Some(host.clone()))),
+            None => Ok((parse_path(text, parts.uri.clone())?, None)),
+        };
+    }
+    let malformed = QuestionFault::Facts("the header with the target of the request has neither a path nor a URL");
+    let url = Uri::try_from(text).map_err(|_| malformed)?;
+    let authority = match (url.scheme_str(), url.authority()) {
+        (Some("http" | "https"), Some(authority)) => authority.as_str().as_bytes(),
+        _ => return Err(malformed),
+    };
+    if host.is_some_and(|host| !is_same_host(host.as_bytes(), authority)) {
+        return Err(QuestionFault::Facts("the URL of the request and X-Forwarded-Host name different hosts"));
+    }
+    if text.contains(&b'#') {
+        return Err(malformed);
+    }
+    let host = HeaderValue::from_bytes(authority).map_err(|_| malformed)?;
+    let path = url.path_and_query().map_or("/", PathAndQuery::as_str);
+    let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
+    Ok((parse_path(path.as_bytes(), Uri::default())?, Some(host)))
+}
+
+/// Returns whether two hosts are the same in canonical form, with the same port if both state one.
+fn is_same_host(one: &[u8], other: &[u8]) -> bool {
+    let read = |text: &[u8]| {
+        let authority = canonical::parse_authority(text)?;
+        let text = authority.rewritten.map_or_else(|| text.to_vec(), String::into_bytes);
+        Some((text.get(..authority.host_len)?.to_vec(), authority.port))
+    };
+    match (read(one), read(other)) {
+        (Some((one, port)), Some((other, other_port))) => {
+            one == other && (port == other_port || port.is_none() || other_port.is_none())
+        }
+        _ => false,
+    }
+}
+
+/// Parses a path with an optional query, and puts it in place of that of `uri`.
+fn parse_path(text: &[u8], uri: Uri) -> Result<Uri, QuestionFault> {
+    let malformed = QuestionFault::Facts("the path of the request contains characters that no path may have");
+    if text.contains(&b'#') {
+        return Err(malformed);
+    }
+    let mut parts = uri.into_parts();
+    let path = PathAndQuery::try_from(text).map_err(|_| malformed)?;
+    parts.path_and_query = Some(path);
+    Uri::from_parts(parts).map_err(|_| malformed)
+}

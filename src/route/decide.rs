@@ -1,0 +1,84 @@
+//! What other proxies may ask on listeners with `serve = "decide"`: the names, the limits behind each, and where the
+//! facts of the request are.
+
+use std::collections::BTreeMap;
+
+use http::HeaderName;
+
+use crate::labels::labels;
+use crate::limiting::limit::Limit;
+use crate::limiting::source::SourceOrigin;
+use crate::route::Route;
+
+/// All names that other proxies may ask about.
+#[derive(Debug, Default)]
+pub struct DecideTable {
+    by_name: BTreeMap<String, DecidePoint>,
+    /// The limits of `[decide.NAME]` sections, as routes that match no request.
+    pub routes: Vec<Route>,
+}
+
+/// One name: `[decide.NAME]`, or a route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DecidePoint {
+    /// Index of the route with the limits. Indexes from the number of `[[route]]` sections on are those of
+    /// [`DecideTable::routes`].
+    pub route: usize,
+    pub from: FactFamily,
+    pub deny_as: DenyStatus,
+    /// Header with the id of the request: a question with the same id soon after gets the same answer.
+    pub once: Option<HeaderName>,
+}
+
+labels! {
+    /// The headers that state the request in question.
+    FactFamily:
+    /// `X-Forwarded-Method`, `X-Forwarded-Host` and `X-Forwarded-Uri`.
+    Forwarded = "forwarded",
+    /// `X-Original-Method`, and `X-Original-URL` or `X-Original-URI`.
+    Original = "original",
+    /// The method and host of the question itself, and the rest of its path after NAME.
+    Path = "path",
+}
+
+/// The status of a refusal for the asking proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DenyStatus {
+    TooManyRequests,
+    /// For proxies that accept no other status. The status of the refusal is in `X-Limit-Status`.
+    Forbidden,
+}
+
+impl DecideTable {
+    pub fn insert(&mut self, name: &str, point: DecidePoint) {
+        self.by_name.insert(name.to_owned(), point);
+    }
+
+    pub fn find(&self, name: &str) -> Option<&DecidePoint> {
+        self.by_name.get(name)
+    }
+
+    /// Returns the names with their limits, in alphabetical order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &DecidePoint)> {
+        self.by_name.iter().map(|(name, point)| (name.as_str(), point))
+    }
+}
+
+/// Returns why a question cannot be decided by the limit: what the limit needs is not in a question, or comes after the
+/// answer.
+pub fn why_undecidable(limit: &Limit) -> Option<&'static str> {
+    if limit.rule.lease_ms().is_some() {
+        return Some("it counts requests in flight, and nobody tells the gateway when such a request ends");
+    }
+    if limit.forwards_excess() {
+        return Some("it forwards what exceeds it, and here the asking proxy forwards requests");
+    }
+    limit.sources().find_map(|source| match source.kind().origin() {
+        SourceOrigin::Body => Some("it reads the body, which the asking proxy does not send"),
+        SourceOrigin::Certificate => {
+            Some("it reads the certificate of the client, but the connection is that of the asking proxy")
+        }
+        SourceOrigin::Identity => Some("it reads `user`, which only `auth` of a route verifies"),
+        SourceOrigin::Request | SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token => None,
+    })
+}

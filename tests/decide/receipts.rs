@@ -1,0 +1,145 @@
+//! Receipts: corrections of charges when the response is known, at most once, by nobody but the asking proxy.
+
+use super::{ask, gateway, gateway_with};
+use crate::support::client::{call, post};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::limiting::RedisServer;
+
+const LIMITS: &str = "[limit.logins]\nrate = \"10/day\"\nkey = \"ip\"\ncharge_on = [401]\n\
+                      [limit.tokens]\nrate = \"100/day\"\nburst = 100\nkey = \"ip\"\ncost = \"header:x-cost\"\nsettle = \"header:x-actual-cost\"\n\
+                      [limit.all]\nrate = \"50/day\"\nkey = \"ip\"\n\
+                      [decide.login]\nlimits = [\"logins\", \"all\"]\n\
+                      [decide.llm]\nlimits = [\"tokens\", \"all\"]\n\
+                      [decide.both]\nlimits = [\"logins\", \"tokens\"]\n\
+                      [decide.plain]\nlimits = [\"all\"]\n";
+
+#[track_caller]
+fn settle(gateway: &Gateway, name: &str, receipt: &str, end: &str) -> Message {
+    gateway.ask(&post(&format!("/settle/{name}"), 0, &format!("x-limit-receipt: {receipt}\r\n{end}\r\n")))
+}
+
+fn remaining(gateway: &Gateway, limit: &str) -> i64 {
+    gateway.admin(&format!("/-/limits/{limit}/state?key=192.0.2.1")).json()["remaining"].as_i64().unwrap()
+}
+
+#[track_caller]
+fn receipt(answer: &Message) -> String {
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    answer.get("x-limit-receipt").expect("a receipt").to_owned()
+}
+
+fn settle_by_rules(gateway: &Gateway) {
+    let login = receipt(&ask(gateway, "login", "/", ""));
+    assert_eq!((remaining(gateway, "logins"), remaining(gateway, "all")), (9, 49));
+    let settled = settle(gateway, "login", &login, "x-limit-status: 200");
+    assert_eq!((settled.status(), settled.text().as_str()), (200, "{\"settled\":{\"logins\":-1}}"));
+    assert_eq!((remaining(gateway, "logins"), remaining(gateway, "all")), (10, 49), "only limits with rules change");
+    let failed = receipt(&ask(gateway, "login", "/", ""));
+    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 401").text(), "{\"settled\":{}}");
+    assert_eq!(remaining(gateway, "logins"), 9);
+    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 200").status(), 409, "it was redeemed");
+    // The true cost, more and less than reserved.
+    let more = receipt(&ask(gateway, "llm", "/", "x-cost: 10\r\n"));
+    let settled = settle(gateway, "llm", &more, "x-limit-status: 200\r\nx-actual-cost: 35");
+    assert_eq!(settled.json()["settled"]["tokens"], 25);
+    let less = receipt(&ask(gateway, "llm", "/", "x-cost: 10\r\n"));
+    assert_eq!(settle(gateway, "llm", &less, "x-limit-cost: 4").json()["settled"]["tokens"], -6);
+    assert_eq!(remaining(gateway, "tokens"), 100 - 35 - 4);
+    let both = receipt(&ask(gateway, "both", "/", "x-cost: 10\r\n"));
+    let settled = settle(gateway, "both", &both, "x-limit-cost: 0").json();
+    assert_eq!((&settled["settled"]["tokens"], &settled["settled"]["logins"]), (&(-10).into(), &(-1).into()));
+    assert_eq!(ask(gateway, "plain", "/", "").get("x-limit-receipt"), None);
+}
+
+#[test]
+fn a_receipt_settles_by_the_rules_of_its_limits_or_by_the_true_cost() {
+    settle_by_rules(&gateway(LIMITS));
+}
+
+#[test]
+fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
+    let redis = RedisServer::start(&[]);
+    let config = |secret: &str| {
+        let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{LIMITS}", redis.url());
+        let gateway = Gateway::whole(&format!(
+            "[server]\ntrusted_proxies = [\"127.0.0.1\"]\nworkers = 1\n\
+             [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\n\
+             [admin]\nlisten = \"127.0.0.1:0\"\nkeys_secret = \"{secret}\"\n{config}"
+        ));
+        gateway.until_connected();
+        gateway
+    };
+    let secret = "0123456789abcdef0123456789abcdef";
+    let [one, other, stranger] = [secret, secret, "another secret of 32 bytes......"].map(config);
+    settle_by_rules(&one);
+    let login = receipt(&ask(&one, "login", "/", ""));
+    assert_eq!(settle(&stranger, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
+    let before = remaining(&one, "logins");
+    assert_eq!(settle(&other, "login", &login, "x-limit-cost: 0").status(), 200);
+    assert_eq!(settle(&one, "login", &login, "x-limit-cost: 0").status(), 409, "redeemed at the other gateway");
+    assert_eq!(remaining(&one, "logins"), before + 1);
+}
+
+#[test]
+fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
+    let gateway = gateway_with("workers = 2", LIMITS);
+    let token = receipt(&ask(&gateway, "login", "/", ""));
+    let mut changed = token.clone().into_bytes();
+    changed[60] = if changed[60] == b'A' { b'B' } else { b'A' };
+    let changed = String::from_utf8(changed).unwrap();
+    for (name, token, end, status) in [
+        ("llm", token.as_str(), "x-limit-cost: 0", 400),
+        ("login", &token[1..], "x-limit-cost: 0", 400),
+        ("login", &changed, "x-limit-cost: 0", 400),
+        ("login", "", "x-limit-cost: 0", 400),
+        ("login", &token, "x-none: 0", 400),
+        ("login", &token, "x-limit-cost: -1", 400),
+        ("login", &token, "x-limit-cost: x", 400),
+        ("login", &token, "x-limit-cost: 0\r\nx-limit-cost: 0", 400),
+        ("login", &token, "x-limit-cost: 0\r\nx-limit-status: 200", 400),
+        ("login", &token, "x-limit-status: 20", 400),
+        ("login", &token, "x-limit-status: 999", 400),
+        ("none", &token, "x-limit-cost: 0", 404),
+    ] {
+        assert_eq!(settle(&gateway, name, token, end).status(), status, "{name} {end}");
+    }
+    let fields = format!("x-limit-receipt: {token}\r\nx-limit-cost: 0\r\n");
+    assert_eq!(gateway.ask(&call("GET", "/settle/login", &fields, 0)).status(), 400);
+    let twice = format!("{fields}x-limit-receipt: {token}\r\n");
+    assert_eq!(gateway.ask(&post("/settle/login", 0, &twice)).status(), 400);
+    let stranger = gateway.client_from([127, 0, 0, 66]).ask(&post("/settle/login", 0, &fields), "");
+    assert_eq!(stranger.status(), 403);
+    assert_eq!(remaining(&gateway, "logins"), 9);
+    // Parallel settlements: one of them counts.
+    let statuses: Vec<u16> = std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            (0..6).map(|_| scope.spawn(|| settle(&gateway, "login", &token, "x-limit-cost: 0").status())).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
+    assert_eq!(remaining(&gateway, "logins"), 10);
+    // A huge cost is clamped, and spends the limit instead of overflowing it.
+    let llm = receipt(&ask(&gateway, "llm", "/", "x-cost: 1\r\n"));
+    assert_eq!(settle(&gateway, "llm", &llm, "x-limit-cost: 99999999999999999999999").status(), 200);
+    assert_eq!(ask(&gateway, "llm", "/", "x-cost: 1\r\n").status(), 429);
+    gateway.assert_metric("decide_requests_total", &[("result", "settled")], 2.0);
+    assert!(gateway.metric("decide_requests_total", &[("result", "not_settled")]).unwrap() >= 9.0);
+}
+
+#[test]
+fn a_receipt_expires_with_its_charge() {
+    let gateway = gateway(
+        "[limit.short]\nrate = \"10/s\"\nburst = 1\nkey = \"ip\"\ncharge_on = [401]\n[decide.a]\nlimits = [\"short\"]\n",
+    );
+    let token = receipt(&ask(&gateway, "a", "/", ""));
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert_eq!(settle(&gateway, "a", &token, "x-limit-cost: 0").status(), 410);
+    // A receipt that is too long for the buffers of proxies is left out.
+    let key = "k".repeat(4000);
+    let long = super::gateway(
+        "[limit.l]\nrate = \"10/day\"\nkey = \"header:x-key\"\ncharge_on = [401]\n[decide.a]\nlimits = [\"l\"]\n",
+    );
+    let answer = ask(&long, "a", "/", &format!("x-key: {key}\r\n"));
+    assert!(answer.status() == 200 && answer.get("x-limit-receipt").is_none_or(|token| token.len() <= 3072));
+}
