@@ -162,7 +162,7 @@ impl<'t> Masker<'t> {
                 _ => length += 1,
             }
         };
-        if !closed && length == 0 || !closed && marks == 3 {
+        if !closed && (length == 0 || marks == 3) {
             length = rest.len();
         } else if !closed {
             length = rest.find('\n').unwrap_or(rest.len());
