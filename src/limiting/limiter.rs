@@ -1,6 +1,7 @@
 //! Decides all limits of a request together. The limiter turns each limit into a check, sends all checks to the
 //! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
 
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -22,7 +23,7 @@ use crate::limiting::key::Missing;
 use crate::limiting::leased_checks::LeasedChecks;
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::override_table::OverrideBudget;
-use crate::limiting::source::{Facts, SourceValues};
+use crate::limiting::source::{Ambiguous, Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::{Store, Stores};
@@ -72,7 +73,16 @@ impl Check {
         let role = Role { shadow: limit.mode == Mode::Shadow, forwards: limit.forwards_excess(), ..Role::default() };
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
-        Check { limit: limit.store_ref.clone(), rule: limit.rule.clone(), key, cost, role, override_values: None, tag }
+        Check {
+            limit: limit.store_ref.clone(),
+            rule: limit.rule.clone(),
+            key,
+            cost,
+            role,
+            override_values: None,
+            tag,
+            tenant: None,
+        }
     }
 }
 
@@ -140,7 +150,8 @@ impl Limiter {
         for (index, ask) in asks.into_iter().enumerate() {
             let (outcome, standing) = match ask {
                 Evaluation::Check(check) => {
-                    if !Arc::ptr_eq(&check.rule, &limits[index].rule) {
+                    let rule = &limits[index].rule;
+                    if !Arc::ptr_eq(&check.rule, rule) && !check.rule.has_same_numbers(rule) {
                         own.push((index, check.rule.clone()));
                     }
                     if check.rule.lease_ms().is_some() {
@@ -269,6 +280,11 @@ impl Limiter {
             Some(OverrideBudget::Unlimited) => Some(Outcome::Unlimited),
         };
         check.override_values = names.values.filter(|_| check.may_change()).map(String::into_boxed_str);
+        if let Some(fair) = &limit.fair {
+            let tenant = fair.find_tenant(facts, limit.repeated).map_err(|Ambiguous| KeyError::Ambiguous)?;
+            check.rule = check.rule.for_weight(tenant.weight).map_or(check.rule, Arc::new);
+            (check.tag, check.tenant) = (tenant.id, Some(tenant.name));
+        }
         Ok((check, instead))
     }
 
@@ -472,8 +488,16 @@ fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKe
     let places = checks.iter_mut().zip(&decision.answers).enumerate();
     let refused = places.filter(|(_, (_, answer))| !answer.admitted);
     refused
-        .map(|(limit, (check, _))| RefusedKey { limit, key: std::mem::take(&mut check.key), cost: Some(check.cost) })
+        .map(|(limit, (check, _))| RefusedKey { limit, key: take_counted_key(check), cost: Some(check.cost) })
         .collect()
+}
+
+/// Takes the key by which a refusal is counted.
+fn take_counted_key(check: &mut Check) -> String {
+    match check.counted_key() {
+        Cow::Owned(key) => key,
+        Cow::Borrowed(_) => std::mem::take(&mut check.key),
+    }
 }
 
 /// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,

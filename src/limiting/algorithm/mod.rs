@@ -9,6 +9,7 @@
 //! - `fixed_window`, `calendar`: windows with a counter, from `window`; `dates` finds calendar windows.
 //! - `sliding_window`: counters for parts of a window.
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
+//! - `fair`: a token bucket that tenants share fairly.
 //! - `records`: usage of a key under several settings of its limit.
 //! - `lease_basis`: how long units that were debited in advance may be spent.
 //! - `exact`: the range in which integers are exact in Lua; `describe`: rules as text.
@@ -22,6 +23,7 @@ pub mod concurrency;
 pub mod dates;
 pub mod describe;
 mod exact;
+pub mod fair;
 pub mod fixed_window;
 pub mod gcra;
 mod interface;
@@ -37,10 +39,11 @@ pub mod token_bucket;
 mod tree;
 mod window;
 
+use crate::limiting::algorithm::fair::{FAIR, Fair, FairSettings, TenantShare};
 pub use crate::limiting::algorithm::interface::{Algorithm, Number, Step};
 pub use crate::limiting::algorithm::lease_basis::LeaseBasis;
-use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
-use crate::limiting::answer::Policy;
+use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, option_error};
+use crate::limiting::answer::{Answer, Policy};
 
 /// Description of an algorithm, independent of any limit.
 #[derive(Debug)]
@@ -82,6 +85,18 @@ pub fn all_params() -> impl Iterator<Item = &'static Param> {
 /// methods that call the algorithm of a rule.
 macro_rules! algorithms {
     ($($module:ident => $Name:ident),* $(,)?) => {
+        algorithms! { @all $($module => $Name,)* fair => Fair }
+
+        /// All algorithms that a limit can name in `algorithm`. A limit that names none uses the first.
+        pub const SPECS: &[Spec] = &[$(Spec {
+            name: stringify!($module),
+            leading: $module::$Name::LEADING,
+            others: $module::$Name::OTHERS,
+            number: $module::$Name::NUMBER,
+            build: |given| $module::$Name::build(given).map(Rule::$Name),
+        }),*];
+    };
+    (@all $($module:ident => $Name:ident),*) => {
         /// A compiled rule: an algorithm with its numbers.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Rule {
@@ -94,17 +109,9 @@ macro_rules! algorithms {
             $($Name(<$module::$Name as Algorithm>::State)),*
         }
 
-        /// Names in the config, in the order of the list.
+        /// Names in state keys, in the order of the list: those of the config, then `fair`, which limits with `fair`
+        /// have.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
-
-        /// All algorithms. A limit that names none uses the first.
-        pub const SPECS: &[Spec] = &[$(Spec {
-            name: stringify!($module),
-            leading: $module::$Name::LEADING,
-            others: $module::$Name::OTHERS,
-            number: $module::$Name::NUMBER,
-            build: |given| $module::$Name::build(given).map(Rule::$Name),
-        }),*];
 
         /// The Redis script. It consists of the shared functions, the algorithms by their place in this list, the
         /// shapes of states by name, and the gate. A call only creates the functions that it needs.
@@ -114,7 +121,7 @@ macro_rules! algorithms {
             include_str!("../../../lua/refill.lua"),
             "end\nlocal function counted()\n",
             include_str!("../../../lua/counted.lua"),
-            "end\nlocal function bucket(fields)\n",
+            "end\nlocal function bucket(fields, sharing)\n",
             include_str!("../../../lua/bucket.lua"),
             "end\nlocal function module(place)\n",
             $("place = place - 1\nif place == 0 then\n",
@@ -128,6 +135,8 @@ macro_rules! algorithms {
             include_str!("../../../lua/shapes/cells.lua"),
             "elseif name == 'log' then\n",
             include_str!("../../../lua/shapes/log.lua"),
+            "elseif name == 'tenants' then\n",
+            include_str!("../../../lua/shapes/tenants.lua"),
             "else\n",
             include_str!("../../../lua/shapes/leases.lua"),
             "end\nend\n",
@@ -135,7 +144,7 @@ macro_rules! algorithms {
         );
 
         impl Rule {
-            /// Name in the config.
+            /// Name in state keys.
             pub fn name(&self) -> &'static str {
                 match self { $(Rule::$Name(_) => stringify!($module)),* }
             }
@@ -308,6 +317,80 @@ impl Rule {
     /// Number of the algorithm in the script: its place in the list, from 1.
     pub fn index(&self) -> usize {
         NAMES.iter().position(|name| *name == self.name()).map_or(0, |i| i + 1)
+    }
+
+    /// Returns the rule for a tenant with this weight, if tenants share the budget of this rule and it has another one.
+    pub fn for_weight(&self, weight: i64) -> Option<Rule> {
+        match self {
+            Rule::Fair(rule) if rule.weight != weight => Some(Rule::Fair(rule.with_weight(weight))),
+            _ => None,
+        }
+    }
+
+    /// Returns the rule that corrects charges made with `tag`, if tenants share the budget of this rule: the tag is the
+    /// tenant. After that, the tag of a check is its receipt.
+    pub fn for_tenant(&self, tag: i64) -> Option<Rule> {
+        match self {
+            Rule::Fair(rule) if rule.tenant == 0 => Some(Rule::Fair(rule.for_tenant(tag))),
+            _ => None,
+        }
+    }
+
+    /// Returns how many units all requests together can use at once.
+    pub fn capacity(&self) -> i64 {
+        match self {
+            Rule::Fair(rule) => rule.pool.burst,
+            rule => rule.max_cost(),
+        }
+    }
+
+    /// Returns the units that a tenant above its share has to leave, if tenants share the budget; otherwise 0.
+    pub fn reserve(&self) -> i64 {
+        match self {
+            Rule::Fair(rule) => rule.reserve,
+            _ => 0,
+        }
+    }
+
+    /// Returns the share of a tenant, if tenants share the budget; `answer` is that to a decision with a cost of 0.
+    pub fn standing_of(&self, answer: &Answer) -> Option<TenantShare> {
+        match self {
+            Rule::Fair(rule) => Some(rule.share_of(answer)),
+            _ => None,
+        }
+    }
+
+    /// Returns the receipt with which everything that is charged now can be refunded, from the answer to a peek with a
+    /// cost of 0.
+    pub fn receipt_of_peek(&self, answer: &Answer) -> i64 {
+        match self {
+            Rule::Fair(_) => fair::LATEST,
+            _ => answer.receipt,
+        }
+    }
+
+    /// Returns the rule of a limit whose tenants share the budget of this one.
+    ///
+    /// # Errors
+    /// The algorithm has no fair sharing, or its numbers do not allow it.
+    pub fn shared_fairly(self, settings: FairSettings) -> Result<Rule, OptionError> {
+        let pool = match self {
+            Rule::TokenBucket(pool) => pool,
+            Rule::Gcra(rule) => rule.bucket(),
+            other => {
+                let what = format!("{} has no fair sharing", other.name());
+                return Err(option_error(FAIR, what, "write algorithm = \"token_bucket\" or \"gcra\""));
+            }
+        };
+        Fair::new(pool, settings).map(Rule::Fair)
+    }
+
+    /// Reports whether the rule is that of a limit with the same numbers, for any tenant.
+    pub fn has_same_numbers(&self, other: &Rule) -> bool {
+        match (self, other) {
+            (Rule::Fair(one), Rule::Fair(other)) => one.pool == other.pool && one.reserve == other.reserve,
+            (one, other) => one == other,
+        }
     }
 
     /// Returns the policy at `now_ms`. The policy of a calendar depends on the window, and a shared rule has that of
