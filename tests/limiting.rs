@@ -21,6 +21,7 @@ mod config;
 mod dashboard;
 mod edit;
 mod explain;
+mod hot_keys;
 mod limits;
 mod observability;
 mod outages;

@@ -39,7 +39,8 @@ max_in_flight = 10
 max_connections = 10
 
 [limit.per-ip]
-rate = "10/s"
+rate = "1000/s"
+lease = {}
 "#;
 
 /// The type and the labels of each metric that a gateway exports; labels only where there is a series.
