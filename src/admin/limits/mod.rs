@@ -15,6 +15,7 @@ mod listing;
 pub mod pages;
 mod receipt;
 mod refusals;
+mod tenant;
 mod top;
 mod what_if;
 mod words;
@@ -37,11 +38,13 @@ use crate::admin::limits::asked::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::hashed::HashLookup;
 use crate::admin::limits::listing::Listing;
 use crate::admin::limits::receipt::Receipt;
+use crate::admin::limits::tenant::add_standing;
 use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::fair::FORGET;
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::key::{COST_MAX, Cost};
@@ -189,11 +192,12 @@ impl LimitsApi {
             add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
-        let mut now = check.clone();
+        let (mut now, shared) = (check.clone(), check.rule.clone());
         now.cost = 0;
         let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
+        add_standing(&mut state, &shared, &now);
         add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
@@ -208,9 +212,13 @@ impl LimitsApi {
         let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         self.note_managed(limit);
+        let (op, check) = match parts.has_tenant {
+            true => (Op::Adjust, check.correction(0, FORGET)),
+            false => (Op::Reset, check),
+        };
         // Usage counted locally while the store was unavailable is reset as well.
-        limiter.run_in_memory(Op::Reset, check.clone());
-        run_check(&limiter, Op::Reset, check)
+        limiter.run_in_memory(op, check.clone());
+        run_check(&limiter, op, check)
             .await
             .map_err(|kind| store_unavailable(kind, "; it is not known whether the key was reset"))?;
         let mut answer = json!({ "reset": true });
@@ -373,6 +381,7 @@ fn format_limit_entry(
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
+        let rule = rule.for_tenant(check.tag).map_or(rule, Arc::new);
         let receipt = Receipt {
             id: rand::random(),
             expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
@@ -393,7 +402,8 @@ fn format_limit_entry(
 /// Adds the limit and the key. The state key contains all values, so it is left out if the caller gave a hash.
 fn add_key(answer: &mut Value, limit: &Limit, parts: &NamedValues, state_key: String, display: &KeyDisplay) {
     let mut text = String::new();
-    let shown = display.write_key(&mut text, &limit.key, parts, limit.repeated);
+    let key = if parts.has_tenant { limit.counted_key() } else { &limit.key };
+    let shown = display.write_key(&mut text, key, parts, limit.repeated);
     answer["limit"] = limit.name.as_str().into();
     answer["key"] = shown.map_or(Value::Null, |()| text.into());
     if !parts.hides_key_of(limit) {
@@ -442,9 +452,8 @@ async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotR
     let now = run_check(limiter, Op::Peek, check.clone())
         .await
         .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
-    check.cost = -cost;
-    check.tag = now.receipt;
-    let answer = run_check(limiter, Op::Adjust, check)
+    let receipt = check.rule.receipt_of_peek(&now);
+    let answer = run_check(limiter, Op::Adjust, check.correction(-cost, receipt))
         .await
         .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
     Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
