@@ -23,10 +23,10 @@ pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
-pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
+pub use crate::config::schema::server::{ACCESS_LOG, OVERLOAD, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
-    EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
+    BREAKER, EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
 };
 use crate::config::schema::value_type::ValueType;
 
@@ -91,6 +91,7 @@ pub const ALL: &[&Schema] = &[
     &ROOT,
     &SERVER,
     &REDIRECT_HTTP,
+    &OVERLOAD,
     &ACCESS_LOG,
     &SPANS,
     &SERVER_COMPRESS,
@@ -109,6 +110,7 @@ pub const ALL: &[&Schema] = &[
     &UPSTREAM_SERVER,
     &UPSTREAM_TOTAL,
     &EJECT,
+    &BREAKER,
     &HEALTH,
     &RETRY,
     &UPSTREAM_TLS,
