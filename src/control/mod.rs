@@ -4,8 +4,8 @@
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
 //! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
-//! log lines about servers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
-//! systemd notifications (`systemd`) and the hand-over to a new process
+//! log lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
+//! the load of the process (`process_overload`), systemd notifications (`systemd`) and the hand-over to a new process
 //! (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
@@ -19,6 +19,7 @@ pub mod local;
 mod lookup;
 mod overrides;
 mod probe;
+mod process_overload;
 mod reload;
 mod resolve;
 mod servers;
@@ -51,6 +52,7 @@ use crate::control::development_certs::DevelopmentCerts;
 use crate::control::handover::{Predecessor, Successor, SuccessorRequest};
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
+use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
@@ -306,6 +308,8 @@ async fn start_gateway(
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
     };
+    let overload = OverloadMonitor::new(&workers.overload, &current, &metrics).map_err(Error::Metrics)?;
+    spawn_local(overload.run(fleet.clone()));
     spawn_reports((usage, metrics.clone()), &current, fleet);
     spawn_local(resolving.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);

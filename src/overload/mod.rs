@@ -31,6 +31,15 @@ pub struct OverloadRule {
     pub cpu: Option<Fraction>,
 }
 
+impl OverloadRule {
+    /// Returns the conditions that have a value.
+    pub fn conditions(&self) -> impl Iterator<Item = OverloadCondition> + use<> {
+        let OverloadRule { qps, in_flight, latency_ms, load, cpu } = self;
+        let set = [qps.is_some(), in_flight.is_some(), latency_ms.is_some(), load.is_some(), cpu.is_some()];
+        OverloadCondition::ALL.iter().copied().zip(set).filter_map(|(condition, is_set)| is_set.then_some(condition))
+    }
+}
+
 labels! {
     /// A condition of the process rule, in the order of evaluation; the `condition` label of its metrics.
     OverloadCondition:

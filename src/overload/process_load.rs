@@ -226,7 +226,8 @@ mod tests {
 
     #[test]
     fn places_are_exact_over_threads_and_all_return() {
-        let (load, rule) = (Arc::new(ProcessLoad::default()), OverloadRule { in_flight: Some(3), ..Default::default() });
+        let (load, rule) =
+            (Arc::new(ProcessLoad::default()), OverloadRule { in_flight: Some(3), ..Default::default() });
         let highest = AtomicU64::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -24,7 +24,7 @@ use arc_swap::ArcSwap;
 use crate::config::Config;
 pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
 pub use crate::snapshot::fleet::Fleet;
-pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label};
+pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_reason};
 pub use crate::telemetry::metrics::Reason;
 use crate::upstream::breaker::Breaker;
 use crate::upstream::roster::UpstreamState;

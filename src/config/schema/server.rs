@@ -2,7 +2,9 @@
 
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size};
+use crate::config::schema::value_type::{
+    DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
+};
 use crate::config::schema::{Schema, option};
 
 /// Time after which a request or a connection ends.

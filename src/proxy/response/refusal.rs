@@ -8,6 +8,7 @@ use crate::limiting::Outcome;
 use crate::limiting::answer::NEVER;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::shedding::Shed;
 use crate::snapshot::Reason;
 
 /// Why a request is not forwarded, or its exchange failed.
@@ -30,6 +31,8 @@ pub enum Refusal {
     PasswordQueueFull,
     /// The route already serves `max_in_flight` requests.
     MaxInFlight,
+    /// The process or an upstream is protected from the request.
+    Shed(Shed),
     /// `max_tunnels` connections have already switched protocols.
     MaxTunnels,
     /// The announced body is larger than the route's `max_body`.
@@ -49,9 +52,11 @@ impl Refusal {
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::Unauthorized(_) => StatusCode::UNAUTHORIZED,
-            Refusal::AuthServer | Refusal::PasswordQueueFull | Refusal::MaxInFlight | Refusal::MaxTunnels => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Refusal::AuthServer
+            | Refusal::PasswordQueueFull
+            | Refusal::MaxInFlight
+            | Refusal::MaxTunnels
+            | Refusal::Shed(_) => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Upstream(error) => error.status(),
@@ -75,6 +80,12 @@ impl Refusal {
             Refusal::Denied => "your address is not allowed on this route",
             Refusal::PasswordQueueFull => "too many passwords are being verified; try again shortly",
             Refusal::MaxInFlight => "this route is at its concurrency limit; try again shortly",
+            Refusal::Shed(shed) => match shed.reason {
+                Reason::UpstreamBreaker | Reason::RouteBreaker => {
+                    "the upstream servers are failing or too slow, so requests are paused; try again later"
+                }
+                _ => "the gateway is overloaded; try again shortly",
+            },
             Refusal::MaxTunnels => "too many upgraded connections; try again later",
             Refusal::TooLarge => "the request body is larger than allowed here",
             Refusal::Limited => "request quota exceeded",

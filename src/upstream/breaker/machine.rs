@@ -228,12 +228,11 @@ impl BreakerMachine {
                     return;
                 }
                 if let Some((condition, failed)) = rule.find_tripped(&total, false) {
-                    self.open(rule, now_ms, OpenCause {
-                        condition,
-                        requests: total.requests,
-                        failed,
-                        were_probes: false,
-                    });
+                    self.open(
+                        rule,
+                        now_ms,
+                        OpenCause { condition, requests: total.requests, failed, were_probes: false },
+                    );
                 }
             }
             Phase::HalfOpen { results, running } => {
@@ -252,15 +251,6 @@ impl BreakerMachine {
                 }
             }
         }
-    }
-
-    /// Closes the breaker at once and forgets all results. An operator asks for it.
-    pub fn reset(&mut self) {
-        if self.open_epoch().is_none() {
-            self.entered.closed += 1;
-        }
-        self.enter(Phase::closed(None));
-        self.last_cause = None;
     }
 
     /// Forgets the results in the window, because the rule has changed.

@@ -8,6 +8,8 @@
 //! - `machine`: the state machine; `window`: the results that it counts
 
 pub(crate) mod machine;
+#[cfg(test)]
+mod tests;
 pub(crate) mod window;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,13 +106,6 @@ impl Breaker {
                 Err(BreakerRefusal { kind: self.kind, wait_ms })
             }
         }
-    }
-
-    /// Closes the breaker at once and forgets all results.
-    pub fn reset(&self) {
-        let mut state = self.lock();
-        state.machine.reset();
-        self.publish(&state.machine);
     }
 
     /// Returns the state at `now_ms`.
