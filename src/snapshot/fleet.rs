@@ -88,7 +88,7 @@ impl Fleet {
         let mut known = BTreeMap::new();
         for (route, breaker) in routes.iter().zip(breakers) {
             if let (Some(breaker), Some(rule)) = (breaker, &route.breaker) {
-                breaker.apply_rule(**rule);
+                breaker.apply_rule(**rule, self.now_ms());
                 known.insert(route.name.clone(), breaker.clone());
             }
         }
@@ -105,7 +105,7 @@ impl Fleet {
 
     /// Replaces the upstreams in force, and drops the DNS state of hostnames that they do not have.
     pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
-        upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule());
+        upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule(self.now_ms()));
         let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
         let names =

@@ -126,9 +126,9 @@ impl UpstreamState {
 
     /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with the
     /// config before.
-    pub fn apply_breaker_rule(&self) {
+    pub fn apply_breaker_rule(&self, now_ms: u64) {
         if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
-            breaker.apply_rule(rule);
+            breaker.apply_rule(rule, now_ms);
         }
     }
 

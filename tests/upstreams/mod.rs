@@ -2,6 +2,7 @@
 //! protocols that are used to reach a server.
 
 mod balance;
+mod breaker;
 mod capacity;
 mod dns;
 mod dns_failures;

@@ -169,8 +169,6 @@ impl BreakerMachine {
     /// neither, its place becomes free after `open_for`.
     pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64) -> Admission {
         if let Phase::Open { until_ms } = self.phase {
-            // A shorter `open_for` of a new config applies at once.
-            let until_ms = until_ms.min(now_ms.saturating_add(rule.open_for_ms));
             if now_ms < until_ms {
                 return Admission::Refused { wait_ms: until_ms - now_ms };
             }
@@ -253,9 +251,13 @@ impl BreakerMachine {
         }
     }
 
-    /// Forgets the results in the window, because the rule has changed.
-    pub fn apply_new_rule(&mut self) {
+    /// Applies `rule`, which is new at `now_ms`: forgets the results in the window, and shortens the time for which an open
+    /// breaker stays open.
+    pub fn apply_new_rule(&mut self, rule: &BreakerRule, now_ms: u64) {
         self.window = CallWindow::default();
+        if let Phase::Open { until_ms } = &mut self.phase {
+            *until_ms = (*until_ms).min(now_ms.saturating_add(rule.open_for_ms));
+        }
     }
 
     /// Returns the state at `now_ms`.

@@ -69,12 +69,13 @@ impl Breaker {
         Breaker { kind, name: name.to_owned(), admits_all, state: Mutex::new(state), refused: AtomicU64::new(0) }
     }
 
-    /// Applies the rule of a new config. The phase stays; the results are forgotten if the rule has changed.
-    pub fn apply_rule(&self, rule: BreakerRule) {
+    /// Applies the rule of a config that is in force from `now_ms` on. The phase stays; the results are forgotten if the
+    /// rule has changed.
+    pub fn apply_rule(&self, rule: BreakerRule, now_ms: u64) {
         let mut state = self.lock();
         if state.rule != rule {
             state.rule = rule;
-            state.machine.apply_new_rule();
+            state.machine.apply_new_rule(&rule, now_ms);
         }
     }
 

@@ -261,7 +261,7 @@ fn workers_take_exactly_the_probes_and_dropped_permits_return_them() {
     drop(permits);
     assert_eq!(breaker.describe(6_000).phase, BreakerPhase::Ramp);
     // The rule of a new config keeps the phase.
-    breaker.apply_rule(BreakerRule { ramp_ms: 0, ..RULE });
+    breaker.apply_rule(BreakerRule { ramp_ms: 0, ..RULE }, 6_000);
     assert_eq!(breaker.describe(6_000).phase, BreakerPhase::Closed);
     assert!(breaker.refused() > 3_000);
 }
