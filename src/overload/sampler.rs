@@ -14,8 +14,8 @@ const SECOND: usize = 4;
 const CAPACITY_SAMPLES: usize = 40;
 /// The largest share that is refused: some requests always pass and show whether the process has recovered.
 const SHARE_MAX: f64 = 0.95;
-/// How much of the refused share ends with each sample below the bound.
-const RECOVERY: f64 = 0.02;
+/// The smallest change of a share.
+const LEAST_STEP: f64 = 0.01;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -110,17 +110,17 @@ impl LoadSampler {
     }
 }
 
-/// Returns the share to refuse next. Above `most`, the admitted part approaches the part that the value allows, by half
-/// of the difference with each sample, so that the measured second can follow. Below, the share decreases slowly.
+/// Returns the share to refuse next. It approaches the share at which the value would be at its bound if the value were
+/// proportional to the admitted requests: by half of the difference with each sample above the bound, so that the
+/// measured second can follow, and by a quarter below it. Without a value, nothing needs to be refused.
 fn next_share(share: f64, value: Option<f64>, most: Option<f64>) -> f64 {
     let Some(most) = most else { return 0.0 };
-    match value {
-        Some(value) if value > most => {
-            let allowed = (1.0 - share) * most / value;
-            let next = share + ((1.0 - allowed) - share) / 2.0;
-            next.max(share + RECOVERY).min(SHARE_MAX)
-        }
-        _ => (share - RECOVERY).max(0.0),
+    let allowed = value.map_or(1.0, |value| (1.0 - share) * most / value.max(f64::MIN_POSITIVE)).min(1.0);
+    let ideal = 1.0 - allowed;
+    if value.is_some_and(|value| value > most) {
+        (share + (ideal - share) / 2.0).max(share + LEAST_STEP).min(SHARE_MAX)
+    } else {
+        (share + (ideal - share) / 4.0).min(share - LEAST_STEP).max(0.0)
     }
 }
 
@@ -206,7 +206,7 @@ mod tests {
             let ideal = 1.0 - 0.9 / offered;
             assert!((mean - ideal).abs() < 0.06, "offered {offered}: refused {mean}, ideal {ideal}");
             assert!(used / 400.0 > 0.8, "offered {offered}: used {}", used / 400.0);
-            run(&mut sampler, &rule, &mut now, 55, [100.0, 1.0, 0.1, 0.0]);
+            run(&mut sampler, &rule, &mut now, 30, [100.0, 1.0, 0.1, 0.0]);
             assert_eq!(sampler.cpu_share, 0.0, "it recovers");
         }
     }
@@ -218,7 +218,7 @@ mod tests {
         let sample = run(&mut sampler, &rule, &mut now, 100, [100.0, 5_000.0, 1.0, 0.0]);
         assert_eq!(sample.latency_share, to_share(SHARE_MAX));
         assert_eq!(sample.cpu_share, 0, "the rule has no bound of the CPU");
-        assert_eq!(next_share(0.5, None, Some(1.0)), 0.48, "nothing is measured");
+        assert_eq!(next_share(0.5, None, Some(1.0)), 0.375, "nothing is measured");
         assert_eq!(next_share(0.5, Some(9.0), None), 0.0, "the bound was removed");
     }
 }
