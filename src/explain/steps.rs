@@ -20,6 +20,7 @@ use crate::limiting::over::Over;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::limiting::{Verdict, clock};
 use crate::net::ListenAddr;
+use crate::overload::OverloadCondition;
 use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::connection::parse_failure::rejection_status;
 use crate::proxy::inbound::identity::ClientAddress;
@@ -29,7 +30,6 @@ use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
-use crate::overload::OverloadCondition;
 use crate::route::{Action, Route};
 use crate::telemetry::metrics::Cutoff;
 

@@ -38,7 +38,8 @@ fn refused(gateway: &Gateway, condition: &str) -> Option<f64> {
 fn requests_in_flight_are_bounded_exactly_and_health_is_always_told() {
     let (server, go) = held();
     let limit = "[limit.few]\nrate = \"100/day\"\nkey = \"all\"\n";
-    let routes = format!("{}{limit}", app(&[server.url()], "").replacen("upstream =", "limits = [\"few\"]\nupstream =", 1));
+    let routes =
+        format!("{}{limit}", app(&[server.url()], "").replacen("upstream =", "limits = [\"few\"]\nupstream =", 1));
     let gateway = Gateway::with("workers = 2\noverload = { in_flight = 3 }", &routes);
     let mut waiting: Vec<Client> = (0..3).map(|_| gateway.client()).collect();
     for client in &mut waiting {
@@ -175,6 +176,7 @@ fn grpc_statuses_of_a_failing_server_open_a_breaker_and_calls_are_told() {
         ("/only/2", true),
         ("/trailers/14", true),
         ("/only/12", false),
+        ("/only/4", false),
         ("/only/3", false),
         ("/trailers/8", false),
         ("/trailers/0", false),

@@ -72,7 +72,7 @@ pub const ROUTE: Schema = Schema {
             .metric("sluicegate_rejections_total")
             .reason("max_in_flight"),
         option("breaker", Table(&BREAKER), Absent, "a circuit breaker of the route's own")
-            .guide("upstreams.md#circuit-breaker")
+            .guide("overload.md#circuit-breaker")
             .metric("sluicegate_breaker_state")
             .reason("route_breaker"),
         option(

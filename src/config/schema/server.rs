@@ -125,7 +125,7 @@ pub const SERVER: Schema = Schema {
         .metric("sluicegate_http_rejected_total")
         .reason("max_connections_per_ip"),
         option("overload", Table(&OVERLOAD), Absent, "refuse requests while the whole process is overloaded")
-            .guide("requests.md#process-overload")
+            .guide("overload.md#process-overload")
             .metric("sluicegate_overload_refused_total"),
         option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
             .guide("requests.md#websocket-and-other-upgrades")

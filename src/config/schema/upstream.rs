@@ -79,7 +79,7 @@ pub const UPSTREAM: Schema = Schema {
             .guide("upstreams.md#ejection")
             .metric("sluicegate_upstream_ejected"),
         option("breaker", Table(&BREAKER), Absent, "refuse all requests for a while when too many fail or are slow")
-            .guide("upstreams.md#circuit-breaker")
+            .guide("overload.md#circuit-breaker")
             .metric("sluicegate_breaker_state")
             .reason("upstream_breaker"),
         option("health", Table(&HEALTH), Absent, "check the servers")

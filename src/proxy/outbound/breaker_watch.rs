@@ -113,16 +113,10 @@ fn is_failure(status: StatusCode, headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether headers or trailers have a gRPC status that says that the server failed, and not its client.
-/// `UNIMPLEMENTED` is no failure: any client can call a method that does not exist.
+/// `UNIMPLEMENTED` and `DEADLINE_EXCEEDED` are none: clients can call methods that do not exist, and choose deadlines.
 pub fn is_grpc_failure(headers: &HeaderMap) -> bool {
     matches!(
         GrpcCode::from_headers(headers),
-        Some(
-            GrpcCode::Unknown
-                | GrpcCode::DeadlineExceeded
-                | GrpcCode::Internal
-                | GrpcCode::Unavailable
-                | GrpcCode::DataLoss
-        )
+        Some(GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss)
     )
 }
