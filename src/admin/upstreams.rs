@@ -9,7 +9,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
 use crate::snapshot::Fleet;
 use crate::upstream::Server;
-use crate::upstream::breaker::{Breaker, BreakerKind};
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::LookupOutcome;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{Health, HealthReport};
@@ -57,7 +57,7 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
 }
 
 /// Describes the state of a breaker.
-fn describe_breaker(breaker: &Breaker, now_ms: u64) -> Value {
+fn describe_breaker(breaker: &CircuitBreaker, now_ms: u64) -> Value {
     let report = breaker.describe(now_ms);
     let cause = report.cause.map(
         |cause| json!({ "condition": cause.condition.label(), "failed": cause.failed, "requests": cause.requests }),

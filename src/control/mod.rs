@@ -65,12 +65,13 @@ use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
+use crate::overload::process_load::ProcessLoad;
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
-use crate::snapshot::{CurrentSnapshot, Fleet, PersistentState, Snapshot};
+use crate::snapshot::{BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::{Cutoff, Metrics};
 use crate::telemetry::sampled::{libraries, stderr};
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
@@ -308,9 +309,7 @@ async fn start_gateway(
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
     };
-    let overload = OverloadMonitor::new(&workers.overload, &current, &metrics).map_err(Error::Metrics)?;
-    spawn_local(overload.run(fleet.clone()));
-    spawn_reports((usage, metrics.clone()), &current, fleet);
+    spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(resolving.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
@@ -346,12 +345,24 @@ fn open_store_link(config: &Config, stores: &Stores) -> Rc<StoreLink> {
     link
 }
 
-/// Spawns the tasks that log and check servers and limits.
-fn spawn_reports((usage, metrics): (Rc<UsageMonitor>, Metrics), current: &CurrentSnapshot, fleet: Fleet) {
+/// Exports the metrics of breakers, and spawns the tasks that log and check servers and limits, and sample the load of
+/// the process.
+///
+/// # Errors
+/// The metrics of breakers or of the load are registered already.
+fn spawn_reports(
+    (usage, metrics): (Rc<UsageMonitor>, &Metrics),
+    load: &Arc<ProcessLoad>,
+    current: &CurrentSnapshot,
+    fleet: Fleet,
+) -> prometheus::Result<()> {
+    metrics.export(BreakerMetrics::new(fleet.clone())?)?;
+    spawn_local(OverloadMonitor::new(load, current, metrics)?.run(fleet.clone()));
     spawn_local(report_left_out());
-    spawn_local(usage_log::run_usage_log(usage, current.clone(), metrics));
+    spawn_local(usage_log::run_usage_log(usage, current.clone(), metrics.clone()));
     spawn_local(servers::run_server_log(fleet.clone()));
     spawn_local(probe::run_probes(fleet));
+    Ok(())
 }
 
 /// Spawns the tasks that follow live overrides and save the state of the store. They start again if they panic.

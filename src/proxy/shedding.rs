@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::overload::process_load::WHOLE_SHARE;
 use crate::proxy::reason::Setting;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::response::refusal::{Refusal, Shed};
 use crate::route::Action;
 use crate::snapshot::{Reason, overload_reason};
 use crate::upstream::breaker::{BreakerKind, BreakerRefusal};
@@ -15,15 +15,6 @@ use crate::upstream::eject::Blame;
 
 /// How long a client waits that the process rule refused, before the jitter.
 const OVERLOAD_WAIT_MS: u64 = 2_000;
-
-/// A request that is refused to protect the process or an upstream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shed {
-    pub reason: Reason,
-    pub setting: Setting,
-    /// When the client may try again, with a jitter so that clients do not return together.
-    pub retry_ms: u64,
-}
 
 /// Refuses the request if the process is overloaded. Otherwise counts it as in flight until its response has ended.
 pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {

@@ -10,11 +10,10 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::route::Route;
-use crate::snapshot::breakers::BreakerMetrics;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::exposition::shown;
 use crate::upstream::Upstream;
-use crate::upstream::breaker::{Breaker, BreakerKind};
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::{HostnameState, LookupOutcome};
 use crate::upstream::roster::UpstreamState;
 use crate::upstream::state::{Health, ServerState};
@@ -25,7 +24,7 @@ pub struct Fleet {
     started: Instant,
     upstreams: Arc<Mutex<BTreeMap<String, Arc<UpstreamState>>>>,
     /// Breakers of routes, by the name of the route.
-    route_breakers: Arc<Mutex<BTreeMap<String, Arc<Breaker>>>>,
+    route_breakers: Arc<Mutex<BTreeMap<String, Arc<CircuitBreaker>>>>,
     /// DNS state of hostnames, for the servers in force and for those of a config that is about to be in force.
     names: Arc<Mutex<BTreeMap<String, Arc<HostnameState>>>>,
 }
@@ -43,7 +42,6 @@ impl Fleet {
             names: Arc::default(),
         };
         metrics.export(FleetMetrics::new(fleet.clone())?)?;
-        metrics.export(BreakerMetrics::new(fleet.clone())?)?;
         Ok(fleet)
     }
 
@@ -70,21 +68,21 @@ impl Fleet {
 
     /// Returns the breakers of a new config's routes, indexed like `routes`; empty if no route has one. Those that are in
     /// force now keep their state.
-    pub fn build_route_breakers(&self, routes: &[Route]) -> Vec<Option<Arc<Breaker>>> {
+    pub fn build_route_breakers(&self, routes: &[Route]) -> Vec<Option<Arc<CircuitBreaker>>> {
         if routes.iter().all(|route| route.breaker.is_none()) {
             return Vec::new();
         }
         let known = self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner);
         let breaker = |route: &Route| {
             let rule = route.breaker.as_deref()?;
-            let new = || Arc::new(Breaker::new(BreakerKind::Route, &route.name, *rule));
+            let new = || Arc::new(CircuitBreaker::new(BreakerKind::Route, &route.name, *rule));
             Some(known.get(&route.name).map_or_else(new, Arc::clone))
         };
         routes.iter().map(breaker).collect()
     }
 
     /// Replaces the breakers of routes in force, and applies their rules.
-    pub fn activate_route_breakers(&self, routes: &[Route], breakers: &[Option<Arc<Breaker>>]) {
+    pub fn activate_route_breakers(&self, routes: &[Route], breakers: &[Option<Arc<CircuitBreaker>>]) {
         let mut known = BTreeMap::new();
         for (route, breaker) in routes.iter().zip(breakers) {
             if let (Some(breaker), Some(rule)) = (breaker, &route.breaker) {
@@ -96,8 +94,8 @@ impl Fleet {
     }
 
     /// Returns all breakers in force: those of upstreams, then those of routes, sorted by name.
-    pub fn breakers(&self) -> Vec<Arc<Breaker>> {
-        let mut breakers: Vec<Arc<Breaker>> =
+    pub fn breakers(&self) -> Vec<Arc<CircuitBreaker>> {
+        let mut breakers: Vec<Arc<CircuitBreaker>> =
             self.upstreams().iter().filter_map(|upstream| upstream.breaker().cloned()).collect();
         breakers.extend(self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner).values().cloned());
         breakers

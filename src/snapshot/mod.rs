@@ -23,10 +23,11 @@ use arc_swap::ArcSwap;
 
 use crate::config::Config;
 pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
+pub use crate::snapshot::breakers::BreakerMetrics;
 pub use crate::snapshot::fleet::Fleet;
 pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_reason};
 pub use crate::telemetry::metrics::Reason;
-use crate::upstream::breaker::Breaker;
+use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;
 
 /// A config in force with its metrics and upstream state.
@@ -42,7 +43,7 @@ pub struct Snapshot {
     /// State of the upstreams, indexed like `config.upstreams`.
     pub upstreams: Vec<Arc<UpstreamState>>,
     /// Breakers of the routes, indexed like `config.routes`; empty if no route has one.
-    pub route_breakers: Vec<Option<Arc<Breaker>>>,
+    pub route_breakers: Vec<Option<Arc<CircuitBreaker>>>,
 }
 
 /// The snapshot in force. Workers read it, and the control thread replaces it.

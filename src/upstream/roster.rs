@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::upstream::breaker::{Breaker, BreakerKind};
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::caps::{CapRule, UpstreamLoad};
 use crate::upstream::eject::{Blame, EjectRule};
 use crate::upstream::endpoint::{Endpoint, ServerLocation};
@@ -22,7 +22,7 @@ pub struct UpstreamState {
     members: Mutex<Members>,
     load: Arc<UpstreamLoad>,
     /// The circuit breaker, if the upstream has one.
-    breaker: Option<Arc<Breaker>>,
+    breaker: Option<Arc<CircuitBreaker>>,
     /// Number of the current roster. A worker compares it to notice a change.
     version: AtomicU64,
 }
@@ -83,7 +83,7 @@ impl UpstreamState {
         };
         let breaker = settings.breaker.map(|rule| {
             let kept = before.and_then(|before| before.breaker.clone());
-            kept.unwrap_or_else(|| Arc::new(Breaker::new(BreakerKind::Upstream, &settings.name, rule)))
+            kept.unwrap_or_else(|| Arc::new(CircuitBreaker::new(BreakerKind::Upstream, &settings.name, rule)))
         });
         UpstreamState { settings, names, members: Mutex::new(members), load, breaker, version: AtomicU64::new(1) }
     }
@@ -120,7 +120,7 @@ impl UpstreamState {
     }
 
     /// Returns the circuit breaker, if the upstream has one.
-    pub fn breaker(&self) -> Option<&Arc<Breaker>> {
+    pub fn breaker(&self) -> Option<&Arc<CircuitBreaker>> {
         self.breaker.as_ref()
     }
 

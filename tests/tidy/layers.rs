@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 29] = [
+pub const LAYERS: [(&str, &[&str]); 30] = [
     ("labels", &[]),
     ("written", &[]),
     ("template", &[]),
@@ -18,14 +18,28 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
     ("telemetry", &["labels", "net"]),
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
+    ("overload", &["labels", "upstream"]),
     ("auth", &["telemetry", "limiting"]),
-    ("route", &["labels", "template", "net", "limiting", "auth"]),
+    ("route", &["labels", "template", "net", "limiting", "upstream", "auth"]),
     (
         "config",
-        &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"],
+        &[
+            "labels",
+            "telemetry",
+            "written",
+            "template",
+            "net",
+            "grpc",
+            "upstream",
+            "overload",
+            "tls",
+            "limiting",
+            "auth",
+            "route",
+        ],
     ),
     ("local_ca", &["replace_file", "tls", "config"]),
-    ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
+    ("snapshot", &["upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
     (
         "proxy",
         &[
@@ -37,6 +51,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
             "grpc",
             "tls",
             "upstream",
+            "overload",
             "limiting",
             "auth",
             "route",
@@ -44,10 +59,16 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
             "snapshot",
         ],
     ),
-    ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
+    (
+        "worker",
+        &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
+    ),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
-    ("explain", &["labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
+    (
+        "explain",
+        &["overload", "labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"],
+    ),
     ("fuzzing", &["proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
@@ -81,6 +102,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
             "replace_file",
             "tls",
             "upstream",
+            "overload",
             "telemetry",
             "limiting",
             "route",

@@ -5,10 +5,8 @@
 //! closed connection, an invalid response or a timeout. What the client does is no result, and neither is what the
 //! gateway refuses by itself.
 
-use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
-use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -16,43 +14,10 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::{Sleep, sleep_until};
 
 use crate::grpc::GrpcCode;
-use crate::proxy::inbound::upload::{UploadProgress, UploadState};
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::forward::ForwardedResponse;
+use crate::proxy::outbound::send_clock::SendClock;
 use crate::upstream::breaker::BreakerPermit;
-
-/// Since when a request has been waiting for its server: from the first attempt, and after its whole body has arrived.
-pub struct SendClock {
-    begun: Cell<Option<Instant>>,
-    upload: Option<Rc<UploadProgress>>,
-    uploaded: Cell<Option<Instant>>,
-}
-
-impl SendClock {
-    pub fn new(upload: Option<Rc<UploadProgress>>) -> Rc<SendClock> {
-        Rc::new(SendClock { begun: Cell::new(None), upload, uploaded: Cell::new(None) })
-    }
-
-    /// Records that an attempt begins on a connection.
-    pub fn start(&self) {
-        if self.begun.get().is_none() {
-            self.begun.set(Some(Instant::now()));
-        }
-    }
-
-    /// Returns since when only the server keeps the request. `None` while the client still sends its body, or no attempt
-    /// has begun. Called whenever the request has moved, so that it notices the end of the body.
-    fn waiting_since(&self) -> Option<Instant> {
-        let begun = self.begun.get()?;
-        let Some(upload) = &self.upload else { return Some(begun) };
-        if upload.state() != UploadState::Done {
-            return None;
-        }
-        let uploaded = self.uploaded.get().unwrap_or_else(Instant::now);
-        self.uploaded.set(Some(uploaded));
-        Some(begun.max(uploaded))
-    }
-}
 
 /// One permit, and the timer that reports its request as slow while it still waits.
 struct WatchedPermit<'p> {
@@ -109,14 +74,5 @@ pub async fn watch(
 
 /// Returns whether a response says that its server failed.
 fn is_failure(status: StatusCode, headers: &HeaderMap) -> bool {
-    status.is_server_error() || is_grpc_failure(headers)
-}
-
-/// Returns whether headers or trailers have a gRPC status that says that the server failed, and not its client.
-/// `UNIMPLEMENTED` and `DEADLINE_EXCEEDED` are none: clients can call methods that do not exist, and choose deadlines.
-pub fn is_grpc_failure(headers: &HeaderMap) -> bool {
-    matches!(
-        GrpcCode::from_headers(headers),
-        Some(GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss)
-    )
+    status.is_server_error() || GrpcCode::from_headers(headers).is_some_and(GrpcCode::is_server_failure)
 }

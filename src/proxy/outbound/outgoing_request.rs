@@ -14,9 +14,9 @@ use crate::proxy::headers;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::upload::Upload;
 use crate::proxy::inbound::validate::ValidatedHead;
-use crate::proxy::outbound::breaker_watch::SendClock;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use crate::proxy::outbound::linger::Linger;
+use crate::proxy::outbound::send_clock::SendClock;
 use crate::route::Rewrite;
 use crate::upstream::eject::Blame;
 

@@ -8,7 +8,7 @@ use crate::limiting::Outcome;
 use crate::limiting::answer::NEVER;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::outbound::error::UpstreamError;
-use crate::proxy::shedding::Shed;
+use crate::proxy::reason::Setting;
 use crate::snapshot::Reason;
 
 /// Why a request is not forwarded, or its exchange failed.
@@ -41,6 +41,15 @@ pub enum Refusal {
     Limited,
     /// The exchange with the upstream failed.
     Upstream(UpstreamError),
+}
+
+/// A request that is refused to protect the process or an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    pub reason: Reason,
+    pub setting: Setting,
+    /// When the client may try again, with a jitter so that clients do not return together.
+    pub retry_ms: u64,
 }
 
 impl Refusal {

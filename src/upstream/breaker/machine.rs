@@ -1,5 +1,5 @@
 //! The state machine of a circuit breaker: closed, open, half-open, and closed again with a ramp. Pure: time is an
-//! argument. Called by [`Breaker`](super::Breaker), which holds the lock.
+//! argument. Called by [`CircuitBreaker`](super::CircuitBreaker), which holds the lock.
 //!
 //! Each change of the phase begins a new epoch. A ticket carries the epoch in which its request was admitted, and a
 //! report counts only in that epoch. So late results of requests from before can neither close nor open the breaker.
@@ -85,7 +85,7 @@ const WHOLE: u64 = 1000;
 const SHORT_WAIT_MS: u64 = 1_000;
 
 #[derive(Debug)]
-enum Phase {
+enum MachinePhase {
     Closed {
         /// When the ramp began, until it is over.
         ramp_since_ms: Option<u64>,
@@ -105,7 +105,7 @@ enum Phase {
 /// The state of one breaker.
 #[derive(Debug)]
 pub struct BreakerMachine {
-    phase: Phase,
+    phase: MachinePhase,
     epoch: u64,
     /// Results of the current epoch, while closed.
     window: CallWindow,
@@ -139,7 +139,7 @@ pub struct BreakerReport {
 impl Default for BreakerMachine {
     fn default() -> BreakerMachine {
         BreakerMachine {
-            phase: Phase::closed(None),
+            phase: MachinePhase::closed(None),
             epoch: 0,
             window: CallWindow::default(),
             last_cause: None,
@@ -149,16 +149,16 @@ impl Default for BreakerMachine {
     }
 }
 
-impl Phase {
-    fn closed(ramp_since_ms: Option<u64>) -> Phase {
-        Phase::Closed { ramp_since_ms, credit: 0 }
+impl MachinePhase {
+    fn closed(ramp_since_ms: Option<u64>) -> MachinePhase {
+        MachinePhase::Closed { ramp_since_ms, credit: 0 }
     }
 }
 
 impl BreakerMachine {
     /// Returns the current epoch if all requests are admitted, so that later ones need no lock.
     pub fn open_epoch(&self) -> Option<u64> {
-        matches!(self.phase, Phase::Closed { ramp_since_ms: None, .. }).then_some(self.epoch)
+        matches!(self.phase, MachinePhase::Closed { ramp_since_ms: None, .. }).then_some(self.epoch)
     }
 
     pub fn epoch(&self) -> u64 {
@@ -168,16 +168,16 @@ impl BreakerMachine {
     /// Decides whether a request is admitted at `now_ms`. An admitted probe must be reported or returned; if it is
     /// neither, its place becomes free after `open_for`.
     pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64) -> Admission {
-        if let Phase::Open { until_ms } = self.phase {
+        if let MachinePhase::Open { until_ms } = self.phase {
             if now_ms < until_ms {
                 return Admission::Refused { wait_ms: until_ms - now_ms };
             }
-            self.enter(Phase::HalfOpen { results: CallCounts::default(), running: Vec::new() });
+            self.enter(MachinePhase::HalfOpen { results: CallCounts::default(), running: Vec::new() });
         }
         let epoch = self.epoch;
         match &mut self.phase {
-            Phase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
-            Phase::HalfOpen { results, running } => {
+            MachinePhase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
+            MachinePhase::HalfOpen { results, running } => {
                 running.retain(|(_, free_ms)| now_ms < *free_ms);
                 let taken = results.requests + running.len() as u64;
                 if taken >= u64::from(rule.probes) {
@@ -187,7 +187,7 @@ impl BreakerMachine {
                 running.push((self.next_probe, now_ms.saturating_add(rule.open_for_ms)));
                 Admission::Admitted(Ticket { epoch, probe: Some(self.next_probe) })
             }
-            Phase::Closed { ramp_since_ms, credit } => {
+            MachinePhase::Closed { ramp_since_ms, credit } => {
                 let ticket = Admission::Admitted(Ticket { epoch, probe: None });
                 let Some(since_ms) = *ramp_since_ms else { return ticket };
                 let share = ramp_share(rule, now_ms.saturating_sub(since_ms));
@@ -207,7 +207,7 @@ impl BreakerMachine {
 
     /// Returns a ticket whose request did not get a result from the upstream. A probe's place becomes free.
     pub fn return_ticket(&mut self, ticket: Ticket) {
-        if let (Phase::HalfOpen { running, .. }, true) = (&mut self.phase, ticket.epoch == self.epoch) {
+        if let (MachinePhase::HalfOpen { running, .. }, true) = (&mut self.phase, ticket.epoch == self.epoch) {
             running.retain(|(probe, _)| Some(*probe) != ticket.probe);
         }
     }
@@ -218,8 +218,8 @@ impl BreakerMachine {
             return;
         }
         match &mut self.phase {
-            Phase::Open { .. } => {}
-            Phase::Closed { .. } => {
+            MachinePhase::Open { .. } => {}
+            MachinePhase::Closed { .. } => {
                 self.window.add_report(rule.window_ms, now_ms, report);
                 let total = self.window.total(rule.window_ms, now_ms);
                 if total.requests < rule.min_requests || !total.blames_upstream(rule.min_requests) {
@@ -233,7 +233,7 @@ impl BreakerMachine {
                     );
                 }
             }
-            Phase::HalfOpen { results, running } => {
+            MachinePhase::HalfOpen { results, running } => {
                 running.retain(|(probe, _)| Some(*probe) != ticket.probe);
                 results.add_report(report);
                 let (results, probes) = (*results, u64::from(rule.probes));
@@ -255,7 +255,7 @@ impl BreakerMachine {
     /// breaker stays open.
     pub fn apply_new_rule(&mut self, rule: &BreakerRule, now_ms: u64) {
         self.window = CallWindow::default();
-        if let Phase::Open { until_ms } = &mut self.phase {
+        if let MachinePhase::Open { until_ms } = &mut self.phase {
             *until_ms = (*until_ms).min(now_ms.saturating_add(rule.open_for_ms));
         }
     }
@@ -263,10 +263,10 @@ impl BreakerMachine {
     /// Returns the state at `now_ms`.
     pub fn describe(&self, rule: &BreakerRule, now_ms: u64) -> BreakerReport {
         let (phase, opens_for_ms, share) = match self.phase {
-            Phase::Open { until_ms } if now_ms < until_ms => (BreakerPhase::Open, Some(until_ms - now_ms), 0),
+            MachinePhase::Open { until_ms } if now_ms < until_ms => (BreakerPhase::Open, Some(until_ms - now_ms), 0),
             // No request has come since, which would be a probe.
-            Phase::Open { .. } | Phase::HalfOpen { .. } => (BreakerPhase::HalfOpen, None, 0),
-            Phase::Closed { ramp_since_ms, .. } => {
+            MachinePhase::Open { .. } | MachinePhase::HalfOpen { .. } => (BreakerPhase::HalfOpen, None, 0),
+            MachinePhase::Closed { ramp_since_ms, .. } => {
                 match ramp_since_ms.map_or(WHOLE, |since| ramp_share(rule, now_ms.saturating_sub(since))) {
                     WHOLE => (BreakerPhase::Closed, None, WHOLE),
                     share => (BreakerPhase::Ramp, None, share),
@@ -279,16 +279,16 @@ impl BreakerMachine {
     fn open(&mut self, rule: &BreakerRule, now_ms: u64, cause: OpenCause) {
         self.last_cause = Some(cause);
         self.entered.open += 1;
-        self.enter(Phase::Open { until_ms: now_ms.saturating_add(rule.open_for_ms) });
+        self.enter(MachinePhase::Open { until_ms: now_ms.saturating_add(rule.open_for_ms) });
     }
 
     fn close(&mut self, rule: &BreakerRule, now_ms: u64) {
         self.entered.closed += 1;
-        self.enter(Phase::closed((rule.ramp_ms > 0).then_some(now_ms)));
+        self.enter(MachinePhase::closed((rule.ramp_ms > 0).then_some(now_ms)));
     }
 
-    fn enter(&mut self, phase: Phase) {
-        self.entered.half_open += u64::from(matches!(phase, Phase::HalfOpen { .. }));
+    fn enter(&mut self, phase: MachinePhase) {
+        self.entered.half_open += u64::from(matches!(phase, MachinePhase::HalfOpen { .. }));
         self.epoch += 1;
         self.window = CallWindow::default();
         self.phase = phase;

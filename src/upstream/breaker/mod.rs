@@ -29,25 +29,25 @@ labels! {
 }
 
 /// A breaker that all workers share.
-pub struct Breaker {
+pub struct CircuitBreaker {
     pub kind: BreakerKind,
     /// Name of the upstream or the route.
     pub name: String,
     /// Twice the epoch, and 1 if all requests are admitted. Read without the lock by each request.
     admits_all: AtomicU64,
-    state: Mutex<BreakerState>,
+    state: Mutex<LockedBreaker>,
     /// Requests that were refused.
     refused: AtomicU64,
 }
 
-struct BreakerState {
+struct LockedBreaker {
     rule: BreakerRule,
     machine: BreakerMachine,
 }
 
 /// The admission of a request. It reports the result once; dropped without one, it returns the place of a probe.
 pub struct BreakerPermit {
-    breaker: Arc<Breaker>,
+    breaker: Arc<CircuitBreaker>,
     ticket: Ticket,
     slow: Option<Duration>,
     client: Blame,
@@ -62,11 +62,11 @@ pub struct BreakerRefusal {
     pub wait_ms: u64,
 }
 
-impl Breaker {
-    pub fn new(kind: BreakerKind, name: &str, rule: BreakerRule) -> Breaker {
-        let state = BreakerState { rule, machine: BreakerMachine::default() };
+impl CircuitBreaker {
+    pub fn new(kind: BreakerKind, name: &str, rule: BreakerRule) -> CircuitBreaker {
+        let state = LockedBreaker { rule, machine: BreakerMachine::default() };
         let admits_all = AtomicU64::new(encode_admission(&state.machine));
-        Breaker { kind, name: name.to_owned(), admits_all, state: Mutex::new(state), refused: AtomicU64::new(0) }
+        CircuitBreaker { kind, name: name.to_owned(), admits_all, state: Mutex::new(state), refused: AtomicU64::new(0) }
     }
 
     /// Applies the rule of a config that is in force from `now_ms` on. The phase stays; the results are forgotten if the
@@ -97,7 +97,7 @@ impl Breaker {
             return Ok(permit(Ticket { epoch: admission >> 1, probe: None }));
         }
         let mut state = self.lock();
-        let BreakerState { rule, machine } = &mut *state;
+        let LockedBreaker { rule, machine } = &mut *state;
         let admitted = machine.admit(rule, now_ms());
         self.publish(machine);
         match admitted {
@@ -122,7 +122,7 @@ impl Breaker {
 
     fn report(&self, now_ms: u64, ticket: Ticket, report: &CallReport) {
         let mut state = self.lock();
-        let BreakerState { rule, machine } = &mut *state;
+        let LockedBreaker { rule, machine } = &mut *state;
         machine.report(rule, now_ms, ticket, report);
         self.publish(machine);
     }
@@ -135,7 +135,7 @@ impl Breaker {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BreakerState> {
+    fn lock(&self) -> MutexGuard<'_, LockedBreaker> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

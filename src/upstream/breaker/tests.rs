@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use crate::upstream::Fraction;
 use crate::upstream::breaker::machine::{Admission, BreakerMachine, BreakerPhase, BreakerRule, OpenCondition, Ticket};
 use crate::upstream::breaker::window::CallReport;
-use crate::upstream::breaker::{Breaker, BreakerKind};
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::eject::Blame;
 
 const RULE: BreakerRule = BreakerRule {
@@ -239,7 +239,7 @@ fn random_histories_keep_the_promises() {
 
 #[test]
 fn workers_take_exactly_the_probes_and_dropped_permits_return_them() {
-    let breaker = Arc::new(Breaker::new(BreakerKind::Upstream, "app", RULE));
+    let breaker = Arc::new(CircuitBreaker::new(BreakerKind::Upstream, "app", RULE));
     for client in 0..10 {
         breaker.admit(Some(1_000), || 0, Blame::Client(client)).unwrap().report_end(0, false, true);
     }

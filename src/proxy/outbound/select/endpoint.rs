@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
-use crate::proxy::outbound::breaker_watch::is_grpc_failure;
+use crate::grpc::GrpcCode;
 use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
 use crate::proxy::outbound::pool::{ServerLease, ServerPool};
 use crate::proxy::outbound::pools::Pools;
@@ -202,7 +202,7 @@ impl StreamedResponse {
 
     /// Reports to circuit breakers if the trailers say that the server failed.
     pub fn record_trailers(&mut self, trailers: &HeaderMap) {
-        if !self.breakers.is_empty() && is_grpc_failure(trailers) {
+        if !self.breakers.is_empty() && GrpcCode::from_headers(trailers).is_some_and(GrpcCode::is_server_failure) {
             report_late_error(&mut self.breakers, self.server.pools.now_ms());
         }
     }
