@@ -1,6 +1,8 @@
 //! CPU time of the process or its cgroup, and the load average of the system. Reads `/sys/fs/cgroup` and `/proc`, which
 //! do not block.
 
+#![allow(clippy::cast_precision_loss, reason = "numbers of CPUs and quotas are small")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

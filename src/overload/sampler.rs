@@ -1,6 +1,13 @@
 //! What the control thread computes every 250 ms from the counts of requests and from the system: the shares of requests
 //! to refuse, and the measured capacity. Pure: measurements are arguments.
 
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "measurements are small, not negative, and rough"
+)]
+
 use std::collections::VecDeque;
 
 use crate::overload::OverloadRule;

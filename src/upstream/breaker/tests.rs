@@ -71,7 +71,7 @@ fn each_condition_opens_at_its_bound_and_not_before() {
         (BreakerRule { errors: Some(7), ..none }, bad, slow, 7, OpenCondition::Errors),
     ] {
         let mut machine = BreakerMachine::default();
-        run(&mut machine, &rule, 0, &vec![others; 10]);
+        run(&mut machine, &rule, 0, &[others; 10]);
         run(&mut machine, &rule, 0, &vec![kind; most - 1]);
         assert_eq!(phase(&machine, &rule, 0), BreakerPhase::Closed, "{condition:?}");
         run(&mut machine, &rule, 0, &[kind]);
