@@ -34,7 +34,7 @@ use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page::accept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
-use crate::proxy::{headers, limits, request_body, trace};
+use crate::proxy::{headers, limits, request_body, shedding, trace};
 use crate::route::{Action, Route};
 
 /// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
@@ -56,6 +56,11 @@ pub async fn dispatch(
     };
     // Computed before the headers change, because `hash_on` can name any of them.
     let upstream = select_upstream(request, route);
+    if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
+        && index != *own
+    {
+        shedding::divert_permits(request, routed, index)?;
+    }
     let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
     let unwritten = rewrite_headers(request, routed, &forwarding)?;
     let upload = request_body::open_upload(request, route).await?;

@@ -51,6 +51,22 @@ pub fn check_breakers(request: &mut RequestContext<'_>, routed: RoutedRequest<'_
     Ok(())
 }
 
+/// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the request
+/// (`over`).
+pub fn divert_permits(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    index: usize,
+) -> Result<(), Refusal> {
+    request.breakers.retain(|permit| permit.kind() == BreakerKind::Route);
+    let upstream = &request.view.snapshot.upstreams[index];
+    let Some((breaker, rule)) = upstream.breaker().zip(upstream.settings.breaker.as_ref()) else { return Ok(()) };
+    let now_ms = || request.client.local.common.fleet.now_ms();
+    let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
+    request.breakers.push(permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))?);
+    Ok(())
+}
+
 fn shed_by_breaker(refusal: BreakerRefusal) -> Shed {
     let reason = match refusal.kind {
         BreakerKind::Upstream => Reason::UpstreamBreaker,

@@ -350,3 +350,20 @@ impl GetWithin for Gateway {
         client.try_answer("GET").ok().map(|answer| answer.status())
     }
 }
+
+#[test]
+fn a_diverted_request_counts_for_the_upstream_that_gets_it() {
+    let (server, spare) = (Changing::start("app"), Changing::start("spare"));
+    spare.answers(500);
+    let upstream = format!(
+        "{}\n[upstream.spare]\nservers = [\"{}\"]\nbreaker = {{ errors = 4, min_requests = 4, open_for = \"10m\" }}\n",
+        app(&[server.url()], "breaker = { errors = 2, min_requests = 2, open_for = \"10m\" }"),
+        spare.url()
+    );
+    let limit = "[limit.few]\nrate = \"2/day\"\nkey = \"all\"\nover = \"upstream:spare\"\n";
+    let routes = upstream.replacen("upstream =", "limits = [\"few\"]\nupstream =", 1);
+    let gateway = Gateway::start(&format!("{routes}{limit}"));
+    assert_eq!(statuses(&gateway, "/", 7), [200, 200, 500, 500, 500, 500, 503]);
+    gateway.assert_metric("breaker_state", &OF_APP, 0.0);
+    gateway.assert_metric("breaker_state", &[("kind", "upstream"), ("name", "spare")], 2.0);
+}

@@ -240,6 +240,8 @@ impl RequestAccount {
         let none = HeaderMap::new();
         held.settle_outcome(match refusal {
             Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
+            // The breaker of an upstream to which a limit diverted the request.
+            Refusal::Shed(_) => RequestEnd::ConnectError { status, head },
             Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
                 if !self.reached_server =>
             {

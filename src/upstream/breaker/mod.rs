@@ -145,6 +145,10 @@ fn encode_admission(machine: &BreakerMachine) -> u64 {
 }
 
 impl BreakerPermit {
+    pub fn kind(&self) -> BreakerKind {
+        self.breaker.kind
+    }
+
     /// Returns the time to the response head from which the request is slow.
     pub fn slow_after(&self) -> Option<Duration> {
         self.slow
