@@ -110,7 +110,7 @@ impl Limit {
 
     /// Sources whose values have to be integers.
     pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
-        self.when.integer_sources().chain(self.cost.source())
+        self.when.integer_sources().chain(self.cost.sources())
     }
 
     /// Reports whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
@@ -130,7 +130,18 @@ impl Limit {
 
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
-        self.key.sources().chain(self.when.sources()).chain(self.cost.source())
+        self.key.sources().chain(self.when.sources()).chain(self.cost.sources())
+    }
+
+    /// Reports whether the limit reads the content of the request body: for its key or its cost, or to change it.
+    pub fn reads_body(&self) -> bool {
+        self.key.reads_body() || self.cost.reads_body() || self.asks_usage()
+    }
+
+    /// Reports whether servers are asked to report the usage of streams.
+    pub fn asks_usage(&self) -> bool {
+        let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
+        rules.is_some_and(|usage| usage.asks_usage)
     }
 
     /// Path parameters that the limit reads.

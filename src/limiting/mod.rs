@@ -13,7 +13,9 @@
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
 //! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
+//! - `reserve`: the estimate of a cost that only the response reports.
 //! - `charges`: refunds and leases, once the request has been admitted.
+//! - `settlement`: the usage that responses report in their bodies, and what it costs.
 //! - `usage`: which keys were refused or admitted recently.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
@@ -35,6 +37,8 @@ pub mod over;
 pub mod override_table;
 pub(crate) mod overrides;
 pub mod refuse;
+pub mod reserve;
+pub mod settlement;
 pub mod shown_key;
 pub mod source;
 pub(crate) mod state_key;

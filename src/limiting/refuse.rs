@@ -2,6 +2,7 @@
 
 use http::{HeaderValue, StatusCode};
 
+use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 
 /// Response to a refused request.
@@ -11,6 +12,8 @@ pub struct Refuse {
     /// The body. `None` sends an `application/problem+json` document, or an error page.
     pub body: Option<TextTemplate<RefusePlaceholder>>,
     pub content_type: HeaderValue,
+    /// The API in whose format clients get the refusal, instead of `body`.
+    pub dialect: Option<UsageDialect>,
 }
 
 /// A placeholder in the body of `refuse`.

@@ -64,7 +64,7 @@ fn intercept_error(
     if !is_from_server || is_excluded || !intercept::is_replaced(pages, &response) {
         return response;
     }
-    let charges = request.account.take_trailer_charges();
+    let charges = request.account.take_pending_charges();
     let (format, id) = (request.error_format(), request.logged_id().and_then(error_page::showable_id));
     intercept::replace_response(response, charges, pages, format, id)
 }

@@ -15,3 +15,4 @@ mod queue_leavers;
 mod queues;
 mod reloads;
 mod request_ends;
+mod usage_ends;

@@ -178,6 +178,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             let beside = match key {
                 "cost" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
+                "weights" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,
             };
             let after = match key {
@@ -194,6 +195,11 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             );
             let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";
             frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", "", route + &more)
+        }
+        "limit.cost" => frame(format!("[limit.l]\n{limit}[limit.l.cost]\n"), "reserve = {}\n", after),
+        "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
+        "limit.weights" => {
+            frame(format!("[limit.l]\n{limit}settle = \"openai\"\n[limit.l.weights.default]\n"), "", after)
         }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };

@@ -19,7 +19,7 @@ mod upstream;
 pub mod value_type;
 
 pub use crate::config::schema::cases::{CASE, CASE_FILE, EXPECT};
-pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
+pub use crate::config::schema::limit::{COST, LIMIT, OVERRIDE, OVERRIDE_KEY, RESERVE, WEIGHTS, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
@@ -117,6 +117,9 @@ pub const ALL: &[&Schema] = &[
     &WHEN,
     &OVERRIDE,
     &OVERRIDE_KEY,
+    &COST,
+    &RESERVE,
+    &WEIGHTS,
     &ROUTE,
     &AUTH,
     &REWRITE,

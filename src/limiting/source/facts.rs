@@ -31,6 +31,8 @@ pub struct Facts<'a> {
     pub user: Option<&'a str>,
     /// The body, if a limit of the route reads it.
     pub body: BodyFacts<'a>,
+    /// Length of the body; `None` if it is unknown.
+    pub body_length: Option<u64>,
 }
 
 /// A parameter `{NAME}` in the path of a route.

@@ -8,13 +8,14 @@ use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::refuse::{Refuse, RefusePlaceholder};
+use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Compiles the default for limits without their own `refuse`.
 pub fn compile_refuse(section: &Section) -> Refuse {
-    let plain = || Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM };
+    let plain = || Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM, dialect: None };
     compile_own_refuse(section).unwrap_or_else(plain)
 }
 
@@ -28,11 +29,17 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
         let help = "add a `body`, or leave it out for application/problem+json";
         refuse.report_fault::<()>("content_type", node, "there is no `body` to describe", help);
     }
+    let dialect = refuse.read_label("dialect", UsageDialect::ALL, UsageDialect::label);
+    if let (Some(node), Some(_)) = (refuse.node("dialect"), refuse.node("body")) {
+        let help = "keep one: `dialect` writes the body that clients of this API expect";
+        refuse.report_fault::<()>("dialect", node, "cannot be combined with `body`", help);
+    }
     refuse.report_unread_keys();
     Some(Refuse {
         status: status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
         content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { PROBLEM }),
         body,
+        dialect,
     })
 }
 
