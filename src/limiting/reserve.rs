@@ -1,6 +1,7 @@
 //! The reservation of a request whose cost only its response reports: an estimate from the length of its body and from
 //! the output that it announces.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::limiting::integers::{NotInteger, ValueError};
@@ -101,6 +102,24 @@ impl Reserve {
         match JsonPointer::member("model").find(body, Repeated::Refuse) {
             Ok(Some(model)) => *self.weights.find(&model).unwrap_or(self.weights.default_weights()),
             Ok(None) | Err(_) => self.weights.heaviest(),
+        }
+    }
+}
+
+/// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did.
+impl fmt::Display for Reservation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Reservation { charged_input, charged_output, input_weight, output_weight, .. } = self;
+        write!(f, "{charged_input} input x {input_weight} + {charged_output} output x {output_weight}")?;
+        if self.announced.is_none() {
+            f.write_str(", none announced")?;
+        }
+        match self.input {
+            None => f.write_str(", length unknown"),
+            Some(input) if input.saturating_add(self.announced.unwrap_or(0)) > charged_input + charged_output => {
+                f.write_str(", cut by at_most")
+            }
+            Some(_) => Ok(()),
         }
     }
 }

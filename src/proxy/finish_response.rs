@@ -42,6 +42,9 @@ pub fn finish_response(
 fn settle_response(request: &mut RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(&response);
+    if let Some(body) = response.body().as_full() {
+        request.account.settle_by_full_body(body);
+    }
     if let Some(route) = request.matched_route() {
         if let Some(pages) = &route.error_pages {
             response = intercept_error(request, route, pages, response);

@@ -67,7 +67,8 @@ enum EventData {
 impl EventScanner {
     /// Reads the next piece of the stream. Values on the paths of `tree` go to `readings`.
     pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
-        while let Some(&byte) = bytes.first() {
+        // What follows the final report is not read, wherever the pieces end.
+        while let Some(&byte) = bytes.first().filter(|_| !readings.is_proven()) {
             if let BomState::Read(count) = self.bom {
                 if BOM.get(count) == Some(&byte) {
                     self.bom = if count + 1 == BOM.len() { BomState::Over } else { BomState::Read(count + 1) };
@@ -159,6 +160,7 @@ impl EventScanner {
         } else if self.data == EventData::Json && !self.json.is_done() {
             readings.add_fault(self.json.fault().unwrap_or(ScanFault::Malformed));
         }
+        readings.end_document();
         self.json.reset();
         (self.data, self.start_length) = (EventData::None, 0);
     }
@@ -192,6 +194,13 @@ mod tests {
             (": ping\nid: 1\nevent: x\ndata\ndata: {\"usage\":{\"total\":7}}\nretry: 1\n\ndata: [DONE]\n\n", 7, true),
             ("data: {\"usage\":{\"total\":3}}\n\ndata: {\"usage\":{\"total\":9}}\n\ndata: [DONE]\n\n", 9, true),
             ("data: {\"usage\":{\"total\":3},\"type\":\"message_stop\"}\n\n", 3, true),
+            ("data: {\"type\":\"message_stop\",\"usage\":{\"total\":3,\"total\":9}}\n\n", 9, true),
+            ("data: {\"usage\":{\"total\":3},\"type\":\"message_stop\"}\n", 3, false),
+            (
+                "data: [DONE]\n\ndata: {\"usage\":{\"total\":3,\"total\":4}}\n\ndata: {\"usage\":{\"total\":9}}\n\n",
+                4,
+                true,
+            ),
             ("data: {\"usage\":{\"total\":3},\"type\":\"message_delta\"}\n\n", 3, false),
             ("data: {\"usage\":{\"total\":7}}\n\ndata: [DONE\n\n", 7, false),
             ("data: {\"usage\":{\"total\":7}}\n\ndata: [DONE]]\n\n", 7, false),

@@ -74,6 +74,8 @@ pub struct UsageReadings {
     has_final_number: bool,
     /// The server reported the end of its work, or its document is complete.
     has_ended: bool,
+    /// Both were so at the end of a document: all its numbers count, in whatever order they are.
+    is_proven: bool,
     /// The faults that occurred, by their bits.
     faults: u16,
 }
@@ -117,8 +119,13 @@ impl UsageReadings {
         self.model.as_deref()
     }
 
+    /// Records the end of a document, an event or the whole response.
+    pub fn end_document(&mut self) {
+        self.is_proven |= self.has_final_number && self.has_ended;
+    }
+
     /// Reports whether the usage is known completely.
     pub fn is_proven(&self) -> bool {
-        self.has_final_number && self.has_ended
+        self.is_proven
     }
 }

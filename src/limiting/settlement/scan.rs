@@ -146,6 +146,7 @@ impl SourceGroup {
         if has_headers {
             // The head of a response reports its usage completely or not at all.
             readings.set_ended();
+            readings.end_document();
         } else if let Some(fault) = fault {
             readings.add_fault(fault);
         }
@@ -163,6 +164,7 @@ impl SourceGroup {
                 scanner.push(bytes, &self.sources.json, &mut self.readings);
                 if scanner.is_done() {
                     self.readings.set_ended();
+                    self.readings.end_document();
                 } else if let Some(fault) = scanner.fault() {
                     self.readings.add_fault(fault);
                 }
@@ -178,7 +180,10 @@ impl SourceGroup {
                 self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
             }
             // The last event of a server that marks no end.
-            Parser::Events(_) if is_whole => self.readings.set_ended(),
+            Parser::Events(_) if is_whole => {
+                self.readings.set_ended();
+                self.readings.end_document();
+            }
             Parser::Json(_) | Parser::Events(_) | Parser::None => {}
         }
     }

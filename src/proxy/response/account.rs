@@ -254,6 +254,14 @@ impl RequestAccount {
         }
     }
 
+    /// Settles the charges by a response body that has arrived completely.
+    pub fn settle_by_full_body(&mut self, bytes: &[u8]) {
+        if let Some(held) = self.held.as_mut().filter(|held| held.reads_usage() && held.is_awaiting_end()) {
+            held.scan_body(bytes);
+            held.settle_end(Some(ResponseTail::Whole(&HeaderMap::new())));
+        }
+    }
+
     /// Settles the charges that wait for the trailers of the response, as the server sent them.
     pub fn settle_by_trailers(&mut self, trailers: &HeaderMap) {
         let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };

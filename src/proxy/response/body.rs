@@ -145,6 +145,11 @@ impl ResponseBody {
         }
     }
 
+    /// Returns a body that has arrived completely.
+    pub fn as_full(&self) -> Option<&Bytes> {
+        if let BodySource::Full(bytes) = &self.source { Some(bytes) } else { None }
+    }
+
     /// Takes a body that has arrived completely, and leaves an empty one.
     pub fn take_full(&mut self) -> Option<Bytes> {
         match &mut self.source {
@@ -249,14 +254,16 @@ impl BodySource {
         }
     }
 
-    /// Returns the next frame, and shows a copy of it to limits that settle by the body.
+    /// Returns the next frame, and shows a copy of it to limits that settle by the body. They have seen a body that arrived
+    /// completely.
     fn poll_scanned(
         &mut self,
         account: &mut Option<Box<RequestAccount>>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let is_full = matches!(self, BodySource::Full(_));
         let polled = self.poll_frame(cx);
-        if let (Poll::Ready(Some(Ok(frame))), Some(account)) = (&polled, account)
+        if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
             && let Some(data) = frame.data_ref()
         {
             account.scan_body(data);
