@@ -156,7 +156,8 @@ impl JsonScanner {
         while let Some((&byte, rest)) = bytes.split_first() {
             let mut taken = 1;
             match self.state {
-                State::Failed => return,
+                // What follows the document is not read.
+                State::Failed | State::Done => return,
                 State::Text(role) => taken = self.read_text(role, bytes, tree, readings),
                 State::Number if is_number_byte(byte) => self.number.push(byte),
                 State::Number => {
@@ -452,13 +453,13 @@ mod tests {
             "{\"a\":tru}",
             "\"\\x",
             "\"\\u00g",
-            "{} x",
             "]",
             "<html>",
         ] {
             let (scanner, _) = read(document, 1);
             assert_eq!(scanner.fault(), Some(ScanFault::Malformed), "{document}");
         }
+        assert!(read("{} x", 1).0.is_done() && read("{} x", 4).0.is_done());
         for document in ["", "{", "{\"usage\":{\"total\":7}", "[1,2", "\"abc"] {
             let (scanner, _) = read(document, 2);
             assert!(!scanner.is_done() && scanner.fault().is_none(), "{document}");

@@ -3,6 +3,7 @@
 import gzip
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 CHAT_USAGE = {"prompt_tokens": 50, "completion_tokens": 7, "total_tokens": 57}
@@ -97,6 +98,7 @@ class Handler(BaseHTTPRequestHandler):
         for piece in pieces + [b""]:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
             self.wfile.flush()
+            time.sleep(1 if "slow" in str(request) else 0)
 
 
 ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
