@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::labels::labels;
-use crate::limiting::integers::{NotInteger, ValueError, integer};
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 use crate::limiting::reserve::Reserve;
 use crate::limiting::source::{
     Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues, UnreadableBody,
@@ -49,8 +49,6 @@ pub enum Cost {
 
 /// Cost of a request that states none.
 const COST_DEFAULT: i64 = 1;
-/// Largest cost. Larger ones are clamped, which keeps every product below 2^53.
-pub const COST_MAX: i64 = 1_000_000_000;
 
 impl Key {
     /// Sources that a key may use.
@@ -263,11 +261,6 @@ impl fmt::Display for Cost {
             Cost::Reserved(_) => f.write_str("reserve"),
         }
     }
-}
-
-/// Parses a stated cost and clamps it to [`COST_MAX`]. Returns `None` if it is no integer or has a sign.
-pub fn units(digits: &[u8]) -> Option<i64> {
-    integer(digits).filter(|_| !digits.starts_with(b"-")).map(|cost| cost.min(COST_MAX))
 }
 
 #[cfg(test)]

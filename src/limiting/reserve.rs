@@ -4,8 +4,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::limiting::integers::{NotInteger, ValueError};
-use crate::limiting::key::{COST_MAX, units};
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+
 use crate::limiting::settlement::weights::{ModelWeights, Weights};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source};
 
@@ -26,7 +26,7 @@ pub struct Reserve {
 
 /// The estimate for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reservation {
+pub struct CostEstimate {
     /// Tokens of the input; `None` if the length of the body is unknown.
     pub input: Option<i64>,
     /// Tokens of the output that the request announces; `None` if it announces none.
@@ -64,7 +64,7 @@ impl Reserve {
         facts: &Facts,
         repeated: Repeated,
         not_integer: NotInteger,
-    ) -> Result<Reservation, ValueError> {
+    ) -> Result<CostEstimate, ValueError> {
         let mut announced = None;
         for source in &self.add {
             let Some(stated) = facts.text(source, repeated)? else { continue };
@@ -81,7 +81,7 @@ impl Reserve {
         let Weights { input: input_weight, output: output_weight, .. } = self.weights_for(facts);
         let costs =
             charged_input.saturating_mul(input_weight).saturating_add(charged_output.saturating_mul(output_weight));
-        Ok(Reservation {
+        Ok(CostEstimate {
             input,
             announced,
             charged_input,
@@ -107,9 +107,9 @@ impl Reserve {
 }
 
 /// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did.
-impl fmt::Display for Reservation {
+impl fmt::Display for CostEstimate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Reservation { charged_input, charged_output, input_weight, output_weight, .. } = self;
+        let CostEstimate { charged_input, charged_output, input_weight, output_weight, .. } = self;
         write!(f, "{charged_input} input x {input_weight} + {charged_output} output x {output_weight}")?;
         if self.announced.is_none() {
             f.write_str(", none announced")?;

@@ -6,7 +6,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{integer, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 use crate::limiting::store::shares::SHARE_MIN;
 
 const ALGORITHM_NAMES: [&str; SPECS.len()] = {

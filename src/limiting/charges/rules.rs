@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
-use crate::limiting::key::units;
+use crate::limiting::integers::units;
 use crate::limiting::settlement::scan::UsageScan;
 use crate::limiting::settlement::sources::UsageSources;
 use crate::limiting::settlement::weights::ModelWeights;
@@ -282,7 +282,7 @@ impl BodyUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiting::key::COST_MAX;
+    use crate::limiting::integers::COST_MAX;
 
     const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
 

@@ -13,7 +13,7 @@ use serde_json::{Map, Value};
 /// Returns the body with `include_usage`, or `None` if it stays as it is: it does not ask for a stream of chat
 /// completions, or it asks for its usage already. All other values keep their bytes.
 pub fn ask_for_usage(body: &[u8]) -> Option<Vec<u8>> {
-    let Members(mut members) = serde_json::from_slice(body).ok()?;
+    let ObjectMembers(mut members) = serde_json::from_slice(body).ok()?;
     let find = |name: &str| members.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.get());
     // The responses API always reports its usage, and refuses options that it does not know.
     let is_chat = find("messages").is_some() || find("prompt").is_some();
@@ -30,17 +30,17 @@ pub fn ask_for_usage(body: &[u8]) -> Option<Vec<u8>> {
     }
     members.retain(|(name, _)| name != OPTIONS);
     members.push((OPTIONS.to_owned(), to_raw_value(&options).ok()?));
-    serde_json::to_vec(&Members(members)).ok()
+    serde_json::to_vec(&ObjectMembers(members)).ok()
 }
 
 /// The option of a request for what its stream contains.
 const OPTIONS: &str = "stream_options";
 
 /// The members of a JSON object in their order, each value as written.
-struct Members(Vec<(String, Box<RawValue>)>);
+struct ObjectMembers(Vec<(String, Box<RawValue>)>);
 
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Members, D::Error> {
+impl<'de> Deserialize<'de> for ObjectMembers {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<ObjectMembers, D::Error> {
         reader.deserialize_map(MembersVisitor)
     }
 }
@@ -48,22 +48,22 @@ impl<'de> Deserialize<'de> for Members {
 struct MembersVisitor;
 
 impl<'de> Visitor<'de> for MembersVisitor {
-    type Value = Members;
+    type Value = ObjectMembers;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectMembers, A::Error> {
         let mut members = Vec::new();
         while let Some(member) = map.next_entry()? {
             members.push(member);
         }
-        Ok(Members(members))
+        Ok(ObjectMembers(members))
     }
 }
 
-impl Serialize for Members {
+impl Serialize for ObjectMembers {
     fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
         writer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }

@@ -5,7 +5,8 @@ use memchr::memchr2;
 
 use crate::limiting::settlement::json::JsonScanner;
 use crate::limiting::settlement::path_tree::PathTree;
-use crate::limiting::settlement::readings::{ScanFault, UsageReadings};
+use crate::limiting::settlement::readings::UsageReadings;
+use crate::telemetry::metrics::ScanFault;
 
 /// The data of the event that ends a stream of the OpenAI API.
 const DONE: &[u8] = b"[DONE]";
@@ -169,14 +170,14 @@ impl EventScanner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiting::settlement::path_tree::Step;
+    use crate::limiting::settlement::path_tree::PathStep;
     use crate::limiting::settlement::readings::{Target, UsageField};
 
     fn read(stream: &str, size: usize) -> UsageReadings {
         let mut tree = PathTree::default();
         let total = Target::Number { field: UsageField::Total, is_final: true };
-        tree.add_path([Step::Named("usage"), Step::Named("total")], total);
-        tree.add_path([Step::Named("type")], Target::EventType);
+        tree.add_path([PathStep::Named("usage"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("type")], Target::EventType);
         let (mut scanner, mut readings) = (EventScanner::default(), UsageReadings::default());
         for piece in stream.as_bytes().chunks(size) {
             scanner.push(piece, &tree, &mut readings);

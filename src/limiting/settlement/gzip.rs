@@ -2,9 +2,8 @@
 
 use std::fmt;
 
+use crate::telemetry::metrics::ScanFault;
 use flate2::{Decompress, FlushDecompress, Status};
-
-use crate::limiting::settlement::readings::ScanFault;
 
 /// Size of the output buffer.
 const PIECE: usize = 4096;
@@ -22,8 +21,8 @@ pub struct Gunzip {
     output_max: u64,
 }
 
-impl Gunzip {
-    pub fn new() -> Gunzip {
+impl Default for Gunzip {
+    fn default() -> Gunzip {
         Gunzip {
             inflate: Decompress::new_gzip(15),
             output: vec![0; PIECE].into(),
@@ -31,7 +30,9 @@ impl Gunzip {
             output_max: OUTPUT_MAX,
         }
     }
+}
 
+impl Gunzip {
     /// Reports whether the stream is complete.
     pub fn has_ended(&self) -> bool {
         self.has_ended
@@ -89,7 +90,7 @@ mod tests {
     }
 
     fn read(bytes: &[u8], size: usize) -> (Result<(), ScanFault>, usize, Vec<u8>) {
-        let (mut decoder, mut length, mut text) = (Gunzip::new(), 0, Vec::new());
+        let (mut decoder, mut length, mut text) = (Gunzip::default(), 0, Vec::new());
         for piece in bytes.chunks(size) {
             let sink = |decoded: &[u8]| {
                 length += decoded.len();
@@ -127,7 +128,7 @@ mod tests {
         let mut more = gzip(b"x");
         more.extend_from_slice(b"y");
         assert_eq!(read(&more, 1000).0, Err(ScanFault::Gzip));
-        let (mut decoder, mut length) = (Gunzip { output_max: 1 << 20, ..Gunzip::new() }, 0);
+        let (mut decoder, mut length) = (Gunzip { output_max: 1 << 20, ..Gunzip::default() }, 0);
         let outcome = decoder.push(&gzip(&vec![0; 2 << 20]), |decoded| length += decoded.len());
         assert_eq!(outcome, Err(ScanFault::TooLarge));
         assert!(length <= (1 << 20) + PIECE, "{length}");

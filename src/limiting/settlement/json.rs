@@ -4,7 +4,8 @@
 use memchr::memchr2;
 
 use crate::limiting::settlement::path_tree::{NodeId, PathTree};
-use crate::limiting::settlement::readings::{NUMBER_MAX, ScanFault, TEXT_MAX, Target, UsageReadings};
+use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
+use crate::telemetry::metrics::ScanFault;
 
 /// Deepest nesting of arrays and objects.
 const DEPTH_MAX: u8 = 128;
@@ -12,7 +13,7 @@ const DEPTH_MAX: u8 = 128;
 /// Parser of one JSON document.
 #[derive(Debug, Default)]
 pub struct JsonScanner {
-    state: State,
+    state: ScanState,
     /// One bit for each open container: 1 for an array. The innermost is the lowest.
     arrays: u128,
     depth: u8,
@@ -35,7 +36,7 @@ struct PathLevel {
 
 /// What the parser expects, or what it is inside of.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum State {
+enum ScanState {
     /// A value.
     #[default]
     Value,
@@ -137,13 +138,13 @@ impl JsonScanner {
     /// Starts with another document.
     pub fn reset(&mut self) {
         self.path.clear();
-        (self.state, self.arrays, self.depth, self.node) = (State::Value, 0, 0, None);
+        (self.state, self.arrays, self.depth, self.node) = (ScanState::Value, 0, 0, None);
         self.fault = None;
     }
 
     /// Reports whether the document is complete.
     pub fn is_done(&self) -> bool {
-        self.state == State::Done
+        self.state == ScanState::Done
     }
 
     /// Returns why the document cannot be read further.
@@ -157,39 +158,39 @@ impl JsonScanner {
             let mut taken = 1;
             match self.state {
                 // What follows the document is not read.
-                State::Failed | State::Done => return,
-                State::Text(role) => taken = self.read_text(role, bytes, tree, readings),
-                State::Number if is_number_byte(byte) => self.number.push(byte),
-                State::Number => {
+                ScanState::Failed | ScanState::Done => return,
+                ScanState::Text(role) => taken = self.read_text(role, bytes, tree, readings),
+                ScanState::Number if is_number_byte(byte) => self.number.push(byte),
+                ScanState::Number => {
                     self.end_number(tree, readings);
                     taken = 0;
                 }
-                State::Escape(role) => self.read_escape(role, byte),
-                State::Unicode(role, digits, unit) => self.read_unicode(role, digits, unit, byte),
-                State::Literal { rest: [next], is_null } if *next == byte => {
+                ScanState::Escape(role) => self.read_escape(role, byte),
+                ScanState::Unicode(role, digits, unit) => self.read_unicode(role, digits, unit, byte),
+                ScanState::Literal { rest: [next], is_null } if *next == byte => {
                     if !is_null {
                         self.report_other_type(tree, readings);
                     }
                     self.end_value();
                 }
-                State::Literal { rest: [next, rest @ ..], is_null } if *next == byte => {
-                    self.state = State::Literal { rest, is_null };
+                ScanState::Literal { rest: [next, rest @ ..], is_null } if *next == byte => {
+                    self.state = ScanState::Literal { rest, is_null };
                 }
                 _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => {
                     let spaces = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
                     taken += spaces.count();
                 }
-                State::Value => self.start_value(byte, tree, readings),
-                State::FirstItem if byte == b']' => self.close(),
-                State::FirstItem => self.start_value(byte, tree, readings),
-                State::FirstMember if byte == b'}' => self.close(),
-                State::FirstMember | State::Member if byte == b'"' => {
+                ScanState::Value => self.start_value(byte, tree, readings),
+                ScanState::FirstItem if byte == b']' => self.close(),
+                ScanState::FirstItem => self.start_value(byte, tree, readings),
+                ScanState::FirstMember if byte == b'}' => self.close(),
+                ScanState::FirstMember | ScanState::Member if byte == b'"' => {
                     let on_path = self.level().is_some();
                     self.text.start(on_path);
-                    self.state = State::Text(TextRole::Name);
+                    self.state = ScanState::Text(TextRole::Name);
                 }
-                State::Colon if byte == b':' => self.state = State::Value,
-                State::Next => self.read_separator(byte, tree),
+                ScanState::Colon if byte == b':' => self.state = ScanState::Value,
+                ScanState::Next => self.read_separator(byte, tree),
                 _ => self.fail(ScanFault::Malformed),
             }
             bytes = &bytes[taken..];
@@ -197,7 +198,7 @@ impl JsonScanner {
     }
 
     fn fail(&mut self, fault: ScanFault) {
-        self.state = State::Failed;
+        self.state = ScanState::Failed;
         self.fault = Some(fault);
     }
 
@@ -218,16 +219,16 @@ impl JsonScanner {
             b'"' => {
                 let is_target = self.node.is_some_and(|node| !tree.targets(node).is_empty());
                 self.text.start(is_target);
-                self.state = State::Text(TextRole::Value);
+                self.state = ScanState::Text(TextRole::Value);
             }
             b'-' | b'0'..=b'9' => {
                 self.number = NumberText::default();
                 self.number.push(byte);
-                self.state = State::Number;
+                self.state = ScanState::Number;
             }
-            b't' => self.state = State::Literal { rest: b"rue", is_null: false },
-            b'f' => self.state = State::Literal { rest: b"alse", is_null: false },
-            b'n' => self.state = State::Literal { rest: b"ull", is_null: true },
+            b't' => self.state = ScanState::Literal { rest: b"rue", is_null: false },
+            b'f' => self.state = ScanState::Literal { rest: b"alse", is_null: false },
+            b'n' => self.state = ScanState::Literal { rest: b"ull", is_null: true },
             _ => self.fail(ScanFault::Malformed),
         }
     }
@@ -244,9 +245,9 @@ impl JsonScanner {
         }
         if is_array {
             self.node = on_path.and_then(|node| tree.item(node, 0));
-            self.state = State::FirstItem;
+            self.state = ScanState::FirstItem;
         } else {
-            self.state = State::FirstMember;
+            self.state = ScanState::FirstMember;
         }
     }
 
@@ -261,7 +262,7 @@ impl JsonScanner {
 
     fn end_value(&mut self) {
         self.node = None;
-        self.state = if self.depth == 0 { State::Done } else { State::Next };
+        self.state = if self.depth == 0 { ScanState::Done } else { ScanState::Next };
     }
 
     /// Reads what follows a value in a container.
@@ -269,14 +270,14 @@ impl JsonScanner {
         let is_array = self.arrays & 1 == 1;
         match (byte, is_array) {
             (b']', true) | (b'}', false) => self.close(),
-            (b',', false) => self.state = State::Member,
+            (b',', false) => self.state = ScanState::Member,
             (b',', true) => {
                 let next = self.level().map(|level| {
                     level.index += 1;
                     (level.node, level.index)
                 });
                 self.node = next.and_then(|(node, index)| tree.item(node, index));
-                self.state = State::Value;
+                self.state = ScanState::Value;
             }
             _ => self.fail(ScanFault::Malformed),
         }
@@ -290,11 +291,11 @@ impl JsonScanner {
         }
         let Some(end) = end else { return bytes.len() };
         match (bytes[end], role) {
-            (b'\\', _) => self.state = State::Escape(role),
+            (b'\\', _) => self.state = ScanState::Escape(role),
             (_, TextRole::Name) => {
                 let node = self.level().map(|level| level.node);
                 self.node = node.and_then(|node| tree.member(node, &self.text.bytes));
-                self.state = State::Colon;
+                self.state = ScanState::Colon;
             }
             (_, TextRole::Value) => {
                 self.report_text(tree, readings);
@@ -313,7 +314,7 @@ impl JsonScanner {
             b'r' => b'\r',
             b't' => b'\t',
             b'u' => {
-                self.state = State::Unicode(role, 0, 0);
+                self.state = ScanState::Unicode(role, 0, 0);
                 return;
             }
             _ => return self.fail(ScanFault::Malformed),
@@ -321,20 +322,20 @@ impl JsonScanner {
         if self.text.is_collected {
             self.text.push(&[plain]);
         }
-        self.state = State::Text(role);
+        self.state = ScanState::Text(role);
     }
 
     fn read_unicode(&mut self, role: TextRole, digits: u8, unit: u32, byte: u8) {
         let Some(digit) = char::from(byte).to_digit(16) else { return self.fail(ScanFault::Malformed) };
         let unit = unit << 4 | digit;
         if digits < 3 {
-            self.state = State::Unicode(role, digits + 1, unit);
+            self.state = ScanState::Unicode(role, digits + 1, unit);
             return;
         }
         if self.text.is_collected {
             self.text.push_unit(unit);
         }
-        self.state = State::Text(role);
+        self.state = ScanState::Text(role);
     }
 
     fn end_number(&mut self, tree: &PathTree, readings: &mut UsageReadings) {
@@ -379,16 +380,16 @@ fn is_number_byte(byte: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiting::settlement::path_tree::Step;
+    use crate::limiting::settlement::path_tree::PathStep;
     use crate::limiting::settlement::readings::UsageField;
 
     fn tree() -> PathTree {
         let mut tree = PathTree::default();
         let total = Target::Number { field: UsageField::Total, is_final: true };
-        tree.add_path([Step::Named("usage"), Step::Named("total")], total);
-        tree.add_path([Step::Named("list"), Step::Named("1"), Step::Named("total")], total);
-        tree.add_path([Step::AnyItem, Step::Named("total")], total);
-        tree.add_path([Step::Named("model")], Target::Model);
+        tree.add_path([PathStep::Named("usage"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("list"), PathStep::Named("1"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::AnyItem, PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("model")], Target::Model);
         tree
     }
 

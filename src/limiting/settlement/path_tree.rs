@@ -4,7 +4,7 @@ use crate::limiting::settlement::readings::Target;
 
 /// One step of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step<'a> {
+pub enum PathStep<'a> {
     /// Name of a member, or index of an item.
     Named(&'a str),
     /// Any item of an array.
@@ -38,22 +38,22 @@ impl PathTree {
     pub const ROOT: NodeId = 0;
 
     /// Adds a path. Paths beyond 2^16 nodes are ignored; the config allows far fewer.
-    pub fn add_path<'a>(&mut self, steps: impl IntoIterator<Item = Step<'a>>, target: Target) {
+    pub fn add_path<'a>(&mut self, steps: impl IntoIterator<Item = PathStep<'a>>, target: Target) {
         let mut node = usize::from(PathTree::ROOT);
         for step in steps {
             let Ok(new) = NodeId::try_from(self.nodes.len()) else { return };
             let next = match step {
-                Step::Named(name) => {
+                PathStep::Named(name) => {
                     let found = self.nodes[node].members.iter().find(|(known, _)| **known == *name.as_bytes());
                     found.map(|(_, next)| *next)
                 }
-                Step::AnyItem => self.nodes[node].any_item,
+                PathStep::AnyItem => self.nodes[node].any_item,
             };
             let next = next.unwrap_or_else(|| {
                 self.nodes.push(PathNode::default());
                 match step {
-                    Step::Named(name) => self.nodes[node].members.push((name.as_bytes().into(), new)),
-                    Step::AnyItem => self.nodes[node].any_item = Some(new),
+                    PathStep::Named(name) => self.nodes[node].members.push((name.as_bytes().into(), new)),
+                    PathStep::AnyItem => self.nodes[node].any_item = Some(new),
                 }
                 new
             });

@@ -1,6 +1,6 @@
 //! The numbers that a scanner has read of a response.
 
-use crate::labels::labels;
+use crate::telemetry::metrics::ScanFault;
 
 /// A number of a usage report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,28 +32,6 @@ pub enum Target {
     Model,
     /// The type of an event; some types end the response.
     EventType,
-}
-
-labels! {
-    /// Why usage could not be read; the `reason` label of `usage_scan_failures_total`. A response counts each at most
-    /// once.
-    ScanFault:
-    /// The response is neither JSON nor an event stream.
-    ContentType = "content_type",
-    /// The response has another content coding than gzip.
-    Encoding = "encoding",
-    /// A partial response (206).
-    Partial = "partial",
-    /// The gzip data is damaged, or data follows it.
-    Gzip = "gzip",
-    /// The gzip data expands beyond the bounds.
-    TooLarge = "too_large",
-    /// The JSON is not valid, or it is cut short.
-    Malformed = "malformed",
-    /// The JSON is nested more deeply than 128 levels.
-    TooDeep = "too_deep",
-    /// A usage value is no integer from 0 to 2^53.
-    NotInteger = "not_integer",
 }
 
 /// Largest number of a report. JSON parsers with doubles read larger ones differently.

@@ -9,8 +9,9 @@ use crate::limiting::integers::integer;
 use crate::limiting::settlement::events::EventScanner;
 use crate::limiting::settlement::gzip::Gunzip;
 use crate::limiting::settlement::json::JsonScanner;
-use crate::limiting::settlement::readings::{NUMBER_MAX, ScanFault, UsageReadings};
+use crate::limiting::settlement::readings::{NUMBER_MAX, UsageReadings};
 use crate::limiting::settlement::sources::UsageSources;
+use crate::telemetry::metrics::ScanFault;
 
 /// Scanner of one response, for all limits that settle by it. Limits with equal sources share a parser. The state is
 /// at most 64 KiB: about 50 KiB to decode gzip, and below 1 KiB for each of the at most 16 parsers.
@@ -70,7 +71,7 @@ impl UsageScan {
             }
         }
         let is_stopped = format.is_none() || groups.iter().all(|group| matches!(group.parser, Parser::None));
-        let decoder = (!is_stopped && encoding == Some(Coding::Gzip)).then(Gunzip::new);
+        let decoder = (!is_stopped && encoding == Some(Coding::Gzip)).then(Gunzip::default);
         UsageScan { groups, decoder, is_stopped }
     }
 

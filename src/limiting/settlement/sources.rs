@@ -5,7 +5,7 @@ use std::fmt;
 use http::HeaderName;
 
 use crate::labels::labels;
-use crate::limiting::settlement::path_tree::{PathTree, Step};
+use crate::limiting::settlement::path_tree::{PathStep, PathTree};
 use crate::limiting::settlement::readings::{Target, UsageField};
 use crate::limiting::source::JsonPointer;
 
@@ -150,7 +150,7 @@ impl UsageSources {
 
 fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
     tree.add_path(
-        pointer.tokens().iter().map(|token| Step::Named(token)),
+        pointer.tokens().iter().map(|token| PathStep::Named(token)),
         Target::Number { field: TOTAL, is_final: true },
     );
 }
@@ -163,8 +163,8 @@ fn add_fields(tree: &mut PathTree, parent: &str, fields: &[FieldPath], is_final:
     }
 }
 
-fn steps(path: &str) -> impl Iterator<Item = Step<'_>> {
-    path.split('/').map(|name| if name == "*" { Step::AnyItem } else { Step::Named(name) })
+fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
+    path.split('/').map(|name| if name == "*" { PathStep::AnyItem } else { PathStep::Named(name) })
 }
 
 /// Formats the source as in the config.

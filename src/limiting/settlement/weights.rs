@@ -1,6 +1,6 @@
 //! What the usage of a response costs: integer weights by model and kind of tokens.
 
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 use crate::limiting::settlement::readings::{TEXT_MAX, UsageField, UsageReadings};
 
 /// Units of one token, by its kind.

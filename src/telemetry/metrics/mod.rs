@@ -58,7 +58,7 @@ pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
-pub use crate::telemetry::metrics::settlements::{SettlementMetrics, SettlementResult};
+pub use crate::telemetry::metrics::settlements::{ScanFault, SettlementMetrics, SettlementResult};
 pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::taps::TapMetrics;

@@ -2,7 +2,7 @@
 
 use prometheus::{IntCounter, IntCounterVec};
 
-use crate::labels::{Label, labels};
+use crate::labels::labels;
 use crate::telemetry::metrics::families::Families;
 
 labels! {
@@ -16,6 +16,28 @@ labels! {
     Refunded = "refunded",
 }
 
+labels! {
+    /// Why usage could not be read; the `reason` label of `usage_scan_failures_total`. A response counts each at most
+    /// once.
+    ScanFault:
+    /// The response is neither JSON nor an event stream.
+    ContentType = "content_type",
+    /// The response has another content coding than gzip.
+    Encoding = "encoding",
+    /// A partial response (206).
+    Partial = "partial",
+    /// The gzip data is damaged, or data follows it.
+    Gzip = "gzip",
+    /// The gzip data expands beyond the bounds.
+    TooLarge = "too_large",
+    /// The JSON is not valid, or it is cut short.
+    Malformed = "malformed",
+    /// The JSON is nested more deeply than 128 levels.
+    TooDeep = "too_deep",
+    /// A usage value is no integer from 0 to 2^53.
+    NotInteger = "not_integer",
+}
+
 /// Families of settled charges.
 #[derive(Clone)]
 pub struct SettlementMetrics {
@@ -27,17 +49,22 @@ pub struct SettlementMetrics {
 
 impl SettlementMetrics {
     pub(super) fn new(families: &Families) -> prometheus::Result<SettlementMetrics> {
+        let results = families.counters(
+            "usage_settlements_total",
+            "Charges that settle by the usage in a response, by result.",
+            &["result"],
+        )?;
+        let faults = families.counters(
+            "usage_scan_failures_total",
+            "Responses whose usage could not be read, or not completely.",
+            &["reason"],
+        )?;
+        // All series exist from the start.
+        SettlementResult::ALL.iter().for_each(|result| drop(results.with_label_values(&[result.label()])));
+        ScanFault::ALL.iter().for_each(|fault| drop(faults.with_label_values(&[fault.label()])));
         Ok(SettlementMetrics {
-            results: families.counters(
-                "usage_settlements_total",
-                "Charges that settle by the usage in a response, by result.",
-                &["result"],
-            )?,
-            faults: families.counters(
-                "usage_scan_failures_total",
-                "Responses whose usage could not be read, or not completely.",
-                &["reason"],
-            )?,
+            results,
+            faults,
             unknown_models: families.counter(
                 "usage_unknown_models_total",
                 "Charges settled by the default weights, because the model has none of its own.",
@@ -50,7 +77,7 @@ impl SettlementMetrics {
     }
 
     /// Counts why usage could not be read.
-    pub fn count_fault(&self, fault: impl Label) {
+    pub fn count_fault(&self, fault: ScanFault) {
         self.faults.with_label_values(&[fault.label()]).inc();
     }
 }
