@@ -120,6 +120,9 @@ impl<'a> ExplainWalk<'a> {
             let note = format!("the route refuses requests while {max} are in progress (max_in_flight); not checked");
             found.explanation.notes.push(note);
         }
+        if let Some(note) = action::describe_overload(self, route) {
+            found.explanation.notes.push(note);
+        }
         check_denied(route, *identity)?;
         let routed = RoutedRequest { route, head, identity };
         identity::authenticate(self, found, routed, headers).await?;

@@ -11,6 +11,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 
 use crate::config::Config;
+use crate::limiting::over::Over;
 use crate::proxy::auth::{authenticate, remove_identity_headers};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -93,6 +94,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
         return Ok(response);
     }
     let offer = reserve_tunnel(request, route)?;
+    check_overload(request, route)?;
     apply_limits(request, routed).await?;
     dispatch(request, routed, offer).await
 }
@@ -244,6 +246,16 @@ fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
 /// Refuses a client on the route's `deny` list.
 pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
     if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
+}
+
+/// Refuses a request whose upstream is overloaded so that it would certainly refuse it, before any limit is charged.
+fn check_overload(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
+    let Action::Upstream(index) = route.action else { return Ok(()) };
+    // A limit may send the request to another upstream.
+    if route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_))) {
+        return Ok(());
+    }
+    request.view.upstreams[index].check_overload(route.priority).map_err(Refusal::Upstream)
 }
 
 /// Reads which protocols the client offers to switch to (`Upgrade`), and reserves a tunnel slot if it offers any.

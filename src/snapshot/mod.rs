@@ -6,6 +6,7 @@
 //! - `book`: metrics and server state that survive reloads
 //! - `fleet`: state of all upstream servers, and its metrics
 //! - `handles`: metrics of routes and limits, per worker
+//! - `overload_metrics`: metrics of adaptive limits and queues
 //!
 //! To add a metric of a route or limit: add it to the records in `telemetry::metrics`, create its series in `handles`,
 //! and count it there through a method of the handles.
@@ -13,6 +14,7 @@
 mod book;
 mod fleet;
 mod handles;
+mod overload_metrics;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -23,6 +25,7 @@ use crate::config::Config;
 pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
 pub use crate::snapshot::fleet::Fleet;
 pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label};
+pub use crate::snapshot::overload_metrics::OverloadMetrics;
 pub use crate::telemetry::metrics::Reason;
 use crate::upstream::roster::UpstreamState;
 

@@ -75,8 +75,8 @@ impl UpstreamState {
         members.rebuild(&settings, &names, before.is_some().then_some(now_ms));
         let load = match before {
             Some(before) if before.settings == settings => before.load.clone(),
-            Some(before) => Arc::new(before.load.with_new_queue()),
-            None => Arc::default(),
+            Some(before) => Arc::new(before.load.with_new_queue(settings.adaptive)),
+            None => Arc::new(UpstreamLoad::new(settings.adaptive)),
         };
         UpstreamState { settings, names, members: Mutex::new(members), load, version: AtomicU64::new(1) }
     }
@@ -110,6 +110,14 @@ impl UpstreamState {
     /// Returns the load over all workers, for upstreams with limits.
     pub fn load(&self) -> &Arc<UpstreamLoad> {
         &self.load
+    }
+
+    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with the
+    /// config before.
+    pub fn apply_adaptive_rule(&self) {
+        if let (Some(adaptive), Some(rule)) = (&self.load.adaptive, self.settings.adaptive) {
+            adaptive.apply_rule(rule);
+        }
     }
 
     /// Records that a server accepted no connection. If no address of its hostname is usable, requests a DNS lookup.
@@ -233,6 +241,7 @@ mod tests {
         total_connections: u32::MAX,
         waiting: 1,
         waiting_ms: 1,
+        newest_first: None,
     };
     const OWN: ServerCaps = ServerCaps { in_flight: None, connections: Some(3) };
 

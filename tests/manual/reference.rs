@@ -37,6 +37,7 @@ auth = { forward = "app" }
 servers = ["http://localhost:9"]
 max_in_flight = 10
 max_connections = 10
+adaptive = { min = 3 }
 
 [limit.per-ip]
 rate = "10/s"

@@ -19,7 +19,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
-    ("route", &["labels", "template", "net", "limiting", "auth"]),
+    ("route", &["labels", "template", "net", "upstream", "limiting", "auth"]),
     (
         "config",
         &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"],

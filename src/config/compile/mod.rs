@@ -62,11 +62,12 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
-    let has_jwt = !jwt.table.entries.is_empty();
-    let jwt = compile_jwt(sources, jwt);
+    let (has_jwt, jwt) = (!jwt.table.entries.is_empty(), compile_jwt(sources, jwt));
     // If `[admin]` has a mistake, overrides with hashes get no second one.
     let hasher = admin.as_ref().map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone());
+    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let context = LimitContext {
+        refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams),
         on_error: store.on_error,
         sets: &sets,
         has_jwt,
@@ -75,7 +76,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         hasher: &hasher,
     };
     let roots = SystemRoots::default();
-    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
     let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);

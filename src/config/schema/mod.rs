@@ -26,7 +26,7 @@ pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REW
 pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
-    EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
+    ADAPTIVE, EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
 };
 use crate::config::schema::value_type::ValueType;
 
@@ -108,6 +108,7 @@ pub const ALL: &[&Schema] = &[
     &UPSTREAM,
     &UPSTREAM_SERVER,
     &UPSTREAM_TOTAL,
+    &ADAPTIVE,
     &EJECT,
     &HEALTH,
     &RETRY,

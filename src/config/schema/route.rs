@@ -72,6 +72,14 @@ pub const ROUTE: Schema = Schema {
             .metric("sluicegate_rejections_total")
             .reason("max_in_flight"),
         option(
+            "priority",
+            integer(0, 4),
+            Value("2"),
+            "which requests an overloaded upstream refuses first: those with 0. 4 is refused last",
+        )
+        .guide("adaptive-concurrency.md#priorities")
+        .metric("sluicegate_upstream_refused_total"),
+        option(
             "refuse",
             Table(&REFUSE),
             Described("a problem document"),

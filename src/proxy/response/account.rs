@@ -224,6 +224,9 @@ impl RequestAccount {
         let none = HeaderMap::new();
         held.settle_outcome(match refusal {
             Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
+            Refusal::Upstream(UpstreamError::Overloaded(_)) if !self.reached_server => {
+                RequestEnd::Overloaded { status, head }
+            }
             Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
                 if !self.reached_server =>
             {

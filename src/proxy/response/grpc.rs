@@ -54,6 +54,9 @@ pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<
             violated.join(", ")
         );
     }
+    if let Refusal::Upstream(UpstreamError::Overloaded(wait)) = refusal {
+        pushback_ms = i64::try_from(wait.as_millis()).ok();
+    }
     let mut response = Response::new(ResponseBody::full(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
@@ -96,6 +99,7 @@ fn upstream_code(error: UpstreamError) -> GrpcCode {
         UpstreamError::Connect(_)
         | UpstreamError::QueueFull
         | UpstreamError::QueueTimeout
+        | UpstreamError::Overloaded(_)
         | UpstreamError::Closed
         | UpstreamError::NotProcessed
         | UpstreamError::Protocol(_) => GrpcCode::Unavailable,

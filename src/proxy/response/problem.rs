@@ -38,6 +38,21 @@ pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>)
     problem.to_string()
 }
 
+/// Returns the problem document of an overloaded upstream. The client may retry after `retry_ms`.
+pub fn overload_problem(status: StatusCode, detail: &str, hint: Option<Setting>, retry_ms: i64) -> String {
+    let mut problem = json!({
+        "type": REDUCED_CAPACITY,
+        "title": status.canonical_reason(),
+        "status": status.as_u16(),
+        "detail": detail,
+        "retry-after-ms": retry_ms,
+    });
+    if let Some(setting) = hint {
+        problem["setting"] = setting.label().into();
+    }
+    problem.to_string()
+}
+
 pub const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 
 /// Returns the value of `Retry-After` in seconds, rounded up and at least 1. Returns `None` if waiting cannot help.

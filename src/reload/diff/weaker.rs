@@ -41,6 +41,8 @@ const RULES: &[(&str, &str, WeakerIf)] = &[
     ("limit", "not_integer", WeakerIf::Later(&["\"refuse\"", "\"ignore\""])),
     ("route", "auth.on_error", WeakerIf::Later(&["\"closed\"", "\"open\""])),
     ("route", "encoded_slashes", WeakerIf::Later(&["\"refuse\"", "\"keep\""])),
+    ("upstream", "adaptive", WeakerIf::Removed),
+    ("upstream", "adaptive.max", WeakerIf::More("1000")),
     ("upstream", "tls.verify", WeakerIf::Later(&["true", "false"])),
     ("upstream", "tls.ca", WeakerIf::Removed),
     ("admin", "token", WeakerIf::Removed),

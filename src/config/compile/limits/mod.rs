@@ -12,6 +12,7 @@ pub(crate) mod charges;
 pub(crate) mod dates;
 pub(crate) mod jwt;
 pub(crate) mod over;
+pub(crate) mod overload;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
@@ -36,6 +37,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::TextFault;
 use crate::config::{schema, values};
 use crate::limiting::algorithm::{SPECS, Spec};
+use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
@@ -183,6 +185,11 @@ fn compile_limit(
     }
     check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
+    let is_refunded = context.refunded.contains(name);
+    let afterwards = match afterwards {
+        None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
+        rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
+    };
     let afterwards = afterwards.map(Arc::new);
     Some(Limit {
         name: name.to_owned(),
