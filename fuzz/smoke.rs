@@ -31,6 +31,8 @@ mod path;
 mod proxy;
 #[path = "targets/request.rs"]
 mod request;
+#[path = "targets/rpc.rs"]
+mod rpc;
 
 /// Longest input, as in `fuzz/run.sh`.
 const LONGEST: usize = 4096;
@@ -125,4 +127,4 @@ macro_rules! targets {
     )*};
 }
 
-targets!(answer client config path proxy request);
+targets!(answer client config path proxy request rpc);

@@ -4,7 +4,8 @@
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
 //! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports spans.
-//! `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a request, and `import` translates configs of nginx. ARCHITECTURE.md has the map and the invariants.
+//! `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a request, and `import` translates configs of nginx.
+//! `envoy` has the messages and rules of rate limit requests over gRPC. ARCHITECTURE.md has the map and the invariants.
 
 mod acme;
 mod admin;
@@ -14,6 +15,7 @@ pub mod config;
 pub mod contract;
 mod control;
 mod descriptors;
+mod envoy;
 mod explain;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;

@@ -17,6 +17,7 @@ mod acme;
 mod auth;
 mod client_address;
 mod compression;
+mod envoy;
 mod forward_auth;
 mod http1;
 mod http2;

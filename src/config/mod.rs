@@ -57,6 +57,7 @@ pub use crate::config::unreadable::{FILE_SIZE_MAX, open_file};
 pub(crate) use crate::config::values::{parse_rate, percent_decode};
 use http::HeaderValue;
 
+use crate::envoy::rules::RateLimitDomains;
 use crate::labels::labels;
 use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::limit::LimitTable;
@@ -151,6 +152,8 @@ pub struct Config {
     pub routes: Vec<Route>,
     /// What other proxies may ask about.
     pub decide: DecideTable,
+    /// Which limits apply to the rate limit requests of Envoy.
+    pub rls: RateLimitDomains,
     /// Where each route is written, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
@@ -178,6 +181,8 @@ labels! {
     Http = "http",
     /// Questions of other proxies about their requests, by limits.
     Decide = "decide",
+    /// Calls of Envoy over gRPC, by limits.
+    Grpc = "grpc",
 }
 
 /// Settings of one listener.
@@ -197,14 +202,17 @@ pub struct ListenerSettings {
 }
 
 impl Config {
-    /// Returns the route at an index: of `[[route]]`, or after them of `[decide.NAME]`.
+    /// Returns the route at an index: of `[[route]]`, after them of `[decide.NAME]`, then of the domains of `[[rls]]`.
     pub fn route_at(&self, index: usize) -> &Route {
-        self.routes.get(index).unwrap_or_else(|| &self.decide.routes[index - self.routes.len()])
+        let place = |first: usize| index.saturating_sub(first);
+        let (first_decide, first_rls) = (self.routes.len(), self.routes.len() + self.decide.routes.len());
+        let found = self.routes.get(index).or_else(|| self.decide.routes.get(place(first_decide)));
+        found.unwrap_or_else(|| &self.rls.routes[place(first_rls)])
     }
 
     /// Returns all routes in the order of their indexes; see [`route_at`](Self::route_at).
     pub fn all_routes(&self) -> impl Iterator<Item = &Route> {
-        self.routes.iter().chain(&self.decide.routes)
+        self.routes.iter().chain(&self.decide.routes).chain(&self.rls.routes)
     }
 
     /// Returns the listener at `address`, compared as written.

@@ -10,7 +10,7 @@ const SECRET_PARTS: [&str; 9] =
     ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
 
 /// Tables with names that the operator chose and values that may be secrets.
-const HEADER_TABLES: [&[&str]; 7] = [
+const HEADER_TABLES: [&[&str]; 8] = [
     &["spans", "headers"],
     &["request_headers", "set"],
     &["response_headers", "set"],
@@ -18,6 +18,7 @@ const HEADER_TABLES: [&[&str]; 7] = [
     &["when", "header"],
     &["when", "query"],
     &["when", "jwt"],
+    &["when", "descriptor"],
 ];
 
 /// Parameters of URLs that are secrets.

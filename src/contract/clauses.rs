@@ -405,7 +405,8 @@ fn can_be_absent(part: &KeyPart) -> bool {
         | SourceOrigin::Token
         | SourceOrigin::Body
         | SourceOrigin::Certificate
-        | SourceOrigin::Identity => true,
+        | SourceOrigin::Identity
+        | SourceOrigin::Descriptor => true,
     };
     !sources.is_empty() && sources.iter().all(|source| is_optional(source.kind().origin()))
 }

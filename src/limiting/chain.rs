@@ -48,7 +48,8 @@ pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
     let mut base_of: Vec<Option<usize>> = vec![None; limits.len()];
     for index in 0..limits.len() {
         let Some(name) = &limits[index].after else { continue };
-        let base = limits[..index].iter().position(|limit| limit.name == *name);
+        // The last one: a rate limit request may have several descriptors with the same limits.
+        let base = limits[..index].iter().rposition(|limit| limit.name == *name);
         let (before, from) = asks.split_at_mut(index);
         let ask = &mut from[0];
         let next = match (base.map(|base| &mut before[base]), &*ask) {

@@ -123,6 +123,8 @@ labels! {
     Timeout = "timeout",
     /// The decision waited in the queue until the deadline; nothing was charged.
     QueueTimeout = "queue_timeout",
+    /// No reply before the client of a rate limit request gives up; the charge may have happened.
+    ClientDeadline = "client_deadline",
     /// There is no connection, and requests do not wait for one; nothing was charged.
     Disconnected = "disconnected",
     /// The connection broke during the call; the charge may have happened.
@@ -150,6 +152,9 @@ labels! {
 impl ErrorKind {
     /// Reports whether the operation may have happened despite the error.
     pub fn is_unsure(self) -> bool {
-        matches!(self, ErrorKind::Timeout | ErrorKind::Lost | ErrorKind::Reply | ErrorKind::Internal)
+        matches!(
+            self,
+            ErrorKind::Timeout | ErrorKind::ClientDeadline | ErrorKind::Lost | ErrorKind::Reply | ErrorKind::Internal
+        )
     }
 }

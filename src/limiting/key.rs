@@ -205,7 +205,7 @@ impl fmt::Display for KeyPart {
 
 impl Cost {
     /// Sources that a cost may be read from.
-    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query];
+    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query, SourceKind::Descriptor];
 
     pub fn source(&self) -> Option<&Source> {
         match self {
@@ -283,6 +283,7 @@ mod tests {
                 certificate: None,
                 user: None,
                 body: BodyFacts::None,
+                descriptor: &[],
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::limiting::key::{Cost, Key, Missing};
 use crate::limiting::over::Over;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::refuse::Refuse;
-use crate::limiting::source::{Facts, Repeated, Source, SourceOrigin, SourceValues};
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValues};
 use crate::limiting::state_key::{BudgetNames, KeyError, StateKeyFrame};
 use crate::limiting::when::When;
 
@@ -144,7 +144,11 @@ impl Limit {
     /// Reports whether a request may repeat something that the limit reads.
     pub fn reads_repeatable(&self) -> bool {
         self.sources().any(|source| match source.kind().origin() {
-            SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token | SourceOrigin::Body => true,
+            SourceOrigin::Target
+            | SourceOrigin::Fields
+            | SourceOrigin::Token
+            | SourceOrigin::Body
+            | SourceOrigin::Descriptor => true,
             SourceOrigin::Request | SourceOrigin::Certificate | SourceOrigin::Identity => false,
         })
     }
@@ -157,6 +161,14 @@ impl Limit {
     /// Reports whether a part of the key is absent in requests without a verified identity.
     pub fn is_keyed_by_user(&self) -> bool {
         self.key.0.iter().any(|part| !part.sources().is_empty() && part.sources().iter().all(Source::is_user))
+    }
+
+    /// Returns a descriptor entry without which the limit does not work as configured.
+    pub fn required_descriptor(&self) -> Option<&Source> {
+        let is_entry = |source: &&Source| source.kind() == SourceKind::Descriptor;
+        let parts = self.key.0.iter().filter(|part| part.sources().iter().all(|source| is_entry(&source)));
+        let of_key = parts.filter_map(|part| part.sources().first()).next();
+        of_key.or_else(|| self.cost.source().filter(is_entry)).or_else(|| self.when.sources().find(is_entry))
     }
 
     /// Reports whether the limit reads claims of a JWT.

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 use tokio::task::spawn_local;
+use tokio::time::{Instant, timeout_at};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER};
-use crate::limiting::chain;
-use crate::limiting::chain::{Evaluation, Standing};
+use crate::limiting::chain::{self, Evaluation, Standing};
 use crate::limiting::charges::ChargedAt;
-use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
 use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
@@ -127,7 +127,20 @@ impl Limiter {
 
     /// Decides a request by `limits`, with one element of `asks` for each. With [`Op::Peek`], nothing is charged. With
     /// `hold`, the verdict contains a guard of the charges that the end of the request may change.
-    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], mut asks: Vec<Evaluation>, hold: bool) -> Verdict {
+    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], asks: Vec<Evaluation>, hold: bool) -> Verdict {
+        self.decide_until(op, limits, asks, hold, None).await
+    }
+
+    /// Does the same, but waits for the store until `end` at most, and then decides without it. If the store had the
+    /// decision already, it may charge it.
+    pub async fn decide_until(
+        &self,
+        op: Op,
+        limits: &[Arc<Limit>],
+        mut asks: Vec<Evaluation>,
+        hold: bool,
+        end: Option<Instant>,
+    ) -> Verdict {
         let chained = limits.iter().any(|limit| limit.after.is_some());
         if chained {
             chain::link_chains(limits, &mut asks);
@@ -171,7 +184,7 @@ impl Limiter {
             return verdict;
         }
         if op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks) {
-            self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold).await;
+            self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
         for (index, rule) in own {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
@@ -211,10 +224,15 @@ impl Limiter {
         limits: &CheckedLimits<'_>,
         checks: Vec<Check>,
         hold: bool,
+        end: Option<Instant>,
     ) {
         let chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        match self.run_checks(op, limits, checks, hold).await {
+        let decided = match end.filter(|_| !self.charges.store.is_in_process()) {
+            Some(end) => self.run_checks_until(op, checks, end).await,
+            None => self.run_checks(op, limits, checks, hold).await,
+        };
+        match decided {
             Ok(CheckedDecision { decision, guard, refused_keys }) => {
                 verdict.guard = guard;
                 verdict.keep_refused(&limits.indexes, refused_keys);
@@ -332,6 +350,18 @@ impl Limiter {
             }
             None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
             None => call_store(&self.charges, op, Rc::new(checks), None).await,
+        }
+    }
+
+    /// Runs checks that the end of the request does not change, and gives up at `end`.
+    async fn run_checks_until(&self, op: Op, checks: Vec<Check>, end: Instant) -> Result<CheckedDecision, StoreError> {
+        let checks = Rc::new(checks);
+        match timeout_at(end, call_store(&self.charges, op, checks.clone(), None)).await {
+            Ok(decided) => decided,
+            Err(_) => {
+                self.charges.store.count_error(ErrorKind::ClientDeadline);
+                Err(StoreError { kind: ErrorKind::ClientDeadline, checks: Rc::unwrap_or_clone(checks) })
+            }
         }
     }
 
@@ -466,22 +496,4 @@ fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKe
     refused
         .map(|(limit, (check, _))| RefusedKey { limit, key: std::mem::take(&mut check.key), cost: Some(check.cost) })
         .collect()
-}
-
-/// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
-/// guards all of its charges, because the client may leave meanwhile.
-fn guard_charges(
-    desk: &Rc<ChargeManager>,
-    checks: Vec<Check>,
-    rules: OutcomeRules,
-    decision: &Decision,
-    place: ChargedAt,
-) -> Option<Box<ChargeGuard>> {
-    let answers = &decision.answers;
-    let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
-    let charged = checks.into_iter().zip(rules).zip(answers).filter(|((check, rules), answer)| {
-        let watched = waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge());
-        watched && decision.has_charged(check.role, **answer)
-    });
-    ChargeGuard::new(desk, charged.map(|((check, rules), answer)| (check, rules, *answer)), place, waits)
 }

@@ -36,6 +36,7 @@ pub mod over;
 pub mod override_table;
 pub(crate) mod overrides;
 pub(crate) mod receipts;
+mod refund;
 pub mod refuse;
 pub mod shown_key;
 pub mod source;

@@ -13,6 +13,17 @@ pub struct Refuse {
     pub content_type: HeaderValue,
 }
 
+/// 429 with a problem document.
+impl Default for Refuse {
+    fn default() -> Refuse {
+        Refuse {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            body: None,
+            content_type: HeaderValue::from_static("application/problem+json"),
+        }
+    }
+}
+
 /// A placeholder in the body of `refuse`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusePlaceholder {

@@ -236,7 +236,8 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         | SourceKind::Query
         | SourceKind::Claim
         | SourceKind::Form
-        | SourceKind::Json => KeyVisibility::Hashed,
+        | SourceKind::Json
+        | SourceKind::Descriptor => KeyVisibility::Hashed,
     }
 }
 

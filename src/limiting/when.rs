@@ -66,7 +66,7 @@ impl PartialEq for Expression {
 
 impl When {
     /// Sources whose values are compared as text. The client address is compared with networks instead.
-    pub const SOURCES: [SourceKind; 11] = [
+    pub const SOURCES: [SourceKind; 12] = [
         SourceKind::Method,
         SourceKind::Path,
         SourceKind::Host,
@@ -78,6 +78,7 @@ impl When {
         SourceKind::Param,
         SourceKind::Claim,
         SourceKind::Tls,
+        SourceKind::Descriptor,
     ];
 
     /// Reports whether a condition can only be true if a source has a value for which `is_meant` is true.
@@ -133,6 +134,11 @@ impl When {
             Condition::Text { source, test } if test.has_integers() => Some(source),
             Condition::Text { .. } | Condition::Client { .. } => None,
         })
+    }
+
+    /// Reports whether a condition reads the address of the client.
+    pub fn reads_client(&self) -> bool {
+        self.0.iter().any(|condition| matches!(condition, Condition::Client { .. }))
     }
 
     /// Sources that are compared as text. The client address, which every request has, is not among them.
@@ -195,7 +201,7 @@ impl Pattern {
             Pattern::NotEmpty => !value.is_empty(),
             Pattern::Text(text) => value == text.as_bytes(),
             Pattern::Integer(from, to) => integer(value).is_some_and(|int| (*from..=*to).contains(&int)),
-            Pattern::Wildcard(pieces) => wildcard(pieces, value),
+            Pattern::Wildcard(pieces) => matches_wildcard(pieces, value),
             Pattern::Set(set) => str::from_utf8(value).is_ok_and(|text| set.strings.contains(text)),
             // Bytes that are not UTF-8 become replacement characters, so they hide no match beside them.
             Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
@@ -204,7 +210,7 @@ impl Pattern {
 }
 
 /// Matches the pieces of a wildcard. Each middle piece takes its leftmost match, which leaves the most for the rest.
-fn wildcard(pieces: &[String], value: &[u8]) -> bool {
+pub fn matches_wildcard(pieces: &[String], value: &[u8]) -> bool {
     let [first, middle @ .., last] = pieces else { return false };
     let Some(mut rest) = value.strip_prefix(first.as_bytes()).and_then(|rest| rest.strip_suffix(last.as_bytes()))
     else {
@@ -245,7 +251,7 @@ mod tests {
         #[test]
         fn stars_stand_for_any_run(pattern in "[ab*]{0,4}\\*[ab*]{0,4}", value in "[ab]{0,10}") {
             let pieces = pattern.split('*').map(str::to_owned).collect::<Vec<_>>();
-            prop_assert_eq!(wildcard(&pieces, value.as_bytes()), naive(pattern.as_bytes(), value.as_bytes()));
+            prop_assert_eq!(matches_wildcard(&pieces, value.as_bytes()), naive(pattern.as_bytes(), value.as_bytes()));
         }
     }
 }

@@ -200,6 +200,7 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
         certificate: None,
         user: None,
         body: BodyFacts::None,
+        descriptor: &[],
     }
 }
 

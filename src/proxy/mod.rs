@@ -6,6 +6,7 @@
 //! - `request`: the request page, one line per step; `arrival`: the first steps of every page; `request_context`: what
 //!   the steps share
 //! - `decide`: the request page of listeners with `serve = "decide"`, which answers other proxies
+//! - `grpc`: the request page of listeners with `serve = "grpc"`, which answers Envoy
 //! - `inbound`: reads a request strictly
 //! - `auth`: authenticates the client
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
@@ -30,6 +31,7 @@ pub(crate) mod delay;
 pub(crate) mod dispatch;
 pub(crate) mod failure_log;
 pub(crate) mod finish_response;
+pub(crate) mod grpc;
 pub(crate) mod headers;
 pub mod inbound;
 pub(crate) mod known_headers;

@@ -23,6 +23,7 @@ use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::decide::handle_question;
 use crate::proxy::dispatch::dispatch;
 use crate::proxy::finish_response::finish_response;
+use crate::proxy::grpc::handle_call;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate;
@@ -70,6 +71,7 @@ async fn respond(
     let result = match request.client.service {
         Service::Http => handle_request(&mut request).await,
         // Boxed, so that the future of a proxied request is not larger for it.
+        Service::Grpc => Box::pin(handle_call(&mut request)).await,
         Service::Decide => Box::pin(handle_question(&mut request)).await,
     };
     Ok(finish_response(request, result))

@@ -19,7 +19,6 @@ use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::error_page::accept;
-use crate::proxy::response::grpc::parse_timeout as grpc_timeout;
 use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
 use crate::route::decide::DecidePoint;
@@ -147,7 +146,7 @@ impl Received {
     /// Returns how long a gRPC client waits for its response (`grpc-timeout`), if that is less than the route's
     /// `response_timeout`.
     pub fn client_timeout(&self, route: &Route) -> Option<Duration> {
-        let limit = if self.is_grpc() { grpc_timeout(&self.parts.headers) } else { None };
+        let limit = if self.is_grpc() { grpc::parse_timeout(&self.parts.headers) } else { None };
         limit.filter(|limit| *limit < route.timeouts.response)
     }
 }

@@ -143,6 +143,7 @@ impl<'a> Replay<'a> {
             user: entry.user.as_deref(),
             // Logs contain no bodies.
             body: BodyFacts::None,
+            descriptor: &[],
         };
         let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
         let mut unknown = find_unknown_sources(&route.limits, &logged);

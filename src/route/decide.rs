@@ -79,6 +79,7 @@ pub fn why_undecidable(limit: &Limit) -> Option<&'static str> {
             Some("it reads the certificate of the client, but the connection is that of the asking proxy")
         }
         SourceOrigin::Identity => Some("it reads `user`, which only `auth` of a route verifies"),
+        SourceOrigin::Descriptor => Some("it reads a descriptor, which only rate limit requests of Envoy have"),
         SourceOrigin::Request | SourceOrigin::Target | SourceOrigin::Fields | SourceOrigin::Token => None,
     })
 }

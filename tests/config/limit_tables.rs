@@ -35,6 +35,7 @@ fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
         certificate: None,
         user: None,
         body: BodyFacts::None,
+        descriptor: &[],
     }
 }
 

@@ -86,6 +86,11 @@ pub fn frame_of(entry: &OptionEntry) -> Frame {
             if key == "limits" { "" } else { "limits = [\"l\"]\n" },
             format!("{PLAIN}[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"decide\"\n{LIMIT}{ROUTE}"),
         ),
+        "rls" => {
+            let listener = "[server]\ntrusted_proxies = [\"10.0.0.0/8\"]\n[[listener]]\naddress = \"127.0.0.1:8443\"\nserve = \"grpc\"\n";
+            let beside = "domain = \"d\"\ndescriptor = { a = \"*\" }\nlimits = []\n";
+            frame("[[rls]]\n", beside, format!("{listener}{ROUTE}"))
+        }
         "set" => frame("[set.s]\n", if key == "file" { "" } else { "values = [\"a\"]\n" }, ROUTE),
         "limit" => frame_of_limit(table, key),
         "route" => frame_of_route(entry),

@@ -224,7 +224,8 @@ fn item_of(path: &str, number: usize) -> Option<String> {
         "admin.tokens" => format!("{{ name = \"t{number}\", token = \"0123456789abcdef{number}\", role = \"read\" }}"),
         "server.resolver" => format!("\"{address}\""),
         "acme.contact" => format!("\"mailto:a{number}@example.com\""),
-        "route.limits" | "route.auth.limits" | "decide.limits" => format!("\"l{number}\""),
+        "rls.descriptor" => format!("{{ e{number} = \"*\" }}"),
+        "route.limits" | "route.auth.limits" | "decide.limits" | "rls.limits" => format!("\"l{number}\""),
         _ => return None,
     })
 }

@@ -65,6 +65,21 @@ impl App {
         app
     }
 
+    /// Starts Envoy with a config for its address.
+    pub fn envoy(config: impl Fn(SocketAddr) -> String) -> App {
+        let find = "import os, envoy; print(os.path.join(os.path.dirname(envoy.__file__), '_bin', 'envoy'))";
+        let program = run(venv().join("bin/python"), "python3", &["-c", find]);
+        let files = tempfile::tempdir().unwrap();
+        let path = files.path().join("envoy.yaml");
+        let mut app = App::start(Path::new(program.trim()), |addr| {
+            fs::write(&path, config(addr)).unwrap();
+            let path = path.display().to_string();
+            ["-c", &path, "--disable-hot-restart", "--concurrency", "1", "-l", "warn"].map(str::to_owned).to_vec()
+        });
+        app._files = Some(files);
+        app
+    }
+
     /// Starts an OpenTelemetry collector that prints what it receives.
     pub fn collector() -> App {
         let find = "import os, rotel; print(os.path.join(os.path.dirname(rotel.__file__), 'rotel-agent'))";

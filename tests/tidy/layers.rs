@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 29] = [
+pub const LAYERS: [(&str, &[&str]); 30] = [
     ("labels", &[]),
     ("written", &[]),
     ("template", &[]),
@@ -15,14 +15,28 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["labels", "net"]),
+    ("telemetry", &["labels", "net", "grpc"]),
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("auth", &["telemetry", "limiting"]),
     ("route", &["labels", "template", "net", "limiting", "auth"]),
+    ("envoy", &["grpc", "limiting", "route"]),
     (
         "config",
-        &["labels", "telemetry", "written", "template", "net", "grpc", "upstream", "tls", "limiting", "auth", "route"],
+        &[
+            "labels",
+            "envoy",
+            "telemetry",
+            "written",
+            "template",
+            "net",
+            "grpc",
+            "upstream",
+            "tls",
+            "limiting",
+            "auth",
+            "route",
+        ],
     ),
     ("local_ca", &["replace_file", "tls", "config"]),
     ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
@@ -35,6 +49,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
             "heap",
             "net",
             "grpc",
+            "envoy",
             "tls",
             "upstream",
             "limiting",
@@ -48,7 +63,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
     ("explain", &["labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
-    ("fuzzing", &["proxy"]),
+    ("fuzzing", &["grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
@@ -94,7 +109,7 @@ pub const LAYERS: [(&str, &[&str]); 29] = [
             "admin",
         ],
     ),
-    ("import", &[]),
+    ("import", &["envoy"]),
     (
         "cli",
         &[

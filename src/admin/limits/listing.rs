@@ -72,7 +72,7 @@ impl LimitList {
 /// Returns the names of the routes that use each limit.
 fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
     let mut routes = vec![Vec::new(); config.limits.len()];
-    for route in &config.routes {
+    for route in config.all_routes() {
         for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
             routes[place].push(route.name.as_str());
         }

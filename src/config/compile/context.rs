@@ -37,6 +37,7 @@ impl LimitContext<'_> {
             | SourceOrigin::Target
             | SourceOrigin::Fields
             | SourceOrigin::Identity
+            | SourceOrigin::Descriptor
             | SourceOrigin::Body => Ok(source),
         }
     }

@@ -7,7 +7,6 @@ use bytes::Bytes;
 use http::{HeaderName, StatusCode};
 
 use crate::config::codes::DiagnosticCode;
-use crate::config::compile::limits::refuse::default_refuse;
 use crate::config::compile::names::NamedSection;
 use crate::config::compile::routes::matcher::TEXT;
 use crate::config::compile::routes::{RouteContext, check_params, check_readable, compile_limit_list};
@@ -30,7 +29,7 @@ pub fn compile_decide(
     context: &RouteContext,
     listeners: &[Arc<ListenerSettings>],
 ) -> DecideTable {
-    let has_listener = listeners.iter().any(|listener| listener.service == Service::Decide);
+    let has_listener = listeners.iter().any(|listener| listener.service != Service::Http);
     let mut table = DecideTable::default();
     if sections.is_empty() && !has_listener {
         return table;
@@ -131,7 +130,7 @@ fn check_decidable(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
 }
 
 /// Makes the route of a section. No request is routed to it.
-fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) -> Route {
+pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) -> Route {
     let defaults = context.defaults;
     Route {
         action: Action::Respond(Box::new(FixedResponse {
@@ -156,7 +155,7 @@ fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) -> Rou
         upgrades: Upgrades::default(),
         auth: None,
         allow: Arc::default(),
-        refuse: Arc::new(default_refuse()),
+        refuse: Arc::default(),
         params: Vec::new(),
         name: name.to_owned(),
         matcher: Matcher {

@@ -14,6 +14,7 @@ mod lint;
 mod names;
 mod numbers;
 mod pages;
+mod rls;
 mod routes;
 mod server;
 mod shared;
@@ -38,8 +39,10 @@ use crate::config::schema::Schema;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
+use crate::envoy::rules::RateLimitDomains;
 use crate::limiting::limit::{Limit, LimitTable};
 use crate::limiting::shown_key::KeyHasher;
+use crate::route::decide::DecideTable;
 use crate::route::{Route, Strictness};
 
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
@@ -50,9 +53,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] =
         ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit", "decide"].map(merged);
     let has_acme = roots.iter().any(|root| root.node("acme").is_some());
-    let no_route = roots.iter().all(|root| root.node("route").is_none()) && decide.table.entries.is_empty();
+    let no_route = roots.iter().all(has_no_route) && decide.table.entries.is_empty();
     let route_sections = list_sections(sources, &roots, "route", &schema::ROUTE);
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
+    let rls = list_sections(sources, &roots, "rls", &schema::RLS);
     report_root_keys(roots);
 
     let acme = acme.to_section(sources, &schema::ACME);
@@ -65,17 +69,16 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
-    let has_jwt = !jwt.table.entries.is_empty();
-    let jwt = compile_jwt(sources, jwt);
     let hasher = find_hasher(admin.as_ref());
     let context = LimitContext {
         on_error: store.on_error,
         sets: &sets,
-        has_jwt,
+        has_jwt: !jwt.table.entries.is_empty(),
         asks_clients: listeners.iter().any(listener::requests_client_certs),
         max_keys: store.max_keys,
         hasher: &hasher,
     };
+    let jwt = compile_jwt(sources, jwt);
     let roots = SystemRoots::default();
     let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
@@ -93,13 +96,12 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
     let decide = decide.named_sections(sources, "decide", &schema::DECIDE);
     let decide = compile_decide(decide, &routes, &context, &server.listeners);
+    let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
-    (!sources.has_mistakes()).then_some(())?;
+    let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
-    let admin = admin?;
-    let all = (routes.as_slice(), decide.routes.as_slice());
-    warn(sources, (documents, &route_sections), (&server.settings, &admin), all, (&limits, &upstreams));
-    let limits = Arc::new(LimitTable::new(limits.into_values()));
+    let texts = (documents.as_ref(), route_sections.as_slice());
+    warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
         server: server.settings,
@@ -114,8 +116,9 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         route_lines: sources.find_lines(&places),
         routes,
         decide,
+        rls,
         upstreams: upstreams.list.into_iter().map(Arc::new).collect(),
-        limits,
+        limits: Arc::new(LimitTable::new(limits.into_values())),
         written: WrittenConfig::new(documents.clone(), sources.texts()),
         hash: sources.hash(),
         files: sources.files(),
@@ -129,16 +132,20 @@ fn warn(
     sources: &SourceTexts,
     texts: (&[Table], &[Section]),
     settings: (&ServerSettings, &Admin),
-    (routes, decide): (&[Route], &[Route]),
+    (routes, decide, rls): (&[Route], &DecideTable, &RateLimitDomains),
     (limits, upstreams): (&Definitions<Arc<Limit>>, &Upstreams),
 ) {
-    unused::warn_unused(sources, routes, decide, limits, upstreams);
-    lint::warn_of_gaps(sources, texts, settings, (routes, decide), limits);
+    unused::warn_unused(sources, routes, decide.routes.iter().chain(&rls.routes), limits, upstreams);
+    lint::warn_of_gaps(sources, texts, settings, (routes, &decide.routes), limits);
 }
 
 /// Returns the hasher of keys. If `[admin]` has a mistake, overrides with hashes get no second one.
 fn find_hasher(admin: Option<&Admin>) -> KeyHasher {
     admin.map_or_else(|| KeyHasher::from_secret(""), |admin| admin.key_display.hasher.clone())
+}
+
+fn has_no_route(root: &Section) -> bool {
+    root.node("route").is_none() && root.node("rls").is_none()
 }
 
 fn report_root_keys(roots: Vec<Section>) {

@@ -14,15 +14,15 @@ use crate::limiting::limit::Limit;
 use crate::limiting::over::Over;
 use crate::route::{Action, Route};
 
-/// Warns about the sections that neither `routes` nor the routes of `[decide.NAME]` name.
-pub fn warn_unused(
+/// Warns about the sections that neither `routes` nor `others`, the routes of `[decide.NAME]` and `[[rls]]`, name.
+pub fn warn_unused<'r>(
     sources: &SourceTexts,
-    routes: &[Route],
-    decide: &[Route],
+    routes: &'r [Route],
+    others: impl Iterator<Item = &'r Route>,
     limits: &Definitions<Arc<Limit>>,
     upstreams: &Upstreams,
 ) {
-    let all = routes.iter().chain(decide);
+    let all = routes.iter().chain(others);
     let used: HashSet<&str> = all.flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
     for (name, place) in limits.places().filter(|(name, _)| !used.contains(name)) {
         let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");

@@ -81,6 +81,10 @@ fn divide_entries<'a>(
 
 fn list_section<'a>(kind: &'static str, item: &'a Node) -> Option<WrittenSection<'a>> {
     let Value::Table(table) = &item.value else { return None };
+    let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
+    if kind == "rls" {
+        return Some(WrittenSection { kind, name: describe_rule(table), is_listed: true, options });
+    }
     let name = match table.get(if kind == "listener" { "address" } else { "name" }) {
         Some(TableEntry { node: Node { value: Value::String(text), .. }, .. }) => match kind {
             "listener" => {
@@ -90,8 +94,13 @@ fn list_section<'a>(kind: &'static str, item: &'a Node) -> Option<WrittenSection
         },
         _ => String::new(),
     };
-    let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
     Some(WrittenSection { kind, name, is_listed: true, options })
+}
+
+/// Returns the domain and the descriptor of an `[[rls]]`, which no other has.
+fn describe_rule(table: &Table) -> String {
+    let text = |key| table.get(key).map_or_else(String::new, |entry| canonical::canonical_text(&entry.node));
+    format!("{} {}", text("domain"), text("descriptor"))
 }
 
 /// Returns the options of an entry: those within it if it is a table, else itself.

@@ -70,7 +70,7 @@ pub const LIMIT: Schema = Schema {
             Value("1"),
             "units of one request",
         )
-        .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`")
+        .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`")
         .metric("sluicegate_rejections_total")
         .reason("never_fits"),
         option(
@@ -192,6 +192,8 @@ pub const WHEN: Schema = Schema {
         option("param", Map(&PATTERNS), Absent, "parameters of the path by name").shown_as("table of patterns"),
         option("jwt", Map(&PATTERNS), Absent, "claims of the token by name").shown_as("table of patterns"),
         option("tls", Map(&PATTERNS), Absent, "`subject` or `san` of the client certificate")
+            .shown_as("table of patterns"),
+        option("descriptor", Map(&PATTERNS), Absent, "entries of the descriptor of an `[[rls]]` by name")
             .shown_as("table of patterns"),
     ],
 };

@@ -20,7 +20,7 @@ pub const LISTENER: Schema = Schema {
         ),
         option(
             "serve",
-            Words(&["http", "decide"]),
+            Words(&["http", "decide", "grpc"]),
             Value("\"http\""),
             "`decide` answers other proxies that ask about their requests, instead of proxying",
         )

@@ -13,6 +13,7 @@ mod limit;
 mod listener;
 pub mod lookup;
 mod once;
+mod rls;
 mod route;
 mod server;
 mod shared;
@@ -24,6 +25,7 @@ pub use crate::config::schema::decide::DECIDE;
 pub use crate::config::schema::limit::{LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
+pub use crate::config::schema::rls::RLS;
 pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
 pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
@@ -119,6 +121,7 @@ pub const ALL: &[&Schema] = &[
     &WHEN,
     &OVERRIDE,
     &OVERRIDE_KEY,
+    &RLS,
     &ROUTE,
     &AUTH,
     &REWRITE,

@@ -4,6 +4,7 @@ use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::decide::DECIDE;
 use crate::config::schema::limit::LIMIT;
 use crate::config::schema::listener::LISTENER;
+use crate::config::schema::rls::RLS;
 use crate::config::schema::route::ROUTE;
 use crate::config::schema::server::SERVER;
 use crate::config::schema::shared::DIALECTS;
@@ -44,6 +45,13 @@ pub const ROOT: Schema = Schema {
             "listeners with TLS or other settings",
         )
         .shown_as("sections `[[listener]]`"),
+        option(
+            "rls",
+            Array { item: &Table(&RLS), least: 0, most: usize::MAX },
+            Absent,
+            "limits for the rate limit requests of Envoy",
+        )
+        .shown_as("sections `[[rls]]`"),
     ],
 };
 

@@ -11,7 +11,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
 use crate::config::schema::{Schema, option};
 
-const LIMITS: ValueType = List { item: &Text("name"), least: 0, most: 16 };
+pub const LIMITS: ValueType = List { item: &Text("name"), least: 0, most: 16 };
 const NETWORKS: ValueType = list(&Text("network"));
 
 pub const ROUTE: Schema = Schema {

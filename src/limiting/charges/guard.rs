@@ -16,7 +16,7 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::leases::LeaseId;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::charges::rules::{ChargeRules, RequestEnd, ResponseTail};
-use crate::limiting::decision::Check;
+use crate::limiting::decision::{Check, Decision};
 
 /// Charges of one request that its outcome may change.
 pub struct ChargeGuard {
@@ -211,6 +211,24 @@ impl Drop for ChargeGuard {
             _ => (0, false),
         });
     }
+}
+
+/// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
+/// guards all of its charges, because the client may leave meanwhile.
+pub fn guard_charges(
+    desk: &Rc<ChargeManager>,
+    checks: Vec<Check>,
+    rules: Vec<Option<Arc<ChargeRules>>>,
+    decision: &Decision,
+    place: ChargedAt,
+) -> Option<Box<ChargeGuard>> {
+    let answers = &decision.answers;
+    let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
+    let charged = checks.into_iter().zip(rules).zip(answers).filter(|((check, rules), answer)| {
+        let watched = waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge());
+        watched && decision.has_charged(check.role, **answer)
+    });
+    ChargeGuard::new(desk, charged.map(|((check, rules), answer)| (check, rules, *answer)), place, waits)
 }
 
 impl fmt::Debug for ChargeGuard {

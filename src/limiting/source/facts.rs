@@ -31,6 +31,15 @@ pub struct Facts<'a> {
     pub user: Option<&'a str>,
     /// The body, if a limit of the route reads it.
     pub body: BodyFacts<'a>,
+    /// Entries of the descriptor in a rate limit request, in order. Empty for requests to routes.
+    pub descriptor: &'a [DescriptorEntry<'a>],
+}
+
+/// One entry of a descriptor. Envoy may send values that are not UTF-8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DescriptorEntry<'a> {
+    pub key: &'a [u8],
+    pub value: &'a [u8],
 }
 
 /// A parameter `{NAME}` in the path of a route.
@@ -105,6 +114,7 @@ impl SourceValues for Facts<'_> {
                 BodyFacts::Json(document) => pointer.find(document, repeated),
                 BodyFacts::None | BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => Ok(None),
             },
+            Source::Descriptor(name) => find_entry(self.descriptor, name, repeated),
         };
         Ok(found?.map(SourceValue::Bytes))
     }
@@ -151,5 +161,41 @@ impl SourceValue<'_> {
             SourceValue::Bytes(bytes) => SourceValue::Bytes(Cow::Borrowed(bytes)),
             SourceValue::Digest(digits) => SourceValue::Digest(Cow::Borrowed(digits)),
         }
+    }
+}
+
+/// Finds the entry `name` of a descriptor. Names are compared exactly, and values are not decoded: Envoy's config
+/// produces both.
+fn find_entry<'d>(descriptor: &[DescriptorEntry<'d>], name: &str, repeated: Repeated) -> FoundValue<'d> {
+    let mut values = descriptor.iter().filter(|entry| entry.key == name.as_bytes()).map(|entry| entry.value);
+    let value = match repeated {
+        Repeated::First => values.next(),
+        Repeated::Last => values.next_back(),
+        Repeated::Refuse => {
+            let value = values.next();
+            if values.next().is_some() {
+                return Err(Ambiguous);
+            }
+            value
+        }
+    };
+    Ok(value.map(Cow::Borrowed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_entry_stands_once_and_is_taken_literally() {
+        let entry =
+            |key: &'static str, value: &'static str| DescriptorEntry { key: key.as_bytes(), value: value.as_bytes() };
+        let twice = [entry("path", "/a%20b"), entry("user", ""), entry("path", "/c"), entry("Path", "/d")];
+        let of = |name, repeated| find_entry(&twice, name, repeated);
+        assert_eq!(of("user", Repeated::Refuse), Ok(Some(b"".as_slice().into())));
+        assert_eq!(of("path", Repeated::Refuse), Err(Ambiguous));
+        assert_eq!(of("path", Repeated::First), Ok(Some(b"/a%20b".as_slice().into())));
+        assert_eq!(of("path", Repeated::Last), Ok(Some(b"/c".as_slice().into())));
+        assert_eq!(of("pat", Repeated::Refuse), Ok(None));
     }
 }

@@ -25,7 +25,7 @@ use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
 pub use crate::limiting::source::body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody};
-pub use crate::limiting::source::facts::{Facts, PathParam, SourceValue, SourceValues};
+pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue, SourceValues};
 pub use crate::limiting::source::inputs::{Ambiguous, Repeated};
 use crate::written::{
     TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name,
@@ -96,6 +96,8 @@ sources! {
     Form(String) = "form": "NAME", Body;
     /// Value of a JSON document in the body.
     Json(JsonPointer) = "json": "POINTER", Body;
+    /// Entry of the descriptor in a rate limit request of Envoy.
+    Descriptor(String) = "descriptor": "NAME", Descriptor;
 }
 
 /// Part of a request that contains a value.
@@ -115,6 +117,8 @@ pub enum SourceOrigin {
     Certificate,
     /// The identity that the `auth` of the route verified.
     Identity,
+    /// The descriptor of a rate limit request (`[[rls]]`), where a name may be repeated. Requests to routes have none.
+    Descriptor,
 }
 
 labels! {
@@ -182,6 +186,7 @@ impl SourceKind {
             SourceKind::User => alone(Source::User),
             SourceKind::Form => Some(parse_input_name(name()?, "form field").map(Source::Form)),
             SourceKind::Json => Some(JsonPointer::parse(name()?).map(Source::Json)),
+            SourceKind::Descriptor => Some(parse_input_name(name()?, "descriptor entry").map(Source::Descriptor)),
         }
     }
 }
@@ -240,7 +245,8 @@ impl Source {
             | Source::Cookie(name)
             | Source::Query(name)
             | Source::Claim(name)
-            | Source::Form(name) => Some(name),
+            | Source::Form(name)
+            | Source::Descriptor(name) => Some(name),
         }
     }
 
@@ -349,6 +355,7 @@ mod tests {
             "user",
             "form:user[name]",
             "json:/user/0/~0a~1b",
+            "descriptor:remote_address",
         ] {
             assert_eq!(
                 Source::parse(text, SourceKind::ALL).map(|source| source.unwrap().to_string()).as_deref(),
@@ -373,6 +380,7 @@ mod tests {
             "json:",
             "json:user",
             "json:/~2",
+            "descriptor:",
         ] {
             assert!(matches!(Source::parse(text, SourceKind::ALL), Some(Err(_))), "{text}");
         }

@@ -47,6 +47,11 @@ pub struct ResponseBody {
 /// The source of the frames of a response body.
 enum BodySource {
     Full(Bytes),
+    /// The message of a gRPC response, and the trailers after it, which are empty once they are sent.
+    Message {
+        message: Bytes,
+        trailers: HeaderMap,
+    },
     Upstream {
         exchange: Rc<RefCell<dyn Exchange>>,
         response: StreamedResponse,
@@ -107,6 +112,11 @@ impl std::error::Error for BodyError {}
 impl ResponseBody {
     pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
         ResponseBody::new(BodySource::Full(bytes.into()))
+    }
+
+    /// Sends a message and trailers, which are not empty.
+    pub fn message(message: Bytes, trailers: HeaderMap) -> ResponseBody {
+        ResponseBody::new(BodySource::Message { message, trailers })
     }
 
     /// Streams a server's response.
@@ -224,6 +234,11 @@ impl BodySource {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Switched(_) => Poll::Ready(None),
             BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Message { message, trailers } => Poll::Ready(match (message.is_empty(), trailers.is_empty()) {
+                (false, _) => Some(Ok(Frame::data(std::mem::take(message)))),
+                (true, false) => Some(Ok(Frame::trailers(std::mem::take(trailers)))),
+                (true, true) => None,
+            }),
             BodySource::Upstream { exchange, response, waits, .. } => {
                 let polled = exchange.borrow_mut().poll_frame(cx);
                 let waited = std::mem::replace(waits, polled.is_pending());
@@ -245,6 +260,7 @@ impl BodySource {
     fn is_end(&self) -> bool {
         match self {
             BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Message { message, trailers } => message.is_empty() && trailers.is_empty(),
             BodySource::Switched(_) => true,
             BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
             BodySource::Echo(upload) => upload.is_end(),
@@ -254,6 +270,7 @@ impl BodySource {
     fn size_hint(&self) -> SizeHint {
         match self {
             BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Message { .. } => SizeHint::default(),
             BodySource::Switched(_) => SizeHint::with_exact(0),
             BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
             BodySource::Echo(upload) => upload.size_hint(),

@@ -1,14 +1,11 @@
 //! Refusals for gRPC clients: a "trailers-only" response with HTTP status 200, the gRPC status in the headers, and no
-//! body. Also reads the client's deadline, `grpc-timeout`.
-
-use std::fmt::Write;
-use std::time::Duration;
+//! body.
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use http::{HeaderName, HeaderValue, Response};
 
-use crate::grpc::{GRPC, GRPC_STATUS, GrpcCode};
+use crate::grpc::{GRPC, GRPC_MESSAGE, GRPC_STATUS, GrpcCode, percent_encode};
 use crate::limiting::answer::NEVER;
 use crate::limiting::{Outcome, Verdict};
 use crate::proxy::outbound::error::UpstreamError;
@@ -18,27 +15,8 @@ use crate::proxy::response::{problem, refusal};
 use crate::route::Route;
 use crate::snapshot::Reason;
 
-const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 /// The time in milliseconds after which a client may retry. A negative value forbids retries.
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
-
-/// Returns how long the client waits, from `grpc-timeout`: at most eight digits and a unit.
-pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
-    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let count =
-        digits.parse::<u64>().ok().filter(|_| digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_digit()))?;
-    match unit {
-        "H" => Some(Duration::from_secs(count * 3600)),
-        "M" => Some(Duration::from_secs(count * 60)),
-        "S" => Some(Duration::from_secs(count)),
-        "m" => Some(Duration::from_millis(count)),
-        "u" => Some(Duration::from_micros(count)),
-        "n" => Some(Duration::from_nanos(count)),
-        _ => None,
-    }
-}
 
 /// Builds the gRPC response to a refusal.
 pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<ResponseBody> {
@@ -112,46 +90,5 @@ fn code_for_limit(outcome: Outcome) -> (GrpcCode, Option<i64>) {
         Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcCode::InvalidArgument, None),
         Reason::NeverFits => (GrpcCode::ResourceExhausted, Some(NEVER)),
         _ => (GrpcCode::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
-    }
-}
-
-/// Encodes a message for `grpc-message`: everything but printable ASCII is percent-encoded, and so is `%`.
-fn percent_encode(text: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
-            _ => drop(write!(encoded, "%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_wait_of_a_client_is_read() {
-        for (text, wait) in [
-            ("1H", Some(Duration::from_secs(3600))),
-            ("20S", Some(Duration::from_secs(20))),
-            ("99999999m", Some(Duration::from_millis(99_999_999))),
-            ("500u", Some(Duration::from_micros(500))),
-            ("123456789m", None),
-            ("1", None),
-            ("S", None),
-            ("", None),
-            ("-1S", None),
-            ("1x", None),
-        ] {
-            let headers = HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_str(text).unwrap())]);
-            assert_eq!(parse_timeout(&headers), wait, "{text}");
-        }
-    }
-
-    #[test]
-    fn messages_stay_printable() {
-        assert_eq!(percent_encode("a 100% \u{fc}\n~"), "a 100%25 %C3%BC%0A~");
     }
 }

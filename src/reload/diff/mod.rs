@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::config::{Config, ListenerSettings};
+use crate::config::{Config, ListenerSettings, WrittenSection};
 use crate::limiting::limit::Limit;
 use crate::reload::diff::line::ChangeLines;
 use crate::reload::diff::options::ChangedSections;
@@ -29,6 +29,8 @@ pub struct Diff {
     routes: Changes,
     limits: Changes,
     upstreams: Changes,
+    /// Rules for rate limit requests.
+    rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
     /// What differs, option by option.
@@ -58,6 +60,7 @@ impl Diff {
                 ..Changes::compare(limit_contents(old), limit_contents(new))
             },
             upstreams: Changes::compare(upstream_contents(old), upstream_contents(new)),
+            rls: Changes::compare(rls_contents(old), rls_contents(new)),
             settings: setting_contents(old, new),
             lines: ChangeLines::default(),
         };
@@ -67,6 +70,7 @@ impl Diff {
                 ("upstream", &diff.upstreams),
                 ("limit", &diff.limits),
                 ("route", &diff.routes),
+                ("rls", &diff.rls),
             ],
             settings: &diff.settings.changed,
         };
@@ -111,12 +115,13 @@ impl Diff {
         Value::Object(kinds)
     }
 
-    fn kinds(&self) -> [(&'static str, &'static str, &Changes); 5] {
+    fn kinds(&self) -> [(&'static str, &'static str, &Changes); 6] {
         [
             ("listener", "listeners", &self.listeners),
             ("route", "routes", &self.routes),
             ("limit", "limits", &self.limits),
             ("upstream", "upstreams", &self.upstreams),
+            ("rls", "rls", &self.rls),
             ("setting", "settings", &self.settings),
         ]
     }
@@ -255,6 +260,15 @@ fn limits_starting_anew(old: &Config, new: &Config) -> Vec<String> {
 
 fn upstream_contents(config: &Config) -> BTreeMap<String, &Upstream> {
     config.upstreams.iter().map(|upstream| (upstream.name.clone(), &**upstream)).collect()
+}
+
+/// Returns the options of each `[[rls]]`, by its domain and descriptor.
+fn rls_contents(config: &Config) -> BTreeMap<String, BTreeMap<String, String>> {
+    let rules = config.written.sections().into_iter().filter(|section| section.kind == "rls");
+    let options = |section: &WrittenSection<'_>| {
+        section.options.iter().map(|option| (option.path(), option.canonical_text())).collect()
+    };
+    rules.map(|section| (section.name.clone(), options(&section))).collect()
 }
 
 fn setting_contents(old: &Config, new: &Config) -> Changes {

@@ -12,7 +12,7 @@ use crate::route::{PathPattern, Route};
 /// The sections that differ.
 pub struct ChangedSections<'d> {
     /// Kinds of sections with names, in the order of their lines.
-    pub kinds: [(&'static str, &'d Changes); 4],
+    pub kinds: [(&'static str, &'d Changes); 5],
     /// Sections that exist once.
     pub settings: &'d [String],
 }
@@ -282,8 +282,10 @@ impl Comparison<'_> {
             let what = if is_free { "added, without limits" } else { "added" };
             ChangeLine::new(kind, name, what).with_weaker(is_free)
         });
-        let removed =
-            changes.removed.iter().map(|name| ChangeLine::new(kind, name, "removed").with_weaker(kind == "limit"));
+        let removed = changes
+            .removed
+            .iter()
+            .map(|name| ChangeLine::new(kind, name, "removed").with_weaker(["limit", "rls"].contains(&kind)));
         added.chain(removed).collect()
     }
 

@@ -43,6 +43,7 @@ const RULES: &[(&str, &str, WeakerIf)] = &[
     ("limit", "when.", WeakerIf::Added),
     ("limit", "repeated", WeakerIf::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
     ("limit", "not_integer", WeakerIf::Later(&["\"refuse\"", "\"ignore\""])),
+    ("rls", "limits", WeakerIf::Shrinks),
     ("route", "auth.on_error", WeakerIf::Later(&["\"closed\"", "\"open\""])),
     ("route", "encoded_slashes", WeakerIf::Later(&["\"refuse\"", "\"keep\""])),
     ("upstream", "tls.verify", WeakerIf::Later(&["true", "false"])),

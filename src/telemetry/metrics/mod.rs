@@ -13,7 +13,6 @@ mod admin;
 mod compression;
 mod counter;
 mod counts;
-mod decide;
 pub(crate) mod exposition;
 mod families;
 mod gateways;
@@ -24,6 +23,7 @@ mod passwords;
 mod process;
 mod record;
 mod routes;
+mod services;
 mod shards;
 mod store;
 mod taps;
@@ -44,8 +44,6 @@ use crate::telemetry::metrics::compression::CompressionMetrics;
 pub use crate::telemetry::metrics::counter::Counter;
 use crate::telemetry::metrics::counter::Counters;
 pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
-use crate::telemetry::metrics::decide::DecideMetrics;
-pub use crate::telemetry::metrics::decide::{QuestionCounters, QuestionResult};
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
@@ -60,6 +58,9 @@ pub use crate::telemetry::metrics::passwords::PasswordMetrics;
 use crate::telemetry::metrics::process::ProcessCollector;
 pub use crate::telemetry::metrics::record::{LimitRecord, RouteRecord};
 use crate::telemetry::metrics::routes::{RouteCollector, Routes};
+use crate::telemetry::metrics::services::decide::DecideMetrics;
+pub use crate::telemetry::metrics::services::decide::{QuestionCounters, QuestionResult};
+pub use crate::telemetry::metrics::services::rpc::{DescriptorResult, RpcMethod, RpcMetrics};
 pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::taps::TapMetrics;
@@ -88,6 +89,7 @@ pub struct Metrics {
     pub passwords: PasswordMetrics,
     pub taps: TapMetrics,
     decide: DecideMetrics,
+    pub rpc: RpcMetrics,
     /// Number of upgraded connections, such as WebSocket.
     pub tunnels: IntGauge,
     config_info: IntGaugeVec,
@@ -180,6 +182,7 @@ impl Metrics {
             passwords: PasswordMetrics::new(&families)?,
             taps: TapMetrics::new(&families)?,
             decide: DecideMetrics::new(&families)?,
+            rpc: RpcMetrics::new(&families)?,
             tunnels: families.gauge("tunnels", "Open upgraded connections, such as WebSocket.")?,
             config_info: families.gauges("config_info", "The config in force.", &["hash", "generation"])?,
             config_reloads: families.counters(

@@ -1,7 +1,5 @@
 //! `refuse`: the response to a request that a limit refuses. Called by `routes` and `limits`.
 
-use http::{HeaderValue, StatusCode};
-
 use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_status};
 use crate::config::hints::find_closest;
 use crate::config::reader::Section;
@@ -10,16 +8,9 @@ use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::refuse::{Refuse, RefusePlaceholder};
 use crate::template::TextTemplate;
 
-const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
-
 /// Compiles the default for limits without their own `refuse`.
 pub fn compile_refuse(section: &Section) -> Refuse {
-    compile_own_refuse(section).unwrap_or_else(default_refuse)
-}
-
-/// Returns the response to refused requests if the config sets none.
-pub fn default_refuse() -> Refuse {
-    Refuse { status: StatusCode::TOO_MANY_REQUESTS, body: None, content_type: PROBLEM }
+    compile_own_refuse(section).unwrap_or_default()
 }
 
 /// Compiles `refuse` of a route or a limit; `None` if it has none.
@@ -33,9 +24,10 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
         refuse.report_fault::<()>("content_type", node, "there is no `body` to describe", help);
     }
     refuse.report_unread_keys();
+    let default = Refuse::default();
     Some(Refuse {
-        status: status.unwrap_or(StatusCode::TOO_MANY_REQUESTS),
-        content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { PROBLEM }),
+        status: status.unwrap_or(default.status),
+        content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { default.content_type }),
         body,
     })
 }

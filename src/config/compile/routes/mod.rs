@@ -174,6 +174,7 @@ fn compile_route(
     check_readable(section, &limits, auth.as_deref(), context)?;
     let action = action?;
     over::check_forwarding(section, &limits, &action)?;
+    check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
     let limits = limits?;
     let by_body = limits.iter().any(|limit| limit.key.reads_body());
@@ -260,7 +261,7 @@ fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
     name
 }
 
-/// Compiles `limits` of a route or of its `auth`.
+/// Compiles `limits` of a route, of its `auth`, or of a service.
 pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
     match section.node("limits") {
         None => return Some(Vec::new()),
@@ -379,6 +380,19 @@ pub fn check_readable(
         } else {
             continue;
         };
+        ok = section.report_fault_at("limits", place, &what, help);
+    }
+    ok
+}
+
+/// Reports limits that depend on a descriptor, which no request of a route has.
+fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
+    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let mut ok = Some(());
+    for (limit, source) in limits.iter().filter_map(|limit| Some((limit, limit.required_descriptor()?))) {
+        let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
+        let what = format!("`{}` depends on {source}, which only rate limit requests of Envoy have", limit.name);
+        let help = "list it in an [[rls]], and give this route another limit";
         ok = section.report_fault_at("limits", place, &what, help);
     }
     ok

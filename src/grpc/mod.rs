@@ -1,11 +1,22 @@
-//! gRPC over HTTP: status codes, and how a response states its code. Limits read codes (`refund_on`, `charge_on`), and
-//! the gateway's own responses to gRPC calls state one.
+//! gRPC over HTTP: status codes, how a response states its code, and the frames of messages. Limits read codes
+//! (`refund_on`, `charge_on`), the gateway's own responses to gRPC calls state one, and the services of listeners with
+//! `serve = "grpc"` read and write messages.
+//!
+//! - `frame`: the frames of messages.
+
+pub mod frame;
+
+use std::borrow::Cow;
+use std::fmt::Write;
+use std::time::Duration;
 
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName};
 
 use crate::labels::labels;
 
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 pub const GRPC: &str = "application/grpc";
 
@@ -57,6 +68,48 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
         && matches!(value.get(GRPC.len()), None | Some(b'+' | b';' | b' '))
 }
 
+/// Returns how long the client waits, from `grpc-timeout`: at most eight digits and a unit.
+pub fn parse_timeout(headers: &HeaderMap) -> Option<Duration> {
+    let text = headers.get(GRPC_TIMEOUT)?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let count =
+        digits.parse::<u64>().ok().filter(|_| digits.len() <= 8 && digits.bytes().all(|b| b.is_ascii_digit()))?;
+    match unit {
+        "H" => Some(Duration::from_secs(count * 3600)),
+        "M" => Some(Duration::from_secs(count * 60)),
+        "S" => Some(Duration::from_secs(count)),
+        "m" => Some(Duration::from_millis(count)),
+        "u" => Some(Duration::from_micros(count)),
+        "n" => Some(Duration::from_nanos(count)),
+        _ => None,
+    }
+}
+
+/// Encodes a message for `grpc-message`: everything but printable ASCII is percent-encoded, and so is `%`.
+pub fn percent_encode(text: &str) -> String {
+    let mut encoded = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b' '..=b'~' if byte != b'%' => encoded.push(char::from(byte)),
+            _ => drop(write!(encoded, "%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+/// Why a call has no answer: the status that its client gets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallError {
+    pub code: GrpcCode,
+    pub message: Cow<'static, str>,
+}
+
+impl CallError {
+    pub fn new(code: GrpcCode, message: impl Into<Cow<'static, str>>) -> CallError {
+        CallError { code, message: message.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use http::HeaderValue;
@@ -96,5 +149,29 @@ mod tests {
             let fields = stated.iter().map(|text| (GRPC_STATUS, HeaderValue::from_static(text)));
             assert_eq!(GrpcCode::from_headers(&fields.collect()), code, "{stated:?}");
         }
+    }
+
+    #[test]
+    fn the_wait_of_a_client_is_read() {
+        for (text, wait) in [
+            ("1H", Some(Duration::from_secs(3600))),
+            ("20S", Some(Duration::from_secs(20))),
+            ("99999999m", Some(Duration::from_millis(99_999_999))),
+            ("500u", Some(Duration::from_micros(500))),
+            ("123456789m", None),
+            ("1", None),
+            ("S", None),
+            ("", None),
+            ("-1S", None),
+            ("1x", None),
+        ] {
+            let headers = HeaderMap::from_iter([(GRPC_TIMEOUT, HeaderValue::from_str(text).unwrap())]);
+            assert_eq!(parse_timeout(&headers), wait, "{text}");
+        }
+    }
+
+    #[test]
+    fn messages_stay_printable() {
+        assert_eq!(percent_encode("a 100% \u{fc}\n~"), "a 100%25 %C3%BC%0A~");
     }
 }

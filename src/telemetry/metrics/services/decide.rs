@@ -36,7 +36,7 @@ pub struct DecideMetrics(Counters);
 pub struct QuestionCounters(Vec<Counter>);
 
 impl DecideMetrics {
-    pub(super) fn new(families: &Families) -> prometheus::Result<DecideMetrics> {
+    pub fn new(families: &Families) -> prometheus::Result<DecideMetrics> {
         let help = "Requests of other proxies to listeners with serve = \"decide\", by result.";
         families.sharded_counters("decide_requests_total", help, &["result"]).map(DecideMetrics)
     }

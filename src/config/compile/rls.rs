@@ -1,0 +1,258 @@
+//! Sections `[[rls]]`: which limits apply to the descriptors of rate limit requests. Called by `compile`.
+//!
+//! Input: the sections and the compiled limits. Output: the rules of each domain, and one route for each domain, which
+//! has the limits of all its rules. No request of the proxy matches such a route; it gives the decisions of the domain
+//! their name in metrics and logs.
+
+use std::sync::Arc;
+
+use crate::config::compile::decide::own_route;
+use crate::config::compile::routes::{RouteContext, compile_limit_list};
+use crate::config::reader::{At, Section};
+use crate::config::report::{Diagnostic, Place};
+use crate::config::tree::{Node, Table, Value};
+use crate::config::values::{TextFault, invalid_text};
+use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
+use crate::envoy::rate_limit::{DOMAIN_MAX, ENTRIES_MAX, TEXT_MAX};
+use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain, RateLimitDomains, RateLimitRule};
+use crate::limiting::key::KeyPart;
+use crate::limiting::limit::Limit;
+use crate::limiting::source::{Repeated, Source};
+use crate::route::Route;
+
+/// Before the name of a domain, in the name of its route.
+const ROUTE_PREFIX: &str = "rls:";
+const DESCRIPTOR_HELP: &str = "write descriptor = { path = \"/login\", remote_address = \"*\" }, or a list of tables with one entry each \
+                               if their order matters";
+
+/// One compiled section.
+struct CompiledRule {
+    place: Place,
+    domain: String,
+    pattern: DescriptorPattern,
+    limits: Vec<Arc<Limit>>,
+}
+
+/// Compiles the sections. `routes`: those of requests, with their places; see `Config::route_at`.
+pub fn compile_rls(
+    sections: &[Section],
+    context: &RouteContext,
+    (routes, places): (&[Route], &[Place]),
+    decide_routes: usize,
+) -> RateLimitDomains {
+    let compiled = sections.iter().filter_map(|section| {
+        let rule = compile_rule(section, context);
+        section.report_unknown();
+        Some((section, rule?))
+    });
+    let mut domains: Vec<(String, RateLimitDomain, Vec<Arc<Limit>>)> = Vec::new();
+    for (section, CompiledRule { place, domain: name, pattern, limits }) in compiled {
+        let at = domains.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
+            domains.push((name, RateLimitDomain::new(routes.len() + decide_routes + domains.len()), Vec::new()));
+            domains.len() - 1
+        });
+        let (_, domain, all) = &mut domains[at];
+        let indexes = limits.iter().map(|limit| {
+            all.iter().position(|known| known.name == limit.name).unwrap_or_else(|| {
+                all.push(limit.clone());
+                all.len() - 1
+            })
+        });
+        let reads_address = limits.iter().any(|limit| reads_address(limit));
+        let rule = RateLimitRule { limits: indexes.collect(), reads_address };
+        if !domain.add_rule(&pattern, rule) {
+            let message = "`descriptor` in [[rls]]: an earlier [[rls]] of this domain has the same descriptor";
+            let help = "name all limits of a descriptor in one [[rls]]";
+            section.add_mistake(Diagnostic::new(place, message).with_help(help));
+        }
+    }
+    let mut found = RateLimitDomains::default();
+    for (name, domain, limits) in domains {
+        let route = own_route(&format!("{ROUTE_PREFIX}{name}"), limits, context);
+        if let (Some(section), Some(place)) =
+            (sections.first(), routes.iter().position(|other| other.name == route.name))
+        {
+            let message = format!("the route `{}` has the name that an [[rls]] has in metrics", route.name);
+            section.add_mistake(Diagnostic::new(places[place], message).with_help("give it another `name`"));
+        }
+        found.insert(&name, domain, route);
+    }
+    found
+}
+
+fn compile_rule(section: &Section, context: &RouteContext) -> Option<CompiledRule> {
+    let domain = match section.node("domain") {
+        Some(_) => section.parse_string("domain", parse_domain),
+        None => section
+            .report_missing("an [[rls]] has no `domain`", "add the `domain` of Envoy's filter, like domain = \"edge\""),
+    };
+    let node = section.node("descriptor");
+    let pattern = match node {
+        Some(node) => compile_pattern(section, node),
+        None => section.report_missing("an [[rls]] has no `descriptor`", DESCRIPTOR_HELP),
+    };
+    let limits = match section.node("limits") {
+        Some(_) => compile_limit_list(section, context),
+        None => section.report_missing(
+            "an [[rls]] has no `limits`",
+            "add limits = [\"NAME\"], or limits = [] to exempt these descriptors from limits",
+        ),
+    };
+    let (domain, pattern, limits) = (domain?, pattern?, limits?);
+    check_limits(section, &limits, &pattern)?;
+    Some(CompiledRule { place: node.map_or(section.place, |node| node.place), domain, pattern, limits })
+}
+
+fn parse_domain(text: &str) -> Result<String, TextFault> {
+    match text.len() {
+        1..=DOMAIN_MAX if !text.chars().any(char::is_control) => Ok(text.to_owned()),
+        _ => invalid_text(
+            "it is not a domain",
+            format!("domains have 1 to {DOMAIN_MAX} bytes and no control characters"),
+        ),
+    }
+}
+
+fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> {
+    let (tables, is_ordered): (Vec<&Table>, bool) = match &node.value {
+        Value::Table(table) => (vec![table], false),
+        Value::Array(items) => {
+            let mut tables = Vec::with_capacity(items.len());
+            for item in items {
+                match &item.value {
+                    Value::Table(table) if table.entries.len() == 1 => tables.push(table),
+                    Value::Table(_) => {
+                        let what = "a table in the list does not have exactly one entry";
+                        return section.report_fault("descriptor", item, what, DESCRIPTOR_HELP);
+                    }
+                    _ => return section.report_wrong_type("descriptor", "a table or a list of tables", item),
+                }
+            }
+            (tables, true)
+        }
+        _ => return section.report_wrong_type("descriptor", "a table or a list of tables", node),
+    };
+    let mut entries = Vec::new();
+    for entry in tables.iter().flat_map(|table| &table.entries) {
+        let Value::String(text) = &entry.node.value else {
+            return section.report_wrong_type("descriptor", "a table of strings", &entry.node);
+        };
+        let value = text.parse_value(|text| Ok::<_, TextFault>(text.to_owned())).unwrap_or_default();
+        if !(1..=TEXT_MAX).contains(&entry.key.len()) || value.len() > TEXT_MAX {
+            let what = format!("keys have 1 to {TEXT_MAX} bytes, and values at most {TEXT_MAX}");
+            return section.report_fault("descriptor", &entry.node, &what, "Envoy's requests have no longer ones");
+        }
+        entries.push(EntryPattern { key: entry.key.clone(), value: ValuePattern::parse(&value) });
+    }
+    if !(1..=ENTRIES_MAX).contains(&entries.len()) {
+        let what = format!("it has {} entries", entries.len());
+        return section.report_fault(
+            "descriptor",
+            node,
+            &what,
+            &format!("a descriptor has 1 to {ENTRIES_MAX} entries"),
+        );
+    }
+    Some(DescriptorPattern { entries, is_ordered })
+}
+
+/// Reports whether a limit reads the address of the client.
+fn reads_address(limit: &Limit) -> bool {
+    limit.when.reads_client() || limit.key.sources().any(|source| matches!(source, Source::Ip(_)))
+}
+
+/// Reports limits that cannot decide the requests of a rule.
+fn check_limits(section: &Section, limits: &[Arc<Limit>], pattern: &DescriptorPattern) -> Option<()> {
+    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let mut ok = Some(());
+    for limit in limits {
+        let Err(TextFault { what, help }) = check_limit(limit, pattern) else { continue };
+        let place = names.iter().find(|At { value, .. }| *value == limit.name).map_or(section.place, |at| at.place);
+        ok = section.report_fault_at("limits", place, &format!("`{}` {what}", limit.name), &help);
+    }
+    ok
+}
+
+fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFault> {
+    if limit.rule.lease_ms().is_some() {
+        return invalid_text(
+            "counts requests in progress, but Envoy does not report when a request ends",
+            "use a limit of a rate, or Envoy's circuit breakers",
+        );
+    }
+    if limit.rule.has_queue() {
+        return invalid_text(
+            "delays requests, but Envoy does not wait for an answer that long",
+            "set nodelay = true, or use another algorithm",
+        );
+    }
+    if limit.forwards_excess() {
+        return invalid_text(
+            "forwards what exceeds it (`over`), but here Envoy forwards requests",
+            "use a limit without `over`, or mode = \"shadow\" to try it",
+        );
+    }
+    if limit.charge_rules.is_some() {
+        return invalid_text(
+            "charges by the response (`charge_on`, `refund_on` or `settle`), which rate limit requests do not report",
+            "use a limit without these options; Envoy can send the difference as hits of its own (apply_on_stream_done)",
+        );
+    }
+    for part in limit.key.0.iter().filter(|part| **part != KeyPart::All) {
+        let readable: Vec<&Source> = part.sources().iter().filter(|source| has_value(source, pattern)).collect();
+        let Some(source) = readable.first() else {
+            return invalid_text(
+                format!("is keyed by {part}, which this descriptor does not have"),
+                entry_help(pattern),
+            );
+        };
+        check_repeated(limit, source, pattern)?;
+    }
+    if let Some(source) = limit.cost.source().filter(|source| !has_value(source, pattern)) {
+        return invalid_text(
+            format!("has the cost {source}, which this descriptor does not have"),
+            entry_help(pattern),
+        );
+    }
+    if let Some(source) = limit.when.sources().find(|source| !has_value(source, pattern)) {
+        return invalid_text(format!("depends on {source}, which this descriptor does not have"), entry_help(pattern));
+    }
+    if limit.when.reads_client() && !has_entry(pattern, ADDRESS_ENTRY) {
+        let what = format!("depends on the address of the client, but this descriptor has no {ADDRESS_ENTRY}");
+        return invalid_text(what, entry_help(pattern));
+    }
+    Ok(())
+}
+
+/// Reports a key of an entry that the descriptor has twice, which would refuse every request.
+fn check_repeated(limit: &Limit, source: &Source, pattern: &DescriptorPattern) -> Result<(), TextFault> {
+    let Source::Descriptor(name) = source else { return Ok(()) };
+    let count = pattern.entries.iter().filter(|entry| entry.key == *name).count();
+    if count > 1 && limit.repeated == Repeated::Refuse {
+        let what = format!("is keyed by {source}, which this descriptor has {count} times");
+        return invalid_text(what, "set repeated = \"first\" or \"last\" in the limit");
+    }
+    Ok(())
+}
+
+fn has_entry(pattern: &DescriptorPattern, name: &str) -> bool {
+    pattern.entries.iter().any(|entry| entry.key == name)
+}
+
+/// Reports whether a descriptor that the pattern matches has a value of the source.
+fn has_value(source: &Source, pattern: &DescriptorPattern) -> bool {
+    match source {
+        Source::Ip(_) => has_entry(pattern, ADDRESS_ENTRY),
+        Source::Descriptor(name) => has_entry(pattern, name),
+        _ => false,
+    }
+}
+
+fn entry_help(pattern: &DescriptorPattern) -> String {
+    let mut names: Vec<String> = pattern.entries.iter().map(|entry| format!("descriptor:{}", entry.key)).collect();
+    if has_entry(pattern, ADDRESS_ENTRY) {
+        names.push("ip".to_owned());
+    }
+    names.dedup();
+    format!("it has {}", names.join(", "))
+}

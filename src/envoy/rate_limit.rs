@@ -1,0 +1,234 @@
+//! Messages of `envoy.service.ratelimit.v3.RateLimitService`, and the bounds of its requests.
+
+use bytes::Bytes;
+use prost::Message;
+
+use crate::envoy::{Duration, HeaderPair};
+use crate::grpc::{CallError, GrpcCode};
+
+/// Path of the method.
+pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// Longest request in bytes.
+pub const MESSAGE_MAX: usize = 64 * 1024;
+/// The most descriptors of a request.
+const DESCRIPTORS_MAX: usize = 16;
+/// The most entries of a descriptor.
+pub const ENTRIES_MAX: usize = 16;
+/// Longest domain in bytes.
+pub const DOMAIN_MAX: usize = 255;
+/// Longest key or value of an entry in bytes.
+pub const TEXT_MAX: usize = 1024;
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RateLimitRequest {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub domain: Bytes,
+    #[prost(message, repeated, tag = "2")]
+    pub descriptors: Vec<RateLimitDescriptor>,
+    /// Hits of descriptors without a number of their own. 0 means 1.
+    #[prost(uint32, tag = "3")]
+    pub hits_addend: u32,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RateLimitDescriptor {
+    #[prost(message, repeated, tag = "1")]
+    pub entries: Vec<DescriptorItem>,
+    /// Budget that Envoy asks for, in place of the configured one.
+    #[prost(message, optional, tag = "2")]
+    pub limit: Option<RateLimitOverride>,
+    /// Hits of this descriptor; 0 only looks.
+    #[prost(message, optional, tag = "3")]
+    pub hits_addend: Option<u64>,
+    /// The service refunds the hits.
+    #[prost(bool, tag = "4")]
+    pub is_negative_hits: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DescriptorItem {
+    #[prost(bytes = "bytes", tag = "1")]
+    pub key: Bytes,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: Bytes,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Message)]
+pub struct RateLimitOverride {
+    #[prost(uint32, tag = "1")]
+    pub requests_per_unit: u32,
+    #[prost(int32, tag = "2")]
+    pub unit: i32,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct RateLimitResponse {
+    #[prost(enumeration = "LimitCode", tag = "1")]
+    pub overall_code: i32,
+    /// One for each descriptor, in the same order.
+    #[prost(message, repeated, tag = "2")]
+    pub statuses: Vec<DescriptorStatus>,
+    #[prost(message, repeated, tag = "3")]
+    pub response_headers_to_add: Vec<HeaderPair>,
+    #[prost(bytes = "bytes", tag = "5")]
+    pub raw_body: Bytes,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct DescriptorStatus {
+    #[prost(enumeration = "LimitCode", tag = "1")]
+    pub code: i32,
+    #[prost(message, optional, tag = "2")]
+    pub current_limit: Option<CurrentLimit>,
+    #[prost(uint32, tag = "3")]
+    pub limit_remaining: u32,
+    #[prost(message, optional, tag = "4")]
+    pub duration_until_reset: Option<Duration>,
+}
+
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct CurrentLimit {
+    #[prost(uint32, tag = "1")]
+    pub requests_per_unit: u32,
+    #[prost(enumeration = "WindowUnit", tag = "2")]
+    pub unit: i32,
+    #[prost(string, tag = "3")]
+    pub name: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum LimitCode {
+    /// Envoy lets the request pass, so this is never sent.
+    Unknown = 0,
+    Ok = 1,
+    OverLimit = 2,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, prost::Enumeration)]
+#[repr(i32)]
+pub enum WindowUnit {
+    Unknown = 0,
+    Second = 1,
+    Minute = 2,
+    Hour = 3,
+    Day = 4,
+    Month = 5,
+    Year = 6,
+    Week = 7,
+}
+
+impl WindowUnit {
+    /// Returns the unit of a window of this length. Months and years have several lengths.
+    pub fn from_window_ms(ms: i64) -> WindowUnit {
+        const DAY_MS: i64 = 86_400_000;
+        match ms {
+            1_000 => WindowUnit::Second,
+            60_000 => WindowUnit::Minute,
+            3_600_000 => WindowUnit::Hour,
+            DAY_MS => WindowUnit::Day,
+            ms if ms == 7 * DAY_MS => WindowUnit::Week,
+            ms if [28, 29, 30, 31].iter().any(|days| ms == days * DAY_MS) => WindowUnit::Month,
+            ms if [365, 366].iter().any(|days| ms == days * DAY_MS) => WindowUnit::Year,
+            _ => WindowUnit::Unknown,
+        }
+    }
+}
+
+impl RateLimitRequest {
+    /// Checks the bounds of a request.
+    ///
+    /// # Errors
+    /// A bound is exceeded.
+    pub fn check_bounds(&self) -> Result<(), CallError> {
+        let invalid = |what: String| Err(CallError::new(GrpcCode::InvalidArgument, what));
+        if !(1..=DOMAIN_MAX).contains(&self.domain.len()) {
+            return invalid(format!("a domain has 1 to {DOMAIN_MAX} bytes"));
+        }
+        if !(1..=DESCRIPTORS_MAX).contains(&self.descriptors.len()) {
+            return invalid(format!("a request has 1 to {DESCRIPTORS_MAX} descriptors"));
+        }
+        for descriptor in &self.descriptors {
+            if !(1..=ENTRIES_MAX).contains(&descriptor.entries.len()) {
+                return invalid(format!("a descriptor has 1 to {ENTRIES_MAX} entries"));
+            }
+            for DescriptorItem { key, value } in &descriptor.entries {
+                if !(1..=TEXT_MAX).contains(&key.len()) || value.len() > TEXT_MAX {
+                    return invalid(format!("keys have 1 to {TEXT_MAX} bytes, and values at most {TEXT_MAX}"));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::envoy::{decode_message, encode_message};
+
+    fn request(descriptors: usize, entries: usize, text: usize, domain: usize) -> RateLimitRequest {
+        let entry = DescriptorItem { key: vec![b'k'; text].into(), value: vec![0xff; text].into() };
+        let descriptor = RateLimitDescriptor { entries: vec![entry; entries], ..Default::default() };
+        RateLimitRequest {
+            domain: vec![b'd'; domain].into(),
+            descriptors: vec![descriptor; descriptors],
+            hits_addend: 1,
+        }
+    }
+
+    #[test]
+    fn bounds_hold_on_both_sides() {
+        for (descriptors, entries, text, domain, is_valid) in [
+            (1, 1, 1, 1, true),
+            (DESCRIPTORS_MAX, 1, 1, 1, true),
+            (1, ENTRIES_MAX, 1, 1, true),
+            (1, 1, TEXT_MAX, DOMAIN_MAX, true),
+            (0, 1, 1, 1, false),
+            (DESCRIPTORS_MAX + 1, 1, 1, 1, false),
+            (1, 0, 1, 1, false),
+            (1, ENTRIES_MAX + 1, 1, 1, false),
+            (1, 1, 0, 1, false),
+            (1, 1, TEXT_MAX + 1, 1, false),
+            (1, 1, 1, 0, false),
+            (1, 1, 1, DOMAIN_MAX + 1, false),
+        ] {
+            let checked = request(descriptors, entries, text, domain).check_bounds();
+            assert_eq!(checked.is_ok(), is_valid, "{descriptors} {entries} {text} {domain}");
+            assert!(checked.is_ok_and(|()| true) || !is_valid);
+        }
+    }
+
+    /// The bytes that protoc's encoder makes for a request with all fields.
+    #[test]
+    fn a_request_of_envoy_is_read() {
+        let bytes =
+            b"\x0a\x04edge\x12\x1a\x0a\x0e\x0a\x04path\x12\x06/login\x12\x04\x08\x05\x10\x02\x1a\x00\x20\x01\x18\x07";
+        let read: RateLimitRequest = decode_message(Bytes::from_static(bytes)).unwrap();
+        let entry = DescriptorItem { key: "path".into(), value: "/login".into() };
+        let descriptor = RateLimitDescriptor {
+            entries: vec![entry],
+            limit: Some(RateLimitOverride { requests_per_unit: 5, unit: 2 }),
+            hits_addend: Some(0),
+            is_negative_hits: true,
+        };
+        assert_eq!(read, RateLimitRequest { domain: "edge".into(), descriptors: vec![descriptor], hits_addend: 7 });
+        assert_eq!(encode_message(&read)[5..], bytes[..]);
+        assert!(decode_message::<RateLimitRequest>(Bytes::from_static(b"\x0a\x05edge")).is_err());
+    }
+
+    #[test]
+    fn windows_with_a_name_have_a_unit() {
+        for (ms, unit) in [
+            (1000, WindowUnit::Second),
+            (604_800_000, WindowUnit::Week),
+            (2_678_400_000, WindowUnit::Month),
+            (31_622_400_000, WindowUnit::Year),
+            (2000, WindowUnit::Unknown),
+            (0, WindowUnit::Unknown),
+        ] {
+            assert_eq!(WindowUnit::from_window_ms(ms), unit, "{ms}");
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Refunds of units without a receipt, for rate limit requests with negative hits.
+
+use std::rc::Rc;
+
+use crate::limiting::answer::Answer;
+use crate::limiting::decision::{Check, Op};
+use crate::limiting::limiter::Limiter;
+
+impl Limiter {
+    /// Refunds units of keys, whichever request charged them; the cost of each check is the number of units. What is
+    /// left of a key never exceeds what it has at first. Returns the state of each key afterwards, if the store reports
+    /// it.
+    pub async fn refund_units(&self, mut checks: Vec<Check>) -> Vec<Option<Answer>> {
+        let looks: Vec<Check> = checks.iter().map(|check| Check { cost: 0, ..check.clone() }).collect();
+        let looks = Rc::new(looks);
+        let nothing = || vec![None; looks.len()];
+        let Ok(before) = self.store().decide(Op::Peek, &looks).await else { return nothing() };
+        for (check, answer) in checks.iter_mut().zip(&before.answers) {
+            (check.cost, check.tag) = (-check.cost, answer.receipt);
+        }
+        let checks = Rc::new(checks);
+        // The look leaves after the refunds, on the same connections.
+        let (_, after) = tokio::join!(
+            biased;
+            self.store().adjust_each(&checks),
+            self.store().decide(Op::Peek, &looks)
+        );
+        after.map_or_else(|_| nothing(), |decision| decision.answers.into_iter().map(Some).collect())
+    }
+}

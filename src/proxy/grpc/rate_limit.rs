@@ -1,0 +1,226 @@
+//! `ShouldRateLimit`: decides the descriptors of a request by the limits of their rules.
+
+use std::time::Instant;
+
+use http::HeaderMap;
+use tokio::time::timeout_at;
+
+use crate::envoy::rate_limit::{DescriptorStatus, RateLimitRequest, RateLimitResponse};
+use crate::grpc::CallError;
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::decision::Op;
+use crate::limiting::source::{BodyFacts, Facts};
+use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
+use crate::proxy::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
+use crate::proxy::grpc::{call, status};
+use crate::proxy::inbound::identity::ClientAddress;
+use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::response::refusal_record;
+use crate::proxy::shown_keys::ShownKeys;
+use crate::telemetry::metrics::DescriptorResult;
+
+/// Decides a request.
+///
+/// # Errors
+/// The request exceeds a bound, or cannot be decided.
+pub async fn decide_request(
+    request: &mut RequestContext<'_>,
+    head: &ValidatedHead,
+    identity: ClientAddress,
+    question: &RateLimitRequest,
+) -> Result<RateLimitResponse, CallError> {
+    question.check_bounds()?;
+    let (view, metrics) = (request.view, request.client.local.common.metrics.clone());
+    let config = &view.snapshot.config;
+    let Some(domain) = config.rls.find(&question.domain) else {
+        question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::UnknownDomain));
+        let statuses = question.descriptors.iter().map(|_| status::unlimited(0)).collect();
+        return Ok(status::build_answer(request, statuses, None));
+    };
+    let route = config.route_at(domain.route);
+    request.route = Some((domain.route, route));
+    request.account.count_on_route(route, view.route_counters(domain.route));
+    let no_headers = HeaderMap::new();
+    let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
+    let facts = Facts {
+        client: plan::find_address(&entries).unwrap_or(identity.ip),
+        method: head.method().as_str(),
+        host: head.read_host(),
+        path: head.path(),
+        query: None,
+        headers: &no_headers,
+        route: &route.name,
+        params: &[],
+        claims: None,
+        certificate: None,
+        user: None,
+        body: BodyFacts::None,
+        descriptor: &entries,
+    };
+    let plan = plan::make_plan(&view.limiter, domain, route, question, &facts)?;
+    for descriptor in &plan.descriptors {
+        metrics.rpc.count_descriptor(match descriptor {
+            DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
+            DescriptorPlan::Exempt => DescriptorResult::Exempt,
+            DescriptorPlan::Limited(..) => DescriptorResult::Limited,
+        });
+    }
+    let (decided, descriptors) = run_plan(request, plan).await;
+    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
+    let verdict = decided.into_verdict();
+    request.account.count_decision(route, &verdict);
+    let display = &config.admin.key_display;
+    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);
+    request.account.record_decision(route, &verdict, shown);
+    let is_refused = verdict.refused;
+    request.verdict = Some(verdict);
+    if is_refused {
+        let identity = ClientAddress { ip: facts.client, ..identity };
+        refusal_record::record_refusal(request, RoutedRequest { route, head, identity: &identity });
+    }
+    // The answer to Envoy gets no rate limit headers itself.
+    let verdict = request.verdict.take().map(keep_strictest);
+    Ok(status::build_answer(request, statuses, verdict.as_ref()))
+}
+
+/// Results of a plan.
+struct Decided {
+    takes: DecidedChecks,
+    looks: DecidedChecks,
+    refunds: Checks,
+    refunded: Vec<Option<Answer>>,
+}
+
+/// Checks with the verdict about them.
+#[derive(Default)]
+struct DecidedChecks {
+    checks: Checks,
+    /// Its indexes are places in `checks`.
+    verdict: Verdict,
+}
+
+/// Runs a plan, and returns what applies to each descriptor.
+async fn run_plan(request: &RequestContext<'_>, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
+    let limiter = &request.view.limiter;
+    let Plan { takes, looks, refunds, descriptors } = plan;
+    let end = call::find_end(&request.received.parts.headers);
+    let begun = (!limiter.store().is_in_process()).then(Instant::now);
+    let (refunded, takes, looks) = if looks.is_empty() && refunds.is_empty() {
+        (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
+    } else {
+        tokio::join!(
+            biased;
+            refund_checks(limiter, &refunds, end),
+            decide_checks(limiter, Op::Take, takes, end),
+            decide_checks(limiter, Op::Peek, looks, end)
+        )
+    };
+    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
+    (Decided { takes, looks, refunds, refunded }, descriptors)
+}
+
+async fn decide_checks(
+    limiter: &Limiter,
+    op: Op,
+    mut checks: Checks,
+    end: Option<tokio::time::Instant>,
+) -> DecidedChecks {
+    if checks.is_empty() {
+        return DecidedChecks::default();
+    }
+    let evaluations = std::mem::take(&mut checks.evaluations);
+    let costs = if op == Op::Peek { evaluations.iter().map(cost_of).collect() } else { Vec::new() };
+    let mut verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
+    for result in &mut verdict.checks {
+        // A look tells what one more hit would leave, but it charges nothing.
+        if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
+            (&mut result.outcome, costs.get(result.limit))
+            && answer.admitted
+        {
+            answer.remaining += cost;
+        }
+    }
+    DecidedChecks { checks, verdict }
+}
+
+/// Returns what a check would charge.
+fn cost_of(evaluation: &Evaluation) -> i64 {
+    match evaluation {
+        Evaluation::Check(check) => check.cost,
+        _ => 0,
+    }
+}
+
+/// Refunds units. While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
+async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::time::Instant>) -> Vec<Option<Answer>> {
+    let mut states = vec![None; refunds.limits.len()];
+    let (mut places, mut checks) = (Vec::new(), Vec::new());
+    for (place, evaluation) in refunds.evaluations.iter().enumerate() {
+        if let Evaluation::Check(check) = evaluation {
+            places.push(place);
+            checks.push(check.clone());
+        }
+    }
+    if checks.is_empty() {
+        return states;
+    }
+    let refund = limiter.refund_units(checks);
+    let answers = match end {
+        Some(end) => timeout_at(end, refund).await.unwrap_or_default(),
+        None => refund.await,
+    };
+    places.into_iter().zip(answers).for_each(|(place, answer)| states[place] = answer);
+    states
+}
+
+impl Decided {
+    /// Returns the status of a descriptor.
+    fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
+        match descriptor {
+            DescriptorPlan::Unmatched => status::unlimited(0),
+            DescriptorPlan::Exempt => status::unlimited(u32::MAX),
+            DescriptorPlan::Limited(HitOp::Take, places) => self.takes.describe(places),
+            DescriptorPlan::Limited(HitOp::Look, places) => self.looks.describe(places),
+            DescriptorPlan::Limited(HitOp::Refund, places) => {
+                let state = |place: &usize| (&self.refunds.limits[*place], self.refunded[*place].as_ref());
+                status::describe_refunds(places.iter().map(state))
+            }
+        }
+    }
+
+    /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
+    fn into_verdict(self) -> Verdict {
+        let (takes, looks) = (self.takes.into_verdict(), self.looks.into_verdict());
+        let refused = takes.refused || looks.refused;
+        Verdict { refused, ..takes.followed_by(looks) }
+    }
+}
+
+impl DecidedChecks {
+    fn describe(&self, places: &[usize]) -> DescriptorStatus {
+        let results = self.verdict.checks.iter().filter(|result| places.contains(&result.limit));
+        status::describe_results(results.map(|result| (&self.checks.limits[result.limit], result)))
+    }
+
+    fn into_verdict(mut self) -> Verdict {
+        let indexes = &self.checks.indexes;
+        self.verdict.checks.iter_mut().for_each(|result| result.limit = indexes[result.limit]);
+        self.verdict.refused_keys.iter_mut().for_each(|refused| refused.limit = indexes[refused.limit]);
+        self.verdict
+    }
+}
+
+/// Keeps one result of each limit, because a list of rate limit headers has each limit once: the one that refuses for
+/// longest, or leaves least.
+fn keep_strictest(mut verdict: Verdict) -> Verdict {
+    let rank = |result: &LimitResult| match result.outcome.answer() {
+        Some(answer) if !answer.admitted => (0, if answer.retry_ms == NEVER { i64::MIN } else { -answer.retry_ms }),
+        Some(answer) => (2, answer.remaining),
+        None if !result.outcome.is_admitted() => (1, 0),
+        None => (3, 0),
+    };
+    verdict.checks.sort_by_key(|result| (result.limit, rank(result)));
+    verdict.checks.dedup_by_key(|result| result.limit);
+    verdict
+}

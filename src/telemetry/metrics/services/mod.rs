@@ -1,0 +1,11 @@
+//! Metrics of what the gateway answers for other proxies.
+//!
+//! Input: the results that the request pages of `serve = "decide"` and `serve = "grpc"` count. Output: counters.
+//!
+//! - `decide`: questions over HTTP.
+//! - `rpc`: gRPC calls and the descriptors of rate limit requests.
+//!
+//! To add a service, add a file with its counters here, and a field of `Metrics`.
+
+pub(super) mod decide;
+pub(super) mod rpc;

@@ -1,0 +1,129 @@
+//! Calls of grpcio, which reads and writes messages by itself.
+
+use crate::support::app::run_script;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::server::RedisServer;
+use crate::support::limiting::topology::RedisCluster;
+
+const CLIENT: &str = "rls_client.py";
+const TRUSTED: &str = "trusted_proxies = [\"127.0.0.1\"]\n";
+const RULES: &str = r#"
+[[listener]]
+address = "127.0.0.1:0"
+serve = "grpc"
+
+[[rls]]
+domain = "edge"
+descriptor = { path = "/login", remote_address = "*" }
+limits = ["logins"]
+
+[[rls]]
+domain = "edge"
+descriptor = { tokens = "*" }
+limits = ["tokens"]
+
+[[rls]]
+domain = "edge"
+descriptor = { large = "*" }
+limits = ["large"]
+
+[[rls]]
+domain = "edge"
+descriptor = { two = "*" }
+limits = ["first", "second"]
+
+[[rls]]
+domain = "edge"
+descriptor = { tried = "*" }
+limits = ["tried"]
+
+[[rls]]
+domain = "edge"
+descriptor = { health = "*" }
+limits = []
+
+[limit.logins]
+rate = "3/min"
+
+[limit.tokens]
+rate = "1000/h"
+key = "descriptor:tokens"
+
+[limit.large]
+rate = "5000000000/h"
+key = "all"
+
+[limit.first]
+rate = "100/h"
+key = "descriptor:two"
+
+[limit.second]
+rate = "100/h"
+key = "descriptor:two"
+
+[limit.tried]
+rate = "1/h"
+key = "all"
+mode = "shadow"
+"#;
+
+/// A gateway whose first address is that of gRPC. `more` follows the rules.
+fn gateway(server: &str, more: &str) -> Gateway {
+    let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
+    Gateway::whole(&format!("[server]\nworkers = 1\n{server}\n{admin}\n{RULES}\n{more}"))
+}
+
+#[track_caller]
+fn scenario(name: &str, gateway: &Gateway) {
+    run_script(CLIENT, &[name, &gateway.addr.to_string()]);
+}
+
+#[test]
+fn descriptors_are_decided_in_memory() {
+    let gateway = gateway(TRUSTED, "");
+    scenario("decisions", &gateway);
+    let of = |limit, decision| {
+        gateway.metric("limit_decisions_total", &[("route", "rls:edge"), ("limit", limit), ("decision", decision)])
+    };
+    assert_eq!(of("tried", "shadow_deny"), Some(2.0));
+    assert_eq!(of("logins", "deny"), Some(3.0));
+    for (result, count) in [("unknown_domain", 1.0), ("unmatched", 1.0), ("exempt", 1.0)] {
+        gateway.assert_metric("rls_descriptors_total", &[("result", result)], count);
+    }
+    let refusals = gateway.admin("/-/refusals").text();
+    assert!(refusals.contains("rls:edge") && refusals.contains("192.0.2.7"), "{refusals}");
+    assert!(!gateway.metrics().contains("192.0.2.7"));
+}
+
+#[test]
+fn descriptors_are_decided_by_redis() {
+    let redis = RedisServer::start(&[]);
+    let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url()));
+    gateway.until_connected();
+    scenario("decisions", &gateway);
+}
+
+#[test]
+fn descriptors_are_decided_by_a_cluster() {
+    let cluster = RedisCluster::start(0);
+    let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url()));
+    gateway.until_connected();
+    scenario("decisions", &gateway);
+}
+
+#[test]
+fn each_bound_has_its_status() {
+    let gateway = gateway(TRUSTED, "");
+    scenario("bounds", &gateway);
+    let calls = |code| gateway.metric("rpc_calls_total", &[("method", "ShouldRateLimit"), ("code", code)]);
+    assert_eq!((calls("RESOURCE_EXHAUSTED"), calls("INTERNAL"), calls("UNKNOWN")), (Some(1.0), Some(2.0), None));
+}
+
+#[test]
+fn only_trusted_peers_get_decisions() {
+    let gateway = gateway("", "");
+    scenario("stranger", &gateway);
+    let denied = [("method", "ShouldRateLimit"), ("code", "PERMISSION_DENIED")];
+    gateway.assert_metric("rpc_calls_total", &denied, 1.0);
+    assert_eq!(gateway.metric("rls_descriptors_total", &[("result", "limited")]), Some(0.0));
+}

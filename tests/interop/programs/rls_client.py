@@ -1,0 +1,221 @@
+"""A client of rate limit services on grpcio, `rls_client.py SCENARIO ADDRESS`; run by tests/envoy. It writes and reads
+messages by their field numbers, apart from the gateway's own code. Says why when something is not as it should be."""
+import sys
+
+import grpc
+
+LIMIT = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
+HEALTH = "/grpc.health.v1.Health/Check"
+OK, OVER = 1, 2
+SECOND, MINUTE, HOUR = 1, 2, 3
+PATIENCE = 20
+
+
+def varint(number):
+    out = b""
+    while number > 127:
+        out += bytes([number & 127 | 128])
+        number >>= 7
+    return out + bytes([number])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    value = value.encode() if isinstance(value, str) else value
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def descriptor(*entries, hits=None, negative=False):
+    out = b"".join(field(1, field(1, key) + field(2, value)) for key, value in entries)
+    if hits is not None:
+        out += field(3, field(1, hits) if hits else b"")
+    return out + (field(4, 1) if negative else b"")
+
+
+def request(domain, *descriptors, hits=0):
+    return field(1, domain) + b"".join(field(2, one) for one in descriptors) + (field(3, hits) if hits else b"")
+
+
+def read(message):
+    """The fields of a message: a list of values by number."""
+    at, out = 0, {}
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        tag = number()
+        value = number()
+        if tag & 7 == 2:
+            value, at = message[at:at + value], at + value
+        else:
+            assert tag & 7 == 0, tag
+        out.setdefault(tag >> 3, []).append(value)
+    assert at == len(message)
+    return out
+
+
+def first(fields, number, default=0):
+    return fields.get(number, [default])[0]
+
+
+class Answer:
+    def __init__(self, message):
+        fields = read(message)
+        self.code = first(fields, 1)
+        self.statuses = [Status(one) for one in fields.get(2, [])]
+        headers = [read(one) for one in fields.get(3, [])]
+        self.headers = {first(one, 1).decode(): first(one, 2, b"").decode() for one in headers}
+        self.body = first(fields, 5, b"")
+
+    def codes(self):
+        return [status.code for status in self.statuses]
+
+
+class Status:
+    def __init__(self, message):
+        fields = read(message)
+        self.code, self.remaining = first(fields, 1), first(fields, 3)
+        limit = read(first(fields, 2)) if 2 in fields else None
+        self.limit = limit and (first(limit, 1), first(limit, 2), first(limit, 3, b"").decode())
+        wait = read(first(fields, 4)) if 4 in fields else None
+        self.wait = wait and first(wait, 1) + first(wait, 2) / 1e9
+
+
+class Service:
+    def __init__(self, address):
+        self.channel = grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)])
+
+    def call(self, method, message):
+        return self.channel.unary_unary(method)(message, timeout=PATIENCE)
+
+    def ask(self, domain, *descriptors, hits=0):
+        return Answer(self.call(LIMIT, request(domain, *descriptors, hits=hits)))
+
+    def fails(self, message, method=LIMIT):
+        try:
+            self.call(method, message)
+        except grpc.RpcError as error:
+            return error.code().name
+        return "OK"
+
+
+def same(found, expected):
+    assert found == expected, f"{found} in place of {expected}"
+
+
+def decisions(service):
+    login = [("path", "/login"), ("remote_address", "192.0.2.7")]
+    for left in (2, 1, 0):
+        answer = service.ask("edge", descriptor(*login))
+        same((answer.code, answer.codes(), answer.body), (OK, [OK], b""))
+        status = answer.statuses[0]
+        same((status.limit, status.remaining), ((3, MINUTE, "logins"), left))
+        same(answer.headers["ratelimit-policy"], '"logins";q=3;w=60')
+    answer = service.ask("edge", descriptor(*login))
+    same((answer.code, answer.codes()), (OVER, [OVER]))
+    assert 10 < answer.statuses[0].wait <= 20, answer.statuses[0].wait
+    assert 10 < int(answer.headers["retry-after"]) <= 20, answer.headers
+    same(answer.headers["content-type"], "application/problem+json")
+    assert b'"violated-policies":["logins"]' in answer.body, answer.body
+
+    # Entries of the table in another order, another client, and another address of its IPv6 network.
+    same(service.ask("edge", descriptor(*reversed(login))).code, OVER)
+    same(service.ask("edge", descriptor(login[0], ("remote_address", "192.0.2.8"))).code, OK)
+    for left in (2, 1):
+        address = ("remote_address", f"2001:db8::{left}")
+        same(service.ask("edge", descriptor(login[0], address)).statuses[0].remaining, left)
+
+    # All or none: what another descriptor refuses is not charged. Statuses keep their order.
+    tokens = lambda hits: descriptor(("tokens", "a"), hits=hits)
+    answer = service.ask("edge", tokens(600), descriptor(*login), descriptor(("none", "x")))
+    same((answer.code, answer.codes()), (OVER, [OK, OVER, OK]))
+    same(answer.statuses[0].remaining, 1000)
+    same(answer.statuses[2].limit, None)
+    answer = service.ask("edge", tokens(600))
+    same((answer.code, answer.statuses[0].limit, answer.statuses[0].remaining), (OK, (1000, HOUR, "tokens"), 400))
+    same(service.ask("edge", tokens(600)).code, OVER)
+
+    # A look changes nothing; hits of the request apply to descriptors without their own.
+    for _ in range(3):
+        same(service.ask("edge", tokens(0), hits=9).statuses[0].remaining, 400)
+    same(service.ask("edge", descriptor(("tokens", "a")), hits=100).statuses[0].remaining, 300)
+    answer = service.ask("edge", tokens(300))
+    same((answer.code, answer.statuses[0].remaining), (OK, 0))
+    same(service.ask("edge", tokens(0)).code, OVER)
+
+    # A refund is never refused, and never exceeds what was charged.
+    back = lambda hits: descriptor(("tokens", "a"), hits=hits, negative=True)
+    answer = service.ask("edge", back(400))
+    same((answer.code, answer.statuses[0].remaining), (OK, 400))
+    answer = service.ask("edge", back(1 << 63), descriptor(("tokens", "b"), hits=1000), descriptor(("tokens", "b"), hits=0))
+    same((answer.code, answer.codes()), (OVER, [OK, OK, OVER]))
+    same(service.ask("edge", tokens(0)).statuses[0].remaining, 1000)
+
+    # Two descriptors of one budget are one charge of both.
+    same(service.ask("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
+    same([status.remaining for status in service.ask("edge", tokens(400), tokens(600)).statuses], [0, 0])
+    # Numbers above 32 bits, and more hits than the limit can ever hold.
+    same(service.ask("edge", descriptor(("large", "x"))).statuses[0].limit, (2**32 - 1, HOUR, "large"))
+    answer = service.ask("edge", descriptor(("tokens", "c"), hits=2**64 - 1))
+    same((answer.code, answer.statuses[0].wait, "retry-after" in answer.headers), (OVER, None, False))
+
+    # Values that are not UTF-8 have budgets of their own.
+    same(service.ask("edge", descriptor(("tokens", b"\xff\xfe"), hits=1000)).code, OK)
+    same(service.ask("edge", descriptor(("tokens", b"\xff\xfe"), hits=1)).code, OVER)
+    same(service.ask("edge", descriptor(("tokens", b"\xff\xfd"), hits=1)).code, OK)
+
+    same(service.ask("edge", descriptor(("health", "x"))).statuses[0].remaining, 2**32 - 1)
+    same(service.ask("other", descriptor(*login)).code, OK)
+    # A limit in shadow mode is charged and not shown.
+    for _ in range(3):
+        answer = service.ask("edge", descriptor(("tried", "x")))
+        same((answer.code, answer.statuses[0].limit), (OK, None))
+
+
+def bounds(service):
+    entry = ("tokens", "a")
+    for message, code in [
+        (request("edge"), "INVALID_ARGUMENT"),
+        (request("", descriptor(entry)), "INVALID_ARGUMENT"),
+        (request("d" * 256, descriptor(entry)), "INVALID_ARGUMENT"),
+        (request("d" * 255, descriptor(entry)), "OK"),
+        (request("edge", descriptor()), "INVALID_ARGUMENT"),
+        (request("edge", *[descriptor(("x", str(at))) for at in range(16)]), "OK"),
+        (request("edge", *[descriptor(("x", str(at))) for at in range(17)]), "INVALID_ARGUMENT"),
+        (request("edge", descriptor(*[entry] * 16)), "OK"),
+        (request("edge", descriptor(*[entry] * 17)), "INVALID_ARGUMENT"),
+        (request("edge", descriptor(("k" * 1024, "v" * 1024))), "OK"),
+        (request("edge", descriptor(("k" * 1025, "v"))), "INVALID_ARGUMENT"),
+        (request("edge", descriptor(("k", "v" * 1025))), "INVALID_ARGUMENT"),
+        (request("edge", descriptor(("", "v"))), "INVALID_ARGUMENT"),
+        (request("edge", descriptor(("path", "/login"), ("remote_address", "nowhere"))), "INVALID_ARGUMENT"),
+        (request("edge", *[descriptor(("two", str(at))) for at in range(8)]), "OK"),
+        (request("edge", *[descriptor(("two", str(at))) for at in range(9)]), "INVALID_ARGUMENT"),
+        (field(1, "edge") + field(99, b"x" * 70000), "RESOURCE_EXHAUSTED"),
+        (b"\x0a\x05edge", "INTERNAL"),
+        (b"\xff" * 20, "INTERNAL"),
+    ]:
+        same((service.fails(message), message[:40]), (code, message[:40]))
+    for name in ("", "ratelimit", "envoy.service.auth.v3.Authorization"):
+        same(service.call(HEALTH, field(1, name) if name else b""), b"\x08\x01")
+    same(service.fails(field(1, "other"), HEALTH), "NOT_FOUND")
+    same(service.fails(b"", "/envoy.service.ratelimit.v3.RateLimitService/Other"), "UNIMPLEMENTED")
+
+
+def stranger(service):
+    same(service.fails(request("edge", descriptor(("tokens", "a")))), "PERMISSION_DENIED")
+    same(service.call(HEALTH, b""), b"\x08\x01")
+
+
+if __name__ == "__main__":
+    {"decisions": decisions, "bounds": bounds, "stranger": stranger}[sys.argv[1]](Service(sys.argv[2]))
