@@ -21,7 +21,8 @@ Exit codes: 0 all translated, 1 failed, 2 a file cannot be read or parsed, 3 the
 
 Examples:
   sluicegate import nginx /etc/nginx/nginx.conf > sluicegate.toml
-  kubectl get ingress,service,configmap -A -o yaml | sluicegate import ingress-nginx - > sluicegate.toml";
+  kubectl get ingress,service,configmap -A -o yaml | sluicegate import ingress-nginx - > sluicegate.toml
+  sluicegate import ratelimit config/*.yaml > sluicegate.toml";
 
 #[derive(Args)]
 pub struct ImportOptions {
@@ -39,12 +40,15 @@ enum Format {
     Nginx,
     /// Kubernetes manifests with Ingresses for ingress-nginx, YAML or JSON
     IngressNginx,
+    /// Configs of envoyproxy/ratelimit, YAML
+    Ratelimit,
 }
 
 pub fn run_import(options: &ImportOptions) -> ExitCode {
     let imported = match options.from {
         Format::Nginx => import::import_nginx(&options.files),
         Format::IngressNginx => import::import_ingress_nginx(&options.files),
+        Format::Ratelimit => import::import_ratelimit(&options.files),
     };
     let imported = match imported {
         Ok(imported) => imported,

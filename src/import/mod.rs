@@ -1,11 +1,12 @@
 //! Translates configs of other proxies to TOML for Sluicegate. Called by `sluicegate import`.
 //!
-//! Input: files of nginx, or Kubernetes manifests with Ingresses for ingress-nginx. They may be hostile, so size, depth
+//! Input: files of nginx, Kubernetes manifests with Ingresses for ingress-nginx, or configs of envoyproxy/ratelimit. They may be hostile, so size, depth
 //! and number are bounded. Output: an [`Imported`] config, or an [`ImportError`] with file and line. A setting that
 //! cannot be translated becomes a numbered comment. A route that would lose its protection is closed: it answers 501.
 //!
-//! - `nginx`, `ingress`: the two formats.
+//! - `nginx`, `ingress`, `ratelimit`: the formats.
 //! - `input`: reads files within bounds, and expands the wildcards of `include`.
+//! - `yaml`: parses YAML and JSON to a tree with line numbers.
 //! - `syntax`: parses nginx's syntax to a tree of directives.
 //! - `model`: collects the routes, limits and upstreams, and writes the config.
 //! - `paths`: turns the locations of a host into route paths in nginx's order.
@@ -24,9 +25,11 @@ mod input;
 mod model;
 mod nginx;
 mod paths;
+mod ratelimit;
 mod remarks;
 mod syntax;
 mod text;
+mod yaml;
 
 use std::path::PathBuf;
 
@@ -61,10 +64,22 @@ pub fn import_ingress_nginx(files: &[PathBuf]) -> Result<Imported, ImportError> 
     let mut input = Input::default();
     let mut documents = Vec::new();
     for file in files {
-        documents.extend(ingress::parse_documents(&mut input, file)?);
+        documents.extend(yaml::parse_documents(&mut input, file)?);
     }
     let mut out = ImportedConfig::default();
     ingress::translate_ingresses(&documents, &mut out)?;
+    Ok(finish_import(out, files))
+}
+
+/// Imports configs of envoyproxy/ratelimit, in YAML.
+pub fn import_ratelimit(files: &[PathBuf]) -> Result<Imported, ImportError> {
+    let mut input = Input::default();
+    let mut documents = Vec::new();
+    for file in files {
+        documents.extend(yaml::parse_documents(&mut input, file)?);
+    }
+    let mut out = ImportedConfig::default();
+    ratelimit::translate_domains(&documents, &mut out)?;
     Ok(finish_import(out, files))
 }
 

@@ -100,6 +100,8 @@ pub struct ImportedConfig {
     /// The lines of `[server]`.
     pub server: Vec<String>,
     pub listeners: Vec<Vec<String>>,
+    /// The lines of each `[[rls]]`.
+    pub rls: Vec<Vec<String>>,
     routes: Vec<String>,
     route_names: HashSet<String>,
     bytes: usize,
@@ -330,6 +332,9 @@ impl ImportedConfig {
         for route in &self.routes {
             text.push('\n');
             text.push_str(route);
+        }
+        for lines in &self.rls {
+            text.push_str(&format!("\n[[rls]]\n{}\n", lines.join("\n")));
         }
         (text, count)
     }

@@ -1,6 +1,7 @@
-//! Tests `sluicegate import`: the configs that it writes for nginx and ingress-nginx, the errors for hostile files, and
+//! Tests `sluicegate import`: the configs that it writes for nginx, ingress-nginx and ratelimit, the errors for hostile files, and
 //! whether nginx and the imported config decide alike.
 
+mod descriptors;
 mod differential;
 mod hostile;
 mod output;

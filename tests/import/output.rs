@@ -28,9 +28,11 @@ pub fn imported(text: &str) -> (String, i32) {
 #[test]
 fn every_sample_gives_its_config() {
     let mut wrong = Vec::new();
-    for (from, dir, extension) in
-        [("nginx", "tests/import/nginx", "conf"), ("ingress-nginx", "tests/import/ingress", "yaml")]
-    {
+    for (from, dir, extension) in [
+        ("nginx", "tests/import/nginx", "conf"),
+        ("ingress-nginx", "tests/import/ingress", "yaml"),
+        ("ratelimit", "tests/import/ratelimit", "yaml"),
+    ] {
         let mut paths: Vec<PathBuf> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|own| own == extension));
         assert!(!paths.is_empty());

@@ -4,12 +4,12 @@ use ipnet::IpNet;
 
 use crate::import::access::{MOST_RULES, all_networks, format_network, parse_networks};
 use crate::import::error::{ImportError, Result};
-use crate::import::ingress::yaml::YamlNode;
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
 use crate::import::syntax::shorten;
 use crate::import::text::{format_array, quote_string};
+use crate::import::yaml::YamlNode;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.

@@ -4,7 +4,6 @@
 //! controller gives its settings. Other kinds are skipped. Output: routes, limits and upstreams in an
 //! [`ImportedConfig`], and a remark about each annotation that is not translated.
 //!
-//! - `yaml`: parses YAML and JSON to a tree with line numbers.
 //! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap.
 //!
 //! To add an annotation, match its name in `Annotations::read_annotation`, or in `LimitAnnotations::read_annotation` if
@@ -12,7 +11,6 @@
 //! it to `is_guard`. Describe it in `docs/migrating/nginx.md`.
 
 mod annotations;
-mod yaml;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -22,13 +20,11 @@ use indexmap::IndexMap;
 
 use crate::import::error::{ImportError, Result};
 use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
-use crate::import::ingress::yaml::YamlNode;
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{clean_name, format_array, quote_string};
-
-pub use yaml::parse_documents;
+use crate::import::yaml::YamlNode;
 
 /// The port numbers of services, by namespace, service name and port name.
 type Ports<'a> = HashMap<(&'a str, &'a str, &'a str), &'a str>;

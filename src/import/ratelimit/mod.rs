@@ -1,0 +1,181 @@
+//! Translates configs of envoyproxy/ratelimit, the rate limit service of Envoy.
+//!
+//! Input: one YAML document for each domain, with nested descriptors. Output: `[[rls]]` sections with a limit for each
+//! rate, and a remark about each setting that has no equivalent.
+//!
+//! - `tree`: reads the descriptors, and lists the rules that match like the tree.
+//!
+//! The service goes down the tree without going back: once a value of its own matches, less specific descriptors beside
+//! it do not count, even if the rest matches only there. Sluicegate applies the most specific rule that matches as a
+//! whole. Rules without limits make up the difference.
+
+mod tree;
+
+use std::collections::HashSet;
+
+use crate::import::error::{ImportError, Result};
+use crate::import::model::ImportedConfig;
+use crate::import::ratelimit::tree::{FlatRule, ImportedRate, RateUnit, RuleOutcome, TreeEntry, read_descriptors};
+use crate::import::syntax::shorten;
+use crate::import::text::{clean_name, format_array, quote_string};
+use crate::import::yaml::YamlNode;
+
+/// The status of refusals. The service sends none; Envoy chooses it.
+const STATUS: u16 = 429;
+const PEERS_NOTE: &str = "Write the addresses of your Envoys in `trusted_proxies`: only they get answers.";
+const STORE_NOTE: &str = "For budgets that several gateways share, set `url` of [store] to your Redis. The counters of the old service are not read.";
+const CHARGE_NOTE: &str = "A refused request is charged to no limit; the old service counted it in all that matched.";
+const MONTH_NOTE: &str =
+    "Months and years are those of the calendar; the old service counted 30 and 365 days unless configured otherwise.";
+
+/// Translates all domains.
+pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Result<()> {
+    out.server.push("trusted_proxies = [\"127.0.0.1\"]".to_owned());
+    out.listeners.push(vec!["address = \"0.0.0.0:8081\"".to_owned(), "serve = \"grpc\"".to_owned()]);
+    [PEERS_NOTE, STORE_NOTE, CHARGE_NOTE].iter().for_each(|note| out.add_note(note));
+    let mut domains = HashSet::new();
+    for document in documents {
+        let domain = match document.text_at(&["domain"]) {
+            Some(domain) if !domain.is_empty() => domain,
+            _ => return Err(ImportError::new(&document.file, document.line, "there is no `domain`")),
+        };
+        if !domains.insert(domain) {
+            let what = format!("the domain `{}` occurs twice", shorten(domain));
+            return Err(ImportError::new(&document.file, document.line, what));
+        }
+        for (key, node) in document.entries() {
+            if !["domain", "descriptors"].contains(&key.as_str()) {
+                add_remark(out, node, key, "not available, so it is left out");
+            }
+        }
+        let rules = match document.get("descriptors") {
+            Some(list) => read_descriptors(list, out)?,
+            None => Vec::new(),
+        };
+        for rule in &rules {
+            write_rule(domain, rule, out);
+        }
+        if rules.is_empty() {
+            add_remark(out, document, domain, "the domain has no descriptors, so it is left out");
+        }
+    }
+    match out.rls.is_empty() {
+        true => Err(ImportError::new("the files", 0, "no descriptor has a rate, so there is nothing to import")),
+        false => Ok(()),
+    }
+}
+
+/// Adds a remark about a setting.
+fn add_remark(out: &mut ImportedConfig, node: &YamlNode, what: &str, why: &str) {
+    out.remarks.add_text(format!("{}:{}: `{}`: {why}", shorten(&node.file), node.line, shorten(what)));
+}
+
+fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
+    let limits = match &rule.outcome {
+        RuleOutcome::Exempt => Vec::new(),
+        RuleOutcome::Limited(rate) => vec![define_limit(domain, rule, rate, out)],
+    };
+    let entry = |entry: &TreeEntry| {
+        format!("{{ {} = {} }}", format_key(&entry.key), quote_string(entry.value.as_deref().unwrap_or("*")))
+    };
+    let entries: Vec<String> = rule.entries.iter().map(entry).collect();
+    let descriptor = match entries.as_slice() {
+        [one] => one.clone(),
+        several => format!("[{}]", several.join(", ")),
+    };
+    out.rls.push(vec![
+        format!("domain = {}", quote_string(domain)),
+        format!("descriptor = {descriptor}"),
+        format!("limits = {}", format_array(&limits)),
+    ]);
+}
+
+fn define_limit(domain: &str, rule: &FlatRule, rate: &ImportedRate, out: &mut ImportedConfig) -> String {
+    let varying: Vec<&TreeEntry> = rule.entries.iter().filter(|entry| entry.has_own_budgets()).collect();
+    let mut lines = Vec::new();
+    let is_calendar = matches!(rate.unit, RateUnit::Month | RateUnit::Year);
+    if is_calendar {
+        out.add_note(MONTH_NOTE);
+        lines.push("algorithm = \"calendar\"".to_owned());
+    } else {
+        lines.extend(["algorithm = \"fixed_window\"".to_owned(), "anchor = \"clock\"".to_owned()]);
+    }
+    let repeated = find_repeated(rule, &varying);
+    // The budget of a rate of 0, or of a key that cannot be translated, refuses every request.
+    let is_closed = rate.requests == 0 || repeated == Occurrence::Several;
+    lines.push(format!("rate = \"{}/{}\"", rate.requests.max(1), rate.unit.word()));
+    let mut names: Vec<&str> = Vec::with_capacity(varying.len());
+    for entry in &varying {
+        if !names.contains(&entry.key.as_str()) {
+            names.push(&entry.key);
+        }
+    }
+    if repeated == Occurrence::Several {
+        let why =
+            "several entries of one name have budgets of their own, which a key cannot have; every request is refused";
+        out.remarks.add_text(format!(
+            "{}:{}: `{}`: {why}",
+            shorten(&rule.file),
+            rule.line,
+            shorten(names.first().unwrap_or(&""))
+        ));
+    }
+    let first = rule.entries.first().map_or("", |entry| entry.key.as_str());
+    let parts: Vec<String> = match (names.is_empty(), is_closed) {
+        (false, _) => names.iter().map(|name| format!("descriptor:{name}")).collect(),
+        (true, true) => vec![format!("descriptor:{first}")],
+        (true, false) => vec!["all".to_owned()],
+    };
+    lines.push(format!("key = {}", format_array(&parts)));
+    match repeated {
+        Occurrence::Single if !is_closed || rule.count_of(first) < 2 => {}
+        Occurrence::First => lines.push("repeated = \"first\"".to_owned()),
+        _ => lines.push("repeated = \"last\"".to_owned()),
+    }
+    if rate.is_shadow {
+        lines.push("mode = \"shadow\"".to_owned());
+    }
+    if is_closed {
+        let any: Vec<&str> = parts.iter().map(|_| "*").collect();
+        lines.push(format!("overrides = [{{ key = {}, rate = 0 }}]", format_array(&any)));
+    }
+    let wanted = rate.name.clone().unwrap_or_else(|| {
+        let values = rule.entries.iter().map(|entry| match &entry.value {
+            Some(value) if value != "*" => format!("-{}-{value}", entry.key),
+            _ => format!("-{}", entry.key),
+        });
+        values.fold(domain.to_owned(), |name, part| name + &part)
+    });
+    out.define_limit(format!("rls {domain} {}:{}", rule.file, rule.line), &clean_name(&wanted), lines, STATUS).0
+}
+
+/// Which of several entries with one name has budgets of its own.
+#[derive(Clone, Copy, PartialEq)]
+enum Occurrence {
+    /// Names of entries with own budgets occur once.
+    Single,
+    First,
+    Last,
+    Several,
+}
+
+fn find_repeated(rule: &FlatRule, varying: &[&TreeEntry]) -> Occurrence {
+    let mut found = Occurrence::Single;
+    for entry in varying.iter().filter(|entry| rule.count_of(&entry.key) > 1) {
+        let places: Vec<usize> = (0..rule.entries.len()).filter(|at| rule.entries[*at].key == entry.key).collect();
+        let own: Vec<&usize> = places.iter().filter(|at| rule.entries[**at].has_own_budgets()).collect();
+        let occurrence = match own.as_slice() {
+            [one] if Some(*one) == places.first() => Occurrence::First,
+            [one] if Some(*one) == places.last() => Occurrence::Last,
+            _ => Occurrence::Several,
+        };
+        found = if found == Occurrence::Single || found == occurrence { occurrence } else { Occurrence::Several };
+    }
+    found
+}
+
+/// Formats a key of a table.
+fn format_key(key: &str) -> String {
+    let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
+    if is_bare { key.to_owned() } else { quote_string(key) }
+}
