@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use sluicegate::config::load_config;
 
 use crate::support::limiting::RedisServer;
-use crate::support::manual::{Page, Part, app};
+use crate::support::manual::{Example, Page, Part, app};
+use crate::support::ports::Reserved;
 
 /// The table of contents, which mdBook reads.
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -221,6 +222,9 @@ fn every_config_of_every_page_loads() {
     assert_none(&mistakes);
 }
 
+/// The address of the second listener in configs of the manual.
+const SECOND: &str = "127.0.0.1:9080";
+
 #[test]
 fn every_command_does_what_is_shown() {
     let played = |page: &&String| ![ADMIN_API, WALK].contains(&page.as_str());
@@ -243,10 +247,19 @@ fn every_command_does_what_is_shown() {
                         let port = redis.as_ref().map(|server| server.port);
                         let app = app();
                         let dir = tempfile::tempdir().unwrap();
-                        let config = with_files(&part.config, dir.path());
-                        let gateway =
-                            Part { title: part.title.clone(), config, examples: Vec::new() }.start(&app, port);
-                        part.assert_true(&page.words, &gateway, port, Some(&app));
+                        // Several parts have a second listener at this address, and parts run at the same time.
+                        let second = Reserved::new();
+                        let with_second = |text: &str| text.replace(SECOND, &second.addr().to_string());
+                        let command = |example: &Example| Example {
+                            command: with_second(&example.command),
+                            shown: example.shown.clone(),
+                        };
+                        let own = Part {
+                            title: part.title.clone(),
+                            config: with_second(&with_files(&part.config, dir.path())),
+                            examples: part.examples.iter().map(command).collect(),
+                        };
+                        own.assert_true(&page.words, &own.start(&app, port), port, Some(&app));
                     };
                     failed.fetch_add(usize::from(catch_unwind(AssertUnwindSafe(run)).is_err()), Ordering::Relaxed);
                 }
