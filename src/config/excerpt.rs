@@ -11,16 +11,25 @@ const MAX_DEPTH: usize = 32;
 /// Characters that end a URL.
 const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
 
-/// What messages show in place of a secret.
+/// Replaces secrets in messages.
 const MASK: &str = "***";
 /// Shorter secrets are not hidden in messages: their text occurs in many by coincidence.
 const HIDDEN_MIN: usize = 4;
+/// Bytes before and after the place of a mistake whose secrets its message may quote.
+const NEAR: usize = 256;
 
-/// Returns the secrets of `text`, each once, given what [`mask_secrets`] made of it.
-pub fn list_secrets<'t>(text: &'t str, masked: &str) -> BTreeSet<&'t str> {
-    let (mut secrets, mut at) = (BTreeSet::new(), 0);
+/// Returns the secrets in and near a range of `text`, given what [`mask_secrets`] made of it. Only near ones, because a
+/// text may have thousands of mistakes and secrets.
+pub fn list_secrets<'t>(text: &'t str, masked: &str, near: Range<usize>) -> BTreeSet<&'t str> {
     let is_masked = |at: usize| text.as_bytes()[at] != masked.as_bytes()[at];
-    while let Some(start) = (at..text.len()).find(|at| is_masked(*at)) {
+    let end = text.len().min(near.end.saturating_add(NEAR));
+    let mut at = end.min(near.start.saturating_sub(NEAR));
+    // A secret that begins before is listed whole.
+    while at > 0 && is_masked(at - 1) {
+        at -= 1;
+    }
+    let mut secrets = BTreeSet::new();
+    while let Some(start) = (at..end).find(|at| is_masked(*at)) {
         at = (start..text.len()).find(|at| !is_masked(*at)).unwrap_or(text.len());
         secrets.extend(text.get(start..at).filter(|secret| secret.len() >= HIDDEN_MIN));
     }
@@ -328,6 +337,16 @@ mod tests {
         ] {
             assert_eq!(mask_secrets(text), text);
         }
+    }
+
+    #[test]
+    fn secrets_near_a_place_are_listed_whole() {
+        let text = format!("[admin]\ntoken = \"{}\"\n{}\n[jwt]\nkey = \"near\"\n", "far".repeat(200), "#".repeat(300));
+        let (masked, end) = (mask_secrets(&text), text.len());
+        let secrets = |near: Range<usize>| list_secrets(&text, &masked, near).into_iter().collect::<Vec<_>>();
+        assert_eq!(secrets(end - 3..end), ["near"]);
+        // The middle of the long secret.
+        assert_eq!(secrets(300..301), ["far".repeat(200)]);
     }
 
     #[test]

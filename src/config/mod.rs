@@ -150,7 +150,7 @@ pub struct Config {
     pub identity_headers: Arc<[HeaderName]>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
-    /// What other proxies may ask about.
+    /// The names that other proxies may ask about.
     pub decide: DecideTable,
     /// Which limits apply to the rate limit requests of Envoy.
     pub rls: RateLimitDomains,
@@ -175,7 +175,7 @@ pub struct Config {
 }
 
 labels! {
-    /// What a listener serves (`serve`): which page of code answers its requests.
+    /// The service of a listener (`serve`). It selects the page of code that answers requests.
     Service:
     /// Requests that pass through the gateway, by routes.
     Http = "http",

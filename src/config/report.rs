@@ -172,12 +172,16 @@ impl Report {
         files: Vec<PathBuf>,
     ) -> Report {
         let mut masked = vec![String::new(); sources.len()];
-        let shown: BTreeSet<usize> = mistakes.iter().flat_map(Diagnostic::files).collect();
+        let shown: BTreeSet<usize> = mistakes.iter().flat_map(Diagnostic::places).map(|place| place.file).collect();
         for (file, source) in shown.into_iter().filter_map(|file| Some((file, sources.get(file)?))) {
             masked[file] = excerpt::mask_secrets(&source.text);
-            for secret in excerpt::list_secrets(&source.text, &masked[file]) {
-                let texts = mistakes.iter_mut().flat_map(Diagnostic::texts_mut);
-                texts.for_each(|text| excerpt::hide_secret(text, secret));
+        }
+        for mistake in &mut mistakes {
+            for place in mistake.places() {
+                let Some((source, masked)) = sources.get(place.file).zip(masked.get(place.file)) else { continue };
+                for secret in excerpt::list_secrets(&source.text, masked, place.start..place.end) {
+                    mistake.texts_mut().for_each(|text| excerpt::hide_secret(text, secret));
+                }
             }
         }
         Report { severity, sources, masked, mistakes, files }
@@ -231,9 +235,19 @@ impl Report {
 
     /// Returns `[{code, file, line, column, message, help}]`; line and column are null if there is no text.
     pub fn to_json(&self) -> Value {
+        // Mistakes are sorted by place, so lines are counted from the mistake before.
+        let (mut file, mut counted, mut line) = (usize::MAX, 0, 1);
         let entry = |mistake: &Diagnostic| {
             let source = self.sources.get(mistake.place.file);
-            let position = source.filter(|s| !s.text.is_empty()).map(|s| s.line_and_column(mistake.place.start));
+            let position = source.filter(|source| !source.text.is_empty()).map(|source| {
+                let at = source.floor_char_boundary(mistake.place.start);
+                if file != mistake.place.file || at < counted {
+                    (file, counted, line) = (mistake.place.file, 0, 1);
+                }
+                line += memchr::memchr_iter(b'\n', &source.text.as_bytes()[counted..at]).count();
+                counted = at;
+                (line, source.column(at))
+            });
             json!({
                 "code": mistake.code().label(),
                 "file": source.map(|source| &source.name),
@@ -318,9 +332,9 @@ impl Diagnostic {
         [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(related)
     }
 
-    /// Returns the source of each place, by its index.
-    fn files(&self) -> impl Iterator<Item = usize> + '_ {
-        std::iter::once(self.place.file).chain(self.related.iter().map(|(place, _)| place.file))
+    /// Returns the place of the mistake and the related ones.
+    fn places(&self) -> Vec<Place> {
+        std::iter::once(self.place).chain(self.related.iter().map(|(place, _)| *place)).collect()
     }
 
     /// Returns whether both places fit into one snippet.
@@ -341,9 +355,15 @@ impl SourceText {
     /// Returns line and column, from 1; columns count characters.
     pub fn line_and_column(&self, offset: usize) -> (usize, usize) {
         let offset = self.floor_char_boundary(offset);
+        let line = memchr::memchr_iter(b'\n', &self.text.as_bytes()[..offset]).count() + 1;
+        (line, self.column(offset))
+    }
+
+    /// Returns the column of an offset that is a character boundary.
+    fn column(&self, offset: usize) -> usize {
         let before = &self.text[..offset];
         let start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        (before.bytes().filter(|b| *b == b'\n').count() + 1, before[start..].chars().count() + 1)
+        before[start..].chars().count() + 1
     }
 
     /// Returns the part of a place on its first line.

@@ -15,7 +15,7 @@ use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::SourceOrigin;
 
 labels! {
-    /// What a sentence is about.
+    /// The subject of a sentence.
     ClauseKind:
     /// The most that a key gets in any interval.
     Window = "window",
@@ -66,7 +66,7 @@ pub struct Most {
     pub units: i64,
 }
 
-/// What the sentences of all limits depend on.
+/// The facts that the sentences of all limits depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Several gateways share the state.

@@ -129,7 +129,7 @@ pub struct ClientConnection {
     pub hop: Hop,
     /// Result of the TLS handshake. `None` without TLS.
     pub tls: Option<Box<TlsPeer>>,
-    /// What the listener serves: which page of code answers the requests of the connection.
+    /// The service of the listener. It selects the page of code that answers the requests of the connection.
     pub service: Service,
     /// HTTPS port to which every request is redirected (`redirect_http`).
     pub redirect_port: Option<u16>,

@@ -41,7 +41,7 @@ pub struct RequestContext<'a> {
     pub account: Box<RequestAccount>,
     /// The route with its index; see [`Config::route_at`](crate::config::Config::route_at).
     pub route: Option<(usize, &'a Route)>,
-    /// What another proxy asks about, if the request is such a question.
+    /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
     pub verdict: Option<Verdict>,
     /// The identity that the route's `auth` verified.

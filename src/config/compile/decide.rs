@@ -73,9 +73,9 @@ pub fn compile_decide(
     table
 }
 
-/// Whose limits decide about a name.
+/// Selects the limits that decide about a name.
 enum PointLimits {
-    /// Those of the route at this index.
+    /// The limits of the route at this index.
     OfRoute(usize),
     Own(Box<Route>),
 }

@@ -12,13 +12,13 @@ use crate::limiting::shown_key::KeyHasher;
 /// The charges of one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReceiptBundle {
-    /// The name that was asked about. The receipt is redeemed under the same name.
+    /// Name of the decision, under which the receipt is redeemed.
     pub name: String,
-    /// The charges, at most one per limit. The mark of the first one makes the whole bundle usable once.
+    /// The charges, at most one per limit. The mark of the one that expires last makes the whole bundle usable once.
     pub charges: Vec<Receipt>,
 }
 
-/// What the signatures are for, so that no other hash with the same secret is a signature.
+/// Is part of what is signed, so that no other hash with the same secret is a signature.
 const PURPOSE: &str = "receipt of a decision";
 /// Maximum length of a token in bytes: proxies have buffers of 4 KiB for the headers of a response.
 pub const TOKEN_MAX: usize = 3 * 1024;

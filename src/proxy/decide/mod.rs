@@ -4,7 +4,7 @@
 //! Input: a question, which is a request of a trusted peer about a request of its client. Output: the decision as a
 //! status with headers. `proxy::request` calls this page in place of its own, and every answer passes `finish_response`.
 //!
-//! - `question`: what is asked, and the facts of the request in question
+//! - `question`: reads the name and the facts of the request in question
 //! - `decision`: decides by the limits
 //! - `recent`: answers of the last seconds, for questions that repeat (`once`); `recorded_answer`: their text in a shared
 //!   store

@@ -24,9 +24,9 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// How the request of a receipt ended.
 enum StatedEnd {
-    /// It cost this much, for every limit of the receipt.
+    /// The request cost this much, for every limit of the receipt.
     Cost(i64),
-    /// It got a response with this status. The rules of each limit apply, with the headers of the settlement as those
+    /// The request got a response with this status. The rules of each limit apply, with the headers of the settlement as those
     /// of the response.
     Status(StatusCode),
 }

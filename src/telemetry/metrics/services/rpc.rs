@@ -10,7 +10,7 @@ labels! {
     /// Method of a call.
     RpcMethod:
     ShouldRateLimit = "ShouldRateLimit",
-    /// Of `Authorization`.
+    /// A method of `Authorization`.
     Check = "Check",
     HealthCheck = "HealthCheck",
     /// The gateway does not have it.
@@ -18,7 +18,7 @@ labels! {
 }
 
 labels! {
-    /// What applied to a descriptor of a rate limit request.
+    /// How the rules treat a descriptor of a rate limit request.
     DescriptorResult:
     Limited = "limited",
     /// Its rule has no limits.
