@@ -22,6 +22,7 @@ mod dashboard;
 mod decide;
 mod edit;
 mod explain;
+mod hot_keys;
 mod limits;
 mod observability;
 mod outages;

@@ -182,6 +182,9 @@ pub struct LimitReport {
     pub before_auth: bool,
     /// The limit that must be exhausted before this one applies.
     pub after: Option<String>,
+    /// Keys with many decisions are decided from leases: when, and how long a lease lasts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<String>,
     pub conditions: Vec<ConditionReport>,
     /// The key as `[admin] keys` shows it.
     pub key: Option<String>,

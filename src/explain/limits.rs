@@ -245,6 +245,7 @@ fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
         rule: limit.rule.describe(),
         before_auth,
         after: limit.after.clone(),
+        lease: limit.store_ref.lease.map(|terms| terms.describe()),
         ..LimitReport::default()
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::time::{ClockId, Timespec, clock_gettime};
+
 /// A clock that never steps: the wall clock at its start plus the time that has passed since. It stops while the
 /// machine is suspended.
 pub struct SteadyClock {
@@ -24,6 +26,13 @@ impl SteadyClock {
 /// Reads the wall clock, in ms since 1970. It may step back; every algorithm tolerates that.
 pub fn now_ms() -> i64 {
     in_ms(since_1970())
+}
+
+/// Reads the time since the machine has started, in ms. It never steps, and includes time in which the machine was
+/// suspended.
+pub fn uptime_ms() -> u64 {
+    let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::Boottime);
+    tv_sec.unsigned_abs().saturating_mul(1000).saturating_add(tv_nsec.unsigned_abs() / 1_000_000)
 }
 
 fn since_1970() -> Duration {

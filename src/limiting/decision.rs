@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
+use crate::limiting::hot_keys::terms::LeaseTerms;
 
 /// What a store needs to know of a limit. Each limit makes one, which all of its checks share.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct LimitRef {
     pub max_cost: i64,
     /// Whether the outcome of a request may change or release its charge: a refund, a settled cost, a lease.
     pub refundable: bool,
+    /// The option `lease`; `None` if hot keys have no leases.
+    pub lease: Option<LeaseTerms>,
 }
 
 /// One check of a request: whether `key` may be charged `cost` under `rule`.

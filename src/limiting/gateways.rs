@@ -134,7 +134,8 @@ impl Gateways {
         (gateways << recent.min(HALVINGS_MAX)).min(GATEWAYS_MAX)
     }
 
-    fn effective_count(&self) -> i64 {
+    /// Returns the number of gateways that budgets are divided by: the peak, or the minimum of the config if larger.
+    pub fn effective_count(&self) -> i64 {
         self.peak_count().max(self.minimum.load(Ordering::Relaxed))
     }
 

@@ -10,6 +10,7 @@ use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
+use crate::limiting::hot_keys::terms::LeaseTerms;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::{Cost, Key, Missing};
 use crate::limiting::over::Over;
@@ -179,9 +180,15 @@ impl Limit {
 
 impl LimitRef {
     /// Describes the limit `name` for stores.
-    pub fn new(name: &str, cost: &Cost, afterwards: Option<&Arc<ChargeRules>>) -> Arc<LimitRef> {
+    pub fn new(
+        name: &str,
+        cost: &Cost,
+        afterwards: Option<&Arc<ChargeRules>>,
+        lease: Option<LeaseTerms>,
+    ) -> Arc<LimitRef> {
         let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
-        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable: afterwards.is_some() })
+        let refundable = afterwards.is_some();
+        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable, lease })
     }
 }
 
@@ -210,7 +217,7 @@ impl Limit {
     pub fn bare(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         Arc::new(Limit {
             name: name.to_owned(),
-            store_ref: LimitRef::new(name, &Cost::Fixed(1), None),
+            store_ref: LimitRef::new(name, &Cost::Fixed(1), None, None),
             rule: Arc::new(rule),
             key: Key(vec![crate::limiting::key::KeyPart::All]),
             missing: Missing::Skip,

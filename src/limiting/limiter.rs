@@ -19,6 +19,7 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChec
 use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
+use crate::limiting::leased_checks::LeasedChecks;
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, SourceValues};
@@ -183,9 +184,16 @@ impl Limiter {
         if verdict.refused || checks.is_empty() {
             return verdict;
         }
-        if op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks) {
+        let leased = match self.charges.store.hot_keys().filter(|_| hold && op == Op::Take) {
+            Some(hot_keys) => LeasedChecks::spend(hot_keys, &mut checked_limits.indexes, &mut checks),
+            None => LeasedChecks::default(),
+        };
+        if !checks.is_empty()
+            && (op == Op::Peek || !self.refuse_from_memory(&mut verdict, &checked_limits, &mut checks))
+        {
             self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
+        leased.finish(&mut verdict, &self.charges, &self.gateways);
         for (index, rule) in own {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
                 checked.override_rule = Some(rule);

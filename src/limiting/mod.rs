@@ -11,6 +11,7 @@
 //! - `decision`: the checks and answers that limits and stores exchange.
 //! - `store`: keeps the state of each key, in memory or in Redis.
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
+//! - `hot_keys`, `leased_checks`: decides hot keys from units that were debited in advance.
 //! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
 //! - `charges`: refunds and leases, once the request has been admitted.
@@ -27,9 +28,11 @@ pub mod charges;
 pub mod clock;
 pub mod decision;
 pub mod gateways;
+pub mod hot_keys;
 pub mod integers;
 pub(crate) mod jwt;
 pub mod key;
+mod leased_checks;
 pub mod limit;
 mod limiter;
 pub mod over;

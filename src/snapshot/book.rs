@@ -3,6 +3,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use crate::config::Config;
 use crate::limiting::clock;
@@ -67,6 +68,8 @@ pub fn export_policies(config: &Config, limits: &LimitRegistry) {
     let now_ms = clock::now_ms();
     for limit in config.limits.iter() {
         let policy = limit.rule.policy_at(now_ms);
-        limits.get_or_create(&limit.name).set_policy(policy.quota, policy.window_ms);
+        let record = limits.get_or_create(&limit.name);
+        record.set_policy(policy.quota, policy.window_ms);
+        record.leases.is_configured.store(limit.store_ref.lease.is_some(), Ordering::Relaxed);
     }
 }

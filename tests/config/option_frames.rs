@@ -198,6 +198,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             };
             frame("[limit.l]\n", beside, after)
         }
+        "limit.lease" => frame("[limit.l]\nrate = \"1000/s\"\nburst = 2001\n[limit.l.lease]\n", "", after),
         "limit.when" => {
             let more = format!(
                 "{JWT}{LISTENER}tls = {{ client_ca = \"conf/tls/sample-ca.pem\", {} }}\n",

@@ -6,3 +6,5 @@ pub mod claim;
 pub mod sampled;
 #[path = "../../src/telemetry/metrics/shards.rs"]
 pub mod shards;
+#[path = "../../src/limiting/hot_keys/slot.rs"]
+pub mod slot;

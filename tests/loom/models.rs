@@ -5,6 +5,7 @@ use loom::thread;
 use sluicegate_loom::claim::ConnectionClaim;
 use sluicegate_loom::sampled::LogSampler;
 use sluicegate_loom::shards::{Count, Shards};
+use sluicegate_loom::slot::{LeaseSlot, SlotContent};
 
 /// Two pools that release a connection at the same time must not both give it to the one worker that waits.
 #[test]
@@ -97,5 +98,47 @@ fn a_gauge_may_be_lowered_by_another_worker() {
         shards.shard_for(1).dec();
         opens.join().unwrap();
         assert_eq!(shards.iter().map(Count::get).fold(0, u64::wrapping_add), 0);
+    });
+}
+
+/// Workers that spend, one that puts back, and the end of the lease: every unit ends in one place.
+#[test]
+fn units_of_a_lease_are_spent_or_returned_once() {
+    loom::model(|| {
+        let slot = Arc::new(LeaseSlot::default());
+        slot.replace(SlotContent { units: 2, ends_ms: 10 });
+        let spends = {
+            let slot = slot.clone();
+            thread::spawn(move || u64::from(slot.spend(1, 9).is_some()))
+        };
+        let gives_up = {
+            let slot = slot.clone();
+            thread::spawn(move || u64::from(slot.spend(1, 9).is_some() && !slot.put_back(1, 10)))
+        };
+        let rest = slot.take_rest(10) + slot.take_rest(10);
+        let (spent, lost) = (spends.join().unwrap(), gives_up.join().unwrap());
+        assert_eq!(spent + lost + rest + slot.content().units, 2);
+        assert!(slot.content().units == 0, "nothing can be put into a lease that has ended");
+    });
+}
+
+/// A lease that replaces another does not change what is left of it.
+#[test]
+fn a_lease_is_replaced_with_all_its_units() {
+    loom::model(|| {
+        let slot = Arc::new(LeaseSlot::default());
+        slot.replace(SlotContent { units: 3, ends_ms: 10 });
+        let spends = {
+            let slot = slot.clone();
+            thread::spawn(move || slot.spend(2, 9).map(|left| left.ends_ms))
+        };
+        let before = slot.replace(SlotContent { units: 5, ends_ms: 20 });
+        let spent = spends.join().unwrap();
+        let left = slot.content().units;
+        match spent {
+            Some(10) => assert_eq!((before.units, left), (1, 5)),
+            Some(_) => assert_eq!((before.units, left), (3, 3)),
+            None => panic!("there were always enough units"),
+        }
     });
 }

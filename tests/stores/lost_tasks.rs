@@ -59,7 +59,7 @@ fn held(name: &str, on_error: OnError) -> Arc<Limit> {
     let wanted = ChargeRules::for_rule(&rule).unless_default();
     let mut held = Arc::into_inner(limit(name, rule, Mode::Enforce)).unwrap();
     (held.on_error, held.charge_rules) = (on_error, wanted.map(Arc::new));
-    held.store_ref = LimitRef::new(name, &held.cost, held.charge_rules.as_ref());
+    held.store_ref = LimitRef::new(name, &held.cost, held.charge_rules.as_ref(), None);
     Arc::new(held)
 }
 

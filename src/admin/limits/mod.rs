@@ -192,6 +192,9 @@ impl LimitsApi {
         let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
+        if let Some(units) = limiter.store().leased_units(&key) {
+            state["leased"] = units.into();
+        }
         add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
@@ -431,12 +434,15 @@ async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotR
 /// Runs one check on the store alone.
 async fn run_check(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, ErrorKind> {
     let checks = Rc::new(vec![check]);
-    let store = limiter.store();
-    let decision = match op {
-        Op::Take | Op::Peek => store.decide(op, &checks).await?,
-        Op::Adjust => store.adjust(&checks).await?,
-        Op::Reset => store.reset(&checks).await?,
+    let (store, key) = (limiter.store(), &checks[0].key);
+    store.end_leases(op, key);
+    let outcome = match op {
+        Op::Take | Op::Peek => store.decide(op, &checks).await,
+        Op::Adjust => store.adjust(&checks).await,
+        Op::Reset => store.reset(&checks).await,
     };
+    store.end_leases(op, key);
+    let decision = outcome?;
     decision.answers.first().copied().ok_or(ErrorKind::Reply)
 }
 

@@ -3,7 +3,7 @@
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::shared::{KEY_PARTS, REFUSE};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{integer, list_from};
+use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
 use crate::limiting::key::COST_MAX;
@@ -168,8 +168,29 @@ pub const LIMIT: Schema = Schema {
         option("in_flight", OfAlgorithm, Described("required"), "requests at the same time")
             .metric("sluicegate_rejections_total")
             .reason("exhausted"),
-        option("lease", OfAlgorithm, Value("\"15s\""), "how long slots survive an outage of the store"),
+        option(
+            "lease",
+            Either(&[duration(SECOND, HOUR), Table(&LEASE)]),
+            Described("`\"15s\"` for `concurrency`, none for others"),
+            "for `concurrency`, how long slots survive an outage of the store; for others, debit units of hot keys in advance",
+        )
+        .shown_as("duration from 1 s to 1 h for `concurrency`, table for others")
+        .guide("leases.md")
+        .metric("sluicegate_lease_units_total"),
         option("linger", OfAlgorithm, Value("\"60s\""), "how long a request keeps its slot after its client left"),
+    ],
+};
+
+pub const LEASE: Schema = Schema {
+    name: "limit.lease",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("horizon", duration(10, SECOND), Value("\"100ms\""), "longest time that a lease lasts")
+            .metric("sluicegate_lease_requests_total"),
+        option("hot_after", Rate, Value("\"200/s\""), "a key with more decisions in this gateway has leases")
+            .metric("sluicegate_store_hot_keys"),
     ],
 };
 

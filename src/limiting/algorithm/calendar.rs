@@ -18,7 +18,7 @@ use crate::limiting::algorithm::params::{
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
 /// At most `limit` units in each window of the calendar.
 #[derive(Clone, Debug, PartialEq)]
@@ -129,6 +129,10 @@ impl Algorithm for Calendar {
     /// Finding the window takes as long as the decision itself.
     fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
         2
+    }
+
+    fn lease_basis(&self) -> Option<LeaseBasis> {
+        Some(LeaseBasis { rate: self.limit, per_ms: self.dates.unit.usual_ms(), refill: None })
     }
 
     fn share(&self, n: i64) -> Calendar {

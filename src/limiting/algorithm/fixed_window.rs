@@ -5,7 +5,7 @@ use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MOST_MS, Param, RATE, check_count};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
 /// At most `limit` units in each window of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +61,10 @@ impl Algorithm for FixedWindow {
         records::text(state, |WindowRecord { count, start_ms, length_ms, anchor }| {
             format!("{count} {start_ms} {length_ms} {}", i64::from(*anchor == Anchor::Clock))
         })
+    }
+
+    fn lease_basis(&self) -> Option<LeaseBasis> {
+        Some(LeaseBasis { rate: self.limit, per_ms: self.window_ms, refill: None })
     }
 
     fn share(&self, n: i64) -> FixedWindow {

@@ -6,7 +6,7 @@ use crate::limiting::algorithm::params::{OptionError, OptionValues, Param, RATE,
 use crate::limiting::algorithm::records::RecordsState;
 use crate::limiting::algorithm::refill::RefillRecord;
 use crate::limiting::algorithm::token_bucket::{BURST, TokenBucket, read_rate_and_burst};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
+use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
 /// A rate of `rate` units every `per_ms`, and at most `burst` at once.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +64,10 @@ impl Algorithm for Gcra {
 
     fn max_number(&self) -> i64 {
         self.bucket().max_number()
+    }
+
+    fn lease_basis(&self) -> Option<LeaseBasis> {
+        self.bucket().lease_basis()
     }
 
     fn describe_number(&self) -> String {

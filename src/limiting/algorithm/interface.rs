@@ -1,6 +1,7 @@
 //! The interface of algorithms. Each algorithm of the list in `algorithm/mod.rs` implements [`Algorithm`].
 
 use crate::limiting::algorithm::describe::format_duration;
+use crate::limiting::algorithm::lease_basis::LeaseBasis;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
 use crate::limiting::answer::{Answer, Policy};
 
@@ -103,6 +104,11 @@ pub trait Algorithm: Clone {
     /// about five microseconds. `most_cost` is the largest cost of a request. The work bounds the size of a call.
     fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
         1
+    }
+
+    /// Returns how units of the rule can be debited in advance; `None` if they cannot, see [`LeaseBasis`].
+    fn lease_basis(&self) -> Option<LeaseBasis> {
+        None
     }
 
     /// Describes the rule for people: `10 per 1 s`.

@@ -10,6 +10,7 @@
 //! - `sliding_window`: counters for parts of a window.
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
 //! - `records`: usage of a key under several settings of its limit.
+//! - `lease_basis`: how long units that were debited in advance may be spent.
 //! - `exact`: the range in which integers are exact in Lua; `describe`: rules as text.
 //!
 //! To add an algorithm: write `NAME.rs` and `lua/NAME.lua`, add a `pub mod` line and an entry to `algorithms!` below,
@@ -25,6 +26,7 @@ pub mod fixed_window;
 pub mod gcra;
 mod interface;
 pub mod leaky_bucket;
+pub mod lease_basis;
 mod ledger;
 pub mod params;
 mod records;
@@ -36,6 +38,7 @@ mod tree;
 mod window;
 
 pub use crate::limiting::algorithm::interface::{Algorithm, Number, Step};
+pub use crate::limiting::algorithm::lease_basis::LeaseBasis;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
 use crate::limiting::answer::Policy;
 
@@ -206,6 +209,11 @@ macro_rules! algorithms {
             /// Returns the rule with leases that never expire, if it has leases.
             pub fn with_endless_lease(&self) -> Option<Rule> {
                 match self { $(Rule::$Name(rule) => rule.with_endless_lease().map(Rule::$Name)),* }
+            }
+
+            /// See [`Algorithm::lease_basis`].
+            pub fn lease_basis(&self) -> Option<LeaseBasis> {
+                match self { $(Rule::$Name(rule) => rule.lease_basis()),* }
             }
 
             /// See [`Algorithm::describe`].

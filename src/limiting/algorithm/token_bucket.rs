@@ -6,6 +6,7 @@
 use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::algorithm::exact::{EXACT, div_ceil};
 use crate::limiting::algorithm::interface::parse_numbers;
+use crate::limiting::algorithm::lease_basis::{BucketRefill, LeaseBasis};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState, UsageRecord as _};
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, MOST, RefillRecord};
@@ -164,6 +165,13 @@ impl Algorithm for TokenBucket {
 
     fn max_cost(&self) -> i64 {
         self.burst + self.debt
+    }
+
+    /// A bucket with debt has none: a lease would take units that a single request may not.
+    fn lease_basis(&self) -> Option<LeaseBasis> {
+        let TokenBucket { rate, per_ms, burst, interval, .. } = *self;
+        let refill = BucketRefill { burst, lump_ms: if interval { per_ms } else { 1 } };
+        (self.debt == 0 && !self.refunds).then_some(LeaseBasis { rate, per_ms, refill: Some(refill) })
     }
 
     fn describe_number(&self) -> String {

@@ -12,12 +12,14 @@
 //! - `manager`: one worker's corrections, renewals and refunds on their way to the store.
 //! - `leases`: when each lease is due for renewal, and which leases share a call.
 //! - `backlog`: corrections that the store has not accepted yet, sent again later.
+//! - `lease_grants`: leases of hot keys on their way from and to the store.
 //! - `queue_refunds`: queue positions of requests that left before their turn.
 //! - `hold_times`: how long requests recently held slots, to estimate the wait for one.
 
 pub(crate) mod backlog;
 pub(crate) mod guard;
 pub(crate) mod hold_times;
+pub(crate) mod lease_grants;
 pub(crate) mod leases;
 pub(crate) mod manager;
 pub(crate) mod queue_refunds;

@@ -25,8 +25,10 @@ use std::time::Duration;
 
 use crate::limiting::answer::Answer;
 use crate::limiting::charges::hold_times::HoldTimes;
+use crate::limiting::clock;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
+use crate::limiting::hot_keys::HotKeys;
 use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::settings::{StoreKind, StoreSettings};
@@ -113,6 +115,29 @@ impl Store {
         if let Store::Redis(redis) = self {
             redis.report_stop().await;
         }
+    }
+
+    /// Returns the hot keys of the store. `None` if it is in this process, where leases would save nothing.
+    pub fn hot_keys(&self) -> Option<&HotKeys> {
+        match self {
+            Store::Redis(redis) => Some(redis.hot_keys()),
+            Store::Memory(_) | Store::Timeline(_) => None,
+        }
+    }
+
+    /// Ends the leases that this gateway has of the state `key`, because `op` changes the state. Call it before and after
+    /// the operation: a lease that was requested in between may belong to the state before.
+    pub fn end_leases(&self, op: Op, key: &str) {
+        let Some(hot) = self.hot_keys().and_then(|hot_keys| hot_keys.find(key)) else { return };
+        // A refund adds to a window what its leases do not count on. A bucket must not contain both.
+        if op == Op::Reset || op == Op::Adjust && !hot.returns_units() {
+            hot.end_all();
+        }
+    }
+
+    /// Returns the units that this gateway has debited in advance from the state `key`, and not spent.
+    pub fn leased_units(&self, key: &str) -> Option<u64> {
+        Some(self.hot_keys()?.find(key)?.unspent(clock::uptime_ms()))
     }
 
     /// Returns the answers that the store would give, if a refusal is remembered for each of the checks.

@@ -3,7 +3,7 @@
 //! thread sets the gauges.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use prometheus::core::{Collector, Desc};
@@ -46,6 +46,28 @@ pub struct HeadroomSums {
     pub refused_by_others: u64,
 }
 
+/// Leases of one limit. Workers that share a hot key already share its atomics, so these counts are not sharded.
+#[derive(Debug, Default)]
+pub struct LeaseCounts {
+    /// The limit has the option, so its series exist.
+    pub is_configured: AtomicBool,
+    /// Leases that the store granted.
+    pub grants: AtomicU64,
+    /// Leases that it refused, because the limit had too little left.
+    pub refused: AtomicU64,
+    /// Requests for a lease that failed.
+    pub failed: AtomicU64,
+    /// Units of all leases.
+    pub granted: AtomicU64,
+    pub spent: AtomicU64,
+    /// Units returned to the store unspent.
+    pub returned: AtomicU64,
+    /// Units that were neither spent nor returned.
+    pub expired: AtomicU64,
+    /// Decisions of the limit made from a lease.
+    pub decisions: AtomicU64,
+}
+
 /// Counts and gauges of one limit over all routes. They survive a reload that keeps the limit.
 #[derive(Default)]
 pub struct LimitGauges {
@@ -53,6 +75,7 @@ pub struct LimitGauges {
     quota: AtomicU64,
     window_ms: AtomicU64,
     keys_refused: AtomicU64,
+    pub leases: Arc<LeaseCounts>,
 }
 
 /// The records of the configured limits, by name.
@@ -71,6 +94,18 @@ impl HeadroomCounts {
         if is_shared {
             self.refused_by_others.inc();
         }
+    }
+}
+
+impl LeaseCounts {
+    /// Returns the requests for leases by their result.
+    fn requests(&self) -> [(&'static str, &AtomicU64); 3] {
+        [("failed", &self.failed), ("granted", &self.grants), ("refused", &self.refused)]
+    }
+
+    /// Returns the units by their outcome.
+    fn units(&self) -> [(&'static str, &AtomicU64); 4] {
+        [("expired", &self.expired), ("granted", &self.granted), ("returned", &self.returned), ("spent", &self.spent)]
     }
 }
 
@@ -169,11 +204,14 @@ pub struct LimitCollector {
 }
 
 /// Name, help and labels of each family, in the order in which [`LimitCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 4] = [
+const FAMILIES: [(&str, &str, &[&str]); 7] = [
     ("limit_headroom_total", "Decisions by the percentage of the quota that they left to the key.", &["limit", "left"]),
     ("limit_quota", "Units that a key can use at once.", &["limit"]),
     ("limit_window_seconds", "Time in which an exhausted quota is available again.", &["limit"]),
     ("limit_keys_refused", "Estimated number of keys that were refused in the last minute.", &["limit"]),
+    ("lease_requests_total", "Requests to the store for a lease of a hot key.", &["limit", "result"]),
+    ("lease_units_total", "Units of leases, by what became of them.", &["limit", "outcome"]),
+    ("lease_decisions_total", "Decisions of limits made from a lease, without the store.", &["limit"]),
 ];
 
 impl LimitCollector {
@@ -193,6 +231,7 @@ impl Collector for LimitCollector {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let [mut headroom, mut quotas, mut windows, mut keys] = [const { Vec::new() }; 4];
+        let [mut requests, mut units, mut decisions] = [const { Vec::new() }; 3];
         let gauge = |value: &AtomicU64| i64::try_from(value.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         // Requests never take this lock; only config loads and scrapes do.
         for (name, record) in self.limits.lock().iter() {
@@ -206,10 +245,20 @@ impl Collector for LimitCollector {
             #[expect(clippy::cast_precision_loss, reason = "milliseconds of at most years")]
             windows.push(number_metric(gauge(&record.window_ms) as f64 / 1000.0, &labels));
             keys.push(gauge_metric(gauge(&record.keys_refused), &labels));
+            let leases = &record.leases;
+            if leases.is_configured.load(Ordering::Relaxed) {
+                let counter = |count: &AtomicU64, own| {
+                    let labels: Vec<_> = [("limit", name.as_str())].into_iter().chain(own).collect();
+                    counter_metric(count.load(Ordering::Relaxed), &labels)
+                };
+                requests.extend(leases.requests().map(|(result, count)| counter(count, Some(("result", result)))));
+                units.extend(leases.units().map(|(outcome, count)| counter(count, Some(("outcome", outcome)))));
+                decisions.push(counter(&leases.decisions, None));
+            }
         }
         use proto::MetricType::{COUNTER, GAUGE};
-        let kinds = [COUNTER, GAUGE, GAUGE, GAUGE];
-        let metrics = [headroom, quotas, windows, keys];
+        let kinds = [COUNTER, GAUGE, GAUGE, GAUGE, COUNTER, COUNTER, COUNTER];
+        let metrics = [headroom, quotas, windows, keys, requests, units, decisions];
         let families = self.families.iter().zip(kinds).zip(metrics);
         families.map(|((desc, kind), metrics)| build_family(desc, kind, metrics)).collect()
     }

@@ -51,7 +51,9 @@ pub use crate::telemetry::metrics::labels::{
     SpanResult, UpstreamOutcome,
 };
 use crate::telemetry::metrics::limits::LimitCollector;
-pub use crate::telemetry::metrics::limits::{HeadroomCounts, HeadroomSums, LeftOver, LimitGauges, LimitRegistry};
+pub use crate::telemetry::metrics::limits::{
+    HeadroomCounts, HeadroomSums, LeaseCounts, LeftOver, LimitGauges, LimitRegistry,
+};
 use crate::telemetry::metrics::overhead::OverheadCollector;
 pub use crate::telemetry::metrics::overhead::OverheadCounts;
 pub use crate::telemetry::metrics::passwords::PasswordMetrics;

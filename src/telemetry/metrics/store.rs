@@ -28,6 +28,8 @@ pub struct StoreMetrics {
     /// The store as each worker sees it; the two gauges show the worst state.
     pub health: Arc<StoreHealth>,
     pub evictions: IntCounterVec,
+    /// Keys that have leases.
+    pub hot_keys: IntGauge,
     pub(super) errors: IntCounterVec,
     pub(super) denial_cache_hits: Counters,
 }
@@ -72,6 +74,7 @@ impl StoreMetrics {
                 "Keys in use that were evicted from memory to make room for other keys of their limit.",
                 &["limit"],
             )?,
+            hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,
             errors: families.counters("store_errors_total", "Decisions that the store failed to make.", &["kind"])?,
             denial_cache_hits: families.sharded_counters(
                 "store_denial_cache_hits_total",

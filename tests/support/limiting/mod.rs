@@ -205,7 +205,7 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
 pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
     Arc::new(Limit {
         name: name.to_owned(),
-        store_ref: LimitRef::new(name, &Cost::Fixed(1), None),
+        store_ref: LimitRef::new(name, &Cost::Fixed(1), None, None),
         rule: Arc::new(rule),
         key: Key(vec![KeyPart::All]),
         missing: Missing::Skip,

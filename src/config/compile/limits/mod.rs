@@ -2,8 +2,8 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
-//! of single keys, `charges` what the outcome of a request changes, `refuse` the refusal, `over` what else can
-//! happen, `set` lists of values, `jwt`
+//! of single keys, `charges` what the outcome of a request changes, `lease` leases of hot keys, `refuse` the refusal,
+//! `over` what else can happen, `set` lists of values, `jwt`
 //! token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
@@ -11,6 +11,7 @@
 pub(crate) mod charges;
 pub(crate) mod dates;
 pub(crate) mod jwt;
+pub(crate) mod lease;
 pub(crate) mod over;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
@@ -24,6 +25,7 @@ use std::sync::Arc;
 use crate::config::codes::DiagnosticCode;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::charges::compile_charge_rules;
+use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
 use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
@@ -168,9 +170,11 @@ fn compile_limit(
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
     let afterwards = compile_charge_rules(section, rule.as_ref());
+    let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule));
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
     let over = over?;
+    let lease = lease?;
     if !possible {
         return None;
     }
@@ -186,7 +190,7 @@ fn compile_limit(
     let afterwards = afterwards.map(Arc::new);
     Some(Limit {
         name: name.to_owned(),
-        store_ref: LimitRef::new(name, &cost, afterwards.as_ref()),
+        store_ref: LimitRef::new(name, &cost, afterwards.as_ref(), lease),
         rule,
         key,
         missing,

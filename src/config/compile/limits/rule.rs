@@ -2,6 +2,7 @@
 //! Called by `limits`, and by `overrides` for single keys.
 
 use crate::config::compile::limits::dates;
+use crate::config::compile::limits::lease::has_lease_table;
 use crate::config::reader::Section;
 use crate::config::values;
 use crate::limiting::algorithm::params::{OptionValues, Param, ParamKind, ParamValue};
@@ -42,6 +43,10 @@ fn read_param(section: &Section, param: &Param) -> Option<ParamValue> {
         ParamKind::Dated => section.parse_string(name, dates::parse_calendar_rate).map(ParamValue::Dated),
         ParamKind::Integer { .. } => section.read_integer(name).map(ParamValue::Integer),
         ParamKind::Duration { .. } => {
+            if name == "lease" && has_lease_table(section) {
+                let what = "a concurrency limit has leases of slots, which are a duration";
+                return section.report_fault(name, section.node(name)?, what, "write lease = \"15s\"");
+            }
             let value = section.read_duration(name)?;
             i64::try_from(value.as_millis()).ok().map(ParamValue::Integer)
         }
@@ -79,7 +84,7 @@ fn may_be_corrected(section: &Section) -> bool {
 pub fn report_foreign_params(section: &Section, spec: Option<&Spec>) {
     for Param { name, .. } in all_params() {
         let (Some(entry), Some(spec)) = (section.entry(name), spec) else { continue };
-        if spec.has_param(name) {
+        if spec.has_param(name) || *name == "lease" && has_lease_table(section) {
             continue;
         }
         let own: Vec<&str> = spec.params().map(|param| param.name).collect();

@@ -23,8 +23,9 @@ pub mod pipeline;
 mod scan;
 
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, RedisResult, Value};
@@ -35,6 +36,7 @@ use tokio::time::timeout;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
+use crate::limiting::hot_keys::HotKeys;
 use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
 use crate::limiting::store::redis::cluster::{Cluster, slot};
@@ -64,11 +66,25 @@ pub struct SharedRedisState {
     recalls: Recalls,
     marks: SharedUsedMarks,
     gateways: Arc<Gateways>,
+    /// Hot keys by the URL of their store. A store that is no longer used has none.
+    hot_keys: Arc<Mutex<HashMap<String, Weak<HotKeys>>>>,
 }
 
 impl SharedRedisState {
     pub fn new(gateways: Arc<Gateways>) -> SharedRedisState {
         SharedRedisState { gateways, ..SharedRedisState::default() }
+    }
+
+    /// Returns the hot keys of the store at `url`, which all of its handles share.
+    fn hot_keys_of(&self, url: &str, metrics: &Metrics) -> Arc<HotKeys> {
+        let mut books = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        books.retain(|_, book| book.strong_count() > 0);
+        if let Some(book) = books.get(url).and_then(Weak::upgrade) {
+            return book;
+        }
+        let book = Arc::new(HotKeys::new(metrics.limits.clone(), metrics.store.hot_keys.clone()));
+        books.insert(url.to_owned(), Arc::downgrade(&book));
+        book
     }
 }
 
@@ -85,6 +101,7 @@ pub struct RedisStore {
     recalls: Recalls,
     /// Marks that this process has used.
     marks: SharedUsedMarks,
+    hot_keys: Arc<HotKeys>,
     /// Number of gateways that share this Redis, as this process knows it.
     pub gateways: Arc<Gateways>,
     errors: Vec<IntCounter>,
@@ -135,6 +152,7 @@ impl RedisStore {
             denials_used: metrics.denial_cache_counter(),
             recalls: all.recalls.clone(),
             marks: all.marks.clone(),
+            hot_keys: all.hot_keys_of(url, metrics),
             gateways: all.gateways.clone(),
             errors: lane::error_counters(metrics),
             _report: report,
@@ -166,6 +184,11 @@ impl RedisStore {
         if let Some(denials) = &self.denials {
             denials.borrow_mut().clear();
         }
+    }
+
+    /// The hot keys of this store, which all of its handles in this process share.
+    pub fn hot_keys(&self) -> &HotKeys {
+        &self.hot_keys
     }
 
     /// Returns the answers that the servers would give, if a refusal is remembered for each of the checks.
