@@ -1,5 +1,6 @@
 -- Token buckets: arithmetic only. Twin of src/limiting/algorithm/token_bucket.rs: same names, same order. Joined before
--- the algorithms as `bucket(fields)`, which stores four or five numbers of a record.
+-- the algorithms as `bucket(fields)`, which stores four or five numbers of a record. With `sharing`, decisions by one
+-- record are those that this function returns: see lua/fair.lua.
 -- rule   rate tokens refill every per ms; at most burst at once; with five fields also: debt tokens may be taken in
 --        advance; interval 1: all tokens refill at once every per ms; empty 1: a new bucket starts empty; refunds, if
 --        there is a seventh number: the limit may refund charges
@@ -110,6 +111,9 @@ local function adjust(rule, record, now, delta, receipt)
   return stored_for(rule, next[2] + ceil(next[1] / gain) * lump - now), next, more
 end
 
+local kept_ms
+if sharing then decide, adjust, kept_ms = sharing(level, adjust, refilling, is_marked, stored_for) end
+
 return recorded(fields, owns, decide, adjust, function()
   local refill = refilling()
 
@@ -119,7 +123,7 @@ return recorded(fields, owns, decide, adjust, function()
   end
 
   function refill.lasts(rule, record, now)
-    return max(stored_for(rule, refill.life(record, now)), 1)
+    return max(stored_for(rule, refill.life(record, now)), kept_ms and kept_ms(rule) or 1)
   end
 
   function refill.left(_, record, now, cost, receipt)

@@ -3,7 +3,7 @@
 --
 -- A shape is the representation of a state in Redis. It opens the state of a key once per call, applies the changes of
 -- decisions if they are not the state itself, and saves the state once. Algorithms only see what `open` returns. The
--- other shapes are log.lua and leases.lua.
+-- other shapes are log.lua, leases.lua and tenants.lua.
 local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
 
 -- `%d` is exact for these numbers, whereas `..` and tostring keep only 14 digits.
@@ -83,7 +83,8 @@ local function written(record, width)
   return concat(parts, ' ')
 end
 
-function cells.save(key, rule, state, ttl)
+-- Returns a state as text.
+function cells.text(rule, state)
   local basis, text = rule.basis, nil
   if basis and not state[6] then
     text = format(basis.format, state[1], state[2])
@@ -95,8 +96,12 @@ function cells.save(key, rule, state, ttl)
       text = text .. format(' | %d ', record.till) .. written(record, rule.fields)
     end
   end
+  return text
+end
+
+function cells.save(key, rule, state, ttl)
   -- Redis would format the number with `%.17g`, which takes several times as long.
-  call('SET', key, text, 'PX', format('%d', ttl))
+  call('SET', key, cells.text(rule, state), 'PX', format('%d', ttl))
 end
 
 -- Prepares the pattern and the format for records with this basis: the numbers that follow the first two.

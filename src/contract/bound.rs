@@ -3,6 +3,7 @@
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::calendar::CalendarUnit;
+use crate::limiting::algorithm::token_bucket::TokenBucket;
 
 const HOUR_MS: i64 = 3_600_000;
 const DAY_MS: i64 = 24 * HOUR_MS;
@@ -39,6 +40,10 @@ impl Bound {
                 Bound::Steady { first, rate: bucket.rate, per_ms: bucket.per_ms, ahead_ms: 0 }
             }
             Rule::Gcra(gcra) => Bound::Steady { first: gcra.burst, rate: gcra.rate, per_ms: gcra.per_ms, ahead_ms: 0 },
+            Rule::Fair(fair) => {
+                let TokenBucket { burst, rate, per_ms, .. } = fair.pool;
+                Bound::Steady { first: burst, rate, per_ms, ahead_ms: 0 }
+            }
             Rule::FixedWindow(window) => Bound::Windows { count: window.limit, shortest_ms: window.window_ms },
             Rule::Calendar(calendar) => {
                 let change_ms = if calendar.has_clock_changes() { CLOCK_CHANGE_MS } else { 0 };
@@ -111,7 +116,7 @@ pub fn formula(rule: &Rule) -> &'static str {
     match rule {
         Rule::TokenBucket(bucket) if bucket.interval => "burst, plus the count for each period that ends in T",
         Rule::TokenBucket(_) => "burst + rate x (T + 1 ms), plus debt",
-        Rule::Gcra(_) => "burst + rate x (T + 1 ms)",
+        Rule::Gcra(_) | Rule::Fair(_) => "burst + rate x (T + 1 ms)",
         Rule::FixedWindow(_) => "the count in each window (to 1 ms), twice the count in an interval of one period",
         Rule::Calendar(_) => {
             "the count in each window (to 1 ms), twice the count in an interval around the end of a window"

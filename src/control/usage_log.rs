@@ -66,7 +66,7 @@ fn log_refusals<'l>(history: &UsageHistory, limits: impl Iterator<Item = &'l Arc
         let admitted = totals.get(&limit.store_ref.id).map_or(0, |sums| sums[KeyOutcome::Admitted as usize]);
         let (keys, is_exact) = found.usage.distinct.estimate_count();
         let most = found.usage.frequent.list_top(1).first().map_or(String::new(), |(_, parts, count)| {
-            format!("; most: {} ({count})", display.show_state_parts(&limit.key, parts.split(',')))
+            format!("; most: {} ({count})", display.show_state_parts(limit.counted_key(), parts.split(',')))
         });
         let (total, about) = (found.usage.total, if is_exact { "" } else { "about " });
         let (requests, nouns) = (total + admitted, if keys == 1 { "key" } else { "keys" });

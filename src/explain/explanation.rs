@@ -190,6 +190,22 @@ pub struct LimitReport {
     pub key: Option<String>,
     pub cost: Option<i64>,
     pub state: Option<LimitState>,
+    /// The tenant of the request, if tenants share the budget.
+    pub fair: Option<TenantReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TenantReport {
+    pub weight: i64,
+    /// Weights of all active tenants, including this one.
+    pub total_weight: i64,
+    /// Number of active tenants, including this one; null if the tenant shares its part with others.
+    pub active: Option<i64>,
+    /// Units per second that the tenant may always have, while the same tenants are active.
+    pub rate_per_second: f64,
+    /// Units that the tenant has to leave to the others before this request, at most the reserve.
+    pub must_leave: i64,
+    pub reserve: i64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,8 +8,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::explain::conditions::describe_conditions;
-use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, RequestDecision};
+use crate::explain::explanation::{LimitEffect, LimitReport, LimitState, RequestDecision, TenantReport};
 use crate::explain::walk::{ExplainWalk, Findings, MadeCharge};
+use crate::limiting::algorithm::fair::TenantShare;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::{Check, Op, Role};
 use crate::limiting::jwt::{TokenClaims, TokenVerifier};
@@ -174,8 +175,8 @@ async fn decide_range(
             _ => None,
         })
         .collect();
-    let remaining = match walk.context.op {
-        Op::Peek => read_remaining(limiter, &checks).await,
+    let states = match walk.context.op {
+        Op::Peek => read_states(limiter, &checks).await,
         _ => vec![None; limits.len()],
     };
     let mut verdict = limiter.decide(walk.context.op, limits, evaluations, false).await;
@@ -187,7 +188,7 @@ async fn decide_range(
         report.conditions = describe_conditions(limit, facts, walk.context.display);
         match unknown[index] {
             Some(why) => set_effect(&mut report, LimitEffect::Unknown, why),
-            None => limit_facts.describe(&mut report, walk, remaining[index]),
+            None => limit_facts.describe(&mut report, walk, states[index]),
         }
         found.explanation.limits.push(report);
         found.charges.extend(limit_facts.made_charge().filter(|_| walk.context.op == Op::Take));
@@ -217,8 +218,8 @@ fn find_unknown(limits: &[Arc<Limit>], found: &Findings) -> Vec<Option<&'static 
     unknown
 }
 
-/// Returns what each key has left before the request. Decides nothing; `None` if the store is unavailable.
-async fn read_remaining(limiter: &Limiter, checks: &[Option<Check>]) -> Vec<Option<i64>> {
+/// Returns the answer to a cost of 0 for each key, which tells what it has left before the request. Decides nothing; `None` if the store is unavailable.
+async fn read_states(limiter: &Limiter, checks: &[Option<Check>]) -> Vec<Option<Answer>> {
     let asked: Vec<Check> = checks
         .iter()
         .flatten()
@@ -233,7 +234,7 @@ async fn read_remaining(limiter: &Limiter, checks: &[Option<Check>]) -> Vec<Opti
             .map_or_else(|_| Vec::new(), |decision| decision.answers),
     };
     let mut answers = answers.into_iter();
-    checks.iter().map(|check| check.as_ref().and_then(|_| answers.next()).map(|answer| answer.remaining)).collect()
+    checks.iter().map(|check| check.as_ref().and_then(|_| answers.next())).collect()
 }
 
 fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
@@ -270,11 +271,11 @@ impl LimitFacts<'_> {
         &self.limits[self.index]
     }
 
-    fn describe(&self, report: &mut LimitReport, walk: &ExplainWalk<'_>, remaining: Option<i64>) {
+    fn describe(&self, report: &mut LimitReport, walk: &ExplainWalk<'_>, before: Option<Answer>) {
         let limit = self.limit();
         if limit.applies_to(self.facts) == Ok(true) {
             let mut key = String::new();
-            let shown = walk.context.display.write_key(&mut key, &limit.key, self.facts, limit.repeated);
+            let shown = walk.context.display.write_key(&mut key, limit.counted_key(), self.facts, limit.repeated);
             report.key = shown.ok().map(|()| key);
             self.describe_override(report);
         }
@@ -284,7 +285,8 @@ impl LimitFacts<'_> {
             return set_effect(report, effect, detail);
         };
         if let (Some(answer), Some(check)) = (outcome.answer(), self.check) {
-            report.state = Some(describe_state(answer, check, remaining, *outcome));
+            report.state = Some(describe_state(answer, check, before.map(|answer| answer.remaining), *outcome));
+            report.fair = before.and_then(|answer| check.rule.standing_of(&answer)).map(describe_tenant);
         }
         let (effect, detail) = self.describe_outcome(*outcome, *standing, report.state.as_ref());
         set_effect(report, effect, detail);
@@ -397,8 +399,14 @@ impl LimitFacts<'_> {
         let checked = self.checked.filter(|checked| checked.standing == Standing::InForce)?;
         let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
         let is_charged = !self.verdict.refused || limit.mode == Mode::Shadow;
-        is_charged.then(|| MadeCharge { limit: limit.clone(), check: Check { tag: answer.receipt, ..check.clone() } })
+        is_charged
+            .then(|| MadeCharge { limit: limit.clone(), check: check.clone().correction(check.cost, answer.receipt) })
     }
+}
+
+fn describe_tenant(share: TenantShare) -> TenantReport {
+    let TenantShare { active, weight, total_weight, rate, backlog, reserve } = share;
+    TenantReport { weight, total_weight, active, rate_per_second: rate, must_leave: backlog, reserve }
 }
 
 fn describe_state(answer: &Answer, check: &Check, remaining: Option<i64>, outcome: Outcome) -> LimitState {

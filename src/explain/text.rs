@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::explain::explanation::{
     ActionReport, ClientReport, ConditionReport, Explanation, HopReport, LimitEffect, LimitReport, MismatchReport,
-    RequestReport, RewriteReport, TimeoutReport, VerdictReport,
+    RequestReport, RewriteReport, TenantReport, TimeoutReport, VerdictReport,
 };
 
 /// Width of the first column.
@@ -119,7 +119,20 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
         facts.extend(limit.lease.clone());
         facts.extend(limit.before_auth.then(|| "before auth".to_owned()));
         write_line(text, "", &format!("{indent}{}", facts.join(", ")));
+        if let Some(fair) = &limit.fair {
+            write_line(text, "", &format!("{indent}{}", tenant_text(fair)));
+        }
     }
+}
+
+fn tenant_text(fair: &TenantReport) -> String {
+    let TenantReport { weight, total_weight, active, rate_per_second, must_leave, reserve } = fair;
+    let active = match active {
+        Some(1) => "the only active tenant".to_owned(),
+        Some(active) => format!("one of {active} active tenants"),
+        None => "one of the tenants beyond `max_active`".to_owned(),
+    };
+    format!("{active}, weight {weight} of {total_weight}: {rate_per_second} per s; leaves {must_leave} of {reserve}")
 }
 
 fn write_action(text: &mut String, action: &ActionReport) {

@@ -37,8 +37,10 @@ pub struct Check {
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
     /// charge: the change applies the override that is in force by then.
     pub override_values: Option<Box<str>>,
-    /// A random number that identifies the decision; for [`Op::Adjust`] the receipt of the charge.
+    /// A random number that identifies the decision, or the tenant; for [`Op::Adjust`] the receipt of the charge.
     pub tag: i64,
+    /// The tenant as in a state key, if the limit has `fair`.
+    pub tenant: Option<Box<str>>,
 }
 
 /// The checks of one decision, shared by the waiting request and the call that carries them.

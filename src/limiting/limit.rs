@@ -10,6 +10,7 @@ use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
+use crate::limiting::fair_share::FairShare;
 use crate::limiting::hot_keys::terms::LeaseTerms;
 use crate::limiting::integers::{NotInteger, ValueError};
 use crate::limiting::key::{Cost, Key, Missing};
@@ -78,6 +79,8 @@ pub struct Limit {
     pub max_keys: Option<usize>,
     /// How the outcome of a request changes its charge; `None` if it does not.
     pub charge_rules: Option<Arc<ChargeRules>>,
+    /// How tenants share a budget; `None` if they do not.
+    pub fair: Option<Box<FairShare>>,
     /// Response to refused requests; `None` uses that of the route.
     pub refuse: Option<Box<Refuse>>,
 }
@@ -91,6 +94,11 @@ impl Limit {
     pub fn budget_names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<BudgetNames, KeyError> {
         let frame = StateKeyFrame { prefix, limit: &self.name, algorithm: self.rule.name() };
         self.key.budget_names(frame, facts, self.missing, self.repeated, values)
+    }
+
+    /// Returns the key by which usage is counted: the budget, and the tenant if there is one.
+    pub fn counted_key(&self) -> &Key {
+        self.fair.as_ref().map_or(&self.key, |fair| &fair.counted_key)
     }
 
     /// Reports whether the limit applies to the request, by its `when`.
@@ -131,7 +139,8 @@ impl Limit {
 
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
-        self.key.sources().chain(self.when.sources()).chain(self.cost.source())
+        let tenant = self.fair.iter().flat_map(|fair| fair.key.sources());
+        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.source())
     }
 
     /// Path parameters that the limit reads.
@@ -232,6 +241,7 @@ impl Limit {
             after: None,
             max_keys: None,
             charge_rules: None,
+            fair: None,
             refuse: None,
         })
     }

@@ -72,7 +72,16 @@ impl Check {
         let role = Role { shadow: limit.mode == Mode::Shadow, forwards: limit.forwards_excess(), ..Role::default() };
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
-        Check { limit: limit.store_ref.clone(), rule: limit.rule.clone(), key, cost, role, override_values: None, tag }
+        Check {
+            limit: limit.store_ref.clone(),
+            rule: limit.rule.clone(),
+            key,
+            cost,
+            role,
+            override_values: None,
+            tag,
+            tenant: None,
+        }
     }
 }
 
@@ -153,7 +162,7 @@ impl Limiter {
         for (index, ask) in asks.into_iter().enumerate() {
             let (outcome, standing) = match ask {
                 Evaluation::Check(check) => {
-                    if !Arc::ptr_eq(&check.rule, &limits[index].rule) {
+                    if !check.rule.is_of_limit(&limits[index].rule) {
                         own.push((index, check.rule.clone()));
                     }
                     if check.rule.lease_ms().is_some() {
@@ -287,6 +296,9 @@ impl Limiter {
             Some(OverrideBudget::Unlimited) => Some(Outcome::Unlimited),
         };
         check.override_values = names.values.filter(|_| check.may_change()).map(String::into_boxed_str);
+        if let Some(fair) = &limit.fair {
+            check.set_tenant(fair.find_tenant(facts, limit.repeated)?);
+        }
         Ok((check, instead))
     }
 
@@ -502,6 +514,7 @@ fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKe
     let places = checks.iter_mut().zip(&decision.answers).enumerate();
     let refused = places.filter(|(_, (_, answer))| !answer.admitted);
     refused
-        .map(|(limit, (check, _))| RefusedKey { limit, key: std::mem::take(&mut check.key), cost: Some(check.cost) })
+        .map(|(limit, (check, _))| RefusedKey { limit, key: check.take_counted_key(), cost: Some(check.cost) })
         .collect()
 }
+

@@ -7,6 +7,7 @@
 //! - `when`: does the limit apply to the request?
 //! - `source`, `jwt`, `key`, `state_key`: which budget does the request use? The values of its key name it.
 //! - `overrides`, `override_table`, `limit`: which rule does this key have?
+//! - `fair_share`: which tenant of the budget is it?
 //! - `chain`: which limits come after another one?
 //! - `decision`: the checks and answers that limits and stores exchange.
 //! - `store`: keeps the state of each key, in memory or in Redis.
@@ -27,6 +28,7 @@ mod chain;
 pub mod charges;
 pub mod clock;
 pub mod decision;
+pub mod fair_share;
 pub mod gateways;
 pub mod hot_keys;
 pub mod integers;

@@ -217,7 +217,7 @@ pub fn parse_field(field: &[u8]) -> impl Iterator<Item = OverrideValue> {
 }
 
 /// Joins values to a field.
-fn join_values(values: &[OverrideValue]) -> String {
+pub fn join_values(values: &[OverrideValue]) -> String {
     let mut field = String::with_capacity(64);
     for (i, value) in values.iter().enumerate() {
         if i > 0 {

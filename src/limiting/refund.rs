@@ -19,12 +19,15 @@ impl Limiter {
             (check.cost, check.tag) = (-check.cost, answer.receipt);
         }
         let checks = Rc::new(checks);
+        let end_leases = || checks.iter().for_each(|check| self.store().end_leases(Op::Adjust, &check.key));
+        end_leases();
         // The look leaves after the refunds, on the same connections.
         let (_, after) = tokio::join!(
             biased;
             self.store().adjust_each(&checks),
             self.store().decide(Op::Peek, &looks)
         );
+        end_leases();
         after.map_or_else(|_| nothing(), |decision| decision.answers.into_iter().map(Some).collect())
     }
 }

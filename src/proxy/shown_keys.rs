@@ -52,7 +52,7 @@ impl ShownKeys {
         }
         let describe_key = |check: &LimitResult| {
             let (limit, mut text) = (&route.limits[check.limit], String::with_capacity(64));
-            display.write_key(&mut text, &limit.key, facts, limit.repeated).ok().map(|()| text)
+            display.write_key(&mut text, limit.counted_key(), facts, limit.repeated).ok().map(|()| text)
         };
         let deciding = find_deciding_check(route, verdict).filter(|_| wants_deciding).and_then(describe_key);
         let each = if wants_each { verdict.checks.iter().map(describe_key).collect() } else { Vec::new() };
@@ -64,7 +64,7 @@ fn describe_all(display: &KeyDisplay, route: &Route, facts: &Facts) -> String {
     let mut text = String::with_capacity(128);
     let mut written = Vec::new();
     for limit in &route.limits {
-        for part in &limit.key.0 {
+        for part in &limit.counted_key().0 {
             if written.contains(&part) || text.len() > ALL_MAX || !is_known(limit, part, facts) {
                 continue;
             }

@@ -50,7 +50,7 @@ impl LoggedFacts<'_> {
         let by_when =
             limit.when.is_met_if_known(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
         // Without a host, requests share one budget, which is reported; `--host` sets one.
-        let parts = limit.key.0.iter().filter(|part| self.logged_value(part).is_none());
+        let parts = limit.counted_key().0.iter().filter(|part| self.logged_value(part).is_none());
         let mut of_key =
             parts.flat_map(KeyPart::sources).filter(|source| **source != Source::Host && !self.is_known(source));
         match by_when {
@@ -98,6 +98,6 @@ impl SourceValues for LoggedFacts<'_> {
 
 /// Reports whether every log has the values of the limit's key.
 pub fn is_key_in_logs(limit: &Limit) -> bool {
-    let mut sources = limit.key.sources();
+    let mut sources = limit.counted_key().sources();
     sources.all(|source| matches!(source.kind().origin(), SourceOrigin::Request))
 }

@@ -87,8 +87,8 @@ impl Tally {
             top: FrequentKeys::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
             gaps: Gaps {
-                absent: vec![0; limit.key.sources().count()],
-                logged_parts: vec![0; limit.key.0.len()],
+                absent: vec![0; limit.counted_key().sources().count()],
+                logged_parts: vec![0; limit.counted_key().0.len()],
                 ..Gaps::default()
             },
         }
@@ -104,7 +104,8 @@ impl Tally {
         if !answer.admitted && !check.role.base {
             self.refused += 1;
             self.refused_keys.add_key(hash);
-            let client = state_key_parts(&check.key);
+            let counted = check.counted_key();
+            let client = state_key_parts(&counted);
             self.top.add_key(hash_key(client), client, 1);
         }
         if no_host || check.key.contains('!') {
@@ -130,7 +131,7 @@ impl Tally {
             return None;
         }
         self.returned += u64::from(check.rule.lease_ms().is_none());
-        Some(Check { cost: delta, tag: answer.receipt, ..check.clone() })
+        Some(check.clone().correction(delta, answer.receipt))
     }
 
     /// Does the same for the search without refusals. Keys with their own budget are not part of the search.
@@ -207,18 +208,18 @@ impl Tally {
 
     /// Counts missing key parts.
     fn count_absent(&mut self, logged: &LoggedFacts) {
-        let Limit { key, repeated, .. } = &*self.limit;
-        let parts = key.0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
+        let parts =
+            self.limit.counted_key().0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
         for ((part, source), count) in parts.zip(&mut self.gaps.absent) {
             let unknown = logged.no_host && *source == Source::Host;
-            *count += u64::from(unknown || matches!(logged.part_value(part, *repeated), Ok(None)));
+            *count += u64::from(unknown || matches!(logged.part_value(part, self.limit.repeated), Ok(None)));
         }
     }
 
     /// Counts the parts whose values come from the keys in the log.
     fn count_logged_parts(&mut self, logged: &LoggedFacts) {
         let mut has_hash = false;
-        for (part, count) in self.limit.key.0.iter().zip(&mut self.gaps.logged_parts) {
+        for (part, count) in self.limit.counted_key().0.iter().zip(&mut self.gaps.logged_parts) {
             let Some(value) = logged.logged_value(part) else { continue };
             *count += 1;
             has_hash |= matches!(value, ShownValue::Hash(_));
@@ -229,12 +230,12 @@ impl Tally {
 
     /// Returns the parts of the key that come from the keys in the log, with the number of requests.
     pub fn logged_parts(&self) -> impl Iterator<Item = (&KeyPart, u64)> {
-        self.limit.key.0.iter().zip(self.gaps.logged_parts.iter().copied()).filter(|(_, count)| *count > 0)
+        self.limit.counted_key().0.iter().zip(self.gaps.logged_parts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
     /// Returns the missing sources of the key by name, with the number of requests that lack them.
     pub fn absent_sources(&self) -> BTreeMap<String, (&Source, u64)> {
-        let counts = self.limit.key.sources().zip(self.gaps.absent.iter().copied());
+        let counts = self.limit.counted_key().sources().zip(self.gaps.absent.iter().copied());
         counts.filter(|(_, count)| *count > 0).map(|found| (found.0.to_string(), found)).collect()
     }
 }

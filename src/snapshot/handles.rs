@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use crate::auth::AuthMethod;
 use crate::auth::forward::ForwardAuth;
 use crate::config::Config;
+use crate::limiting::algorithm::fair::FairFacts;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
@@ -17,8 +18,8 @@ use crate::limiting::source::Repeated;
 use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::route::Route;
 use crate::telemetry::metrics::{
-    Code, Decision, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges, LimitRecord, LimitRegistry, Metrics,
-    OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
+    Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges, LimitRecord,
+    LimitRegistry, Metrics, OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
@@ -35,6 +36,7 @@ struct LimitMetrics {
     record: Arc<LimitRecord>,
     /// Metrics of the limit over all routes.
     gauges: Arc<LimitGauges>,
+    fair: Option<Arc<FairGauges>>,
     quota: i64,
 }
 
@@ -54,6 +56,8 @@ pub struct LimitCounters {
     counts: Arc<Shard<LimitCounts>>,
     /// Decisions of the limit on all routes, by what they left.
     headroom: Arc<Shard<HeadroomCounts>>,
+    /// Counters of tenants, if they share the budgets of the limit.
+    fair: Option<Arc<FairGauges>>,
     /// Units of a key without override.
     quota: i64,
 }
@@ -65,7 +69,9 @@ impl RouteMetrics {
         let limits = route.limits.iter().map(|limit| {
             let record = record.get_or_create_limit(&limit.name);
             create_limit_series(&record, limit, route, config);
-            LimitMetrics { record, gauges: limits.get_or_create(&limit.name), quota: limit.rule.policy().quota }
+            let gauges = limits.get_or_create(&limit.name);
+            let fair = limit.fair.is_some().then(|| gauges.fair().clone());
+            LimitMetrics { record, gauges, fair, quota: limit.rule.policy().quota }
         });
         RouteMetrics { limits: limits.collect(), capped: route.max_in_flight.is_some(), route: record }
     }
@@ -92,6 +98,7 @@ impl LimitMetrics {
         LimitCounters {
             counts: self.record.shards.shard_for(worker),
             headroom: self.gauges.headroom.shard_for(worker),
+            fair: self.fair.clone(),
             quota: self.quota,
         }
     }
@@ -244,6 +251,10 @@ impl LimitCounters {
             return;
         }
         let is_enforced = limit.mode == Mode::Enforce;
+        if let Some(fair) = &self.fair {
+            let FairFacts { active, is_refused_within_share } = FairFacts::of(answer);
+            fair.count_decision(active, is_refused_within_share);
+        }
         if !answer.admitted {
             let own = usize::from(checked.outcome.is_refused_by(limit));
             return self.headroom.count_refusal(is_enforced && refusing > own);

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod damaged;
+mod fair;
 mod full;
 mod logs;
 mod twin;

@@ -32,7 +32,7 @@ macro_rules! twins {
     };
 }
 
-twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency);
+twins!(token_bucket, fixed_window, gcra, sliding_window, calendar, sliding_log, leaky_bucket, concurrency, fair);
 
 fn decides_like_its_twin(name: &str) {
     let mut seeded = crate::support::limiting::seeded();
@@ -51,7 +51,7 @@ fn decides_like_its_twin(name: &str) {
         if rng.random_bool(0.05) {
             walk.switch(rng);
         }
-        walk.tag = rng.random_range(0..1 << 52);
+        walk.tag = crate::support::limiting::random_tag(&walk.rule, rng);
         let most = walk.rule.policy().window_ms.min(1 << 40) * 9 / 20;
         twin.skew.set(if rng.random_bool(0.5) { 0 } else { rng.random_range(-most..=most) });
         let cost = random_cost(&walk.rule, rng);
@@ -69,10 +69,13 @@ fn decides_like_its_twin(name: &str) {
                 // A multiple of 64, because Redis stores a lease under the numbers from its tag to its tag plus 52.
                 _ => walk.now & !63,
             };
+            let rule = walk.rule.clone();
+            walk.rule = rule.for_tenant(walk.tag).unwrap_or_else(|| rule.clone());
             let next = walk.rule.adjust(walk.state.as_ref(), walk.now, delta, receipt);
             let lua = twin.adjust(&walk, delta, receipt);
             assert_eq!(text(&next), lua, "step {step} of {name}: {walk:?} adjusts {delta} by {receipt}");
             walk.keep(next);
+            walk.rule = rule;
         }
     }
 }
@@ -168,7 +171,8 @@ impl Walk {
 
     /// One ms before its time it refuses, at its time it admits.
     fn assert_retry_is_exact(&self, answer: &Answer, cost: i64) {
-        if answer.admitted || answer.retry_ms == NEVER {
+        if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_a_backlog(&self.rule, answer)
+        {
             return;
         }
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
@@ -304,6 +308,18 @@ fn native(state: &State, now: i64) -> Data {
     let fields: Vec<&str> = text.split_whitespace().collect();
     let number = |text: &str| text.parse::<i64>().unwrap();
     let mut set: Vec<(i64, String)> = match state {
+        State::Fair(_) => {
+            let mut parts = text.split(';');
+            let mut set = vec![(-(1 << 53), parts.next().unwrap().to_owned())];
+            for tenant in parts {
+                let [id, tat_us, weight] = tenant.split(' ').collect::<Vec<_>>().try_into().unwrap();
+                set.push((number(tat_us), id.to_owned()));
+                if weight != "1" {
+                    set.push((-number(weight), format!("w{id}")));
+                }
+            }
+            set
+        }
         State::Concurrency(_) => fields.chunks(2).map(|pair| (number(pair[1]), pair[0].to_owned())).collect(),
         _ if fields.is_empty() => Vec::new(),
         _ => {

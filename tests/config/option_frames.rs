@@ -207,6 +207,10 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             let route = LIMIT_ROUTE.trim_end().to_owned() + "\nauth = { basic = \"conf/users.htpasswd\" }\n";
             frame("[limit.l]\nrate = \"10/s\"\n[limit.l.when]\n", "", route + &more)
         }
+        "limit.fair" => {
+            let beside = "key = \"header:x-tenant\"\n";
+            frame(format!("[limit.l]\nrate = \"1000000/s\"\nburst = {}\n[limit.l.fair]\n", 1_i64 << 34), beside, after)
+        }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };
             let amount = if key == "key" { "rate = \"5/s\"\n" } else { amount };

@@ -15,7 +15,7 @@ use sluicegate::proxy::response::problem::retry_after_s;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::limiting::{check, limit, random_rule, seeded};
+use crate::support::limiting::{check, limit, random_rule, seeded, shares_a_backlog};
 use crate::support::ports::nobody;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
@@ -179,7 +179,7 @@ fn retry_after_is_exact_for_every_algorithm() {
                 let mut check = check(&limit, "ip=10.0.0.1", cost);
                 check.tag = rng.random_range(1..1 << 52);
                 let answer = memory.run(Op::Take, std::slice::from_ref(&check), now_ms).answers[0];
-                if !answer.admitted && answer.retry_ms != NEVER {
+                if !answer.admitted && answer.retry_ms != NEVER && !shares_a_backlog(&limit.rule, &answer) {
                     refused += 1;
                     exact(&memory, &check, now_ms, answer);
                 }

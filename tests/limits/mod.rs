@@ -6,6 +6,7 @@ mod cached_denials;
 mod client_view;
 mod contract;
 mod decisions;
+mod fair;
 mod integers;
 mod key_alternatives;
 mod matching;

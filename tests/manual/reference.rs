@@ -40,6 +40,7 @@ max_connections = 10
 
 [limit.per-ip]
 rate = "10/s"
+fair = { key = "header:x-tenant" }
 "#;
 
 /// The type and the labels of each metric that a gateway exports; labels only where there is a series.

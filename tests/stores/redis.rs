@@ -8,6 +8,7 @@ use crate::support::limiting::{
 use rand::Rng;
 use redis::Commands;
 use sluicegate::limiting::algorithm::calendar::CalendarUnit;
+use sluicegate::limiting::algorithm::fair::FairSettings;
 use sluicegate::limiting::algorithm::gcra::Gcra;
 use sluicegate::limiting::algorithm::{NAMES, Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
@@ -70,6 +71,12 @@ fn stored(client: &mut redis::Connection, key: &str) -> String {
         "list" => return crate::support::limiting::log_text(client.lrange::<_, Vec<String>>(key, 0, -1).unwrap()),
         "zset" if key.ends_with("sliding_log") => {
             return crate::support::limiting::log_text(client.zrevrange::<_, Vec<String>>(key, 0, -1).unwrap());
+        }
+        "zset" if key.ends_with("fair") => {
+            let set: Vec<(String, f64)> = client.zrange_withscores(key, 0, -1).unwrap();
+            return crate::support::limiting::tenants_text(
+                set.into_iter().map(|(member, score)| (score as i64, member)),
+            );
         }
         "zset" => {
             client.zrange_withscores::<_, Vec<(String, String)>>(key, 0, -1).unwrap().into_iter().map(pair).collect()
@@ -138,6 +145,10 @@ fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
             rule.queue_ms = rng.random_range(0..20) * period / rule.rate;
         }
         Rule::Concurrency(rule) => rule.lease_ms = period,
+        Rule::Fair(rule) => {
+            let most = FairSettings { reserve: None, active_ms: None, max_active: 4, weight: rule.weight };
+            return crate::support::limiting::fair(rule.pool.rate.min(50), period, rule.pool.burst.min(50), most);
+        }
     }
     rule
 }

@@ -42,6 +42,8 @@ pub struct NamedValues {
     pub hashed: Vec<(String, KeyHash)>,
     /// What state keys contain for these parts; see `hashed`.
     pub found: Vec<(String, String)>,
+    /// The query names a tenant that shares the budget.
+    pub has_tenant: bool,
 }
 
 /// One value of a query or body.
@@ -183,7 +185,7 @@ fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc
 /// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.
 fn parse_key_values(node: &JsonNode, limits: &[Arc<Limit>]) -> Option<NamedValues> {
     let mut named = NamedValues::default();
-    let parts = || limits.iter().flat_map(|limit| &limit.key.0);
+    let parts = || limits.iter().flat_map(|limit| &limit.counted_key().0);
     for (name, value) in node.entries()?.into_iter().take_while(|_| !node.has_enough_faults()) {
         let Some((part, source)) = parts().find_map(|part| Some((part, part.find_source(name)?))) else {
             let mut known: Vec<String> =
@@ -291,21 +293,22 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     }
 }
 
-/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, and `cost=N`.
+/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
-    let (mut values, mut cost) = (Vec::new(), None);
+    let (mut values, mut tenant, mut cost) = (Vec::new(), Vec::new(), None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
             "key" | "hash" => values.push((name, value)),
+            "tenant" => tenant.push(value),
             "cost" => {
                 let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
-            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key`, `hash` and `cost`"))),
+            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key`, `hash`, `tenant` and `cost`"))),
         }
     }
     let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
@@ -333,7 +336,32 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
             named.given.push((source.to_string(), value));
         }
     }
+    add_tenant(limit, tenant, &mut named).map_err(bad)?;
     Ok((named, cost))
+}
+
+/// Adds the values of a tenant that shares the budget of the limit.
+fn add_tenant(limit: &Limit, values: Vec<Vec<u8>>, named: &mut NamedValues) -> Result<(), String> {
+    if values.is_empty() {
+        return Ok(());
+    }
+    let fair = limit.fair.as_ref();
+    let fair =
+        fair.ok_or_else(|| format!("`{}` has no `fair`, so it has no tenants: leave `tenant` out", limit.name))?;
+    let parts = &fair.key.0;
+    if parts.len() != values.len() {
+        let names: Vec<String> = parts.iter().map(ToString::to_string).collect();
+        let names = names.join(", ");
+        return Err(format!("tenants of `{}` are {names}: write `tenant` once for each, in this order", limit.name));
+    }
+    named.has_tenant = true;
+    for (part, value) in parts.iter().zip(values) {
+        if let Some(source) = part.sources().first() {
+            let value = to_request_value(source, value).map_err(|why| format!("tenant {source}: {why}"))?;
+            named.given.push((source.to_string(), value));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the check of a limit with the budget of its key. A missing key part must be stated explicitly.

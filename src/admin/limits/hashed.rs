@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::admin::limits::asked::NamedValues;
-use crate::admin::limits::store_unavailable;
+use crate::admin::limits::store_check::store_unavailable;
 use crate::admin::problem::Problem;
 use crate::config::Config;
 use crate::limiting::Limiter;

@@ -83,8 +83,13 @@ fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
 fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) -> Value {
     let policy = limit.rule.policy_at(now_ms);
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
+    let fair = limit.fair.as_ref().map(|fair| {
+        let key: Vec<String> = fair.key.0.iter().map(ToString::to_string).collect();
+        json!({ "key": key, "weight": fair.weight, "reserve": limit.rule.reserve() })
+    });
     json!({
         "limit": limit.name,
+        "fair": fair,
         "algorithm": limit.rule.name(),
         "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
         "key": key,

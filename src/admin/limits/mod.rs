@@ -14,6 +14,8 @@ mod json;
 mod listing;
 pub mod pages;
 mod refusals;
+mod store_check;
+mod tenant;
 mod top;
 mod what_if;
 mod words;
@@ -35,13 +37,16 @@ use crate::admin::cached::TimeBudget;
 use crate::admin::limits::asked::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::hashed::HashLookup;
 use crate::admin::limits::listing::Listing;
+use crate::admin::limits::store_check::{run_check, store_unavailable};
+use crate::admin::limits::tenant::add_standing;
 use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
-use crate::admin::problem::{Problem, ProblemKind};
+use crate::admin::problem::Problem;
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::fair::FORGET;
 use crate::limiting::answer::{Answer, NEVER, Policy};
-use crate::limiting::decision::{Check, ErrorKind, Op};
+use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::{COST_MAX, Cost};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::receipts::Receipt;
@@ -187,7 +192,7 @@ impl LimitsApi {
             add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
-        let mut now = check.clone();
+        let (mut now, shared) = (check.clone(), check.rule.clone());
         now.cost = 0;
         let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
@@ -195,6 +200,7 @@ impl LimitsApi {
         if let Some(units) = limiter.store().leased_units(&key) {
             state["leased"] = units.into();
         }
+        add_standing(&mut state, &shared, &now);
         add_key(&mut state, limit, &parts, key, display);
         Ok(state)
     }
@@ -209,9 +215,13 @@ impl LimitsApi {
         let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         self.note_managed(limit);
+        let (op, check) = match parts.has_tenant {
+            true => (Op::Adjust, check.correction(0, FORGET)),
+            false => (Op::Reset, check),
+        };
         // Usage counted locally while the store was unavailable is reset as well.
-        limiter.run_in_memory(Op::Reset, check.clone());
-        run_check(&limiter, Op::Reset, check)
+        limiter.run_in_memory(op, check.clone());
+        run_check(&limiter, op, check)
             .await
             .map_err(|kind| store_unavailable(kind, "; it is not known whether the key was reset"))?;
         let mut answer = json!({ "reset": true });
@@ -374,7 +384,8 @@ fn format_limit_entry(
 /// Adds the limit and the key. The state key contains all values, so it is left out if the caller gave a hash.
 fn add_key(answer: &mut Value, limit: &Limit, parts: &NamedValues, state_key: String, display: &KeyDisplay) {
     let mut text = String::new();
-    let shown = display.write_key(&mut text, &limit.key, parts, limit.repeated);
+    let key = if parts.has_tenant { limit.counted_key() } else { &limit.key };
+    let shown = display.write_key(&mut text, key, parts, limit.repeated);
     answer["limit"] = limit.name.as_str().into();
     answer["key"] = shown.map_or(Value::Null, |()| text.into());
     if !parts.hides_key_of(limit) {
@@ -423,32 +434,11 @@ async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotR
     let now = run_check(limiter, Op::Peek, check.clone())
         .await
         .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
-    check.cost = -cost;
-    check.tag = now.receipt;
-    let answer = run_check(limiter, Op::Adjust, check)
+    let receipt = check.rule.receipt_of_peek(&now);
+    let answer = run_check(limiter, Op::Adjust, check.correction(-cost, receipt))
         .await
         .map_err(|kind| store_unavailable(kind, "; it is not known whether the refund happened"))?;
     Ok((!answer.admitted).then_some(NotRefundedReason::NothingCharged))
-}
-
-/// Runs one check on the store alone.
-async fn run_check(limiter: &Limiter, op: Op, check: Check) -> Result<Answer, ErrorKind> {
-    let checks = Rc::new(vec![check]);
-    let (store, key) = (limiter.store(), &checks[0].key);
-    store.end_leases(op, key);
-    let outcome = match op {
-        Op::Take | Op::Peek => store.decide(op, &checks).await,
-        Op::Adjust => store.adjust(&checks).await,
-        Op::Reset => store.reset(&checks).await,
-    };
-    store.end_leases(op, key);
-    let decision = outcome?;
-    decision.answers.first().copied().ok_or(ErrorKind::Reply)
-}
-
-fn store_unavailable(kind: ErrorKind, consequence: &str) -> Problem {
-    let detail = format!("the limit store is unavailable ({}){consequence}", kind.label());
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail).with_kind(ProblemKind::StoreUnavailable)
 }
 
 /// Returns the cost of a request if it does not depend on the request.

@@ -98,7 +98,7 @@ fn describe_check(check: &RefusedCheck, state_key: &str, display: &KeyDisplay) -
         "limit": limit.name,
         "mode": limit.mode.label(),
         "reason": check.why.reason,
-        "key": parts.map(|parts| display.show_state_parts(&limit.key, parts.split(','))),
+        "key": parts.map(|parts| display.show_state_parts(limit.counted_key(), parts.split(','))),
         "cost": check.cost,
         "policy": { "quota": policy.quota, "window_ms": policy.window_ms },
         "override": check.override_rule.is_some() || check.why.is_blocked,

@@ -10,7 +10,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::asked::NamedValues;
-use crate::admin::limits::{LimitsApi, asked, fixed_cost, run_check};
+use crate::admin::limits::store_check::run_check;
+use crate::admin::limits::{LimitsApi, asked, fixed_cost};
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;
@@ -196,7 +197,7 @@ fn list_limit_keys<'a>(
         routes: BTreeMap::new(),
         value: json!({
             "limit": limit.name,
-            "key": display.show_state_parts(&limit.key, parts.split(',')),
+            "key": display.show_state_parts(limit.counted_key(), parts.split(',')),
             "count_min": count,
             "count_max": count + frequent.missed,
             "share": divide(count, found.usage.total),
@@ -218,7 +219,7 @@ async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -
         key.value["routes"] = describe_routes(&key.routes);
     }
     let mut values = NamedValues::default();
-    for (part, state) in key.limit.key.0.iter().zip(key.parts.split(',')) {
+    for (part, state) in key.limit.counted_key().0.iter().zip(key.parts.split(',')) {
         let name = part.state_name();
         if let Some(value) = state.strip_prefix(name.as_str()) {
             values.found.push((name, value.to_owned()));

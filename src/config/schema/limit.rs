@@ -6,6 +6,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
+use crate::limiting::algorithm::fair::{ACTIVE_MOST_MS, MAX_ACTIVE, WEIGHT_MAX};
 use crate::limiting::key::COST_MAX;
 use crate::limiting::store::shares::SHARE_MIN;
 
@@ -18,6 +19,8 @@ const ALGORITHM_NAMES: [&str; SPECS.len()] = {
     }
     names
 };
+const ACTIVE_MOST: u64 = ACTIVE_MOST_MS.unsigned_abs();
+const WEIGHT: ValueType = integer(1, WEIGHT_MAX);
 const KEYS_MIN: i64 = SHARE_MIN as i64;
 const ALGORITHM: ValueType = Words(&ALGORITHM_NAMES);
 /// A pattern, or a list of patterns of which one must match.
@@ -111,6 +114,9 @@ pub const LIMIT: Schema = Schema {
         .guide("overrides.md")
         .metric("sluicegate_rejections_total")
         .reason("blocked"),
+        option("fair", Table(&FAIR), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
+            .guide("algorithms.md#fair-sharing")
+            .metric("sluicegate_fair_active_tenants"),
         option("charge_on", OUTCOMES, Described("every response"), "only these responses are charged")
             .shown_as("list of statuses, classes, `\"grpc:CODE\"`")
             .guide("charges.md"),
@@ -216,6 +222,37 @@ pub const WHEN: Schema = Schema {
             .shown_as("table of patterns"),
         option("descriptor", Map(&PATTERNS), Absent, "entries of the descriptor of an `[[rls]]` by name")
             .shown_as("table of patterns"),
+    ],
+};
+
+pub const FAIR: Schema = Schema {
+    name: "limit.fair",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("key", KEY_PARTS, Required, "what identifies a tenant"),
+        option("weight", integer(1, WEIGHT_MAX), Value("1"), "weight of a tenant, to which its share is proportional"),
+        option("weights", Map(&WEIGHT), Absent, "weights of single tenants, by their values")
+            .shown_as("table of integers"),
+        option(
+            "reserve",
+            integer(1, 1_000_000_000),
+            Described("half of the burst"),
+            "units that a tenant far above its share must leave to the others",
+        ),
+        option(
+            "active",
+            duration(1, ACTIVE_MOST),
+            Described("8 times the refill time of the reserve, at least 2s and at most 1d"),
+            "how long a tenant has a share after its last request",
+        ),
+        option(
+            "max_active",
+            integer(1, MAX_ACTIVE),
+            Value("1024"),
+            "tenants with a share of their own; the rest share 16",
+        ),
     ],
 };
 

@@ -88,7 +88,8 @@ impl Algorithm for Gcra {
 }
 
 impl Gcra {
-    fn bucket(&self) -> TokenBucket {
+    /// Returns the token bucket with the same decisions.
+    pub fn bucket(&self) -> TokenBucket {
         let Gcra { rate, per_ms, burst, refunds } = *self;
         TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds }
     }

@@ -9,6 +9,7 @@
 //! - `fixed_window`, `calendar`: windows with a counter, from `window`; `dates` finds calendar windows.
 //! - `sliding_window`: counters for parts of a window.
 //! - `sliding_log`, `concurrency`: single charges and leases, in a `tree`.
+//! - `fair`: a token bucket that tenants share fairly.
 //! - `records`: usage of a key under several settings of its limit.
 //! - `lease_basis`: how long units that were debited in advance may be spent.
 //! - `exact`: the range in which integers are exact in Lua; `describe`: rules as text.
@@ -22,6 +23,7 @@ pub mod concurrency;
 pub mod dates;
 pub mod describe;
 mod exact;
+pub mod fair;
 pub mod fixed_window;
 pub mod gcra;
 mod interface;
@@ -82,6 +84,18 @@ pub fn all_params() -> impl Iterator<Item = &'static Param> {
 /// methods that call the algorithm of a rule.
 macro_rules! algorithms {
     ($($module:ident => $Name:ident),* $(,)?) => {
+        algorithms! { @all $($module => $Name,)* fair => Fair }
+
+        /// All algorithms that a limit can name in `algorithm`. A limit that names none uses the first.
+        pub const SPECS: &[Spec] = &[$(Spec {
+            name: stringify!($module),
+            leading: $module::$Name::LEADING,
+            others: $module::$Name::OTHERS,
+            number: $module::$Name::NUMBER,
+            build: |given| $module::$Name::build(given).map(Rule::$Name),
+        }),*];
+    };
+    (@all $($module:ident => $Name:ident),*) => {
         /// A compiled rule: an algorithm with its numbers.
         #[derive(Clone, Debug, PartialEq)]
         pub enum Rule {
@@ -94,17 +108,9 @@ macro_rules! algorithms {
             $($Name(<$module::$Name as Algorithm>::State)),*
         }
 
-        /// Names in the config, in the order of the list.
+        /// Names in state keys, in the order of the list: those of the config, then `fair`, which limits with `fair`
+        /// have.
         pub const NAMES: &[&str] = &[$(stringify!($module)),*];
-
-        /// All algorithms. A limit that names none uses the first.
-        pub const SPECS: &[Spec] = &[$(Spec {
-            name: stringify!($module),
-            leading: $module::$Name::LEADING,
-            others: $module::$Name::OTHERS,
-            number: $module::$Name::NUMBER,
-            build: |given| $module::$Name::build(given).map(Rule::$Name),
-        }),*];
 
         /// The Redis script. It consists of the shared functions, the algorithms by their place in this list, the
         /// shapes of states by name, and the gate. A call only creates the functions that it needs.
@@ -114,7 +120,7 @@ macro_rules! algorithms {
             include_str!("../../../lua/refill.lua"),
             "end\nlocal function counted()\n",
             include_str!("../../../lua/counted.lua"),
-            "end\nlocal function bucket(fields)\n",
+            "end\nlocal function bucket(fields, sharing)\n",
             include_str!("../../../lua/bucket.lua"),
             "end\nlocal function module(place)\n",
             $("place = place - 1\nif place == 0 then\n",
@@ -128,6 +134,8 @@ macro_rules! algorithms {
             include_str!("../../../lua/shapes/cells.lua"),
             "elseif name == 'log' then\n",
             include_str!("../../../lua/shapes/log.lua"),
+            "elseif name == 'tenants' then\n",
+            include_str!("../../../lua/shapes/tenants.lua"),
             "else\n",
             include_str!("../../../lua/shapes/leases.lua"),
             "end\nend\n",
@@ -135,7 +143,7 @@ macro_rules! algorithms {
         );
 
         impl Rule {
-            /// Name in the config.
+            /// Name in state keys.
             pub fn name(&self) -> &'static str {
                 match self { $(Rule::$Name(_) => stringify!($module)),* }
             }

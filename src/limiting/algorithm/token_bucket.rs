@@ -272,25 +272,25 @@ impl RecordAlgorithm for TokenBucket {
 }
 
 /// Level of a bucket at the current time.
-struct BucketLevel {
+pub(super) struct BucketLevel {
     /// The record, refilled up to now.
-    record: RefillRecord,
+    pub record: RefillRecord,
     /// The burst in the unit of the record; the next field is the debt.
-    full: i64,
-    floor_debt: i64,
+    pub full: i64,
+    pub floor_debt: i64,
     /// The time of the record was corrected, so the state has to be stored even after a refusal.
-    mended: bool,
+    pub mended: bool,
 }
 
 /// Returns the marks of a record. If its time had to be corrected, the marks are useless.
-fn marks_of(record: Option<&RefillRecord>, mended: bool) -> &[LedgerMark] {
+pub(super) fn marks_of(record: Option<&RefillRecord>, mended: bool) -> &[LedgerMark] {
     record.filter(|_| !mended).map_or(&[], |record| &record.marks)
 }
 
 impl TokenBucket {
     /// Reports whether charges get marks. At intervals they do not: a bucket without the charge would refill at other
     /// times, so the bounds of the ledger do not apply.
-    fn is_marked(&self) -> bool {
+    pub(super) fn is_marked(&self) -> bool {
         self.refunds && !self.interval
     }
 
@@ -306,7 +306,7 @@ impl TokenBucket {
         }
     }
 
-    fn level(&self, record: Option<&RefillRecord>, now: i64) -> BucketLevel {
+    pub(super) fn level(&self, record: Option<&RefillRecord>, now: i64) -> BucketLevel {
         let TokenBucket { per_ms: per, burst, debt, empty, .. } = *self;
         let (full, floor_debt) = (burst * per, debt * per);
         let Some(record) = record else {
@@ -325,7 +325,7 @@ impl TokenBucket {
         BucketLevel { record, full, floor_debt, mended }
     }
 
-    fn stored_for(&self, reset_ms: i64) -> i64 {
+    pub(super) fn stored_for(&self, reset_ms: i64) -> i64 {
         reset_ms + 1 + if self.empty { EMPTY_KEPT_MS } else { 0 }
     }
 }

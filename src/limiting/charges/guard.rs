@@ -57,7 +57,7 @@ impl ChargeGuard {
     ) -> Option<Box<ChargeGuard>> {
         let mut charges = Vec::new();
         for (mut check, rules, answer) in charged {
-            check.tag = answer.receipt;
+            check.hold_receipt(answer.receipt);
             let lease = rules.as_ref().is_some_and(|wants| wants.lease).then(|| desk.start_renewing(&check, place));
             let waits = waits && check.rule.has_queue() && answer.retry_ms > 0;
             let reset = Duration::from_millis(u64::try_from(answer.reset_ms).unwrap_or(0));

@@ -87,6 +87,8 @@ impl Receipt {
         is_local: bool,
         (now_ms, rule): (i64, &Rule),
     ) -> Receipt {
+        let of_tenant = rule.for_tenant(check.tag);
+        let rule = of_tenant.as_ref().unwrap_or(rule);
         Receipt {
             id: rand::random(),
             expires_ms: now_ms.saturating_add(answer.reset_ms.max(1)),
@@ -164,7 +166,11 @@ impl Receipt {
         if self.local {
             return Ok(limiter.run_in_memory(Op::Adjust, check).is_some_and(|answer| answer.admitted));
         }
-        let decision = limiter.store().adjust(&Rc::new(vec![check])).await?;
+        let store = limiter.store();
+        store.end_leases(Op::Adjust, &self.key);
+        let outcome = store.adjust(&Rc::new(vec![check])).await;
+        store.end_leases(Op::Adjust, &self.key);
+        let decision = outcome?;
         decision.answers.first().map(|answer| answer.admitted).ok_or(ErrorKind::Reply)
     }
 

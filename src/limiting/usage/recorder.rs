@@ -138,7 +138,7 @@ impl DecisionRecorder {
                 false => (refused_outcome(check.role), 1),
             };
             if decision.is_applicable(check.role) {
-                self.recorder.record(check.limit.id, outcome, &check.key, weight);
+                self.recorder.record(check.limit.id, outcome, &check.counted_key(), weight);
             }
         }
     }

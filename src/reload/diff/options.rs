@@ -298,6 +298,7 @@ impl Comparison<'_> {
 /// Returns why keys of a changed limit start with a full budget; `None` if they keep what they used.
 pub fn reason_to_start_anew(old: &Limit, new: &Limit) -> Option<&'static str> {
     match (old.rule.name() == new.rule.name(), old.key == new.key) {
+        _ if old.fair.is_some() != new.fair.is_some() => Some("`fair` added or removed"),
         (true, true) => None,
         (false, _) => Some("algorithm changed"),
         (true, false) => Some("key changed"),

@@ -214,7 +214,9 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
         ("over", after.forwards_excess() && !before.forwards_excess()),
         ("on_error", rank(after.on_error) > rank(before.on_error)),
         ("missing", before.missing != Missing::Skip && after.missing == Missing::Skip),
-        ("burst", after.rule.max_cost() > before.rule.max_cost()),
+        ("burst", after.rule.capacity() > before.rule.capacity()),
+        ("fair.key", before.fair.is_some() && after.fair.is_none()),
+        ("fair.reserve", after.rule.reserve() < before.rule.reserve() && after.fair.is_some()),
     ]
     .into_iter()
     .filter_map(|(option, is_weaker)| is_weaker.then_some(option))

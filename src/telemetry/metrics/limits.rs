@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
@@ -76,6 +76,19 @@ pub struct LimitGauges {
     window_ms: AtomicU64,
     keys_refused: AtomicU64,
     pub leases: Arc<LeaseCounts>,
+    /// Exists if tenants share the budgets of the limit.
+    fair: OnceLock<Arc<FairGauges>>,
+}
+
+/// Counts of a limit whose tenants share its budgets.
+#[derive(Default)]
+pub struct FairGauges {
+    /// Active tenants of the budget that was decided last.
+    active: AtomicU64,
+    /// Decisions for tenants that share a backlog with others.
+    folded: AtomicU64,
+    /// Refusals of requests within the guaranteed share.
+    within_share: AtomicU64,
 }
 
 /// The records of the configured limits, by name.
@@ -132,6 +145,19 @@ impl LeftOver {
     }
 }
 
+impl FairGauges {
+    /// Counts a decision for a tenant. `active` is the number of active tenants; `None` if the tenant shares a backlog.
+    pub fn count_decision(&self, active: Option<i64>, is_refused_within_share: bool) {
+        match active {
+            Some(active) => self.active.store(active.unsigned_abs(), Ordering::Relaxed),
+            None => drop(self.folded.fetch_add(1, Ordering::Relaxed)),
+        }
+        if is_refused_within_share {
+            self.within_share.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
 impl HeadroomSums {
     /// Returns the decisions since `then`.
     pub fn since(mut self, then: HeadroomSums) -> HeadroomSums {
@@ -159,6 +185,11 @@ impl LimitGauges {
     pub fn set_policy(&self, quota: i64, window_ms: i64) {
         self.quota.store(quota.unsigned_abs(), Ordering::Relaxed);
         self.window_ms.store(window_ms.unsigned_abs(), Ordering::Relaxed);
+    }
+
+    /// Returns the counts for tenants, creating them if there are none.
+    pub fn fair(&self) -> &Arc<FairGauges> {
+        self.fair.get_or_init(Arc::default)
     }
 
     /// Sets the estimate of how many keys were refused recently.
@@ -204,7 +235,7 @@ pub struct LimitCollector {
 }
 
 /// Name, help and labels of each family, in the order in which [`LimitCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 7] = [
+const FAMILIES: [(&str, &str, &[&str]); 10] = [
     ("limit_headroom_total", "Decisions by the percentage of the quota that they left to the key.", &["limit", "left"]),
     ("limit_quota", "Units that a key can use at once.", &["limit"]),
     ("limit_window_seconds", "Time in which an exhausted quota is available again.", &["limit"]),
@@ -212,6 +243,9 @@ const FAMILIES: [(&str, &str, &[&str]); 7] = [
     ("lease_requests_total", "Requests to the store for a lease of a hot key.", &["limit", "result"]),
     ("lease_units_total", "Units of leases, by what became of them.", &["limit", "outcome"]),
     ("lease_decisions_total", "Decisions of limits made from a lease, without the store.", &["limit"]),
+    ("fair_active_tenants", "Active tenants of the budget that was decided last.", &["limit"]),
+    ("fair_folded_total", "Decisions for tenants beyond `max_active`, which share a backlog.", &["limit"]),
+    ("fair_refused_within_share_total", "Refusals of requests within the guaranteed share.", &["limit"]),
 ];
 
 impl LimitCollector {
@@ -232,6 +266,7 @@ impl Collector for LimitCollector {
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let [mut headroom, mut quotas, mut windows, mut keys] = [const { Vec::new() }; 4];
         let [mut requests, mut units, mut decisions] = [const { Vec::new() }; 3];
+        let [mut active, mut folded, mut within] = [const { Vec::new() }; 3];
         let gauge = |value: &AtomicU64| i64::try_from(value.load(Ordering::Relaxed)).unwrap_or(i64::MAX);
         // Requests never take this lock; only config loads and scrapes do.
         for (name, record) in self.limits.lock().iter() {
@@ -255,10 +290,14 @@ impl Collector for LimitCollector {
                 units.extend(leases.units().map(|(outcome, count)| counter(count, Some(("outcome", outcome)))));
                 decisions.push(counter(&leases.decisions, None));
             }
+            let Some(fair) = record.fair.get() else { continue };
+            active.push(gauge_metric(gauge(&fair.active), &labels));
+            folded.push(counter_metric(fair.folded.load(Ordering::Relaxed), &labels));
+            within.push(counter_metric(fair.within_share.load(Ordering::Relaxed), &labels));
         }
         use proto::MetricType::{COUNTER, GAUGE};
-        let kinds = [COUNTER, GAUGE, GAUGE, GAUGE, COUNTER, COUNTER, COUNTER];
-        let metrics = [headroom, quotas, windows, keys, requests, units, decisions];
+        let kinds = [COUNTER, GAUGE, GAUGE, GAUGE, COUNTER, COUNTER, COUNTER, GAUGE, COUNTER, COUNTER];
+        let metrics = [headroom, quotas, windows, keys, requests, units, decisions, active, folded, within];
         let families = self.families.iter().zip(kinds).zip(metrics);
         families.map(|((desc, kind), metrics)| build_family(desc, kind, metrics)).collect()
     }

@@ -52,7 +52,7 @@ pub use crate::telemetry::metrics::labels::{
 };
 use crate::telemetry::metrics::limits::LimitCollector;
 pub use crate::telemetry::metrics::limits::{
-    HeadroomCounts, HeadroomSums, LeaseCounts, LeftOver, LimitGauges, LimitRegistry,
+    FairGauges, HeadroomCounts, HeadroomSums, LeaseCounts, LeftOver, LimitGauges, LimitRegistry,
 };
 use crate::telemetry::metrics::overhead::OverheadCollector;
 pub use crate::telemetry::metrics::overhead::OverheadCounts;

@@ -28,11 +28,14 @@ pub enum Data {
 }
 
 impl Data {
-    /// In the format of `State::text`: for a log, its lifetime and the charges; for leases (`pairs`), units and scores.
+    /// In the format of `State::text`: for tenants, the head and each of them; for a log, its lifetime and the charges; for leases (`pairs`), units and scores.
     pub fn text(&self, pairs: bool) -> String {
         let parts: Vec<String> = match self {
             Data::Text(text) => return text.clone(),
             Data::List(list) => return super::log_text(list.iter().cloned()),
+            Data::Sorted(set) if set.first().is_some_and(|(_, head)| head.contains('|')) => {
+                return super::tenants_text(set.iter().cloned());
+            }
             Data::Sorted(set) if pairs => set.iter().map(|(score, member)| format!("{member} {score}")).collect(),
             Data::Sorted(set) => return super::log_text(set.iter().rev().map(|(_, member)| member.clone())),
         };
@@ -291,9 +294,16 @@ impl Keys {
                 Ok(Value::Integer(set.iter().filter(|(score, _)| between(*score, &args[1], &args[2])).count() as i64))
             }
             "ZRANGEBYSCORE" => {
-                assert_eq!((args[3].as_str(), args[4].as_str()), ("LIMIT", "0"));
                 let found = set.iter().filter(|(score, _)| between(*score, &args[1], &args[2]));
+                if args[3..] == ["WITHSCORES"] {
+                    return strings(lua, found.flat_map(|(score, member)| [member.clone(), score.to_string()]));
+                }
+                assert_eq!((args[3].as_str(), args[4].as_str()), ("LIMIT", "0"));
                 strings(lua, found.take(number(&args[5]) as usize).map(|(_, member)| member.clone()))
+            }
+            "ZRANGE" => {
+                assert_eq!(args[1..], ["0", "0"]);
+                strings(lua, set.first().map(|(_, member)| member.clone()))
             }
             "ZREVRANGEBYSCORE" => {
                 assert_eq!(args[3..], ["WITHSCORES", "LIMIT", "0", "1"]);
@@ -348,6 +358,7 @@ fn between(score: i64, from: &str, to: &str) -> bool {
     above
         && match to.strip_prefix('(') {
             Some(to) => score < number(to),
+            None if to == "+inf" => true,
             None => score <= number(to),
         }
 }

@@ -24,6 +24,11 @@ pub fn forms(count: i64) -> Vec<Form> {
     let windows = |algorithm: &str, rate: &str, more: &str| {
         format!("algorithm = \"{algorithm}\"\nrate = \"{count}/{rate}\"\n{more}")
     };
+    // Alone, a tenant gets everything but the reserve.
+    let fair = |algorithm: &str, more: &str| {
+        let fair = format!("fair = {{ key = \"header:x-tenant\", reserve = {count} }}");
+        format!("algorithm = \"{algorithm}\"\nburst = {}\n{fair}\n{}", 2 * count, bucket(more))
+    };
     let queue = format!("algorithm = \"leaky_bucket\"\nrate = \"{}/24h\"\nqueue = \"24h\"\n", count - 1);
     vec![
         form("token_bucket", bucket(&format!("burst = {count}"))),
@@ -37,6 +42,9 @@ pub fn forms(count: i64) -> Vec<Form> {
             ..form("token_bucket.empty", bucket(&format!("burst = {count}\nstart = \"empty\"")))
         },
         form("gcra", format!("algorithm = \"gcra\"\n{}", bucket(&format!("burst = {count}")))),
+        form("fair", fair("token_bucket", "")),
+        form("fair.gcra", fair("gcra", "")),
+        Form { room: 0, total: 0, ..form("fair.empty", fair("token_bucket", "start = \"empty\"")) },
         form("fixed_window.first_hit", windows("fixed_window", "2h", "anchor = \"first_hit\"")),
         form("fixed_window.clock", windows("fixed_window", "365d", "anchor = \"clock\"")),
         form("sliding_window.2", windows("sliding_window", "365d", "precision = 2")),

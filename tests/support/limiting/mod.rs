@@ -9,6 +9,7 @@ pub mod timed_stores;
 pub mod tls;
 pub mod topology;
 
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,7 @@ use rand::{Rng, SeedableRng};
 pub use server::RedisServer;
 use sluicegate::limiting::algorithm::calendar::{Calendar, CalendarSettings, CalendarUnit};
 use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::fair::{FairFacts, FairSettings};
 use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
 use sluicegate::limiting::algorithm::gcra::Gcra;
 use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
@@ -24,6 +26,7 @@ use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
 use sluicegate::limiting::algorithm::sliding_window::SlidingWindow;
 use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
 use sluicegate::limiting::algorithm::{NAMES, Rule};
+use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, LimitRef, Op};
 use sluicegate::limiting::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
@@ -97,6 +100,7 @@ fn sample(name: &str) -> Rule {
             Rule::LeakyBucket(LeakyBucket { rate: 1, per_ms: 1, queue_ms: 0, nodelay: false, refunds: false })
         }
         "concurrency" => Rule::Concurrency(Concurrency { in_flight: 1, lease_ms: 1000 }),
+        "fair" => fair(1000, 1000, 2, FairSettings { reserve: None, active_ms: None, max_active: 1024, weight: 1 }),
         _ => panic!("tests/support/limiting has no rules of {name} yet"),
     }
 }
@@ -178,6 +182,24 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
                 refunds: rng.random_bool(0.5),
             })
         }
+        Rule::Fair(_) => {
+            // Most burst × period that is exact.
+            let most = (1_i64 << 49) / period;
+            let most = if rng.random_bool(0.2) { most } else { most.min(200) };
+            let burst = if rng.random_bool(0.1) { most } else { rng.random_range(2..=most.max(2)) };
+            // The reserve refills within a year, and no more than a million a second are told apart.
+            let rate = rng.random_range(1..=most.min(50)).min(1000 * period);
+            let reserve = rng.random_range(0..burst).min(366 * day / period * rate);
+            let settings = FairSettings {
+                reserve: Some(reserve),
+                active_ms: rng.random_bool(0.7).then(|| rng.random_range(1..=period.min(day))),
+                max_active: if rng.random_bool(0.3) { rng.random_range(1..4) } else { 1024 },
+                weight: if rng.random_bool(0.5) { 1 } else { rng.random_range(1..=1000) },
+            };
+            let Rule::Fair(mut rule) = fair(rate, period, burst, settings) else { unreachable!() };
+            (rule.pool.empty, rule.pool.refunds) = (rng.random_bool(0.2), rng.random_bool(0.5));
+            Rule::Fair(rule)
+        }
         Rule::SlidingWindow(_) => {
             let precision = if rng.random_bool(0.5) { 2 } else { rng.random_range(3..=60) };
             let window_ms = period.max(precision);
@@ -202,6 +224,20 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
     }
 }
 
+/// A token bucket whose tenants share it.
+pub fn fair(rate: i64, per_ms: i64, burst: i64, settings: FairSettings) -> Rule {
+    let pool = TokenBucket { rate, per_ms, burst, debt: 0, interval: false, empty: false, refunds: false };
+    Rule::TokenBucket(pool).shared_fairly(settings).unwrap()
+}
+
+/// A tag for a decision by the rule: any number, or one of a few tenants.
+pub fn random_tag(rule: &Rule, rng: &mut StdRng) -> i64 {
+    match rule {
+        Rule::Fair(_) if rng.random_bool(0.95) => rng.random_range(16..24),
+        _ => rng.random_range(16..1 << 52),
+    }
+}
+
 pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
     Arc::new(Limit {
         name: name.to_owned(),
@@ -220,6 +256,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         after: None,
         max_keys: None,
         charge_rules: None,
+        fair: None,
         refuse: None,
     })
 }
@@ -232,7 +269,14 @@ pub fn forwarding(name: &str, rule: Rule) -> Arc<Limit> {
 }
 
 pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {
-    Check::new(limit, format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost)
+    let check = Check::new(limit, format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost);
+    // One tenant, unless the test says otherwise.
+    if matches!(*limit.rule, Rule::Fair(_)) { Check { tag: 16, ..check } } else { check }
+}
+
+/// A tenant that shares a backlog may get one of its own before its time.
+pub fn shares_a_backlog(rule: &Rule, answer: &Answer) -> bool {
+    matches!(rule, Rule::Fair(_)) && FairFacts::of(answer).active.is_none()
 }
 
 /// A stored log in the format of `State::text`, newest first. The sums of blocks in its head are left out; they follow
@@ -260,6 +304,24 @@ pub fn log_text(stored: impl IntoIterator<Item = String>) -> String {
     [&[parts[..4].join(" ")], charges.as_slice()].concat().join(" ")
 }
 
+/// The stored tenants of a budget in the format of `State::text`.
+pub fn tenants_text(stored: impl IntoIterator<Item = (i64, String)>) -> String {
+    let (mut head, mut tenants, mut weights) = (String::new(), BTreeMap::new(), HashMap::new());
+    for (score, member) in stored {
+        match (member.strip_prefix('w'), member.parse::<i64>()) {
+            (Some(id), _) => drop(weights.insert(id.parse::<i64>().unwrap(), -score)),
+            (None, Ok(id)) => drop(tenants.insert(id, score)),
+            (None, Err(_)) => head = member,
+        }
+    }
+    let mut text = head;
+    for (id, tat_us) in tenants {
+        text.push_str(&format!(";{id} {tat_us} {}", weights.remove(&id).unwrap_or(1)));
+    }
+    assert!(weights.is_empty(), "weights of no tenants: {weights:?}");
+    text
+}
+
 /// The content of one call: an operation and its checks.
 pub type Asked = (Op, Vec<Check>);
 
@@ -280,9 +342,10 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
             let mut checks: Vec<Check> =
                 (0..count).map(|i| check(&limits[(first + i) % limits.len()], &who, cost)).collect();
             for check in &mut checks {
-                check.tag = rng.random_range(0..1 << 52);
+                check.tag = random_tag(&check.rule, rng);
                 if op == Op::Adjust {
                     check.cost = rng.random_range(-5..4);
+                    check.rule = check.rule.for_tenant(check.tag).map_or_else(|| check.rule.clone(), Arc::new);
                     // Receipts of other algorithms are times. A lease is stored under the numbers from its tag to its tag
                     // plus 52, so that those of two times may overlap, which random tags of 52 bits do not.
                     let is_time = check.rule.needs_tag() && receipt < 1 << 42;

@@ -61,7 +61,9 @@ impl Told {
         let mut check = check.clone();
         let admitted = (0..most).filter(|_| {
             // Each lease has a name of its own.
-            check.tag = rand::random_range(0..1 << 52);
+            if check.rule.lease_ms().is_some() {
+                check.tag = rand::random_range(0..1 << 52);
+            }
             self.one(Op::Take, &check, now).admitted
         });
         i64::try_from(admitted.count()).unwrap()
@@ -69,8 +71,10 @@ impl Told {
 
     /// The same in one call, for state that expires at once by the server's clock.
     pub fn grab_at_once(&self, check: &Check, most: usize, now: i64) -> usize {
-        let checks: Vec<Check> =
-            (0..most).map(|_| Check { tag: rand::random_range(0..1 << 52), ..check.clone() }).collect();
+        let leases = check.rule.lease_ms().is_some();
+        let checks: Vec<Check> = (0..most)
+            .map(|_| Check { tag: if leases { rand::random_range(0..1 << 52) } else { check.tag }, ..check.clone() })
+            .collect();
         let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
         self.run_all(&asked, now).iter().filter(|decision| decision.admitted).count()
     }

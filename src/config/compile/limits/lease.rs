@@ -46,6 +46,10 @@ pub fn compile_lease(section: &Section, rule: Option<&Rule>) -> Option<Option<Le
                 let what = "cannot be combined with debt: a lease takes only what the bucket contains";
                 section.report_fault("lease", node, what, "remove one of the two")
             }
+            Rule::Fair(_) => {
+                let what = "cannot be combined with fair: Redis has to know the tenant of every unit";
+                section.report_fault("lease", node, what, "remove one of the two")
+            }
             _ => {
                 let what = format!("{} has no leases of units", rule.name());
                 let help = "use token_bucket, gcra, fixed_window or calendar, or remove `lease`";

@@ -2,14 +2,15 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
-//! of single keys, `charges` what the outcome of a request changes, `lease` leases of hot keys, `refuse` the refusal,
-//! `over` what else can happen, `set` lists of values, `jwt`
+//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `lease`
+//! leases of hot keys, `refuse` the refusal, `over` what else can happen, `set` lists of values, `jwt`
 //! token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
 pub(crate) mod charges;
 pub(crate) mod dates;
+pub(crate) mod fair;
 pub(crate) mod jwt;
 pub(crate) mod lease;
 pub(crate) mod over;
@@ -160,6 +161,7 @@ fn compile_limit(
     let key = compile_key(section, context);
     let when = when::compile_when(section, context);
     let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
+    let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
     let after = after.map(|at| at.value.clone());
     let cost = compile_cost(section);
     let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
@@ -172,9 +174,8 @@ fn compile_limit(
     let afterwards = compile_charge_rules(section, rule.as_ref());
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule));
     let refuse = compile_own_refuse(section).map(Box::new);
-    let ((rule, _), key, cost, when, overrides, afterwards) = (rule?, key?, cost?, when?, overrides?, afterwards?);
-    let over = over?;
-    let lease = lease?;
+    let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
+    let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
     if !possible {
         return None;
     }
@@ -205,6 +206,7 @@ fn compile_limit(
         after,
         max_keys,
         charge_rules: afterwards,
+        fair,
         refuse,
     })
 }

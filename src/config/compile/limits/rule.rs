@@ -2,6 +2,7 @@
 //! Called by `limits`, and by `overrides` for single keys.
 
 use crate::config::compile::limits::dates;
+use crate::config::compile::limits::fair::share_rule;
 use crate::config::compile::limits::lease::has_lease_table;
 use crate::config::reader::Section;
 use crate::config::values;
@@ -24,7 +25,8 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
     }
     let given = OptionValues::new(values, may_be_corrected(section));
     match (spec.build)(&given) {
-        Ok(rule) => whole.then_some((rule, given)),
+        Ok(rule) if whole => share_rule(section, rule).map(|rule| (rule, given)),
+        Ok(_) => None,
         Err(misfit) => {
             // Missing and malformed options have been reported already.
             if whole || given.has(misfit.param) {

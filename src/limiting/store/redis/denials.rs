@@ -8,6 +8,8 @@
 //!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
 //! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
 //!   costs. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
+//! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that other
+//!   tenants become inactive.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
 //!   within [`LONGEST`].
 
@@ -15,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use indexmap::IndexMap;
+use indexmap::{Equivalent, IndexMap};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER};
@@ -23,7 +25,7 @@ use crate::limiting::decision::{Check, Decision, Role};
 
 /// The refusals that one worker remembers.
 pub struct DenialCache {
-    entries: IndexMap<Box<str>, Denial>,
+    entries: IndexMap<DenialKey, Denial>,
     /// Index where the next search for outdated entries starts.
     cursor: usize,
     recalls: Recalls,
@@ -34,6 +36,32 @@ pub struct DenialCache {
 /// Counts refunds and resets outside of decisions. All handles of a process share one counter.
 #[derive(Clone, Debug, Default)]
 pub struct Recalls(Arc<AtomicU64>);
+
+/// A state key, and the tenant if tenants share it: others may still be admitted.
+#[derive(Debug, Hash, PartialEq, Eq)]
+struct DenialKey {
+    key: Box<str>,
+    tenant: Option<Box<str>>,
+}
+
+/// The key of a check, to look a denial up.
+#[derive(Hash)]
+struct DeniedCheck<'c> {
+    key: &'c str,
+    tenant: Option<&'c str>,
+}
+
+impl<'c> From<&'c Check> for DeniedCheck<'c> {
+    fn from(check: &'c Check) -> DeniedCheck<'c> {
+        DeniedCheck { key: &check.key, tenant: check.tenant.as_deref() }
+    }
+}
+
+impl Equivalent<DenialKey> for DeniedCheck<'_> {
+    fn equivalent(&self, held: &DenialKey) -> bool {
+        *self.key == *held.key && self.tenant == held.tenant.as_deref()
+    }
+}
 
 struct Denial {
     rule: Arc<Rule>,
@@ -96,7 +124,7 @@ impl DenialCache {
             return None;
         }
         let now = now();
-        checks.iter().map(|check| self.entries.get(check.key.as_str())?.answer_at(check, now)).collect()
+        checks.iter().map(|check| self.entries.get(&DeniedCheck::from(check))?.answer_at(check, now)).collect()
     }
 
     /// Remembers the refusals of a decision that was sent at `asked` and has just arrived.
@@ -125,9 +153,12 @@ impl DenialCache {
         }
         self.sweep(now);
         let denial = Denial { rule: check.rule.clone(), cost: check.cost, answer, since: now, until };
-        match self.entries.get_mut(check.key.as_str()) {
+        match self.entries.get_mut(&DeniedCheck::from(check)) {
             Some(entry) => *entry = denial,
-            None => drop(self.entries.insert(check.key.as_str().into(), denial)),
+            None => {
+                let key = DenialKey { key: check.key.as_str().into(), tenant: check.tenant.clone() };
+                self.entries.insert(key, denial);
+            }
         }
     }
 

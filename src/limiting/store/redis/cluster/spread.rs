@@ -185,7 +185,8 @@ impl SpreadDecision<'_> {
             let (check, answer) = (&self.checks[i], self.answers[i]);
             if let (true, Some(answer)) = (std::mem::take(charged) && check.cost > 0, answer) {
                 let role = Role::default();
-                back.push(Rc::new(vec![Check { cost: -check.cost, tag: answer.receipt, role, ..check.clone() }]));
+                let back_check = Check { role, ..check.clone() };
+                back.push(Rc::new(vec![back_check.correction(-check.cost, answer.receipt)]));
             }
         }
         let until = Instant::now() + self.nodes.context.deadline;

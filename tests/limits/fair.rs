@@ -1,0 +1,120 @@
+//! Tenants that share a budget of the running gateway: who is refused, what operators see, and what attackers try.
+
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::{RedisServer, on_both_stores};
+
+/// Nothing refills within the test. Alone, a tenant gets 20 of 40.
+const FAIR: &str = "\
+    [limit.shared]\nrate = \"1/h\"\nburst = 40\nkey = \"all\"\n\
+    fair = { key = \"header:x-tenant\", reserve = 20, active = \"10s\", weights = { heavy = 3 } }\n";
+
+fn gateway(redis: Option<&RedisServer>, limits: &str) -> Gateway {
+    let store =
+        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"1s\"\n", redis.url()));
+    let gateway = Gateway::start(&format!(
+        "{store}[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"shared\"]\n{limits}"
+    ));
+    if redis.is_some() {
+        gateway.until_connected();
+    }
+    gateway
+}
+
+/// Admitted of `count` requests of a tenant.
+fn admitted(gateway: &Gateway, tenant: &str, count: usize) -> usize {
+    let mut client = gateway.client();
+    let head = get("/", &format!("x-tenant: {tenant}\r\n"));
+    (0..count).filter(|_| client.ask(&head, "").status() == 200).count()
+}
+
+#[test]
+fn a_greedy_tenant_leaves_the_reserve_to_others() {
+    on_both_stores(|redis| {
+        let gateway = gateway(redis, FAIR);
+        assert_eq!(admitted(&gateway, "greedy", 60), 20);
+        // Refusals of one tenant are not those of another, also where the worker remembers them.
+        assert!(admitted(&gateway, "greedy", 5) == 0 && admitted(&gateway, "quiet", 3) == 3);
+        let state = gateway.admin("/-/limits/shared/state?tenant=quiet").json();
+        assert_eq!(state["fair"]["active"], 2, "{state}");
+        assert_eq!(state["fair"]["reserve"], 20, "{state}");
+        assert_eq!(state["fair"]["must_leave"], 6, "{state}");
+        assert!(state["admitted"].as_bool().unwrap() && state["key"].as_str().unwrap().contains("x-tenant"), "{state}");
+        gateway.assert_metric("fair_active_tenants", &[("limit", "shared")], 2.0);
+        gateway.assert_metric("fair_folded_total", &[("limit", "shared")], 0.0);
+        gateway.assert_metric("fair_refused_within_share_total", &[("limit", "shared")], 0.0);
+        // The shares of the others are seen in an explanation, which charges nothing.
+        let body = br#"{"method": "GET", "url": "http://h/", "headers": [["x-tenant", "heavy"]]}"#;
+        let explained = gateway.admin_ask("POST", "/-/explain", "content-type: application/json\r\n", body).json();
+        let fair = &explained["limits"][0]["fair"];
+        assert_eq!((&fair["weight"], &fair["total_weight"]), (&3.into(), &5.into()), "{explained}");
+        // One tenant is forgotten; the budget is not.
+        let reset = gateway.admin_ask("DELETE", "/-/limits/shared/state?tenant=greedy", "", "").json();
+        assert_eq!(reset["reset"], true, "{reset}");
+        let state = gateway.admin("/-/limits/shared/state?tenant=greedy").json();
+        assert!(state["remaining"].as_i64().unwrap() < 20 && state["fair"]["must_leave"] == 0, "{state}");
+        // All of it.
+        gateway.admin_ask("DELETE", "/-/limits/shared/state", "", "");
+        assert_eq!(admitted(&gateway, "greedy", 60), 20);
+        let top = gateway.admin("/-/top?limit=shared").json().to_string();
+        assert!(top.contains("x-tenant"), "{top}");
+    });
+}
+
+/// Two gateways with different settings on one Redis: the cap is one, and each knows the tenants of the other.
+#[test]
+fn gateways_share_tenants() {
+    let redis = RedisServer::start(&[]);
+    let one = gateway(Some(&redis), FAIR);
+    let other = gateway(
+        Some(&redis),
+        &FAIR.replace("reserve = 20, active = \"10s\"", "reserve = 10, active = \"1m\", max_active = 1"),
+    );
+    assert_eq!(admitted(&one, "greedy", 30), 20);
+    // With a smaller reserve, ten more are left to it.
+    assert_eq!(admitted(&other, "greedy", 30), 10);
+    assert_eq!(admitted(&one, "greedy", 5), 0);
+    // Beyond `max_active`, tenants share a backlog there, but the cap is that of all.
+    let rest: usize = (0..40).map(|i| admitted(&other, &format!("new-{i}"), 1)).sum();
+    assert!(rest <= 10, "{rest} of 10");
+    assert!(other.metric("fair_folded_total", &[("limit", "shared")]).unwrap() >= 39.0);
+}
+
+/// Names of any size and content are hashed, so they cost the store nothing more and cannot be confused.
+#[test]
+fn odd_names_are_tenants_like_others() {
+    on_both_stores(|redis| {
+        let gateway =
+            gateway(redis, &FAIR.replace("burst = 40", "burst = 400").replace("reserve = 20", "reserve = 200"));
+        let huge = "x".repeat(8000);
+        for name in [huge.as_str(), "a,b", "|", "w16", "%23", "*", "\u{e4}", "a b", "{}:"] {
+            assert_eq!(admitted(&gateway, name, 2), 2, "{name}");
+        }
+        let state = gateway.admin("/-/limits/shared/state?tenant=none").json();
+        assert_eq!(state["fair"]["active"], 10, "{state}");
+        if let Some(redis) = redis {
+            let key = "sg:{all}:shared:fair";
+            let members: Vec<String> = redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query(&mut redis.client()).unwrap();
+            assert!(members.len() == 10 && members.iter().all(|member| member.len() < 80), "{members:?}");
+            let ttl: i64 = redis::cmd("PTTL").arg(key).query(&mut redis.client()).unwrap();
+            assert!(ttl > 0, "{ttl}");
+        }
+        // A repeated name is refused like any other repeated part of a key.
+        assert_eq!(gateway.ask(&get("/", "x-tenant: a\r\nx-tenant: b\r\n")).status(), 400);
+    });
+}
+
+/// A full Redis continues with a budget that it has, and a lost state starts anew.
+#[test]
+fn a_full_or_emptied_redis_keeps_deciding() {
+    let redis = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let gateway = gateway(Some(&redis), FAIR);
+    assert_eq!(admitted(&gateway, "a", 5), 5);
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut redis.client()).unwrap();
+    assert_eq!(admitted(&gateway, "greedy", 40), 15);
+    assert_eq!(admitted(&gateway, "b", 1), 1);
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis.client()).unwrap();
+    let () = redis::cmd("FLUSHALL").query(&mut redis.client()).unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    assert_eq!(admitted(&gateway, "greedy", 40), 20);
+}
