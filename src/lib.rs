@@ -26,6 +26,7 @@ mod labels;
 pub mod limiting;
 mod local_ca;
 mod net;
+mod overload;
 pub mod proxy;
 pub mod reload;
 mod replace_file;

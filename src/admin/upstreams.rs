@@ -9,6 +9,7 @@ use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response};
 use crate::snapshot::Fleet;
 use crate::upstream::Server;
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::LookupOutcome;
 use crate::upstream::roster::{Member, UpstreamState};
 use crate::upstream::state::{Health, HealthReport};
@@ -40,9 +41,40 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
             shown["in_flight"] = load.in_flight().into();
             shown["waiting"] = load.queue.len().into();
         }
+        if let Some(breaker) = upstream.breaker() {
+            shown["breaker"] = describe_breaker(breaker, now_ms);
+        }
         shown
     });
-    json!({ "upstreams": upstreams.collect::<Vec<_>>() })
+    let mut shown = json!({ "upstreams": upstreams.collect::<Vec<_>>() });
+    let of_routes = fleet.breakers().into_iter().filter(|breaker| breaker.kind == BreakerKind::Route);
+    let of_routes: serde_json::Map<String, Value> =
+        of_routes.map(|breaker| (breaker.name.clone(), describe_breaker(&breaker, now_ms))).collect();
+    if !of_routes.is_empty() {
+        shown["route_breakers"] = of_routes.into();
+    }
+    shown
+}
+
+/// Describes the state of a breaker.
+fn describe_breaker(breaker: &CircuitBreaker, now_ms: u64) -> Value {
+    let report = breaker.describe(now_ms);
+    let cause = report.cause.map(
+        |cause| json!({ "condition": cause.condition.label(), "failed": cause.failed, "requests": cause.requests }),
+    );
+    json!({
+        "state": report.phase.label(),
+        "admitted_share": shown_share(report.share),
+        "may_close_in_ms": report.opens_for_ms,
+        "opened": report.entered.open,
+        "refused": breaker.refused(),
+        "last_opened_by": cause,
+    })
+}
+
+/// Returns a share in thousandths as a number from 0 to 1.
+fn shown_share(thousandths: u64) -> f64 {
+    f64::from(u32::try_from(thousandths).unwrap_or(1000)) / 1000.0
 }
 
 /// Lists a server, with one entry per address if it is written with a hostname.

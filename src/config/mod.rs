@@ -64,6 +64,7 @@ use crate::limiting::limit::LimitTable;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
+use crate::overload::OverloadRule;
 pub use crate::route::Strictness;
 use crate::route::decide::DecideTable;
 use crate::route::error_pages::ErrorPages;
@@ -310,6 +311,8 @@ pub struct ServerSettings {
     pub error_pages: Option<Arc<ErrorPages>>,
     /// How requests without a trace are treated.
     pub traceparent: TraceParent,
+    /// When requests are refused because the process is overloaded.
+    pub overload: Option<OverloadRule>,
     /// Which clients see, in problem documents, the setting that refused them.
     pub hints: Hints,
     /// DNS servers to use instead of the system's; empty means the system's.

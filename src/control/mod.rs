@@ -4,8 +4,8 @@
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
 //! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
-//! log lines about servers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
-//! systemd notifications (`systemd`) and the hand-over to a new process
+//! log lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
+//! the load of the process (`process_overload`), systemd notifications (`systemd`) and the hand-over to a new process
 //! (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
@@ -19,6 +19,7 @@ pub mod local;
 mod lookup;
 mod overrides;
 mod probe;
+mod process_overload;
 mod reload;
 mod resolve;
 mod servers;
@@ -51,6 +52,7 @@ use crate::control::development_certs::DevelopmentCerts;
 use crate::control::handover::{Predecessor, Successor, SuccessorRequest};
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
+use crate::control::process_overload::OverloadMonitor;
 use crate::control::reload::Reloader;
 use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
@@ -63,12 +65,13 @@ use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
+use crate::overload::process_load::ProcessLoad;
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
-use crate::snapshot::{CurrentSnapshot, Fleet, PersistentState, Snapshot};
+use crate::snapshot::{BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::{Cutoff, Metrics};
 use crate::telemetry::sampled::{libraries, stderr};
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
@@ -306,7 +309,7 @@ async fn start_gateway(
         taps: workers.taps.clone(),
         access: admin::access::AccessState::new(&metrics.admin),
     };
-    spawn_reports((usage, metrics.clone()), &current, fleet);
+    spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(resolving.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
@@ -342,12 +345,24 @@ fn open_store_link(config: &Config, stores: &Stores) -> Rc<StoreLink> {
     link
 }
 
-/// Spawns the tasks that log and check servers and limits.
-fn spawn_reports((usage, metrics): (Rc<UsageMonitor>, Metrics), current: &CurrentSnapshot, fleet: Fleet) {
+/// Exports the metrics of breakers, and spawns the tasks that log and check servers and limits, and sample the load of
+/// the process.
+///
+/// # Errors
+/// The metrics of breakers or of the load are registered already.
+fn spawn_reports(
+    (usage, metrics): (Rc<UsageMonitor>, &Metrics),
+    load: &Arc<ProcessLoad>,
+    current: &CurrentSnapshot,
+    fleet: Fleet,
+) -> prometheus::Result<()> {
+    metrics.export(BreakerMetrics::new(fleet.clone())?)?;
+    spawn_local(OverloadMonitor::new(load, current, metrics)?.run(fleet.clone()));
     spawn_local(report_left_out());
-    spawn_local(usage_log::run_usage_log(usage, current.clone(), metrics));
+    spawn_local(usage_log::run_usage_log(usage, current.clone(), metrics.clone()));
     spawn_local(servers::run_server_log(fleet.clone()));
     spawn_local(probe::run_probes(fleet));
+    Ok(())
 }
 
 /// Spawns the tasks that follow live overrides and save the state of the store. They start again if they panic.

@@ -1,4 +1,5 @@
-//! Logs each change of a server's health or ejection once, however many workers notice it. Run by the control thread.
+//! Logs each change of a server's health or ejection, and of a circuit breaker, once, however many workers notice it. Run
+//! by the control thread.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,6 +7,7 @@ use std::time::Duration;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::snapshot::Fleet;
+use crate::upstream::breaker::machine::BreakerPhase;
 use crate::upstream::state::{Ejection, Health, HealthReport};
 
 /// Changes that are undone within this time are not logged.
@@ -15,11 +17,41 @@ const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
 pub async fn run_server_log(fleet: Fleet) {
     let mut glances = interval(NOTICE_INTERVAL);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut known = HashMap::new();
+    let (mut known, mut known_breakers) = (HashMap::new(), HashMap::new());
     loop {
         glances.tick().await;
         known = log_changes(&fleet, &known);
+        known_breakers = log_breakers(&fleet, &known_breakers);
     }
+}
+
+/// Logged phases of breakers by kind and name, with how often the breaker had opened.
+type LoggedBreakers = HashMap<(&'static str, String), (BreakerPhase, u64)>;
+
+/// Logs breakers that have opened or closed. Their other changes are steps on the way.
+fn log_breakers(fleet: &Fleet, known: &LoggedBreakers) -> LoggedBreakers {
+    let (mut seen, now_ms) = (HashMap::new(), fleet.now_ms());
+    for breaker in fleet.breakers() {
+        let (kind, name, report) = (breaker.kind.label(), &breaker.name, breaker.describe(now_ms));
+        let key = (kind, name.clone());
+        let (phase, opened) = known.get(&key).copied().unwrap_or((BreakerPhase::Closed, 0));
+        if report.entered.open > opened
+            && let Some(cause) = report.cause
+        {
+            let condition = cause.condition.label();
+            let (failed, requests) = (cause.failed, cause.requests);
+            let event = if cause.were_probes { "breaker stays open: of its probes" } else { "breaker opened:" };
+            tracing::warn!(kind, name, condition, "{kind} {name}: {event} {failed} of {requests} failed ({condition})");
+        } else if report.phase != phase {
+            match report.phase {
+                BreakerPhase::Ramp => tracing::info!(kind, name, "{kind} {name}: breaker closes; requests ramp up"),
+                BreakerPhase::Closed => tracing::info!(kind, name, "{kind} {name}: breaker closed"),
+                BreakerPhase::HalfOpen | BreakerPhase::Open => {}
+            }
+        }
+        seen.insert(key, (report.phase, report.entered.open));
+    }
+    seen
 }
 
 /// Logged states by upstream and server.

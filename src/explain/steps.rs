@@ -20,6 +20,7 @@ use crate::limiting::over::Over;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::limiting::{Verdict, clock};
 use crate::net::ListenAddr;
+use crate::overload::OverloadCondition;
 use crate::proxy::arrival::check_denied;
 use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::connection::parse_failure::rejection_status;
@@ -30,7 +31,7 @@ use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
-use crate::route::Route;
+use crate::route::{Action, Route};
 use crate::telemetry::metrics::Cutoff;
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
@@ -130,6 +131,7 @@ impl<'a> ExplainWalk<'a> {
             let note = format!("the route refuses requests while {max} are in progress (max_in_flight); not checked");
             found.explanation.notes.push(note);
         }
+        self.note_shedding(found, route);
         check_denied(route, *identity)?;
         let routed = RoutedRequest { route, head, identity };
         identity::authenticate(self, found, routed, headers).await?;
@@ -141,6 +143,28 @@ impl<'a> ExplainWalk<'a> {
         }
         found.explanation.action = Some(report);
         Ok(status)
+    }
+
+    /// Notes what may refuse the request before its limits, and depends on other requests.
+    fn note_shedding(&self, found: &mut Findings, route: &Route) {
+        let config = self.context.config;
+        let mut note = |text: String| found.explanation.notes.push(text);
+        if let Some(rule) = &config.server.overload {
+            let conditions: Vec<&str> = rule.conditions().map(OverloadCondition::label).collect();
+            note(format!(
+                "the gateway refuses requests while it is overloaded (overload: {}); not checked",
+                conditions.join(", ")
+            ));
+        }
+        if let Action::Upstream(index) = route.action
+            && let Some(upstream) = config.upstreams.get(index).filter(|upstream| upstream.breaker.is_some())
+        {
+            let name = &upstream.name;
+            note(format!("the breaker of upstream {name} refuses requests while it is open; not checked"));
+        }
+        if route.breaker.is_some() {
+            note("the breaker of the route refuses requests while it is open; not checked".to_owned());
+        }
     }
 
     fn describe_head(&self, head: &ValidatedHead) -> RequestReport {

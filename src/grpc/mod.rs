@@ -49,6 +49,12 @@ impl GrpcCode {
         GrpcCode::ALL.get(number).copied()
     }
 
+    /// Returns whether the code says that the server failed, and not its client. `UNIMPLEMENTED` and `DEADLINE_EXCEEDED` do
+    /// not: clients can call methods that do not exist, and choose deadlines.
+    pub fn is_server_failure(self) -> bool {
+        matches!(self, GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss)
+    }
+
     /// Returns the code in the headers or trailers of a response. Like clients, returns `Unknown` if the value is
     /// invalid or repeated.
     pub fn from_headers(fields: &HeaderMap) -> Option<GrpcCode> {

@@ -517,4 +517,3 @@ fn take_refused_keys(checks: &mut [Check], decision: &Decision) -> Vec<RefusedKe
         .map(|(limit, (check, _))| RefusedKey { limit, key: check.take_counted_key(), cost: Some(check.cost) })
         .collect()
 }
-

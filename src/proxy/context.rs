@@ -18,6 +18,7 @@ use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::usage::refusals::RefusalRecorder;
+use crate::overload::process_load::ProcessLoad;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
@@ -56,6 +57,8 @@ pub struct ProcessState {
     /// Slots of requests that a limit delays.
     pub delay_slots: Arc<DelaySlots>,
     pub tunnels: Arc<TunnelCount>,
+    /// Counts of the process rule.
+    pub overload: Arc<ProcessLoad>,
     /// Verifies the passwords of clients.
     pub passwords: Arc<PasswordVerifier>,
     /// Memory of the encoders that compress responses.

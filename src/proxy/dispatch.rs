@@ -27,13 +27,14 @@ use crate::proxy::outbound::http1::request::HostSource;
 use crate::proxy::outbound::linger::Linger;
 use crate::proxy::outbound::outgoing_request::OutgoingRequest;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
-use crate::proxy::outbound::{forward, forwarded_headers, outgoing_request};
+use crate::proxy::outbound::send_clock::SendClock;
+use crate::proxy::outbound::{breaker_watch, forward, forwarded_headers, outgoing_request};
 use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page::accept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::{local_responses, problem};
-use crate::proxy::{headers, limits, request_body, trace};
+use crate::proxy::{headers, limits, request_body, shedding, trace};
 use crate::route::{Action, Route};
 
 /// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
@@ -55,6 +56,11 @@ pub async fn dispatch(
     };
     // Computed before the headers change, because `hash_on` can name any of them.
     let upstream = select_upstream(request, route);
+    if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
+        && index != *own
+    {
+        shedding::divert_permits(request, routed, index)?;
+    }
     let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
     let unwritten = rewrite_headers(request, routed, &forwarding)?;
     let upload = request_body::open_upload(request, route).await?;
@@ -220,13 +226,23 @@ async fn send_upstream(
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
-    let forwarded = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await;
+    let mut breakers = std::mem::take(&mut request.breakers);
+    let forwarded = if breakers.is_empty() {
+        forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
+    } else {
+        let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
+        outgoing.clock = Some(clock.clone());
+        let forward = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints);
+        let now_ms = || request.client.local.common.fleet.now_ms();
+        Box::pin(breaker_watch::watch(&mut breakers, &clock, now_ms, forward)).await
+    };
     request.account.add_wait(begun);
     if outgoing.has_sent_bytes {
         request.account.record_server_reached();
     }
-    let ForwardedResponse { response, unrequested_body: unasked } =
+    let ForwardedResponse { mut response, unrequested_body: unasked } =
         forwarded.map_err(|error| refuse_upstream(request, error))?;
+    response.body_mut().report_to_breakers(breakers);
     if unasked.is_some() {
         // The server did not request the body, so the request ends as if its body had not been opened.
         (request.read_ahead, request.upload) = (unasked, None);

@@ -47,6 +47,7 @@ pub fn finish_response(
 
 /// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
 fn settle_response(request: &mut RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+    request.account.record_head(true);
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(&response);
     if let Some(route) = request.matched_route() {
@@ -78,6 +79,8 @@ fn intercept_error(
 
 /// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
 fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Response<ResponseBody> {
+    // A server that failed or timed out took its time; other refusals took none.
+    request.account.record_head(matches!(refusal, Refusal::Upstream(error) if error.is_upstream_failure()));
     let (route, verdict) = (request.matched_route(), request.verdict.as_ref());
     let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
     let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));

@@ -9,6 +9,7 @@
 //! - `grpc`: the request page of listeners with `serve = "grpc"`, which answers Envoy
 //! - `inbound`: reads a request strictly
 //! - `auth`: authenticates the client
+//! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
 //!   body
 //! - `shown_keys`: the keys of limits that the log shows
@@ -42,5 +43,6 @@ pub(crate) mod request;
 pub(crate) mod request_body;
 pub(crate) mod request_context;
 pub mod response;
+pub(crate) mod shedding;
 pub(crate) mod shown_keys;
 pub(crate) mod trace;

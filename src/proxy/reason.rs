@@ -56,6 +56,8 @@ labels! {
     Deny = "deny",
     Auth = "auth",
     MaxInFlight = "max_in_flight",
+    Breaker = "breaker",
+    Overload = "overload",
     MaxBody = "max_body",
     MaxKeyBody = "max_key_body",
     MaxDelayed = "max_delayed",

@@ -36,6 +36,7 @@ use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::compress::negotiate;
 use crate::proxy::response::local_responses;
 use crate::proxy::response::refusal::Refusal;
+use crate::proxy::shedding::{check_breakers, check_overload};
 use crate::route::{Action, ParsingRules, Route};
 
 /// Serves one request. Never fails: every failure becomes a response.
@@ -97,7 +98,9 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     let route = enter_route(request, found)?;
     negotiate_compression(request, route);
     check_denied(route, identity)?;
+    check_overload(request)?;
     let routed = RoutedRequest { route, head: &head, identity: &identity };
+    check_breakers(request, routed)?;
     if let Some(response) = authenticate(request, routed).await? {
         return Ok(response);
     }

@@ -23,6 +23,7 @@ use crate::route::Route;
 use crate::route::compress::CompressionAlgorithm;
 use crate::route::decide::DecidePoint;
 use crate::route::error_pages::PageFormat;
+use crate::upstream::breaker::BreakerPermit;
 
 /// The results of the steps so far.
 pub struct RequestContext<'a> {
@@ -58,6 +59,8 @@ pub struct RequestContext<'a> {
     pub compression: Option<CompressionAlgorithm>,
     /// The slot reserved for a tunnel, if the request offers to switch protocols.
     pub tunnel_seat: Option<TunnelPermit>,
+    /// Admissions of the circuit breakers of the upstream and the route, until a server responds.
+    pub breakers: Vec<BreakerPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
     pub request_id: Option<HeaderValue>,
     /// The client may see which setting refused its request (`hints`).
@@ -93,6 +96,7 @@ impl<'a> RequestContext<'a> {
             auth_cookies: Vec::new(),
             compression: None,
             tunnel_seat: None,
+            breakers: Vec::new(),
             request_id: None,
             shows_hints: false,
             accepted_format: None,

@@ -42,6 +42,7 @@ use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
 use crate::route::error_pages::ErrorPages;
 use crate::route::redirect::Redirect;
+use crate::upstream::breaker::machine::BreakerRule;
 
 /// A compiled `[[route]]`. The fields that every request reads come first and fill two cache lines. Routes share
 /// settings that they have in common.
@@ -62,6 +63,8 @@ pub struct Route {
     pub max_body: u64,
     /// Most requests that the route serves at once, over all workers.
     pub max_in_flight: Option<usize>,
+    /// When all requests of the route are refused for a while.
+    pub breaker: Option<Box<BreakerRule>>,
     /// Most bytes of a body that are read to compute limit keys. `None` if no limit of the route has a key in the body.
     pub key_body: Option<u32>,
     /// Error pages, with those of the server. `None` if there are none.

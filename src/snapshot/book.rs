@@ -45,6 +45,7 @@ impl PersistentState {
     /// force.
     pub fn drop_unused(&mut self, snapshot: &Snapshot) {
         self.fleet.activate(&snapshot.upstreams);
+        self.fleet.activate_route_breakers(&snapshot.config.routes, &snapshot.route_breakers);
         let config = &snapshot.config;
         self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
         export_policies(&snapshot.config, &self.metrics.limits);

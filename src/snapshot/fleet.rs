@@ -9,9 +9,11 @@ use std::time::Instant;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::route::Route;
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::exposition::shown;
 use crate::upstream::Upstream;
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::{HostnameState, LookupOutcome};
 use crate::upstream::roster::UpstreamState;
 use crate::upstream::state::{Health, ServerState};
@@ -21,6 +23,8 @@ use crate::upstream::state::{Health, ServerState};
 pub struct Fleet {
     started: Instant,
     upstreams: Arc<Mutex<BTreeMap<String, Arc<UpstreamState>>>>,
+    /// Breakers of routes, by the name of the route.
+    route_breakers: Arc<Mutex<BTreeMap<String, Arc<CircuitBreaker>>>>,
     /// DNS state of hostnames, for the servers in force and for those of a config that is about to be in force.
     names: Arc<Mutex<BTreeMap<String, Arc<HostnameState>>>>,
 }
@@ -31,7 +35,12 @@ impl Fleet {
     /// # Errors
     /// The metrics are registered already.
     pub fn new(metrics: &Metrics) -> prometheus::Result<Fleet> {
-        let fleet = Fleet { started: Instant::now(), upstreams: Arc::default(), names: Arc::default() };
+        let fleet = Fleet {
+            started: Instant::now(),
+            upstreams: Arc::default(),
+            route_breakers: Arc::default(),
+            names: Arc::default(),
+        };
         metrics.export(FleetMetrics::new(fleet.clone())?)?;
         Ok(fleet)
     }
@@ -57,8 +66,44 @@ impl Fleet {
         upstreams.iter().map(enlist).collect()
     }
 
+    /// Returns the breakers of a new config's routes, indexed like `routes`; empty if no route has one. Those that are in
+    /// force now keep their state.
+    pub fn build_route_breakers(&self, routes: &[Route]) -> Vec<Option<Arc<CircuitBreaker>>> {
+        if routes.iter().all(|route| route.breaker.is_none()) {
+            return Vec::new();
+        }
+        let known = self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner);
+        let breaker = |route: &Route| {
+            let rule = route.breaker.as_deref()?;
+            let new = || Arc::new(CircuitBreaker::new(BreakerKind::Route, &route.name, *rule));
+            Some(known.get(&route.name).map_or_else(new, Arc::clone))
+        };
+        routes.iter().map(breaker).collect()
+    }
+
+    /// Replaces the breakers of routes in force, and applies their rules.
+    pub fn activate_route_breakers(&self, routes: &[Route], breakers: &[Option<Arc<CircuitBreaker>>]) {
+        let mut known = BTreeMap::new();
+        for (route, breaker) in routes.iter().zip(breakers) {
+            if let (Some(breaker), Some(rule)) = (breaker, &route.breaker) {
+                breaker.apply_rule(**rule, self.now_ms());
+                known.insert(route.name.clone(), breaker.clone());
+            }
+        }
+        *self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner) = known;
+    }
+
+    /// Returns all breakers in force: those of upstreams, then those of routes, sorted by name.
+    pub fn breakers(&self) -> Vec<Arc<CircuitBreaker>> {
+        let mut breakers: Vec<Arc<CircuitBreaker>> =
+            self.upstreams().iter().filter_map(|upstream| upstream.breaker().cloned()).collect();
+        breakers.extend(self.route_breakers.lock().unwrap_or_else(PoisonError::into_inner).values().cloned());
+        breakers
+    }
+
     /// Replaces the upstreams in force, and drops the DNS state of hostnames that they do not have.
     pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
+        upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule(self.now_ms()));
         let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
         let names =

@@ -16,7 +16,8 @@ use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::over::Over;
 use crate::limiting::source::Repeated;
 use crate::limiting::{LimitResult, Outcome, Standing};
-use crate::route::Route;
+use crate::overload::OverloadCondition;
+use crate::route::{Action, Route};
 use crate::telemetry::metrics::{
     Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges, LimitRecord,
     LimitRegistry, Metrics, OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
@@ -65,7 +66,7 @@ pub struct LimitCounters {
 impl RouteMetrics {
     /// Binds the metrics of `route`, and creates the series that it can produce.
     pub fn new(record: Arc<RouteRecord>, route: &Route, config: &Config, limits: &LimitRegistry) -> RouteMetrics {
-        create_route_series(&record, route);
+        create_route_series(&record, route, config);
         let limits = route.limits.iter().map(|limit| {
             let record = record.get_or_create_limit(&limit.name);
             create_limit_series(&record, limit, route, config);
@@ -287,8 +288,19 @@ fn create_forward_auth_series(record: &RouteRecord, rule: &ForwardAuth) {
     record.rejections.export_series(Reason::AuthServer as usize);
 }
 
+/// Returns the `reason` of a refusal by the process rule.
+pub fn overload_reason(condition: OverloadCondition) -> Reason {
+    match condition {
+        OverloadCondition::Qps => Reason::OverloadQps,
+        OverloadCondition::InFlight => Reason::OverloadInFlight,
+        OverloadCondition::Latency => Reason::OverloadLatency,
+        OverloadCondition::Load => Reason::OverloadLoad,
+        OverloadCondition::Cpu => Reason::OverloadCpu,
+    }
+}
+
 /// Creates the series that `route` can produce, except those of its limits.
-fn create_route_series(record: &RouteRecord, route: &Route) {
+fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
     record.export_code(Code::new(&Method::GET, StatusCode::OK));
     for limit in &route.limits {
         record.export_code(Code::new(&Method::GET, limit.refusal_response(&route.refuse).status));
@@ -309,5 +321,18 @@ fn create_route_series(record: &RouteRecord, route: &Route) {
     }
     if route.max_in_flight.is_some() {
         record.rejections.export_series(Reason::MaxInFlight as usize);
+    }
+    if route.breaker.is_some() {
+        record.rejections.export_series(Reason::RouteBreaker as usize);
+    }
+    if let Action::Upstream(index) = route.action
+        && config.upstreams.get(index).is_some_and(|upstream| upstream.breaker.is_some())
+    {
+        record.rejections.export_series(Reason::UpstreamBreaker as usize);
+    }
+    if let Some(rule) = &config.server.overload {
+        for condition in rule.conditions() {
+            record.rejections.export_series(overload_reason(condition) as usize);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! Input: a compiled config. Output: what the workers read, through [`CurrentSnapshot`].
 //!
 //! - `book`: metrics and server state that survive reloads
+//! - `breakers`: metrics of circuit breakers
 //! - `fleet`: state of all upstream servers, and its metrics
 //! - `handles`: metrics of routes and limits, per worker
 //!
@@ -11,6 +12,7 @@
 //! and count it there through a method of the handles.
 
 mod book;
+mod breakers;
 mod fleet;
 mod handles;
 
@@ -21,9 +23,11 @@ use arc_swap::ArcSwap;
 
 use crate::config::Config;
 pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
+pub use crate::snapshot::breakers::BreakerMetrics;
 pub use crate::snapshot::fleet::Fleet;
-pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label};
+pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_reason};
 pub use crate::telemetry::metrics::Reason;
+use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;
 
 /// A config in force with its metrics and upstream state.
@@ -38,6 +42,8 @@ pub struct Snapshot {
     pub unmatched: RouteMetrics,
     /// State of the upstreams, indexed like `config.upstreams`.
     pub upstreams: Vec<Arc<UpstreamState>>,
+    /// Breakers of the routes, indexed like `config.routes`; empty if no route has one.
+    pub route_breakers: Vec<Option<Arc<CircuitBreaker>>>,
 }
 
 /// The snapshot in force. Workers read it, and the control thread replaces it.
@@ -53,6 +59,7 @@ impl Snapshot {
                 .map(|route| RouteMetrics::new(book.route_record(route), route, &config, book.limit_registry()))
                 .collect(),
             unmatched: RouteMetrics::unmatched(book.unmatched_record()),
+            route_breakers: book.fleet.build_route_breakers(&config.routes),
             upstreams: book.fleet.build_states(&config.upstreams),
             config,
         }

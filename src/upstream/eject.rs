@@ -62,7 +62,7 @@ impl Blame {
 
 /// The clients that met the errors of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum AffectedClients {
+pub enum AffectedClients {
     #[default]
     Nobody,
     One(u64),
@@ -70,7 +70,7 @@ enum AffectedClients {
 }
 
 impl AffectedClients {
-    fn with_error_of(self, blame: Blame) -> AffectedClients {
+    pub(super) fn with_error_of(self, blame: Blame) -> AffectedClients {
         match (self, blame) {
             (AffectedClients::Nobody, Blame::Client(client)) => AffectedClients::One(client),
             (AffectedClients::One(before), Blame::Client(client)) if before == client => self,
@@ -78,12 +78,17 @@ impl AffectedClients {
         }
     }
 
-    fn merge(self, other: AffectedClients) -> AffectedClients {
+    pub(super) fn merge(self, other: AffectedClients) -> AffectedClients {
         match (self, other) {
             (AffectedClients::Nobody, met) | (met, AffectedClients::Nobody) => met,
             (AffectedClients::One(one), AffectedClients::One(other)) if one == other => self,
             _ => AffectedClients::Many,
         }
+    }
+
+    /// Returns whether there are several clients.
+    pub(super) fn is_many(self) -> bool {
+        self == AffectedClients::Many
     }
 
     /// Returns whether the errors are enough to blame the server: not if one client met all of them and the server

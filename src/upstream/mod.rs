@@ -10,12 +10,14 @@
 //! - `eject`: when a failing server is left out; `health`: the results of health checks
 //! - `caps`: limits of requests and connections, with `queue` (waiting requests) and `claim` (connections of other
 //!   workers)
+//! - `breaker`: the circuit breaker of an upstream or a route
 //! - `retry_budget`: how many requests may be retried
 //! - `hostname`, `endpoint`: names, addresses and sockets of servers; `tls`, `proxy_header`: how connections begin
 //!
 //! To add a balancer: add a variant to [`Balance`] and an arm to `Balancer::select`.
 
 pub(crate) mod balance;
+pub(crate) mod breaker;
 pub(crate) mod caps;
 pub(crate) mod claim;
 pub(crate) mod eject;
@@ -37,6 +39,7 @@ use std::sync::Arc;
 
 use crate::labels::labels;
 use crate::limiting::key::Key;
+use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::caps::{CapRule, ServerCaps};
 use crate::upstream::eject::EjectRule;
 use crate::upstream::health::HealthRule;
@@ -56,6 +59,8 @@ pub struct Upstream {
     pub max_idle: Option<usize>,
     /// When failing servers are left out for a while.
     pub eject: Option<EjectRule>,
+    /// When all requests are refused for a while.
+    pub breaker: Option<BreakerRule>,
     /// How servers are checked.
     pub health: Option<HealthRule>,
     /// When a request is sent to another server.
@@ -95,6 +100,7 @@ impl Upstream {
             balance,
             max_idle: None,
             eject: None,
+            breaker: None,
             health: None,
             retry: None,
             hash_on: None,
@@ -219,6 +225,11 @@ impl Fraction {
     /// Returns the fraction for a number from 0.001 to 1.
     pub fn parse(part: f64) -> Option<Fraction> {
         (1..=Fraction::WHOLE).find(|thousandths| (f64::from(*thousandths) - part * 1000.0).abs() <= 0.5).map(Fraction)
+    }
+
+    /// Returns the fraction in thousandths.
+    pub fn thousandths(self) -> u32 {
+        self.0
     }
 
     /// Returns this fraction of `whole`, rounded down.

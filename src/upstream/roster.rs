@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::caps::{CapRule, UpstreamLoad};
 use crate::upstream::eject::{Blame, EjectRule};
 use crate::upstream::endpoint::{Endpoint, ServerLocation};
@@ -20,6 +21,8 @@ pub struct UpstreamState {
     names: Vec<Arc<HostnameState>>,
     members: Mutex<Members>,
     load: Arc<UpstreamLoad>,
+    /// The circuit breaker, if the upstream has one.
+    breaker: Option<Arc<CircuitBreaker>>,
     /// Number of the current roster. A worker compares it to notice a change.
     version: AtomicU64,
 }
@@ -78,7 +81,11 @@ impl UpstreamState {
             Some(before) => Arc::new(before.load.with_new_queue()),
             None => Arc::default(),
         };
-        UpstreamState { settings, names, members: Mutex::new(members), load, version: AtomicU64::new(1) }
+        let breaker = settings.breaker.map(|rule| {
+            let kept = before.and_then(|before| before.breaker.clone());
+            kept.unwrap_or_else(|| Arc::new(CircuitBreaker::new(BreakerKind::Upstream, &settings.name, rule)))
+        });
+        UpstreamState { settings, names, members: Mutex::new(members), load, breaker, version: AtomicU64::new(1) }
     }
 
     /// Returns the number of the current roster.
@@ -110,6 +117,19 @@ impl UpstreamState {
     /// Returns the load over all workers, for upstreams with limits.
     pub fn load(&self) -> &Arc<UpstreamLoad> {
         &self.load
+    }
+
+    /// Returns the circuit breaker, if the upstream has one.
+    pub fn breaker(&self) -> Option<&Arc<CircuitBreaker>> {
+        self.breaker.as_ref()
+    }
+
+    /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with the
+    /// config before.
+    pub fn apply_breaker_rule(&self, now_ms: u64) {
+        if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
+            breaker.apply_rule(rule, now_ms);
+        }
     }
 
     /// Records that a server accepted no connection. If no address of its hostname is usable, requests a DNS lookup.

@@ -35,6 +35,7 @@ use crate::auth::password_verifier::PasswordVerifier;
 use crate::limiting::store::Stores;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::ListenAddr;
+use crate::overload::process_load::ProcessLoad;
 use crate::proxy::connection::registry::ConnectionCount;
 use crate::proxy::connection::timeouts::TICK;
 use crate::proxy::connection::worker_context::{DrainStage, WorkerContext};
@@ -59,6 +60,8 @@ pub struct Workers {
     span_sender: JoinHandle<()>,
     /// Offers the requests of all workers to operators.
     pub taps: Taps,
+    /// Counts of the process rule, which the control thread samples.
+    pub overload: Arc<ProcessLoad>,
 }
 
 /// Longest wait for the access log to write its last lines. Its reader may have gone.
@@ -87,7 +90,7 @@ impl Workers {
     ) -> io::Result<Workers> {
         let (access_log, log_writer) = AccessLog::start(metrics)?;
         let (spans, span_sender) = Spans::start(metrics)?;
-        let taps = Taps::new(metrics.taps.clone());
+        let (taps, overload) = (Taps::new(metrics.taps.clone()), Arc::<ProcessLoad>::default());
         let common = ProcessState {
             current: current.clone(),
             metrics: metrics.clone(),
@@ -99,6 +102,7 @@ impl Workers {
             failure_log: Arc::default(),
             delay_slots: Arc::default(),
             tunnels: Arc::default(),
+            overload: overload.clone(),
             passwords: PasswordVerifier::new(metrics.passwords.clone()),
             compression_memory: Arc::default(),
             taps: taps.clone(),
@@ -126,7 +130,7 @@ impl Workers {
             started.recv().map_err(io::Error::other)??;
             threads.push((sender, thread));
         }
-        Ok(Workers { threads, access_log, log_writer, spans, span_sender, taps })
+        Ok(Workers { threads, access_log, log_writer, spans, span_sender, taps, overload })
     }
 
     /// Has every worker connect to the store of `settings`, before a snapshot with these settings is in force. Waits

@@ -156,11 +156,19 @@ fn frame_of_upstream(table: &str, key: &str) -> Frame {
             UPSTREAM_ROUTE,
         ),
         "upstream.tls" => frame(format!("[upstream.u]\n{SECURE_SERVERS}[upstream.u.tls]\n"), "", UPSTREAM_ROUTE),
+        "upstream.breaker" => {
+            frame(format!("[upstream.u]\n{SERVERS}[upstream.u.breaker]\n"), breaker_with(key), UPSTREAM_ROUTE)
+        }
         inner => {
             let name = inner.trim_start_matches("upstream.");
             frame(format!("[upstream.u]\n{SERVERS}[upstream.u.{name}]\n"), "", UPSTREAM_ROUTE)
         }
     }
+}
+
+/// The conditions that a breaker needs to have `key`.
+fn breaker_with(key: &str) -> &'static str {
+    if key == "slow_ratio" { "slow = \"1s\"\n" } else { "error_ratio = 0.5\n" }
 }
 
 /// The options that a limit needs to have `key`, which may belong to one algorithm.
@@ -258,6 +266,9 @@ fn frame_of_route(entry: &OptionEntry) -> Frame {
         }
         (Some("redirect"), _) => {
             frame("[[route]]\nhost = \"x.example.com\"\n[route.redirect]\n", "to = \"https://example.com/\"\n", "")
+        }
+        (Some("breaker"), _) => {
+            frame("[[route]]\nupstream = \"http://127.0.0.1:9\"\n[route.breaker]\n", breaker_with(key), "")
         }
         (Some("respond"), _) => frame("[[route]]\n[route.respond]\n", "", ""),
         (Some("refuse"), "content_type") => frame(format!("{ROUTE}[route.refuse]\n"), "body = \"no\"\n", ""),

@@ -9,6 +9,7 @@ use crate::support::until;
 /// A config with which every metric has a series.
 const CONFIG: &str = r#"
 [server]
+overload = { in_flight = 10000 }
 listen = ["127.0.0.1:0"]
 workers = 1
 spans = { to = "http://127.0.0.1:9" }
@@ -37,6 +38,7 @@ auth = { forward = "app" }
 servers = ["http://localhost:9"]
 max_in_flight = 10
 max_connections = 10
+breaker = { errors = 5 }
 
 [limit.per-ip]
 rate = "10/s"

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 30] = [
+pub const LAYERS: [(&str, &[&str]); 31] = [
     ("labels", &[]),
     ("written", &[]),
     ("template", &[]),
@@ -18,8 +18,9 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
     ("telemetry", &["labels", "net", "grpc"]),
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
+    ("overload", &["labels", "upstream"]),
     ("auth", &["telemetry", "limiting"]),
-    ("route", &["labels", "template", "net", "limiting", "auth"]),
+    ("route", &["labels", "template", "net", "limiting", "upstream", "auth"]),
     ("envoy", &["grpc", "limiting", "route"]),
     (
         "config",
@@ -32,6 +33,7 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
             "net",
             "grpc",
             "upstream",
+            "overload",
             "tls",
             "limiting",
             "auth",
@@ -39,7 +41,7 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
         ],
     ),
     ("local_ca", &["replace_file", "tls", "config"]),
-    ("snapshot", &["upstream", "telemetry", "limiting", "auth", "route", "config"]),
+    ("snapshot", &["upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
     (
         "proxy",
         &[
@@ -52,6 +54,7 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
             "envoy",
             "tls",
             "upstream",
+            "overload",
             "limiting",
             "auth",
             "route",
@@ -59,10 +62,16 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
             "snapshot",
         ],
     ),
-    ("worker", &["descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"]),
+    (
+        "worker",
+        &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
+    ),
     ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
-    ("explain", &["labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"]),
+    (
+        "explain",
+        &["overload", "labels", "net", "grpc", "tls", "telemetry", "limiting", "auth", "route", "config", "proxy"],
+    ),
     ("fuzzing", &["grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
@@ -96,6 +105,7 @@ pub const LAYERS: [(&str, &[&str]); 30] = [
             "replace_file",
             "tls",
             "upstream",
+            "overload",
             "telemetry",
             "limiting",
             "route",

@@ -2,6 +2,7 @@
 //! protocols that are used to reach a server.
 
 mod balance;
+mod breaker;
 mod capacity;
 mod dns;
 mod dns_failures;
@@ -13,6 +14,7 @@ mod http2;
 mod http2_floods;
 mod http2_headers;
 mod not_to_blame;
+mod process_overload;
 mod proxy_protocol;
 mod resend;
 mod retry;

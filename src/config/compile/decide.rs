@@ -148,6 +148,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
         parsing: ParsingRules::new(defaults.strictness, Some(true)),
         max_body: defaults.max_body,
         max_in_flight: None,
+        breaker: None,
         key_body: None,
         error_pages: defaults.error_pages.clone(),
         ratelimit_headers: None,

@@ -27,10 +27,10 @@ pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER,
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::rls::RLS;
 pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
-pub use crate::config::schema::server::{ACCESS_LOG, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
+pub use crate::config::schema::server::{ACCESS_LOG, OVERLOAD, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
-    EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
+    BREAKER, EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
 };
 use crate::config::schema::value_type::ValueType;
 
@@ -95,6 +95,7 @@ pub const ALL: &[&Schema] = &[
     &ROOT,
     &SERVER,
     &REDIRECT_HTTP,
+    &OVERLOAD,
     &ACCESS_LOG,
     &SPANS,
     &SERVER_COMPRESS,
@@ -113,6 +114,7 @@ pub const ALL: &[&Schema] = &[
     &UPSTREAM_SERVER,
     &UPSTREAM_TOTAL,
     &EJECT,
+    &BREAKER,
     &HEALTH,
     &RETRY,
     &UPSTREAM_TLS,

@@ -6,7 +6,7 @@ use crate::config::schema::server::{
     STRICTNESS, TIMEOUT,
 };
 use crate::config::schema::shared::{DIALECTS, REFUSE};
-use crate::config::schema::upstream::SERVERS;
+use crate::config::schema::upstream::{BREAKER, SERVERS};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
 use crate::config::schema::{Schema, option};
@@ -71,6 +71,10 @@ pub const ROUTE: Schema = Schema {
         option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
             .metric("sluicegate_rejections_total")
             .reason("max_in_flight"),
+        option("breaker", Table(&BREAKER), Absent, "a circuit breaker of the route's own")
+            .guide("overload.md#circuit-breaker")
+            .metric("sluicegate_breaker_state")
+            .reason("route_breaker"),
         option(
             "refuse",
             Table(&REFUSE),

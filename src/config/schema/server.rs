@@ -2,7 +2,9 @@
 
 use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::value_type::{DAY, GIB, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size};
+use crate::config::schema::value_type::{
+    DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
+};
 use crate::config::schema::{Schema, option};
 
 /// Time after which a request or a connection ends.
@@ -122,6 +124,9 @@ pub const SERVER: Schema = Schema {
         )
         .metric("sluicegate_http_rejected_total")
         .reason("max_connections_per_ip"),
+        option("overload", Table(&OVERLOAD), Absent, "refuse requests while the whole process is overloaded")
+            .guide("overload.md#process-overload")
+            .metric("sluicegate_overload_refused_total"),
         option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
             .guide("requests.md#websocket-and-other-upgrades")
             .metric("sluicegate_http_rejected_total")
@@ -333,5 +338,26 @@ pub const SERVER_COMPRESS: Schema = Schema {
             Value("[\"zstd\", \"br\", \"gzip\"]"),
             "allowed algorithms, in order of preference",
         ),
+    ],
+};
+
+pub const OVERLOAD: Schema = Schema {
+    name: "server.overload",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("qps", integer(1, 100_000_000), Absent, "requests per second").reason("overload_qps"),
+        option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
+            .reason("overload_in_flight"),
+        option("latency", duration(1, HOUR), Absent, "mean time to the response head").reason("overload_latency"),
+        option(
+            "load",
+            integer(1, 10_000),
+            Absent,
+            "load average of one minute above which requests in flight are bounded by the measured capacity",
+        )
+        .reason("overload_load"),
+        option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").reason("overload_cpu"),
     ],
 };

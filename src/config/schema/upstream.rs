@@ -78,6 +78,10 @@ pub const UPSTREAM: Schema = Schema {
         option("eject", Table(&EJECT), Absent, "skip servers that fail for a while")
             .guide("upstreams.md#ejection")
             .metric("sluicegate_upstream_ejected"),
+        option("breaker", Table(&BREAKER), Absent, "refuse all requests for a while when too many fail or are slow")
+            .guide("overload.md#circuit-breaker")
+            .metric("sluicegate_breaker_state")
+            .reason("upstream_breaker"),
         option("health", Table(&HEALTH), Absent, "check the servers")
             .guide("upstreams.md#health-checks")
             .metric("sluicegate_upstream_up"),
@@ -139,6 +143,34 @@ pub const EJECT: Schema = Schema {
         option("every", duration(100, DAY), Value("\"10s\""), "the interval of `error_rate`"),
         option("for", duration(100, DAY), Value("\"30s\""), "duration of the first ejection; later ones last longer"),
         option("max", Fraction, Value("0.5"), "fraction of the servers that may be ejected at once"),
+    ],
+};
+
+pub const BREAKER: Schema = Schema {
+    name: "upstream.breaker",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("slow", duration(1, HOUR), Absent, "time to the response head from which a request is slow"),
+        option("slow_ratio", Fraction, Value("0.5"), "fraction of slow requests that opens the breaker; needs `slow`"),
+        option("error_ratio", Fraction, Absent, "fraction of failed requests that opens it"),
+        option("errors", integer(1, 1_000_000_000), Absent, "number of failed requests that opens it"),
+        option("window", duration(100, HOUR), Value("\"10s\""), "the time over which requests are counted"),
+        option(
+            "min_requests",
+            integer(1, 1_000_000),
+            Value("10"),
+            "requests in the window below which the breaker stays closed",
+        ),
+        option("open_for", duration(100, HOUR), Value("\"5s\""), "how long an open breaker refuses all requests"),
+        option("probes", integer(1, 100), Value("3"), "requests that then pass, and whose results decide"),
+        option(
+            "ramp",
+            duration(0, HOUR),
+            Value("\"10s\""),
+            "time over which the admitted share then rises from 10 % to all",
+        ),
     ],
 };
 

@@ -180,6 +180,16 @@ impl UpstreamError {
         }
     }
 
+    /// Returns whether the upstream failed, as circuit breakers count it: not the client, and not the gateway, which
+    /// lacks resources or refuses by its own bounds.
+    pub fn is_upstream_failure(self) -> bool {
+        match self {
+            UpstreamError::Connect(fault) => !fault.is_gateway_fault(),
+            UpstreamError::QueueFull | UpstreamError::QueueTimeout => false,
+            _ => !self.is_by_client(),
+        }
+    }
+
     /// Returns the `outcome` of `upstream_requests_total`. `None` if the gateway itself lacked the resources to
     /// connect, so that no server was involved.
     pub fn outcome(self) -> Option<UpstreamOutcome> {

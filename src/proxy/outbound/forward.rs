@@ -169,6 +169,9 @@ impl<'a> ForwardedRequest<'a> {
             let left = outgoing.respond_by.map(|by| by.saturating_duration_since(Instant::now()));
             self.deadline.arm(RequestWait::Response, left.unwrap_or(limit).min(limit));
         }
+        if let Some(clock) = &outgoing.clock {
+            clock.start();
+        }
         let is_reused = lease.is_reused();
         let exchange = start_exchange(lease, sender, &outgoing.method, &outgoing.offer, &self.servers.failure_log);
         ServerAttempt {

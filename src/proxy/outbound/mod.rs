@@ -5,6 +5,7 @@
 //!
 //! - `outgoing_request`, `forwarded_headers`: the request as servers get it
 //! - `forward`: the flow of one request over all of its attempts; read this first
+//! - `breaker_watch`: reports the results of requests to circuit breakers, timed by `send_clock`
 //! - `select`: from an upstream to a connection; `retry_policy`: when a request may be sent again
 //! - `pools`, `pool`, `dial`: the connections of one worker, and how they are opened
 //! - `exchange`: one request and its response on one connection, implemented by `http1` and `http2`; `sender`: the
@@ -17,6 +18,7 @@
 //!
 //! To add a kind of failure, add a variant to `UpstreamError`: the compiler then lists what to decide about it.
 
+pub(crate) mod breaker_watch;
 mod continue_timer;
 pub(crate) mod dial;
 pub(crate) mod early_hints;
@@ -35,4 +37,5 @@ pub(crate) mod pools;
 mod rate_allowance;
 pub(crate) mod retry_policy;
 pub mod select;
+pub(crate) mod send_clock;
 pub(crate) mod sender;

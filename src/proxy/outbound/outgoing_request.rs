@@ -16,6 +16,7 @@ use crate::proxy::inbound::upload::Upload;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
 use crate::proxy::outbound::linger::Linger;
+use crate::proxy::outbound::send_clock::SendClock;
 use crate::route::Rewrite;
 use crate::upstream::eject::Blame;
 
@@ -45,6 +46,8 @@ pub struct OutgoingRequest {
     pub offer: Option<UpgradeOffer>,
     /// True once at least one byte of the request was given to a server, which may act on it.
     pub has_sent_bytes: bool,
+    /// Measures the time to the response head, for circuit breakers.
+    pub clock: Option<Rc<SendClock>>,
 }
 
 impl OutgoingRequest {
@@ -79,6 +82,7 @@ impl OutgoingRequest {
             linger,
             offer: None,
             has_sent_bytes: false,
+            clock: None,
         }
     }
 }

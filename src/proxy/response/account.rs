@@ -14,6 +14,7 @@ use http::{HeaderMap, Method, Response, StatusCode};
 use crate::limiting::Verdict;
 use crate::limiting::charges::guard::{ChargeGuard, LeaseGuard};
 use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
+use crate::overload::process_load::OverloadPermit;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::inbound::upload::{UploadProgress, UploadState};
@@ -47,6 +48,8 @@ pub struct RequestAccount {
     held: Option<Box<ChargeGuard>>,
     /// The request's concurrency slots, shared with the exchange once the request is forwarded.
     leases: Option<Rc<LeaseGuard>>,
+    /// The request is counted by the process rule, if there is one.
+    overload: Option<OverloadPermit>,
     /// A server got at least one byte and may act on it.
     reached_server: bool,
     log: Option<Box<LogEntry>>,
@@ -90,6 +93,7 @@ impl RequestAccount {
             response: None,
             held: None,
             leases: None,
+            overload: None,
             reached_server: false,
             log: None,
         })
@@ -146,6 +150,18 @@ impl RequestAccount {
     pub fn keep_charges(&mut self) {
         if let Some(held) = self.held.take() {
             held.keep_charges();
+        }
+    }
+
+    /// Keeps the request counted by the process rule until it ends.
+    pub fn hold_overload_permit(&mut self, permit: OverloadPermit) {
+        self.overload = Some(permit);
+    }
+
+    /// Records for the process rule that the response head is known. `is_served`: it is no refusal of the gateway.
+    pub fn record_head(&mut self, is_served: bool) {
+        if let Some(permit) = &mut self.overload {
+            permit.record_head(is_served);
         }
     }
 
@@ -239,6 +255,8 @@ impl RequestAccount {
         let none = HeaderMap::new();
         held.settle_outcome(match refusal {
             Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
+            // The breaker of an upstream to which a limit diverted the request.
+            Refusal::Shed(_) => RequestEnd::ConnectError { status, head },
             Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
                 if !self.reached_server =>
             {
@@ -280,6 +298,7 @@ impl RequestAccount {
             Refusal::Unauthorized(_) => self.handles.count_rejection(Reason::Unauthorized),
             Refusal::AuthServer => self.handles.count_rejection(Reason::AuthServer),
             Refusal::PasswordQueueFull => self.handles.count_rejection(Reason::PasswordQueueFull),
+            Refusal::Shed(shed) => self.handles.count_rejection(shed.reason),
             Refusal::MaxInFlight => self.handles.count_rejection(Reason::MaxInFlight),
             Refusal::MaxTunnels => metrics.rejected_counter(Cutoff::MaxTunnels).inc(),
             Refusal::TooLarge => metrics.rejected_counter(Cutoff::BodyTooLarge).inc(),
@@ -331,6 +350,8 @@ impl RequestAccount {
     /// Records that the connection becomes a tunnel, which may be silent for at most `limit`.
     pub fn start_tunnel(&mut self, limit: Duration) {
         self.switched = true;
+        // A tunnel is no request in flight.
+        self.overload = None;
         self.observe_duration();
         self.deadline.mark_upgraded();
         self.deadline.arm(RequestWait::Tunnel, limit);

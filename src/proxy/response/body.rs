@@ -33,6 +33,7 @@ use crate::proxy::response::cause::Cause;
 use crate::proxy::response::compress::encoder::EncoderFault;
 use crate::proxy::response::compress::stage::CompressionStage;
 use crate::telemetry::metrics::Cutoff;
+use crate::upstream::breaker::BreakerPermit;
 
 /// A response body with the account of its request.
 pub struct ResponseBody {
@@ -221,6 +222,14 @@ impl ResponseBody {
         Ok(Some(HeaderMap::new()))
     }
 
+    /// Makes the rest of a server's response count for circuit breakers: a body that breaks off, and trailers that say
+    /// that the server failed.
+    pub fn report_to_breakers(&mut self, permits: Vec<BreakerPermit>) {
+        if let BodySource::Upstream { response, .. } = &mut self.source {
+            response.breakers = permits;
+        }
+    }
+
     /// Makes the request end with this body.
     pub fn attach_account(&mut self, account: Box<RequestAccount>) {
         self.account = Some(account);
@@ -248,6 +257,11 @@ impl BodySource {
                     && *fault != ProtocolFault::Reset
                 {
                     response.record_cut_off(waited);
+                }
+                if let Poll::Ready(Some(Ok(frame))) = &polled
+                    && let Some(trailers) = frame.trailers_ref()
+                {
+                    response.record_trailers(trailers);
                 }
                 polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
             }

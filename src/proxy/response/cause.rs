@@ -39,6 +39,7 @@ impl Cause {
             Refusal::AuthServer => cause(Reason::AuthServer.label(), Some(Setting::OnError)),
             Refusal::PasswordQueueFull => cause(Reason::PasswordQueueFull.label(), Some(Setting::Auth)),
             Refusal::MaxInFlight => cause(Reason::MaxInFlight.label(), Some(Setting::MaxInFlight)),
+            Refusal::Shed(shed) => cause(shed.reason.label(), Some(shed.setting)),
             Refusal::Misdirected => Cutoff::Misdirected.into(),
             Refusal::MaxTunnels => cause(Cutoff::MaxTunnels.label(), Some(Setting::MaxTunnels)),
             Refusal::TooLarge => Cutoff::BodyTooLarge.into(),

@@ -32,6 +32,9 @@ pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<
             violated.join(", ")
         );
     }
+    if let Refusal::Shed(shed) = refusal {
+        pushback_ms = Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX));
+    }
     let mut response = Response::new(ResponseBody::full(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
@@ -54,9 +57,11 @@ fn code_for(refusal: &Refusal) -> GrpcCode {
         Refusal::Unauthorized(_) => GrpcCode::Unauthenticated,
         Refusal::Denied => GrpcCode::PermissionDenied,
         Refusal::Misdirected => GrpcCode::Unavailable,
-        Refusal::AuthServer | Refusal::PasswordQueueFull | Refusal::MaxInFlight | Refusal::MaxTunnels => {
-            GrpcCode::Unavailable
-        }
+        Refusal::AuthServer
+        | Refusal::PasswordQueueFull
+        | Refusal::MaxInFlight
+        | Refusal::MaxTunnels
+        | Refusal::Shed(_) => GrpcCode::Unavailable,
         Refusal::TooLarge | Refusal::Limited => GrpcCode::ResourceExhausted,
         Refusal::Upstream(error) => upstream_code(*error),
     }

@@ -26,8 +26,19 @@ const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#
 
 /// Returns a problem document of type `about:blank`: only status, detail and hint.
 pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>) -> String {
+    build_problem("about:blank", status, detail, hint).to_string()
+}
+
+/// Returns the problem document for a request that is refused because capacity is reduced for a while.
+pub fn capacity_problem(status: StatusCode, detail: &str, retry_ms: i64, hint: Option<Setting>) -> String {
+    let mut problem = build_problem(REDUCED_CAPACITY, status, detail, hint);
+    problem["retry-after-ms"] = retry_ms.into();
+    problem.to_string()
+}
+
+fn build_problem(kind: &str, status: StatusCode, detail: &str, hint: Option<Setting>) -> Value {
     let mut problem = json!({
-        "type": "about:blank",
+        "type": kind,
         "title": status.canonical_reason(),
         "status": status.as_u16(),
         "detail": detail,
@@ -35,7 +46,7 @@ pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>)
     if let Some(setting) = hint {
         problem["setting"] = setting.label().into();
     }
-    problem.to_string()
+    problem
 }
 
 pub const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");

@@ -9,6 +9,7 @@ use crate::limiting::answer::NEVER;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::reason::EndReason;
+use crate::proxy::reason::Setting;
 use crate::snapshot::Reason;
 
 /// Why a question of another proxy is not decided, or a receipt is not redeemed.
@@ -96,6 +97,8 @@ pub enum Refusal {
     PasswordQueueFull,
     /// The route already serves `max_in_flight` requests.
     MaxInFlight,
+    /// The process or an upstream is protected from the request.
+    Shed(Shed),
     /// `max_tunnels` connections have already switched protocols.
     MaxTunnels,
     /// The announced body is larger than the route's `max_body`.
@@ -104,6 +107,15 @@ pub enum Refusal {
     Limited,
     /// The exchange with the upstream failed.
     Upstream(UpstreamError),
+}
+
+/// A request that is refused to protect the process or an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shed {
+    pub reason: Reason,
+    pub setting: Setting,
+    /// When the client may try again, with a jitter so that clients do not return together.
+    pub retry_ms: u64,
 }
 
 impl Refusal {
@@ -116,9 +128,11 @@ impl Refusal {
             Refusal::Misdirected => StatusCode::MISDIRECTED_REQUEST,
             Refusal::Denied => StatusCode::FORBIDDEN,
             Refusal::Unauthorized(_) => StatusCode::UNAUTHORIZED,
-            Refusal::AuthServer | Refusal::PasswordQueueFull | Refusal::MaxInFlight | Refusal::MaxTunnels => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Refusal::AuthServer
+            | Refusal::PasswordQueueFull
+            | Refusal::MaxInFlight
+            | Refusal::MaxTunnels
+            | Refusal::Shed(_) => StatusCode::SERVICE_UNAVAILABLE,
             Refusal::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Refusal::Limited => StatusCode::TOO_MANY_REQUESTS,
             Refusal::Upstream(error) => error.status(),
@@ -143,6 +157,12 @@ impl Refusal {
             Refusal::Denied => "your address is not allowed on this route",
             Refusal::PasswordQueueFull => "too many passwords are being verified; try again shortly",
             Refusal::MaxInFlight => "this route is at its concurrency limit; try again shortly",
+            Refusal::Shed(shed) => match shed.reason {
+                Reason::UpstreamBreaker | Reason::RouteBreaker => {
+                    "the upstream servers are failing or too slow, so requests are paused; try again later"
+                }
+                _ => "the gateway is overloaded; try again shortly",
+            },
             Refusal::MaxTunnels => "too many upgraded connections; try again later",
             Refusal::TooLarge => "the request body is larger than allowed here",
             Refusal::Limited => "request quota exceeded",

@@ -11,8 +11,10 @@ use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page;
 use crate::proxy::response::error_page::ErrorFacts;
 use crate::proxy::response::problem::{
-    fixed_response, limit_problem, limit_refusal_status, problem_document, refusal_title, retry_after_s, write_wait,
+    capacity_problem, fixed_response, limit_problem, limit_refusal_status, problem_document, refusal_title,
+    retry_after_s, write_wait,
 };
+use crate::proxy::response::ratelimit::ceil_seconds;
 use crate::proxy::response::refusal::Refusal;
 use crate::route::Route;
 use crate::route::error_pages::{ErrorPages, PageFormat};
@@ -54,8 +56,16 @@ impl Refusal {
             return build_limit_refusal(route, verdict, checked, wanted);
         }
         let (status, detail) = (wanted.status(self.status(), StatusCode::BAD_REQUEST), self.detail());
-        let facts = ErrorFacts { status, detail, request_id: wanted.request_id, retry_after: None };
-        let problem = || problem_document(status, detail, wanted.hint);
+        let retry_ms = match self {
+            Refusal::Shed(shed) => Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX)),
+            _ => None,
+        };
+        let retry_after = retry_ms.map(ceil_seconds);
+        let facts = ErrorFacts { status, detail, request_id: wanted.request_id, retry_after };
+        let problem = || match retry_ms {
+            Some(retry_ms) => capacity_problem(status, detail, retry_ms, wanted.hint),
+            None => problem_document(status, detail, wanted.hint),
+        };
         let mut response = error_page::build_response(&facts, wanted.format, wanted.pages, problem);
         if let (Refusal::Unauthorized(fault), Some(auth)) = (self, route.and_then(|route| route.auth.as_ref()))
             && let Some(challenge) = auth.challenge(*fault)

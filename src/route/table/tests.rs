@@ -40,6 +40,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         parsing: ParsingRules::new(Strictness::Strict, None),
         max_body: 0,
         max_in_flight: None,
+        breaker: None,
         key_body: None,
         timeout_origins: TimeoutOrigins::DEFAULT,
         timeouts: Arc::new(Timeouts {

@@ -52,6 +52,20 @@ labels! {
     Denied = "denied",
     /// The route already serves `max_in_flight` requests.
     MaxInFlight = "max_in_flight",
+    /// The circuit breaker of the upstream refuses requests.
+    UpstreamBreaker = "upstream_breaker",
+    /// The circuit breaker of the route refuses requests.
+    RouteBreaker = "route_breaker",
+    /// The process admits as many requests per second as it may.
+    OverloadQps = "overload_qps",
+    /// The process has as many requests in flight as it may.
+    OverloadInFlight = "overload_in_flight",
+    /// Responses take too long on average.
+    OverloadLatency = "overload_latency",
+    /// The load average is too high, and the process is at its measured capacity.
+    OverloadLoad = "overload_load",
+    /// The process uses too much CPU time.
+    OverloadCpu = "overload_cpu",
 }
 
 labels! {

@@ -35,6 +35,7 @@ use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
 use crate::config::compile::server::{Defaults, read_dialects, read_strictness, read_timeout_origins, read_timeouts};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
+use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
@@ -46,7 +47,8 @@ use crate::limiting::over::EXCEEDED_HEADER;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Upgrades};
+use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Upgrades};
+use crate::upstream::breaker::machine::BreakerRule;
 
 /// Maximum number of limits per route: one store decision carries no more.
 const LIMITS_MAX: usize = 16;
@@ -149,6 +151,7 @@ fn compile_route(
     let max_body = section.read_size("max_body").unwrap_or(context.defaults.max_body);
     let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
     let max_in_flight = to_usize(section.read_integer("max_in_flight"));
+    let breaker = compile_route_breaker(section, action.as_ref());
     let timeouts = read_timeouts(section, &context.defaults.timeouts);
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
@@ -194,6 +197,7 @@ fn compile_route(
         parsing: reading,
         max_body,
         max_in_flight,
+        breaker,
         key_body,
         timeouts: shared.timeouts.share_value(timeouts),
         timeout_origins: read_timeout_origins(section, SettingOrigin::Route, context.defaults.timeout_origins),
@@ -214,6 +218,18 @@ fn read_route_name(text: &str) -> Result<String, TextFault> {
             "it is not a route name",
             format!("names have 1 to {NAME_MAX} bytes and no control characters"),
         ),
+    }
+}
+
+/// Compiles `breaker`, which is for routes with an upstream.
+fn compile_route_breaker(section: &Section, action: Option<&Action>) -> Option<Box<BreakerRule>> {
+    let rule = compile_breaker(section)?;
+    match (action, section.node("breaker")) {
+        (Some(Action::Upstream(_)) | None, _) | (_, None) => Some(Box::new(rule)),
+        (Some(_), Some(node)) => {
+            let what = "the route sends no requests to servers";
+            section.report_fault("breaker", node, what, "remove it, or give the route an upstream")
+        }
     }
 }
 

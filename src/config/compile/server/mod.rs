@@ -4,7 +4,7 @@
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
 //! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown,
-//! `tokens` who may use the admin listener.
+//! `tokens` who may use the admin listener, `overload` when the process refuses requests.
 //!
 //! To add a server option, read it here with its default.
 
@@ -14,6 +14,7 @@ mod hsts;
 pub(crate) mod internal;
 pub(crate) mod keys;
 pub(crate) mod listener;
+mod overload;
 pub(crate) mod spans;
 mod tokens;
 
@@ -139,6 +140,7 @@ pub fn compile_server(
             .read_choice("traceparent", &[("pass", TraceParent::Pass), ("make", TraceParent::Make)])
             .unwrap_or(TraceParent::Pass),
         max_compress_memory: section.read_size("max_compress_memory").unwrap_or(256 * 1024 * 1024),
+        overload: overload::compile_overload(section),
         hints: read_hints(section),
         resolver: read_resolver(section),
     };

@@ -1,10 +1,11 @@
 //! Sections `[upstream.NAME]`, and upstreams that routes write as URLs. Called by `compile`.
 //!
 //! Output: compiled upstreams. `tls` compiles how servers are reached, `health` active checks, `caps` limits of
-//! concurrency. This file compiles servers, load balancing, retries and ejection.
+//! concurrency, `breaker` circuit breakers. This file compiles servers, load balancing, retries and ejection.
 //!
 //! To add a load balancer, add its name to the words of `balance` here and its code in `upstream::balance`.
 
+pub(crate) mod breaker;
 pub(crate) mod caps;
 pub(crate) mod health;
 pub(crate) mod tls;
@@ -16,6 +17,7 @@ use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::compile_key_option;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::{to_millis, to_usize};
+use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::compile::upstreams::caps::{compile_caps, compile_server_caps};
 use crate::config::compile::upstreams::health::compile_health;
 use crate::config::compile::upstreams::tls::{Reach, SystemRoots};
@@ -61,6 +63,7 @@ pub fn compile_upstreams<'r>(
         };
         let max_idle = to_usize(section.read_integer("max_idle"));
         let eject = section.read_section("eject", &schema::EJECT).map(compile_eject);
+        let breaker = compile_breaker(&section);
         let health = section.read_section("health", &schema::HEALTH).map(compile_health);
         let retry = section.read_section("retry", &schema::RETRY).map(compile_retry);
         let hash_on = compile_hash_on(&section, balance, context);
@@ -79,6 +82,7 @@ pub fn compile_upstreams<'r>(
             upstreams.list.push(Upstream {
                 max_idle,
                 eject,
+                breaker,
                 health,
                 retry,
                 hash_on,

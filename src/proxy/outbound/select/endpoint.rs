@@ -6,9 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::HeaderMap;
+
+use crate::grpc::GrpcCode;
 use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
 use crate::proxy::outbound::pool::{ServerLease, ServerPool};
 use crate::proxy::outbound::pools::Pools;
+use crate::upstream::breaker::BreakerPermit;
 use crate::upstream::caps::{CapRule, InFlight, UpstreamLoad};
 use crate::upstream::eject::Blame;
 use crate::upstream::roster::UpstreamState;
@@ -31,6 +35,8 @@ pub struct StreamedResponse {
     server: Rc<WorkerEndpoint>,
     client: Blame,
     begun_ms: u64,
+    /// Circuit breakers that counted the head as a success, or as slow.
+    pub breakers: Vec<BreakerPermit>,
 }
 
 /// A response that breaks off within this many milliseconds after its head was not delayed by its client.
@@ -177,19 +183,32 @@ impl WorkerEndpoint {
 impl StreamedResponse {
     /// Begins to stream a response of `server` to a request of `client`, whose head has arrived.
     pub fn new(server: Rc<WorkerEndpoint>, client: Blame) -> StreamedResponse {
-        StreamedResponse { begun_ms: server.pools.now_ms(), server, client }
+        StreamedResponse { begun_ms: server.pools.now_ms(), server, client, breakers: Vec::new() }
     }
 
     /// Records that the body broke off. `waited`: the gateway was waiting for more of it. Otherwise the client may have
     /// read so slowly that the server gave up, which is no error of the server.
-    pub fn record_cut_off(&self, waited: bool) {
+    pub fn record_cut_off(&mut self, waited: bool) {
         let WorkerEndpoint { upstream, state, pools, unreported, .. } = &*self.server;
         if !waited && pools.now_ms() > self.begun_ms + PROMPT_MS {
             return;
         }
+        report_late_error(&mut self.breakers, pools.now_ms());
         self.server.report_successes(&mut unreported.borrow_mut());
         // The head was counted as a success.
         state.revoke_success();
         upstream.record_error(state, pools.now_ms(), self.client);
     }
+
+    /// Reports to circuit breakers if the trailers say that the server failed.
+    pub fn record_trailers(&mut self, trailers: &HeaderMap) {
+        if !self.breakers.is_empty() && GrpcCode::from_headers(trailers).is_some_and(GrpcCode::is_server_failure) {
+            report_late_error(&mut self.breakers, self.server.pools.now_ms());
+        }
+    }
+}
+
+/// Reports to circuit breakers, once, that a response whose head they have counted is an error after all.
+fn report_late_error(breakers: &mut Vec<BreakerPermit>, now_ms: u64) {
+    breakers.drain(..).for_each(|mut permit| permit.report_end(now_ms, false, true));
 }

@@ -1,0 +1,274 @@
+//! Counts of the requests of the process, and the decision whether one more is admitted. All workers share it. Only
+//! requests of a config with `[server.overload]` are counted.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::overload::{OverloadCondition, OverloadRule};
+
+/// Parts of the second over which `qps` counts. One more part is kept, so that no second exceeds the bound.
+const RATE_PARTS: usize = 11;
+const PART_MS: u64 = 100;
+
+/// The whole of a share that is refused.
+pub const WHOLE_SHARE: u32 = 1 << 16;
+
+/// The load of the process.
+pub struct ProcessLoad {
+    /// Requests until the end of their response.
+    in_flight: AtomicU64,
+    /// Requests until the head of their response.
+    awaiting: AtomicU64,
+    /// Requests that were served, and the sum of their times to the response head.
+    served: AtomicU64,
+    served_us: AtomicU64,
+    rate: Mutex<AdmittedRate>,
+    /// Shares of requests that are refused because of the response time and of the CPU, of `WHOLE_SHARE`.
+    latency_share: AtomicU32,
+    cpu_share: AtomicU32,
+    /// Most requests that may await their response while the load average is too high; otherwise `u64::MAX`.
+    capacity: AtomicU64,
+    /// Refused requests, indexed by `OverloadCondition`.
+    refused: [AtomicU64; OverloadCondition::ALL.len()],
+}
+
+/// Requests admitted in each part of the last second.
+#[derive(Default)]
+struct AdmittedRate {
+    parts: [u64; RATE_PARTS],
+    current: u64,
+}
+
+/// Totals of served requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServedTotals {
+    pub requests: u64,
+    pub latency_us: u64,
+}
+
+/// A request in flight. Dropped at the end of its response.
+pub struct OverloadPermit {
+    load: Arc<ProcessLoad>,
+    begun: Instant,
+    awaits_head: bool,
+}
+
+impl Default for ProcessLoad {
+    fn default() -> ProcessLoad {
+        ProcessLoad {
+            in_flight: AtomicU64::new(0),
+            awaiting: AtomicU64::new(0),
+            served: AtomicU64::new(0),
+            served_us: AtomicU64::new(0),
+            rate: Mutex::default(),
+            latency_share: AtomicU32::new(0),
+            cpu_share: AtomicU32::new(0),
+            capacity: AtomicU64::new(u64::MAX),
+            refused: Default::default(),
+        }
+    }
+}
+
+impl ProcessLoad {
+    /// Admits a request that begins at `begun`, or returns the first condition that refuses it. `random` is below
+    /// `WHOLE_SHARE`; it is drawn only if a share is refused.
+    ///
+    /// # Errors
+    /// The process is overloaded.
+    pub fn admit(
+        self: &Arc<Self>,
+        rule: &OverloadRule,
+        now_ms: u64,
+        begun: Instant,
+        random: impl Fn() -> u32,
+    ) -> Result<OverloadPermit, OverloadCondition> {
+        let checked = match rule.qps {
+            None => self.take_place(rule, &random),
+            Some(qps) => {
+                let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
+                // The lock is held until the request is counted, so that no second has more than `qps`.
+                if rate.admitted(now_ms) >= qps {
+                    Err(OverloadCondition::Qps)
+                } else {
+                    self.take_place(rule, &random).inspect(|()| rate.count(now_ms))
+                }
+            }
+        };
+        if let Err(condition) = checked {
+            self.refused[condition as usize].fetch_add(1, Ordering::Relaxed);
+            return Err(condition);
+        }
+        self.awaiting.fetch_add(1, Ordering::Relaxed);
+        Ok(OverloadPermit { load: self.clone(), begun, awaits_head: true })
+    }
+
+    /// Evaluates all conditions but the first, and counts the request as in flight if they admit it.
+    fn take_place(&self, rule: &OverloadRule, random: &impl Fn() -> u32) -> Result<(), OverloadCondition> {
+        let in_flight = self.in_flight.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_drawn = |share: &AtomicU32| match share.load(Ordering::Relaxed) {
+            0 => false,
+            share => random() < share,
+        };
+        let refused = if rule.in_flight.is_some_and(|most| in_flight > most) {
+            OverloadCondition::InFlight
+        } else if rule.latency_ms.is_some() && is_drawn(&self.latency_share) {
+            OverloadCondition::Latency
+        } else if rule.load.is_some() && self.awaiting.load(Ordering::Relaxed) >= self.capacity.load(Ordering::Relaxed)
+        {
+            OverloadCondition::Load
+        } else if rule.cpu.is_some() && is_drawn(&self.cpu_share) {
+            OverloadCondition::Cpu
+        } else {
+            return Ok(());
+        };
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        Err(refused)
+    }
+
+    /// Returns the requests in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Returns the totals of served requests since the start.
+    pub fn served(&self) -> ServedTotals {
+        ServedTotals {
+            requests: self.served.load(Ordering::Relaxed),
+            latency_us: self.served_us.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Returns how many requests a condition has refused.
+    pub fn refused(&self, condition: OverloadCondition) -> u64 {
+        self.refused[condition as usize].load(Ordering::Relaxed)
+    }
+
+    /// Sets the shares to refuse, and the measured capacity while the load average is too high.
+    pub fn apply_sample(&self, latency_share: u32, cpu_share: u32, capacity: Option<u64>) {
+        self.latency_share.store(latency_share, Ordering::Relaxed);
+        self.cpu_share.store(cpu_share, Ordering::Relaxed);
+        self.capacity.store(capacity.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+}
+
+impl AdmittedRate {
+    fn count(&mut self, now_ms: u64) {
+        self.advance(now_ms);
+        self.parts[place_of(self.current)] += 1;
+    }
+
+    fn admitted(&mut self, now_ms: u64) -> u64 {
+        self.advance(now_ms);
+        self.parts.iter().sum()
+    }
+
+    fn advance(&mut self, now_ms: u64) {
+        let number = now_ms / PART_MS;
+        let passed = number.saturating_sub(self.current).min(RATE_PARTS as u64);
+        (1..=passed).for_each(|step| self.parts[place_of(number.max(self.current) - passed + step)] = 0);
+        self.current = self.current.max(number);
+    }
+}
+
+fn place_of(part: u64) -> usize {
+    usize::try_from(part % RATE_PARTS as u64).unwrap_or(0)
+}
+
+impl OverloadPermit {
+    /// Records the head of the response. `is_served`: it is the response of a server or of the route, not a refusal.
+    pub fn record_head(&mut self, is_served: bool) {
+        if !std::mem::replace(&mut self.awaits_head, false) {
+            return;
+        }
+        self.load.awaiting.fetch_sub(1, Ordering::Relaxed);
+        if is_served {
+            let us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+            self.load.served.fetch_add(1, Ordering::Relaxed);
+            self.load.served_us.fetch_add(us, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for OverloadPermit {
+    fn drop(&mut self) {
+        self.record_head(false);
+        self.load.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upstream::Fraction;
+
+    fn admit(load: &Arc<ProcessLoad>, rule: &OverloadRule, now_ms: u64) -> Result<OverloadPermit, OverloadCondition> {
+        load.admit(rule, now_ms, Instant::now(), || WHOLE_SHARE / 2)
+    }
+
+    #[test]
+    fn no_second_has_more_requests_than_qps() {
+        let (load, rule) = (Arc::new(ProcessLoad::default()), OverloadRule { qps: Some(7), ..OverloadRule::default() });
+        let admitted: Vec<u64> = (0..5_000).filter(|now_ms| admit(&load, &rule, *now_ms).is_ok()).collect();
+        for start in 0..4_000 {
+            let within = admitted.iter().filter(|at| (start..start + 1_000).contains(*at)).count();
+            assert!(within <= 7, "{within} requests from {start} ms");
+        }
+        assert!(admitted.len() >= 4 * 7, "{admitted:?}");
+        // A refused request is not counted, nor is one that a later condition refuses.
+        let both = OverloadRule { in_flight: Some(1), ..rule };
+        let held = admit(&load, &both, 60_000).unwrap();
+        (0..20).for_each(|_| assert_eq!(admit(&load, &both, 60_000).err(), Some(OverloadCondition::InFlight)));
+        drop(held);
+        (0..6).for_each(|_| drop(admit(&load, &both, 60_000).unwrap()));
+        assert_eq!(admit(&load, &both, 60_000).err(), Some(OverloadCondition::Qps));
+    }
+
+    #[test]
+    fn places_are_exact_over_threads_and_all_return() {
+        let (load, rule) =
+            (Arc::new(ProcessLoad::default()), OverloadRule { in_flight: Some(3), ..Default::default() });
+        let highest = AtomicU64::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..2_000 {
+                        let held: Vec<_> = (0..2).filter_map(|_| admit(&load, &rule, 0).ok()).collect();
+                        highest.fetch_max(held.len() as u64, Ordering::Relaxed);
+                    }
+                });
+            }
+        });
+        assert_eq!((load.in_flight(), load.awaiting.load(Ordering::Relaxed)), (0, 0));
+        let held: Vec<_> = (0..3).map(|_| admit(&load, &rule, 0).unwrap()).collect();
+        assert_eq!(admit(&load, &rule, 0).err(), Some(OverloadCondition::InFlight));
+        drop(held);
+    }
+
+    #[test]
+    fn conditions_are_evaluated_in_order_and_only_those_of_the_rule() {
+        let load = Arc::new(ProcessLoad::default());
+        let all = OverloadRule {
+            qps: Some(3),
+            in_flight: Some(2),
+            latency_ms: Some(1),
+            load: Some(1),
+            cpu: Some(Fraction::HALF),
+        };
+        load.apply_sample(WHOLE_SHARE, WHOLE_SHARE, Some(0));
+        let refused = |rule: &OverloadRule| admit(&load, rule, 0).err();
+        assert_eq!(refused(&all), Some(OverloadCondition::Latency));
+        assert_eq!(refused(&OverloadRule { latency_ms: None, ..all.clone() }), Some(OverloadCondition::Load));
+        let cpu = OverloadRule { cpu: all.cpu, ..OverloadRule::default() };
+        assert_eq!(refused(&cpu), Some(OverloadCondition::Cpu));
+        assert_eq!(refused(&OverloadRule::default()), None);
+        // Of a share of one third, the number one half is not part.
+        load.apply_sample(0, WHOLE_SHARE / 3, None);
+        assert_eq!(refused(&all), None);
+        let held: Vec<_> = (0..2).map(|_| admit(&load, &all, 0).unwrap()).collect();
+        assert_eq!(refused(&all), Some(OverloadCondition::Qps), "it comes first");
+        drop(held);
+        assert_eq!(load.refused(OverloadCondition::Latency), 1);
+        assert_eq!(load.refused(OverloadCondition::Qps), 1);
+    }
+}

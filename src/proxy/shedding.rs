@@ -1,0 +1,96 @@
+//! Refuses requests to protect the gateway or an upstream, before anything else is spent on them: the process rule
+//! (`[server.overload]`), and circuit breakers. Called by the request page, before authentication and limits, so that such
+//! a refusal charges no limit.
+
+use std::time::Instant;
+
+use crate::overload::process_load::WHOLE_SHARE;
+use crate::proxy::reason::Setting;
+use crate::proxy::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::response::refusal::{Refusal, Shed};
+use crate::route::Action;
+use crate::snapshot::{Reason, overload_reason};
+use crate::upstream::breaker::{BreakerKind, BreakerRefusal};
+use crate::upstream::eject::Blame;
+
+/// How long a client waits that the process rule refused, before the jitter.
+const OVERLOAD_WAIT_MS: u64 = 2_000;
+
+/// Refuses the request if the process is overloaded. Otherwise counts it as in flight until its response has ended.
+pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
+    let Some(rule) = &request.view.snapshot.config.server.overload else { return Ok(()) };
+    let common = &request.client.local.common;
+    let random = || rand::random_range(0..WHOLE_SHARE);
+    match common.overload.admit(rule, common.fleet.now_ms(), Instant::now(), random) {
+        Ok(permit) => {
+            request.account.hold_overload_permit(permit);
+            Ok(())
+        }
+        Err(condition) => Err(Refusal::Shed(Shed {
+            reason: overload_reason(condition),
+            setting: Setting::Overload,
+            retry_ms: add_jitter(OVERLOAD_WAIT_MS),
+        })),
+    }
+}
+
+/// Refuses the request if the breaker of its upstream or of its route does. Otherwise keeps their permits, which return
+/// the place of a probe if the request does not reach a server.
+pub fn check_breakers(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+    let (view, Some((index, _))) = (request.view, request.route) else { return Ok(()) };
+    let Action::Upstream(upstream) = routed.route.action else { return Ok(()) };
+    let upstream = &view.snapshot.upstreams[upstream];
+    let of_upstream = upstream.breaker().zip(upstream.settings.breaker.as_ref());
+    let of_route =
+        view.snapshot.route_breakers.get(index).and_then(Option::as_ref).zip(routed.route.breaker.as_deref());
+    for (breaker, rule) in of_upstream.into_iter().chain(of_route) {
+        let now_ms = || request.client.local.common.fleet.now_ms();
+        let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
+        request.breakers.push(permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))?);
+    }
+    Ok(())
+}
+
+/// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the request
+/// (`over`).
+pub fn divert_permits(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    index: usize,
+) -> Result<(), Refusal> {
+    request.breakers.retain(|permit| permit.kind() == BreakerKind::Route);
+    let upstream = &request.view.snapshot.upstreams[index];
+    let Some((breaker, rule)) = upstream.breaker().zip(upstream.settings.breaker.as_ref()) else { return Ok(()) };
+    let now_ms = || request.client.local.common.fleet.now_ms();
+    let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
+    request.breakers.push(permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))?);
+    Ok(())
+}
+
+fn shed_by_breaker(refusal: BreakerRefusal) -> Shed {
+    let reason = match refusal.kind {
+        BreakerKind::Upstream => Reason::UpstreamBreaker,
+        BreakerKind::Route => Reason::RouteBreaker,
+    };
+    Shed { reason, setting: Setting::Breaker, retry_ms: add_jitter(refusal.wait_ms) }
+}
+
+/// Returns `wait_ms` changed by up to 20 % in either direction.
+fn add_jitter(wait_ms: u64) -> u64 {
+    let fifth = wait_ms / 5;
+    (wait_ms - fifth).saturating_add(rand::random_range(0..=fifth.saturating_mul(2)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_jitter_is_a_fifth_at_most() {
+        let waits: Vec<u64> = (0..1_000).map(|_| add_jitter(5_000)).collect();
+        assert!(waits.iter().all(|wait| (4_000..=6_000).contains(wait)));
+        assert!(waits.iter().any(|wait| *wait < 4_500) && waits.iter().any(|wait| *wait > 5_500));
+        assert_eq!(add_jitter(0), 0);
+        add_jitter(u64::MAX);
+    }
+}

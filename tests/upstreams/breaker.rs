@@ -1,0 +1,369 @@
+//! Circuit breakers of upstreams and routes: what opens them, what closes them, and that nobody can keep them half-open.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use super::fleet::{Changing, app};
+use crate::support::client::{Client, get, post};
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+use crate::support::ports::nobody;
+use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
+
+const OF_APP: [(&str, &str); 2] = [("kind", "upstream"), ("name", "app")];
+
+/// Opens after ten errors in ten requests, for longer than a test takes.
+const LONG: &str = "breaker = { error_ratio = 0.5, open_for = \"10m\", ramp = \"0s\" }";
+/// Opens for so short that a test sees it close.
+const SHORT: &str = "breaker = { error_ratio = 0.5, open_for = \"400ms\", probes = 2, ramp = \"0s\" }";
+
+fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
+    let mut client = gateway.client();
+    (0..count).map(|_| client.ask(&get(target, ""), "").status()).collect()
+}
+
+fn count(statuses: &[u16], status: u16) -> usize {
+    statuses.iter().filter(|is| **is == status).count()
+}
+
+fn assert_refused(answer: &Message) {
+    assert_eq!(answer.status(), 503, "{}", answer.text());
+    let problem = answer.json();
+    let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+    assert_eq!((&problem["type"], &problem["setting"]), (&kind.into(), &"breaker".into()), "{problem}");
+    let wait: u64 = answer.get("retry-after").unwrap().parse().unwrap();
+    assert_eq!(problem["retry-after-ms"].as_u64().unwrap().div_ceil(1_000), wait);
+}
+
+/// A gateway whose breaker has opened because its only server answers 500.
+fn opened(breaker: &str, more: &str) -> (Changing, Gateway) {
+    let server = Changing::start("app");
+    let gateway = Gateway::with("workers = 2", &format!("{}\n{more}", app(&[server.url()], breaker)));
+    server.answers(500);
+    assert_eq!(count(&statuses(&gateway, "/", 10), 500), 10);
+    assert_eq!(gateway.get("/").status(), 503);
+    (server, gateway)
+}
+
+#[test]
+fn errors_open_it_and_a_refusal_says_when_to_come_back() {
+    let (server, gateway) = opened(LONG, "");
+    let asked = server.asked();
+    let answers: Vec<Message> = (0..20).map(|_| gateway.get("/")).collect();
+    answers.iter().for_each(assert_refused);
+    assert_eq!(server.asked(), asked, "no request reaches the server");
+    let waits: Vec<u64> = answers.iter().map(|answer| answer.json()["retry-after-ms"].as_u64().unwrap()).collect();
+    assert!(waits.iter().all(|wait| (450_000..=720_000).contains(wait)), "{waits:?}");
+    assert!(waits.iter().max() > waits.iter().min(), "jittered");
+    gateway.assert_metric("breaker_state", &OF_APP, 2.0);
+    gateway.assert_metric("breaker_refused_total", &OF_APP, 21.0);
+    gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], 1.0);
+    gateway.assert_metric(
+        "rejections_total",
+        &[("limit", "_none"), ("reason", "upstream_breaker"), ("route", "app")],
+        21.0,
+    );
+    until("it is logged", || gateway.log().contains("upstream app: breaker opened: 10 of 10 failed (error_ratio)"));
+    let shown = &gateway.admin("/-/upstreams").json()["upstreams"][0]["breaker"];
+    assert_eq!((&shown["state"], &shown["opened"]), (&"open".into(), &1.into()));
+    assert_eq!(shown["last_opened_by"]["condition"], "error_ratio");
+    assert!(shown["may_close_in_ms"].as_u64().is_some_and(|ms| ms <= 600_000), "{shown}");
+}
+
+#[test]
+fn it_closes_after_good_probes_and_opens_again_after_bad_ones() {
+    let (server, gateway) = opened(SHORT, "");
+    let phase = |state: f64| gateway.metric("breaker_state", &OF_APP) == Some(state);
+    until("the probes fail", || {
+        gateway.get("/");
+        gateway.log().contains("upstream app: breaker stays open: of its probes 2 of 2 failed (error_ratio)")
+    });
+    server.answers(200);
+    until("it closes", || gateway.get("/").status() == 200 && phase(0.0));
+    assert_eq!(count(&statuses(&gateway, "/", 20), 200), 20);
+    until("that is logged", || gateway.log().contains("upstream app: breaker closed"));
+}
+
+#[test]
+fn what_clients_do_and_the_gateway_refuses_is_no_error() {
+    let server = Changing::start("app");
+    let breaker = "breaker = { errors = 5, min_requests = 1, open_for = \"10m\" }\nmax_in_flight = 1\nmax_waiting = 0";
+    let limits =
+        "[[route]]\npath = \"/limited/\"\nupstream = \"app\"\nlimits = [\"none\"]\n[limit.none]\nrate = \"1/day\"\n";
+    let gateway = Gateway::start(&format!("{}\n{limits}", app(&[server.url()], breaker)));
+    assert_eq!(count(&statuses(&gateway, "/status/404", 20), 404), 20);
+    assert_eq!(count(&statuses(&gateway, "/limited/", 20), 429), 19);
+    for _ in 0..10 {
+        // The client leaves in the middle of its body, or the body is malformed.
+        let mut leaving = gateway.client();
+        leaving.send(format!("{}half", post("/", 100, "")));
+        drop(leaving);
+        let mut broken = gateway.client();
+        broken.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n");
+        // 503: the client that left still occupies the server.
+        assert!([400, 503].contains(&broken.answer("POST").status()));
+    }
+    until("all have ended", || gateway.get("/").status() == 200);
+    gateway.assert_metric("breaker_state", &OF_APP, 0.0);
+    assert_eq!(count(&statuses(&gateway, "/status/500", 6), 503), 1, "five errors open it");
+}
+
+#[test]
+fn failed_connections_closed_ones_and_timeouts_are_errors() {
+    let broken = Changing::start("app");
+    broken.answers(0);
+    let silent = Upstream::silent();
+    let nobody = format!("http://{}", nobody());
+    for (server, expected) in [(broken.url(), 502), (nobody, 502), (silent.url(), 504)] {
+        let breaker = "breaker = { errors = 2, min_requests = 2, open_for = \"10m\" }";
+        let gateway = Gateway::with("response_timeout = \"200ms\"", &app(&[server], breaker));
+        assert_eq!(statuses(&gateway, "/", 3), [expected, expected, 503]);
+    }
+}
+
+#[test]
+fn a_route_has_a_breaker_of_its_own() {
+    let server = Changing::start("app");
+    let route = "[[route]]\nname = \"own\"\npath = \"/status/500\"\nupstream = \"app\"\n\
+                 breaker = { errors = 3, min_requests = 3, open_for = \"10m\" }\n";
+    let gateway = Gateway::start(&format!("{route}{}", app(&[server.url()], "")));
+    assert_eq!(statuses(&gateway, "/status/500", 4), [500, 500, 500, 503]);
+    assert_eq!(statuses(&gateway, "/", 2), [200, 200]);
+    gateway.assert_metric("breaker_state", &[("kind", "route"), ("name", "own")], 2.0);
+    gateway.assert_metric(
+        "rejections_total",
+        &[("limit", "_none"), ("reason", "route_breaker"), ("route", "own")],
+        1.0,
+    );
+    assert_eq!(gateway.admin("/-/upstreams").json()["route_breakers"]["own"]["state"], "open");
+    // A refused request returns the permit of the other breaker, and a reload without the breaker ends it.
+    gateway.reload_with("breaker = {", "request_headers = { remove = [\"x\"] } #");
+    assert_eq!(gateway.get("/status/500").status(), 500);
+    assert_eq!(gateway.metric("breaker_state", &[("kind", "route"), ("name", "own")]), None);
+}
+
+/// A server that answers each request when the test says so, with the status that it says.
+fn directed() -> (Upstream, Sender<u16>) {
+    let (go, told): (Sender<u16>, Receiver<u16>) = channel();
+    let told = Arc::new(std::sync::Mutex::new(told));
+    let upstream = Upstream::start(move |peer| {
+        while peer.request()?.is_some() {
+            let status = told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            peer.send(format!("HTTP/1.1 {status} It\r\ncontent-length: 0\r\n\r\n"))?;
+        }
+        Ok(())
+    });
+    (upstream, go)
+}
+
+#[test]
+fn a_server_that_hangs_opens_it_before_any_timeout() {
+    let (server, go) = directed();
+    let breaker = "breaker = { slow = \"150ms\", min_requests = 4, open_for = \"10m\" }";
+    let gateway = Gateway::with("workers = 2\nresponse_timeout = \"10m\"", &app(&[server.url()], breaker));
+    let mut waiting: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
+    waiting.iter_mut().for_each(|client| client.send(get("/", "")));
+    until("it is open though nothing was answered", || gateway.get_within(Duration::from_millis(50)) == Some(503));
+    gateway.assert_metric("breaker_state", &OF_APP, 2.0);
+    // Late good results of requests from before do not close it.
+    (0..8).for_each(|_| go.send(200).unwrap());
+    waiting.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
+    assert_eq!(gateway.get("/").status(), 503);
+}
+
+#[test]
+fn probes_that_never_end_are_replaced() {
+    let (server, go) = directed();
+    let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"300ms\", probes = 2, ramp = \"0s\" }";
+    let gateway = Gateway::with("workers = 2", &app(&[server.url()], breaker));
+    (0..3).for_each(|_| go.send(500).unwrap());
+    assert_eq!(statuses(&gateway, "/", 4), [500, 500, 500, 503]);
+    server.requests();
+    // Two probes hang at the server, and no more than two are there at once.
+    let mut hanging = Vec::new();
+    until("both probes are sent", || {
+        let mut client = gateway.client();
+        client.send(get("/", ""));
+        hanging.push(client);
+        std::thread::sleep(Duration::from_millis(20));
+        server.requests().len() + hanging.len() > 0 && gateway.metric("breaker_state", &OF_APP) == Some(1.0)
+    });
+    // Clients that leave return their places; the other probes lose theirs after `open_for`.
+    drop(hanging);
+    (0..50).for_each(|_| go.send(200).unwrap());
+    until("it closes", || gateway.get("/").status() == 200 && gateway.metric("breaker_state", &OF_APP) == Some(0.0));
+}
+
+#[test]
+fn a_probe_that_a_limit_refuses_or_a_slow_client_holds_returns_its_place() {
+    let limits =
+        "[[route]]\npath = \"/limited/\"\nupstream = \"app\"\nlimits = [\"none\"]\n[limit.none]\nrate = \"1/day\"\n";
+    let (server, gateway) = opened(&SHORT.replace("probes = 2", "probes = 1"), limits);
+    server.answers(200);
+    let refused_by = |reason: &str, limit: &str, route: &str| {
+        gateway.metric("rejections_total", &[("limit", limit), ("reason", reason), ("route", route)]).unwrap_or(0.0)
+    };
+    // Uses up the limit with the first probe; the breaker closes. So it is opened once more.
+    until("it closes", || gateway.get("/limited/").status() == 200);
+    server.answers(500);
+    until("it is open again", || gateway.get("/").status() == 503);
+    until("a limit refuses probes", || {
+        gateway.get("/limited/");
+        refused_by("exhausted", "none", "/limited/") >= 3.0
+    });
+    server.answers(200);
+    // The only probe belongs to a client that never sends its body, until others get the place.
+    let mut slow = gateway.client();
+    slow.send(post("/", 100, ""));
+    let begun = Instant::now();
+    until("it closes", || gateway.get("/").status() == 200);
+    assert!(begun.elapsed() < Duration::from_secs(8));
+}
+
+#[test]
+fn it_stays_open_over_a_reload_and_its_new_rule_applies() {
+    let (server, gateway) = opened(LONG, "");
+    server.answers(200);
+    gateway.reload_with("error_ratio = 0.5", "error_ratio = 0.9");
+    assert_eq!(gateway.get("/").status(), 503);
+    // Another server and another route: the breaker is that of the name.
+    let other = Changing::start("other");
+    gateway.reload_with(&server.url(), &other.url());
+    assert_eq!(gateway.get("/").status(), 503);
+    gateway.reload_with("open_for = \"10m\"", "open_for = \"300ms\"");
+    until("the shorter time applies to an open breaker", || gateway.get("/").status() == 200);
+    gateway.reload_with(", open_for = \"300ms\"", "");
+    assert_eq!(gateway.get("/").status(), 200);
+}
+
+#[test]
+fn refusals_charge_no_limit() {
+    let server = Changing::start("app");
+    let more = format!(
+        "{LONG}\n[[route]]\nname = \"limited\"\npath = \"/limited\"\nupstream = \"app\"\nlimits = [\"few\"]\n\
+                [limit.few]\nrate = \"3/day\"\nkey = \"all\"\n"
+    );
+    let gateway = Gateway::start(&app(&[server.url()], &more));
+    server.answers(500);
+    statuses(&gateway, "/", 10);
+    assert_eq!(count(&statuses(&gateway, "/limited", 20), 503), 20);
+    assert_eq!(gateway.admin("/-/limits/few/state").json()["remaining"], 3);
+}
+
+#[test]
+fn ejection_picks_the_server_and_the_breaker_speaks_of_the_upstream() {
+    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let more = format!("{LONG}\neject = {{ consecutive_errors = 2, for = \"10m\" }}\nretry = {{ on = [\"503\"] }}");
+    let gateway = Gateway::start(&app(&[good.url(), bad.url()], &more));
+    bad.answers(503);
+    // A request that another server serves is a success of the upstream, and the bad server is soon ejected.
+    assert_eq!(count(&statuses(&gateway, "/", 60), 200), 60);
+    gateway.assert_metric("breaker_state", &OF_APP, 0.0);
+    gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
+    good.answers(503);
+    until("no server is left that serves", || {
+        gateway.get("/");
+        gateway.metric("breaker_state", &OF_APP) == Some(2.0)
+    });
+    let asked = good.asked() + bad.asked();
+    assert_eq!(count(&statuses(&gateway, "/", 10), 503), 10);
+    assert_eq!(good.asked() + bad.asked(), asked);
+}
+
+#[test]
+fn a_websocket_is_a_probe_whose_head_decides() {
+    let answers = Arc::new(AtomicUsize::new(0));
+    let seen = answers.clone();
+    let server = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            match seen.fetch_add(1, Ordering::SeqCst) {
+                0..3 => peer.send("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n")?,
+                _ if request.get("upgrade").is_some() => {
+                    peer.send("HTTP/1.1 101 Switching\r\nupgrade: websocket\r\nconnection: upgrade\r\n\r\n")?;
+                    peer.wait_for_end()?;
+                    return Ok(());
+                }
+                _ => peer.send(ok("fine"))?,
+            }
+        }
+        Ok(())
+    });
+    let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"300ms\", probes = 1, ramp = \"0s\" }";
+    let gateway = Gateway::start(&app(&[server.url()], breaker));
+    assert_eq!(statuses(&gateway, "/", 4), [500, 500, 500, 503]);
+    let fields = "upgrade: websocket\r\nconnection: upgrade\r\n";
+    let mut open = Vec::new();
+    until("the tunnel opens", || {
+        let mut client = gateway.client();
+        client.send(get("/", fields));
+        let status = client.try_head().unwrap().status();
+        open.push(client);
+        status == 101
+    });
+    assert_eq!(statuses(&gateway, "/", 3), [200, 200, 200], "the tunnel is still open");
+}
+
+#[test]
+fn one_client_cannot_open_it_while_others_are_served() {
+    let server = Changing::start("app");
+    let breaker = "breaker = { errors = 20, open_for = \"10m\" }";
+    let gateway = Gateway::start(&app(&[server.url()], breaker));
+    let (mut victim, mut attacker) = (gateway.client_from([127, 0, 0, 2]), gateway.client_from([127, 0, 0, 3]));
+    (0..15).for_each(|_| assert_eq!(victim.ask(&get("/", ""), "").status(), 200));
+    (0..60).for_each(|_| assert_eq!(attacker.ask(&get("/status/500", ""), "").status(), 500));
+    (0..5).for_each(|_| assert_eq!(victim.ask(&get("/", ""), "").status(), 200));
+    assert_eq!(victim.ask(&get("/status/500", ""), "").status(), 500);
+    assert_eq!(victim.ask(&get("/", ""), "").status(), 503, "two clients met errors");
+}
+
+#[test]
+fn a_body_that_breaks_off_is_an_error() {
+    let server = Upstream::start(|peer| {
+        if peer.request()?.is_some() {
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\nshort")?;
+        }
+        Ok(())
+    });
+    let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"10m\" }";
+    let gateway = Gateway::start(&app(&[server.url()], breaker));
+    for _ in 0..3 {
+        let mut client = gateway.client();
+        client.send(get("/", ""));
+        assert!(client.try_answer("GET").is_err());
+    }
+    until("three errors are counted", || gateway.get_within(Duration::from_secs(1)) == Some(503));
+}
+
+trait GetWithin {
+    /// The status of a response, if it comes in time.
+    fn get_within(&self, time: Duration) -> Option<u16>;
+}
+
+impl GetWithin for Gateway {
+    fn get_within(&self, time: Duration) -> Option<u16> {
+        let mut client = self.client();
+        client.stream().set_read_timeout(Some(time)).unwrap();
+        client.send(get("/", ""));
+        client.try_answer("GET").ok().map(|answer| answer.status())
+    }
+}
+
+#[test]
+fn a_diverted_request_counts_for_the_upstream_that_gets_it() {
+    let (server, spare) = (Changing::start("app"), Changing::start("spare"));
+    spare.answers(500);
+    let upstream = format!(
+        "{}\n[upstream.spare]\nservers = [\"{}\"]\nbreaker = {{ errors = 4, min_requests = 4, open_for = \"10m\" }}\n",
+        app(&[server.url()], "breaker = { errors = 2, min_requests = 2, open_for = \"10m\" }"),
+        spare.url()
+    );
+    let limit = "[limit.few]\nrate = \"2/day\"\nkey = \"all\"\nover = \"upstream:spare\"\n";
+    let routes = upstream.replacen("upstream =", "limits = [\"few\"]\nupstream =", 1);
+    let gateway = Gateway::start(&format!("{routes}{limit}"));
+    assert_eq!(statuses(&gateway, "/", 7), [200, 200, 500, 500, 500, 500, 503]);
+    gateway.assert_metric("breaker_state", &OF_APP, 0.0);
+    gateway.assert_metric("breaker_state", &[("kind", "upstream"), ("name", "spare")], 2.0);
+}
