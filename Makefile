@@ -54,7 +54,7 @@ microbench: ## time of decisions, canonical forms, the route table and the HTTP/
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh
 
-FUZZ = answer client config path proxy request rpc
+FUZZ = answer client config path proxy request rpc usage
 fuzz: ## random input for what reads input, FUZZ="path config" of it, SECONDS=60 each; needs cargo-fuzz
 	@fuzz/run.sh "$(or $(SECONDS),60)" $(FUZZ)
 

@@ -33,6 +33,8 @@ mod proxy;
 mod request;
 #[path = "targets/rpc.rs"]
 mod rpc;
+#[path = "targets/usage.rs"]
+mod usage;
 
 /// Longest input, as in `fuzz/run.sh`.
 const LONGEST: usize = 4096;
@@ -127,4 +129,4 @@ macro_rules! targets {
     )*};
 }
 
-targets!(answer client config path proxy request rpc);
+targets!(answer client config path proxy request rpc usage);

@@ -189,6 +189,8 @@ pub struct LimitReport {
     /// The key as `[admin] keys` shows it.
     pub key: Option<String>,
     pub cost: Option<i64>,
+    /// How the cost was estimated; null if it is no estimate.
+    pub estimate: Option<String>,
     pub state: Option<LimitState>,
     /// The tenant of the request, if tenants share the budget.
     pub fair: Option<TenantReport>,

@@ -48,8 +48,14 @@ pub async fn apply_limits(
     let claims = if needs_claims { find_claims(walk, found, headers) } else { None };
     let certificate = walk.input.certificate_subject.as_deref().map(ClientCertificate::from_subject);
     let user = found.user.clone();
-    let facts =
-        Facts { claims, certificate: certificate.as_ref(), user: user.as_deref(), ..head_facts(routed, headers) };
+    let body_length = walk.parsed.body_length.or(walk.input.body.as_ref().map(|body| body.len() as u64));
+    let facts = Facts {
+        claims,
+        certificate: certificate.as_ref(),
+        user: user.as_deref(),
+        body_length,
+        ..head_facts(routed, headers)
+    };
     let body = read_key_body(walk, found, route, &facts)?;
     let facts = Facts { body: body.facts(), ..facts };
     decide_range(walk, found, route, range, &facts).await
@@ -280,6 +286,9 @@ impl LimitFacts<'_> {
             self.describe_override(report);
         }
         report.cost = self.check.map(|check| check.cost);
+        let reserve = limit.cost.reserve().filter(|_| self.check.is_some());
+        let estimate = reserve.and_then(|reserve| reserve.estimate(self.facts, limit.repeated, limit.not_integer).ok());
+        report.estimate = estimate.map(|reservation| reservation.to_string());
         let Some(LimitResult { outcome, standing, .. }) = self.checked else {
             let (effect, detail) = self.why_not_checked();
             return set_effect(report, effect, detail);

@@ -111,7 +111,10 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
         }
         let mut facts = vec![limit.rule.clone()];
         facts.extend(limit.key.as_ref().map(|key| format!("key {key}")));
-        facts.extend(limit.cost.filter(|cost| *cost != 1).map(|cost| format!("cost {cost}")));
+        facts.extend(limit.cost.filter(|cost| *cost != 1).map(|cost| match &limit.estimate {
+            Some(estimate) => format!("cost {cost} ({estimate})"),
+            None => format!("cost {cost}"),
+        }));
         facts.extend(limit.overridden.as_ref().map(|_| "override".to_owned()));
         facts.extend((limit.mode == "shadow").then(|| "shadow".to_owned()));
         facts.extend((limit.over != "refuse").then(|| format!("over {}", limit.over)));

@@ -60,6 +60,14 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     Some(value)
 }
 
+/// Largest cost. Larger ones are clamped, which keeps every product below 2^53.
+pub const COST_MAX: i64 = 1_000_000_000;
+
+/// Parses a stated cost and clamps it to [`COST_MAX`]. Returns `None` if it is no integer or has a sign.
+pub fn units(digits: &[u8]) -> Option<i64> {
+    integer(digits).filter(|_| !digits.starts_with(b"-")).map(|cost| cost.min(COST_MAX))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,7 +5,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use crate::labels::labels;
-use crate::limiting::integers::{NotInteger, ValueError, integer};
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+use crate::limiting::reserve::Reserve;
 use crate::limiting::source::{
     Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues, UnreadableBody,
 };
@@ -42,12 +43,12 @@ pub enum Cost {
     Fixed(i64),
     /// The request contains it.
     Stated(Source),
+    /// The response reports it; until then, an estimate is charged.
+    Reserved(Box<Reserve>),
 }
 
 /// Cost of a request that states none.
 const COST_DEFAULT: i64 = 1;
-/// Largest cost. Larger ones are clamped, which keeps every product below 2^53.
-pub const COST_MAX: i64 = 1_000_000_000;
 
 impl Key {
     /// Sources that a key may use.
@@ -207,11 +208,23 @@ impl Cost {
     /// Sources that a cost may be read from.
     pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query, SourceKind::Descriptor];
 
-    pub fn source(&self) -> Option<&Source> {
+    /// Returns what the cost reads of a request.
+    pub fn sources(&self) -> &[Source] {
         match self {
-            Cost::Fixed(_) => None,
-            Cost::Stated(source) => Some(source),
+            Cost::Fixed(_) => &[],
+            Cost::Stated(source) => std::slice::from_ref(source),
+            Cost::Reserved(reserve) => &reserve.add,
         }
+    }
+
+    /// Reports whether the cost depends on the content of the body.
+    pub fn reads_body(&self) -> bool {
+        matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
+    }
+
+    /// Returns the estimate that the cost consists of; `None` if it is none.
+    pub fn reserve(&self) -> Option<&Reserve> {
+        if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
     }
 
     /// Returns the largest cost that a request can have.
@@ -219,6 +232,7 @@ impl Cost {
         match self {
             Cost::Fixed(cost) => *cost,
             Cost::Stated(_) => COST_MAX,
+            Cost::Reserved(reserve) => reserve.max_units(),
         }
     }
 
@@ -233,6 +247,7 @@ impl Cost {
                 let Some(stated) = facts.text(source, repeated)? else { return Ok(COST_DEFAULT) };
                 Ok(not_integer.judged(units(&stated))?.unwrap_or(COST_DEFAULT))
             }
+            Cost::Reserved(reserve) => Ok(reserve.estimate(facts, repeated, not_integer)?.units),
         }
     }
 }
@@ -243,13 +258,9 @@ impl fmt::Display for Cost {
         match self {
             Cost::Fixed(cost) => cost.fmt(f),
             Cost::Stated(source) => source.fmt(f),
+            Cost::Reserved(_) => f.write_str("reserve"),
         }
     }
-}
-
-/// Parses a stated cost and clamps it to [`COST_MAX`]. Returns `None` if it is no integer or has a sign.
-pub fn units(digits: &[u8]) -> Option<i64> {
-    integer(digits).filter(|_| !digits.starts_with(b"-")).map(|cost| cost.min(COST_MAX))
 }
 
 #[cfg(test)]
@@ -284,6 +295,7 @@ mod tests {
                 user: None,
                 body: BodyFacts::None,
                 descriptor: &[],
+                body_length: Some(0),
             }
         }
     }

@@ -119,7 +119,7 @@ impl Limit {
 
     /// Sources whose values have to be integers.
     pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
-        self.when.integer_sources().chain(self.cost.source())
+        self.when.integer_sources().chain(self.cost.sources())
     }
 
     /// Reports whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
@@ -140,7 +140,18 @@ impl Limit {
     /// Everything that the limit reads of a request.
     pub fn sources(&self) -> impl Iterator<Item = &Source> {
         let tenant = self.fair.iter().flat_map(|fair| fair.key.sources());
-        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.source())
+        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources())
+    }
+
+    /// Reports whether the limit reads the content of the request body: for its key or its cost, or to change it.
+    pub fn reads_body(&self) -> bool {
+        self.key.reads_body() || self.cost.reads_body() || self.asks_usage()
+    }
+
+    /// Reports whether servers are asked to report the usage of streams.
+    pub fn asks_usage(&self) -> bool {
+        let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
+        rules.is_some_and(|usage| usage.asks_usage)
     }
 
     /// Path parameters that the limit reads.
@@ -178,7 +189,7 @@ impl Limit {
         let is_entry = |source: &&Source| source.kind() == SourceKind::Descriptor;
         let parts = self.key.0.iter().filter(|part| part.sources().iter().all(|source| is_entry(&source)));
         let of_key = parts.filter_map(|part| part.sources().first()).next();
-        of_key.or_else(|| self.cost.source().filter(is_entry)).or_else(|| self.when.sources().find(is_entry))
+        of_key.or_else(|| self.cost.sources().iter().find(is_entry)).or_else(|| self.when.sources().find(is_entry))
     }
 
     /// Reports whether the limit reads claims of a JWT.

@@ -15,8 +15,10 @@
 //! - `hot_keys`, `leased_checks`: decides hot keys from units that were debited in advance.
 //! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
+//! - `reserve`: the estimate of a cost that only the response reports.
 //! - `charges`: refunds and leases, once the request has been admitted.
 //! - `receipts`: proofs of charges, for corrections by somebody else.
+//! - `settlement`: the usage that responses report in their bodies, and what it costs.
 //! - `usage`: which keys were refused or admitted recently.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
@@ -43,6 +45,8 @@ pub(crate) mod overrides;
 pub(crate) mod receipts;
 mod refund;
 pub mod refuse;
+pub mod reserve;
+pub mod settlement;
 pub mod shown_key;
 pub mod source;
 pub(crate) mod state_key;

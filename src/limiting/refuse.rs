@@ -2,6 +2,7 @@
 
 use http::{HeaderValue, StatusCode};
 
+use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 
 /// Response to a refused request.
@@ -11,6 +12,8 @@ pub struct Refuse {
     /// The body. `None` sends an `application/problem+json` document, or an error page.
     pub body: Option<TextTemplate<RefusePlaceholder>>,
     pub content_type: HeaderValue,
+    /// The API in whose format clients get the refusal, instead of `body`.
+    pub dialect: Option<UsageDialect>,
 }
 
 /// 429 with a problem document.
@@ -20,6 +23,7 @@ impl Default for Refuse {
             status: StatusCode::TOO_MANY_REQUESTS,
             body: None,
             content_type: HeaderValue::from_static("application/problem+json"),
+            dialect: None,
         }
     }
 }

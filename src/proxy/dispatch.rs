@@ -12,6 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::limiting::Verdict;
 use crate::limiting::over::EXCEEDED_HEADER;
+use crate::limiting::settlement::ask_usage;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::inbound::extended_connect;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
@@ -124,6 +125,9 @@ fn rewrite_headers<'f>(
     let (trusted_peer, strictness) = (identity.trusted_peer, route.parsing.strictness);
     headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
         .map_err(Refusal::InvalidHead)?;
+    if request.account.reads_usage() {
+        ask_usage::limit_codings(headers);
+    }
     // Inserted after the cleaning, so that `Connection` of the client cannot remove them.
     for (name, _) in &request.identity_headers {
         headers.remove(name);

@@ -50,6 +50,9 @@ fn settle_response(request: &mut RequestContext<'_>, mut response: Response<Resp
     request.account.record_head(true);
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(&response);
+    if let Some(body) = response.body().as_full() {
+        request.account.settle_by_full_body(body);
+    }
     if let Some(route) = request.matched_route() {
         if let Some(pages) = &route.error_pages {
             response = intercept_error(request, route, pages, response);
@@ -72,7 +75,7 @@ fn intercept_error(
     if !is_from_server || is_excluded || !intercept::is_replaced(pages, &response) {
         return response;
     }
-    let charges = request.account.take_trailer_charges();
+    let charges = request.account.take_pending_charges();
     let (format, id) = (request.error_format(), request.logged_id().and_then(error_page::showable_id));
     intercept::replace_response(response, charges, pages, format, id)
 }

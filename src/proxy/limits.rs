@@ -12,7 +12,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict, clock};
 use crate::proxy::delay::DelaySlot;
-use crate::proxy::request_body::KeyBody;
+use crate::proxy::request_body::{self, KeyBody};
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_record;
@@ -54,7 +54,11 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let facts = Facts { body: body.facts(), ..request_facts(request, routed, needs_claims) };
     let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
     let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
-    apply_decision(request, routed, decision).await
+    apply_decision(request, routed, decision).await?;
+    if request.account.asks_usage() {
+        body.ask_for_usage(request);
+    }
+    Ok(())
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
@@ -147,7 +151,7 @@ pub async fn apply_decision(
     Ok(())
 }
 
-/// Reads the request body if a limit that applies to the request reads its key from the body.
+/// Reads the request body if a limit that applies to the request reads it.
 async fn read_key_body(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
@@ -161,9 +165,9 @@ async fn read_key_body(
     KeyBody::read(request, route, max).await
 }
 
-/// Returns whether a limit that applies to the request reads its key from the body.
+/// Returns whether a limit that applies to the request reads the body.
 pub fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
-    let needs_body = |limit: &Arc<Limit>| limit.key.reads_body() && limit.applies_to(facts) == Ok(true);
+    let needs_body = |limit: &Arc<Limit>| limit.reads_body() && limit.applies_to(facts) == Ok(true);
     route.limits.iter().any(needs_body)
 }
 
@@ -180,6 +184,7 @@ pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<
         claims: needs_claims.then(|| read_claims(request)).flatten(),
         certificate: request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
         user: request.user.as_deref(),
+        body_length: request_body::find_length(request),
         ..head_facts(routed, &request.received.parts.headers)
     }
 }
@@ -201,6 +206,7 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
         user: None,
         body: BodyFacts::None,
         descriptor: &[],
+        body_length: None,
     }
 }
 

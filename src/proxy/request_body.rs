@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body as _;
 
+use crate::limiting::settlement::ask_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::proxy::inbound::upload::Upload;
 use crate::proxy::outbound::error::UpstreamError;
@@ -42,12 +43,30 @@ impl KeyBody {
         Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
     }
 
+    /// Asks the server to report the usage of its stream, if this is a request for one.
+    pub fn ask_for_usage(&self, request: &mut RequestContext<'_>) {
+        if let (KeyBody::Whole(BodyKind::Json, bytes), Some(upload)) = (self, &mut request.read_ahead)
+            && let Some(changed) = ask_usage::ask_for_usage(bytes)
+        {
+            upload.replace_data(changed.into());
+        }
+    }
+
     pub fn facts(&self) -> BodyFacts<'_> {
         match self {
             KeyBody::None => BodyFacts::None,
             KeyBody::Whole(kind, bytes) => kind.check_body(bytes),
             KeyBody::UnreadableBody(why) => BodyFacts::UnreadableBody(*why),
         }
+    }
+}
+
+/// Returns the length of the request body; `None` if it is not known yet.
+pub fn find_length(request: &RequestContext<'_>) -> Option<u64> {
+    match (&request.received.body, &request.read_ahead) {
+        (Some(body), _) => body.size_hint().exact(),
+        (None, Some(upload)) => upload.size_hint().exact(),
+        (None, None) => Some(0),
     }
 }
 

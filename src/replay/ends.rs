@@ -6,7 +6,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::grpc::GRPC;
-use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
+use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
 use crate::replay::tightest::Back;
@@ -79,7 +79,7 @@ impl Ending {
         });
         match end {
             _ if wants.lease => -check.cost,
-            Some(end) => wants.correction(end, check.cost).unwrap_or(0),
+            Some(end) => wants.correction(end, check.cost, BodyUsage::Unread).unwrap_or(0),
             None => 0,
         }
     }

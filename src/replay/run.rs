@@ -144,6 +144,7 @@ impl<'a> Replay<'a> {
             // Logs contain no bodies.
             body: BodyFacts::None,
             descriptor: &[],
+            body_length: Some(0),
         };
         let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
         let mut unknown = find_unknown_sources(&route.limits, &logged);

@@ -117,7 +117,7 @@ impl Tally {
             Source::Query(_) => facts.query.is_none(),
             source => facts.text(source, self.limit.repeated) == Ok(None),
         };
-        self.gaps.cost += u64::from(self.limit.cost.source().is_some_and(unstated));
+        self.gaps.cost += u64::from(self.limit.cost.sources().iter().any(unstated));
         self.record_end(entry);
         hash
     }

@@ -187,7 +187,7 @@ fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
     let quota = rule.policy().quota;
     match rng.random_range(0..10) {
         0 => 0,
-        1 => sluicegate::limiting::key::COST_MAX,
+        1 => sluicegate::limiting::integers::COST_MAX,
         2 => quota.min(1_000_000_000),
         3 => (quota + 1).min(1_000_000_000),
         4 => rng.random_range(1..=quota.min(1_000_000_000)),

@@ -15,3 +15,6 @@ mod queue_leavers;
 mod queues;
 mod reloads;
 mod request_ends;
+mod usage_attacks;
+mod usage_ends;
+mod usage_requests;

@@ -36,6 +36,7 @@ fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
         user: None,
         body: BodyFacts::None,
         descriptor: &[],
+        body_length: Some(0),
     }
 }
 

@@ -197,6 +197,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
             let beside = match key {
                 "cost" => "rate = \"10/s\"\nburst = 1000000000\n".to_owned(),
                 "algorithm" => "rate = \"10/day\"\n".to_owned(),
+                "weights" | "ask_usage" => format!("{limit}settle = \"openai\"\n"),
                 _ => limit,
             };
             let after = match key {
@@ -218,6 +219,11 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
         "limit.fair" => {
             let beside = "key = \"header:x-tenant\"\n";
             frame(format!("[limit.l]\nrate = \"1000000/s\"\nburst = {}\n[limit.l.fair]\n", 1_i64 << 34), beside, after)
+        }
+        "limit.cost" => frame(format!("[limit.l]\n{limit}[limit.l.cost]\n"), "reserve = {}\n", after),
+        "limit.cost.reserve" => frame(format!("[limit.l]\n{limit}[limit.l.cost.reserve]\n"), "", after),
+        "limit.weights" => {
+            frame(format!("[limit.l]\n{limit}settle = \"openai\"\n[limit.l.weights.default]\n"), "", after)
         }
         "limit.overrides" => {
             let amount = if key == "in_flight" { "" } else { "rate = \"5/s\"\n" };

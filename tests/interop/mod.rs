@@ -8,6 +8,7 @@ mod files;
 mod forward_auth;
 mod grpc;
 mod httpbin;
+mod llm;
 mod nghttp;
 mod node;
 mod otel_collector;

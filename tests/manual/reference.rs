@@ -31,7 +31,7 @@ acme = ["www.example.com"]
 [[route]]
 path = "/"
 upstream = "app"
-limits = ["per-ip"]
+limits = ["per-ip", "shared"]
 auth = { forward = "app" }
 
 [upstream.app]
@@ -41,7 +41,12 @@ max_connections = 10
 breaker = { errors = 5 }
 
 [limit.per-ip]
-rate = "10/s"
+rate = "1000/s"
+lease = {}
+
+[limit.shared]
+rate = "1000/s"
+key = "all"
 fair = { key = "header:x-tenant" }
 "#;
 

@@ -120,7 +120,7 @@ fn what_the_log_does_not_tell_is_said() {
         (
             "rate = \"1/s\"\nsettle = \"header:x-actual-cost\"",
             &plain,
-            "  note      settle: the log does not contain the response header x-actual-cost: costs stay as requested\n",
+            "  note      settle: the log does not contain the response (header:x-actual-cost): costs stay as requested\n",
         ),
         (
             "rate = \"1/s\"\nrefund_on = [\"connect_error\"]",

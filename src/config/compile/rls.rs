@@ -198,6 +198,12 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
             "use a limit without these options; Envoy can send the difference as hits of its own (apply_on_stream_done)",
         );
     }
+    if limit.cost.reserve().is_some() {
+        return invalid_text(
+            "estimates its cost from the body (`reserve`), which rate limit requests do not have",
+            "use another limit; Envoy sends the cost as hits_addend",
+        );
+    }
     for part in limit.key.0.iter().filter(|part| **part != KeyPart::All) {
         let readable: Vec<&Source> = part.sources().iter().filter(|source| has_value(source, pattern)).collect();
         let Some(source) = readable.first() else {
@@ -208,7 +214,7 @@ fn check_limit(limit: &Limit, pattern: &DescriptorPattern) -> Result<(), TextFau
         };
         check_repeated(limit, source, pattern)?;
     }
-    if let Some(source) = limit.cost.source().filter(|source| !has_value(source, pattern)) {
+    if let Some(source) = limit.cost.sources().iter().find(|source| !has_value(source, pattern)) {
         return invalid_text(
             format!("has the cost {source}, which this descriptor does not have"),
             entry_help(pattern),

@@ -7,7 +7,7 @@ use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_fr
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
 use crate::limiting::algorithm::fair::{ACTIVE_MOST_MS, MAX_ACTIVE, WEIGHT_MAX};
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 use crate::limiting::store::shares::SHARE_MIN;
 
 const ALGORITHM_NAMES: [&str; SPECS.len()] = {
@@ -20,7 +20,7 @@ const ALGORITHM_NAMES: [&str; SPECS.len()] = {
     names
 };
 const ACTIVE_MOST: u64 = ACTIVE_MOST_MS.unsigned_abs();
-const WEIGHT: ValueType = integer(1, WEIGHT_MAX);
+const TENANT_WEIGHT: ValueType = integer(1, WEIGHT_MAX);
 const KEYS_MIN: i64 = SHARE_MIN as i64;
 const ALGORITHM: ValueType = Words(&ALGORITHM_NAMES);
 /// A pattern, or a list of patterns of which one must match.
@@ -69,11 +69,11 @@ pub const LIMIT: Schema = Schema {
         .reason("not_integer"),
         option(
             "cost",
-            Either(&[Integer { least: 0, most: COST_MAX }, Text("source")]),
+            Either(&[Integer { least: 0, most: COST_MAX }, Text("source"), Table(&COST)]),
             Value("1"),
             "units of one request",
         )
-        .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`")
+        .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `reserve`")
         .metric("sluicegate_rejections_total")
         .reason("never_fits"),
         option(
@@ -123,9 +123,16 @@ pub const LIMIT: Schema = Schema {
         option("refund_on", OUTCOMES, Absent, "these responses are refunded")
             .shown_as("list of statuses, classes, `\"connect_error\"`, `\"client_abort\"`, `\"grpc:CODE\"`")
             .guide("charges.md"),
-        option("settle", Text("source"), Absent, "where the response reports the true cost")
-            .shown_as("`\"header:NAME\"`, `\"trailer:NAME\"`")
-            .guide("charges.md#settle"),
+        option("settle", list_from(1, &Text("source")), Absent, "where the response reports the true cost")
+            .shown_as("list of up to 16: `\"openai\"`, `\"anthropic\"`, `\"gemini\"`, `\"bedrock\"`, `\"json:POINTER\"`, `\"sse:POINTER\"`, `\"header:NAME\"`, `\"trailer:NAME\"`")
+            .guide("charges.md#settle")
+            .metric("sluicegate_usage_settlements_total"),
+        option("weights", Map(&Table(&WEIGHTS)), Described("1 for each token"), "what a token costs, by model")
+            .shown_as("table of tables")
+            .guide("charges.md#weights")
+            .metric("sluicegate_usage_unknown_models_total"),
+        option("ask_usage", Boolean, Value("false"), "ask servers to report the usage of chat completion streams")
+            .guide("charges.md#usage-in-the-body"),
         option(
             "refuse",
             Table(&REFUSE),
@@ -200,6 +207,64 @@ pub const LEASE: Schema = Schema {
     ],
 };
 
+pub const COST: Schema = Schema {
+    name: "limit.cost",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[option("reserve", Table(&RESERVE), Required, "an estimate in tokens").guide("charges.md#reserve")],
+};
+
+/// Most tokens and units that an option of an estimate can set.
+const UNITS: ValueType = integer(0, COST_MAX);
+
+pub const RESERVE: Schema = Schema {
+    name: "limit.cost.reserve",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("base", UNITS, Value("0"), "tokens of every request"),
+        option("bytes_per_token", integer(1, 1_000_000), Value("4"), "bytes of the request body for each input token"),
+        option(
+            "add",
+            list_from(1, &Text("source")),
+            Absent,
+            "where the body announces the largest output; the largest counts",
+        )
+        .shown_as("list of `\"json:POINTER\"`"),
+        option("default_add", UNITS, Value("1000"), "output tokens of a request that announces none"),
+        option("at_most", integer(1, COST_MAX), Value("100000"), "largest estimate, before weights")
+            .metric("sluicegate_rejections_total")
+            .reason("never_fits"),
+    ],
+};
+
+const WEIGHT: ValueType = integer(0, 1_000_000);
+
+pub const WEIGHTS: Schema = Schema {
+    name: "limit.weights",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("input", WEIGHT, Value("1"), "units of an input token"),
+        option(
+            "cached",
+            WEIGHT,
+            Described("that of `input`"),
+            "units of an input token that the server read from a cache",
+        ),
+        option(
+            "cache_write",
+            WEIGHT,
+            Described("that of `input`"),
+            "units of an input token that the server wrote to a cache",
+        ),
+        option("output", WEIGHT, Value("1"), "units of an output token"),
+    ],
+};
+
 pub const WHEN: Schema = Schema {
     name: "limit.when",
     title: "",
@@ -233,7 +298,7 @@ pub const FAIR: Schema = Schema {
     options: &[
         option("key", KEY_PARTS, Required, "what identifies a tenant"),
         option("weight", integer(1, WEIGHT_MAX), Value("1"), "weight of a tenant, to which its share is proportional"),
-        option("weights", Map(&WEIGHT), Absent, "weights of single tenants, by their values")
+        option("weights", Map(&TENANT_WEIGHT), Absent, "weights of single tenants, by their values")
             .shown_as("table of integers"),
         option(
             "reserve",

@@ -22,7 +22,7 @@ pub mod value_type;
 
 pub use crate::config::schema::cases::{CASE, CASE_FILE, EXPECT};
 pub use crate::config::schema::decide::DECIDE;
-pub use crate::config::schema::limit::{FAIR, LEASE, LIMIT, OVERRIDE, OVERRIDE_KEY, WHEN};
+pub use crate::config::schema::limit::{COST, FAIR, LEASE, LIMIT, OVERRIDE, OVERRIDE_KEY, RESERVE, WEIGHTS, WHEN};
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::rls::RLS;
@@ -126,6 +126,9 @@ pub const ALL: &[&Schema] = &[
     &OVERRIDE,
     &OVERRIDE_KEY,
     &RLS,
+    &COST,
+    &RESERVE,
+    &WEIGHTS,
     &ROUTE,
     &AUTH,
     &REWRITE,

@@ -1,6 +1,6 @@
 //! Types and tables that several sections have.
 
-use crate::config::schema::DefaultValue::{Described, Value};
+use crate::config::schema::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{integer, list};
 use crate::config::schema::{Schema, option};
@@ -23,5 +23,12 @@ pub const REFUSE: Schema = Schema {
         ),
         option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
             .note(" with a body"),
+        option(
+            "dialect",
+            Words(&["openai", "anthropic", "gemini", "bedrock"]),
+            Absent,
+            "the API whose error format the body has, instead of `body`",
+        )
+        .guide("responses.md#errors-of-llm-apis"),
     ],
 };

@@ -25,7 +25,7 @@ use crate::explain::input::ExplainInput;
 use crate::explain::offline::OfflineLimiter;
 use crate::explain::walk::MadeCharge;
 use crate::grpc::GRPC;
-use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
+use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::{Check, Op};
 
 /// The words of `decision` in a case.
@@ -106,7 +106,11 @@ impl CaseRun<'_> {
         for MadeCharge { limit, check } in charges {
             let Some(rules) = &limit.charge_rules else { continue };
             let end = RequestEnd::Response { status, head: &head, tail: ResponseTail::Awaited };
-            let delta = if rules.lease { -check.cost } else { rules.correction(end, check.cost).unwrap_or(0) };
+            let delta = if rules.lease {
+                -check.cost
+            } else {
+                rules.correction(end, check.cost, BodyUsage::Unread).unwrap_or(0)
+            };
             if delta != 0 {
                 self.ends.push(Reverse((end_ms, self.corrections.len())));
                 self.corrections.push(Check { cost: delta, ..check });

@@ -4,7 +4,7 @@
 use crate::limiting::algorithm::exact::EXACT;
 use crate::limiting::algorithm::{Step, records};
 use crate::limiting::answer::{Answer, NEVER};
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 
 /// Largest count of a record.
 const MOST: i64 = EXACT;

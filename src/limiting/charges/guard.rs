@@ -15,8 +15,10 @@ use crate::limiting::answer::Answer;
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::leases::LeaseId;
 use crate::limiting::charges::manager::ChargeManager;
-use crate::limiting::charges::rules::{ChargeRules, RequestEnd, ResponseTail};
+use crate::limiting::charges::rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
 use crate::limiting::decision::{Check, Decision};
+use crate::limiting::settlement::scan::UsageScan;
+use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 
 /// Charges of one request that its outcome may change.
 pub struct ChargeGuard {
@@ -24,8 +26,10 @@ pub struct ChargeGuard {
     charges: Vec<GuardedCharge>,
     /// True once the outcome is known; then the end of the request only releases leases.
     is_settled: bool,
-    /// Status and headers of the response, while charges wait for its trailers.
+    /// Status and headers of the response, while charges wait for its end.
     head: Option<Box<(StatusCode, HeaderMap)>>,
+    /// Reads the body of the response, for charges that settle by it.
+    scan: Option<Box<UsageScan>>,
 }
 
 /// Leases of one request, shared by the request and its exchange with the upstream server, which may continue after
@@ -71,8 +75,9 @@ impl ChargeGuard {
                 is_waiting: waits,
             });
         }
-        (!charges.is_empty())
-            .then(|| Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None }))
+        (!charges.is_empty()).then(|| {
+            Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None, scan: None })
+        })
     }
 
     /// Takes over the charges of `other`, which the same limiter made for the same request.
@@ -96,46 +101,89 @@ impl ChargeGuard {
         let charges = std::mem::take(&mut self.charges);
         let (leases, others): (Vec<_>, Vec<_>) = charges.into_iter().partition(|charge| charge.linger().is_some());
         self.charges = others;
-        let held = ChargeGuard { manager: self.manager.clone(), charges: leases, is_settled: true, head: None };
+        let held =
+            ChargeGuard { manager: self.manager.clone(), charges: leases, is_settled: true, head: None, scan: None };
         (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
     }
 
+    /// Reports whether a charge settles by the body of the response.
+    pub fn reads_usage(&self) -> bool {
+        self.usage_rules().next().is_some()
+    }
+
+    /// Reports whether the server is to be asked for the usage of its stream.
+    pub fn asks_usage(&self) -> bool {
+        self.usage_rules().any(|usage| usage.asks_usage)
+    }
+
+    fn usage_rules(&self) -> impl Iterator<Item = &UsageRules> {
+        self.charges.iter().filter_map(|charge| charge.charge_rules()?.usage())
+    }
+
+    /// Starts to read the body of a response with this head, if a charge settles by it.
+    pub fn start_scan(&mut self, status: StatusCode, head: &HeaderMap, has_body: bool) {
+        if self.reads_usage() && self.scan.is_none() && !self.is_settled {
+            let sources = self.usage_rules().map(|usage| &usage.sources);
+            self.scan = Some(Box::new(UsageScan::start(sources, status, head, has_body)));
+        }
+    }
+
+    /// Reads a copy of the next piece of the response body. Settles the charges once their usage is known.
+    pub fn scan_body(&mut self, bytes: &[u8]) {
+        let Some(scan) = &mut self.scan else { return };
+        scan.push(bytes);
+        let Some(known) = self.head.take_if(|_| scan.is_proven()) else { return };
+        let (status, head) = &*known;
+        if self.correct_charges(RequestEnd::Response { status: *status, head, tail: ResponseTail::Awaited }) {
+            self.is_settled = true;
+            self.scan = None;
+        } else {
+            self.head = Some(known);
+        }
+    }
+
     /// Settles the charges by the outcome of the request. Only the first outcome counts. Charges that depend on the
-    /// trailers wait for [`ChargeGuard::settle_trailers`].
+    /// end of the response wait for [`ChargeGuard::settle_end`].
     pub fn settle_outcome(&mut self, end: RequestEnd<'_>) {
         if self.is_settled || self.head.is_some() {
             return;
         }
         if self.correct_charges(end) {
             self.is_settled = true;
+            self.scan = None;
         } else if let RequestEnd::Response { status, head, .. } = end {
             self.head = Some(Box::new((status, head.clone())));
         }
     }
 
     /// Reports whether charges wait for the end of the response.
-    pub fn is_awaiting_trailers(&self) -> bool {
+    pub fn is_awaiting_end(&self) -> bool {
         self.head.is_some()
     }
 
     /// Settles the waiting charges by the end of the response. `None` means that the client aborted it.
-    pub fn settle_trailers(&mut self, tail: Option<ResponseTail<'_>>) {
+    pub fn settle_end(&mut self, tail: Option<ResponseTail<'_>>) {
         let Some(known) = self.head.take() else { return };
         let (status, head) = &*known;
+        if let Some(scan) = &mut self.scan {
+            scan.end(matches!(tail, Some(ResponseTail::Whole(_))));
+        }
         self.correct_charges(tail.map_or(RequestEnd::Aborted, |tail| RequestEnd::Response {
             status: *status,
             head,
             tail,
         }));
         self.is_settled = true;
+        self.scan = None;
     }
 
     /// Corrects the charges by the outcome. Returns whether all are settled; leases are left to the end of the request.
     fn correct_charges(&mut self, end: RequestEnd<'_>) -> bool {
-        let waits = Cell::new(false);
+        let (waits, has_unproven) = (Cell::new(false), Cell::new(false));
+        let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.end_charges(|charge| match charge.charge_rules() {
             Some(wants) if wants.lease => (0, true),
-            Some(wants) => match wants.correction(end, charge.check.cost) {
+            Some(wants) => match charge.correction(wants, end, scan.as_deref(), &settlements, &has_unproven) {
                 Some(delta) => (delta, false),
                 None => {
                     waits.set(true);
@@ -144,6 +192,11 @@ impl ChargeGuard {
             },
             None => (0, false),
         });
+        // A fault in a response that settled nevertheless changes nothing.
+        for fault in scan.iter().flat_map(|scan| scan.faults()).filter(|_| has_unproven.get()) {
+            settlements.count_fault(fault);
+        }
+        self.scan = scan;
         !waits.get()
     }
 
@@ -174,6 +227,34 @@ impl ChargeGuard {
 }
 
 impl GuardedCharge {
+    /// Returns the correction of the charge, and counts how a charge settled that depends on the usage of the response.
+    /// `None` means that this depends on the end of the response.
+    fn correction(
+        &self,
+        rules: &ChargeRules,
+        end: RequestEnd<'_>,
+        scan: Option<&UsageScan>,
+        settlements: &SettlementMetrics,
+        has_unproven: &Cell<bool>,
+    ) -> Option<i64> {
+        let cost = self.check.cost;
+        let Some(usage_rules) = rules.usage() else { return rules.correction(end, cost, BodyUsage::Unread) };
+        let (usage, has_unknown_model) = usage_rules.read_usage(scan);
+        let delta = rules.correction(end, cost, usage)?;
+        let result = match usage {
+            BodyUsage::Read { is_proven: true, .. } => SettlementResult::Settled,
+            _ if rules.is_cost_stated(end) => SettlementResult::Settled,
+            _ if delta < 0 => SettlementResult::Refunded,
+            _ => SettlementResult::Unproven,
+        };
+        settlements.count_result(result);
+        has_unproven.set(has_unproven.get() || result == SettlementResult::Unproven);
+        if has_unknown_model {
+            settlements.unknown_models.inc();
+        }
+        Some(delta)
+    }
+
     fn charge_rules(&self) -> Option<&ChargeRules> {
         self.rules.as_deref()
     }
@@ -204,10 +285,18 @@ impl Drop for ChargeGuard {
     /// request without a known outcome as aborted.
     fn drop(&mut self) {
         let answered = self.is_settled;
+        if let Some(scan) = &mut self.scan {
+            scan.end(false);
+        }
+        let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.end_charges(|charge| match charge.charge_rules() {
             _ if charge.is_waiting => (-charge.check.cost, false),
             Some(wants) if wants.lease => (-charge.check.cost, false),
-            Some(wants) if !answered => (wants.correction(RequestEnd::Aborted, charge.check.cost).unwrap_or(0), false),
+            Some(wants) if !answered => {
+                let delta =
+                    charge.correction(wants, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
+                (delta.unwrap_or(0), false)
+            }
             _ => (0, false),
         });
     }

@@ -24,6 +24,7 @@ use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::recorder::DecisionRecorder;
+use crate::telemetry::metrics::SettlementMetrics;
 
 /// Manages the charges that one worker has made in one store.
 pub struct ChargeManager {
@@ -32,6 +33,8 @@ pub struct ChargeManager {
     pub local: Arc<MemoryStore>,
     pub hold_times: Arc<HoldTimes>,
     pub decisions: DecisionRecorder,
+    /// Counts charges that settle by the usage of responses.
+    pub settlements: SettlementMetrics,
     gateways: Arc<Gateways>,
     /// The limits in force.
     limits: RefCell<Arc<LimitTable>>,
@@ -56,6 +59,7 @@ impl ChargeManager {
             local: stores.memory.clone(),
             hold_times: stores.hold_times.clone(),
             decisions: DecisionRecorder::new(&stores.usage),
+            settlements: metrics.settlements.clone(),
             gateways: stores.gateways.clone(),
             limits: RefCell::default(),
             queue_refunds: Default::default(),

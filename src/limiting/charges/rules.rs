@@ -2,19 +2,24 @@
 //! or hold a lease until the request ends. Compiled from the options `charge_on`, `refund_on`, `settle` and `linger`
 //! of a limit; applied by the guard of the charges.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
-use crate::limiting::key::units;
+use crate::limiting::integers::units;
+use crate::limiting::settlement::scan::UsageScan;
+use crate::limiting::settlement::sources::UsageSources;
+use crate::limiting::settlement::weights::ModelWeights;
 
 /// How the outcome of a request changes the charge of one limit. The default changes nothing.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChargeRules {
     pub charge: ChargeCondition,
-    /// Where the response states the true cost. If it is stated several times, the largest counts.
+    /// Where the response reports the true cost. If it is reported several times, the largest counts.
     pub settle: Option<Settle>,
     /// The charge is a lease: renewed while the request runs, released when it ends.
     pub lease: bool,
@@ -24,12 +29,41 @@ pub struct ChargeRules {
     pub max_delayed: Option<usize>,
 }
 
+/// Where a response reports the true cost.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settle {
+    pub fields: Vec<SettleField>,
+    /// The usage that the body reports.
+    pub usage: Option<UsageRules>,
+}
+
 /// Header or trailer of the response that states the true cost.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Settle {
+pub enum SettleField {
     Header(HeaderName),
     /// A trailer. A gRPC response without messages has its trailers among the headers.
     Trailer(HeaderName),
+}
+
+/// How a limit settles by the usage that the body of a response reports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct UsageRules {
+    pub sources: Arc<UsageSources>,
+    pub weights: Arc<ModelWeights>,
+    /// Servers are asked to report the usage of streams.
+    pub asks_usage: bool,
+}
+
+/// What is known of the usage in the body of a response.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum BodyUsage {
+    /// There is no body to read, or the limit reads none.
+    #[default]
+    Unread,
+    /// The body is being read.
+    Awaited,
+    /// The units of the usage that was read. Unless `is_proven`, there may have been more.
+    Read { units: i64, is_proven: bool },
 }
 
 /// The outcomes for which the charge remains.
@@ -119,14 +153,27 @@ fn code(head: &HeaderMap, tail: ResponseTail) -> Option<GrpcCode> {
 }
 
 impl Settle {
+    /// Returns the cost that headers and trailers state, the largest of several. The outer `None` means that trailers
+    /// have not arrived yet.
+    #[expect(clippy::option_option, reason = "not known yet, or not stated")]
+    fn stated_cost(&self, head: &HeaderMap, tail: ResponseTail) -> Option<Option<i64>> {
+        let mut stated = None;
+        for field in &self.fields {
+            stated = stated.max(field.values(head, tail)?.filter_map(|line| units(line.as_bytes())).max());
+        }
+        Some(stated)
+    }
+}
+
+impl SettleField {
     /// Returns the values that state the cost; `None` if the trailers have not arrived yet.
-    fn fields<'a>(&self, head: &'a HeaderMap, tail: ResponseTail<'a>) -> Option<impl Iterator<Item = &'a HeaderValue>> {
+    fn values<'a>(&self, head: &'a HeaderMap, tail: ResponseTail<'a>) -> Option<impl Iterator<Item = &'a HeaderValue>> {
         let (name, fields) = match (self, tail) {
-            (Settle::Header(name), _) => (name, Some(head)),
-            (Settle::Trailer(name), _) if GrpcCode::from_headers(head).is_some() => (name, Some(head)),
-            (Settle::Trailer(_), ResponseTail::Awaited) => return None,
-            (Settle::Trailer(name), ResponseTail::Whole(trailers)) => (name, Some(trailers)),
-            (Settle::Trailer(name), ResponseTail::Cut) => (name, None),
+            (SettleField::Header(name), _) => (name, Some(head)),
+            (SettleField::Trailer(name), _) if GrpcCode::from_headers(head).is_some() => (name, Some(head)),
+            (SettleField::Trailer(_), ResponseTail::Awaited) => return None,
+            (SettleField::Trailer(name), ResponseTail::Whole(trailers)) => (name, Some(trailers)),
+            (SettleField::Trailer(name), ResponseTail::Cut) => (name, None),
         };
         Some(fields.into_iter().flat_map(move |fields| fields.get_all(name)))
     }
@@ -148,9 +195,18 @@ impl ChargeRules {
         self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
     }
 
+    /// How the limit settles by the body of the response.
+    pub fn usage(&self) -> Option<&UsageRules> {
+        self.settle.as_ref()?.usage.as_ref()
+    }
+
     /// Returns the units to charge on top of `cost`, or to refund if negative. `None` means that this depends on the
     /// end of the response.
-    pub fn correction(&self, end: RequestEnd<'_>, cost: i64) -> Option<i64> {
+    pub fn correction(&self, end: RequestEnd<'_>, cost: i64, usage: BodyUsage) -> Option<i64> {
+        if let (RequestEnd::Aborted, BodyUsage::Read { .. }) = (end, usage) {
+            // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
+            return Some(usage.correction(cost));
+        }
         let stands = match &self.charge {
             ChargeCondition::Always => true,
             // A client that leaves before the response remains charged, or it could hide failed attempts by leaving.
@@ -161,17 +217,79 @@ impl ChargeRules {
             return Some(-cost);
         }
         let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return Some(0) };
-        let stated = settle.fields(head, tail)?.filter_map(|line| units(line.as_bytes())).max();
-        Some(stated.map_or(0, |actual| actual - cost))
+        if usage == BodyUsage::Awaited {
+            return None;
+        }
+        Some(usage.or_stated(settle.stated_cost(head, tail)?).correction(cost))
+    }
+
+    /// Reports whether a header or trailer of the response states the cost.
+    pub fn is_cost_stated(&self, end: RequestEnd<'_>) -> bool {
+        let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return false };
+        settle.stated_cost(head, tail).flatten().is_some()
+    }
+}
+
+/// Formats the sources as in the config.
+impl fmt::Display for Settle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut sources: Vec<String> = Vec::new();
+        sources.extend(self.fields.iter().map(|field| match field {
+            SettleField::Header(name) => format!("header:{name}"),
+            SettleField::Trailer(name) => format!("trailer:{name}"),
+        }));
+        sources.extend(self.usage.iter().flat_map(|usage| usage.sources.listed()).map(ToString::to_string));
+        f.write_str(&sources.join(", "))
+    }
+}
+
+impl UsageRules {
+    /// Returns the usage that the scanner of the response has read, and whether the model has no weights of its own.
+    pub fn read_usage(&self, scan: Option<&UsageScan>) -> (BodyUsage, bool) {
+        let Some((scan, readings)) = scan.and_then(|scan| Some((scan, scan.readings(&self.sources)?))) else {
+            return (BodyUsage::Unread, false);
+        };
+        if !readings.is_proven() && !scan.is_over() {
+            return (BodyUsage::Awaited, false);
+        }
+        let (units, has_unknown_model) = self.weights.units(readings);
+        (BodyUsage::Read { units, is_proven: readings.is_proven() }, has_unknown_model && units > 0)
+    }
+}
+
+impl BodyUsage {
+    /// Adds the cost that headers or trailers state. The larger value counts.
+    fn or_stated(self, stated: Option<i64>) -> BodyUsage {
+        match (self, stated) {
+            (_, None) => self,
+            (BodyUsage::Read { units, .. }, Some(stated)) => {
+                BodyUsage::Read { units: units.max(stated), is_proven: true }
+            }
+            (_, Some(units)) => BodyUsage::Read { units, is_proven: true },
+        }
+    }
+
+    /// Returns the units to charge on top of `cost`. What is not proven is not refunded.
+    fn correction(self, cost: i64) -> i64 {
+        match self {
+            BodyUsage::Read { units, is_proven: true } => units - cost,
+            BodyUsage::Read { units, is_proven: false } => (units - cost).max(0),
+            BodyUsage::Unread | BodyUsage::Awaited => 0,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiting::key::COST_MAX;
+    use crate::limiting::integers::COST_MAX;
 
     const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
+
+    fn settle_by(field: SettleField) -> ChargeRules {
+        let settle = Settle { fields: vec![field], usage: None };
+        ChargeRules { settle: Some(settle), ..ChargeRules::default() }
+    }
 
     fn answered(status: u16, headers: &HeaderMap) -> RequestEnd<'_> {
         RequestEnd::Response {
@@ -188,7 +306,7 @@ mod tests {
         let lost = OutcomeSet { connect_error: true, client_abort: true, ..OutcomeSet::default() };
         let down = RequestEnd::ConnectError { status: StatusCode::BAD_GATEWAY, head: &none };
         let of = |charge: &ChargeCondition, end| {
-            ChargeRules { charge: charge.clone(), ..ChargeRules::default() }.correction(end, 3)
+            ChargeRules { charge: charge.clone(), ..ChargeRules::default() }.correction(end, 3, BodyUsage::Unread)
         };
         for (charge, end, correction) in [
             (ChargeCondition::Always, answered(500, &none), 0),
@@ -210,17 +328,21 @@ mod tests {
 
     #[test]
     fn a_stated_cost_is_settled_and_nonsense_is_not() {
-        let settle = ChargeRules { settle: Some(Settle::Header(NAME)), ..ChargeRules::default() };
+        let settle = settle_by(SettleField::Header(NAME));
         for (stated, correction) in
             [("10", 7), ("3", 0), ("0", -3), ("99999999999999999999", COST_MAX - 3), ("-5", 0), ("1.5", 0), ("", 0)]
         {
             let headers = HeaderMap::from_iter([(NAME, HeaderValue::from_static(stated))]);
-            assert_eq!(settle.correction(answered(200, &headers), 3), Some(correction), "{stated:?}");
+            assert_eq!(
+                settle.correction(answered(200, &headers), 3, BodyUsage::Unread),
+                Some(correction),
+                "{stated:?}"
+            );
         }
         let twice = ["2", "8", "no", "5"].map(|stated| (NAME, HeaderValue::from_static(stated)));
-        assert_eq!(settle.correction(answered(200, &HeaderMap::from_iter(twice)), 3), Some(5));
-        assert_eq!(settle.correction(answered(200, &HeaderMap::new()), 3), Some(0));
-        assert_eq!(settle.correction(RequestEnd::Aborted, 3), Some(0));
+        assert_eq!(settle.correction(answered(200, &HeaderMap::from_iter(twice)), 3, BodyUsage::Unread), Some(5));
+        assert_eq!(settle.correction(answered(200, &HeaderMap::new()), 3, BodyUsage::Unread), Some(0));
+        assert_eq!(settle.correction(RequestEnd::Aborted, 3, BodyUsage::Unread), Some(0));
     }
 
     fn fields(all: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -252,21 +374,24 @@ mod tests {
             (&unknown, 200, &grpc, cut, Some(0)),
         ] {
             let end = RequestEnd::Response { status: StatusCode::from_u16(status).unwrap(), head, tail };
-            assert_eq!(wants.correction(end, 3), correction, "{wants:?} {end:?}");
+            assert_eq!(wants.correction(end, 3, BodyUsage::Unread), correction, "{wants:?} {end:?}");
         }
-        assert_eq!(down.correction(RequestEnd::Aborted, 3), Some(0));
+        assert_eq!(down.correction(RequestEnd::Aborted, 3, BodyUsage::Unread), Some(0));
         let status = StatusCode::BAD_GATEWAY;
         let charged = ChargeRules {
             charge: ChargeCondition::On(OutcomeSet { grpc: vec![GrpcCode::Unavailable], ..OutcomeSet::default() }),
             ..ChargeRules::default()
         };
-        assert_eq!(charged.correction(RequestEnd::ConnectError { status, head: &whole }, 3), Some(0));
-        assert_eq!(charged.correction(RequestEnd::Aborted, 3), Some(0));
+        assert_eq!(
+            charged.correction(RequestEnd::ConnectError { status, head: &whole }, 3, BodyUsage::Unread),
+            Some(0)
+        );
+        assert_eq!(charged.correction(RequestEnd::Aborted, 3, BodyUsage::Unread), Some(0));
     }
 
     #[test]
     fn a_cost_in_the_trailers_is_settled_at_the_end() {
-        let settle = ChargeRules { settle: Some(Settle::Trailer(NAME)), ..ChargeRules::default() };
+        let settle = settle_by(SettleField::Trailer(NAME));
         let stated = fields(&[("x-actual-cost", "10")]);
         let at_once = fields(&[("grpc-status", "0"), ("x-actual-cost", "10")]);
         let none = HeaderMap::new();
@@ -280,7 +405,36 @@ mod tests {
             (&at_once, ResponseTail::Awaited, Some(7)),
         ] {
             let end = RequestEnd::Response { status: StatusCode::OK, head, tail };
-            assert_eq!(settle.correction(end, 3), correction, "{end:?}");
+            assert_eq!(settle.correction(end, 3, BodyUsage::Unread), correction, "{end:?}");
         }
+    }
+    #[test]
+    fn usage_that_is_not_proven_is_not_refunded() {
+        let none = HeaderMap::new();
+        let rules = settle_by(SettleField::Header(NAME));
+        let stated = fields(&[("x-actual-cost", "7")]);
+        let whole = |head| RequestEnd::Response { status: StatusCode::OK, head, tail: ResponseTail::Whole(&none) };
+        let read = |units, is_proven| BodyUsage::Read { units, is_proven };
+        for (end, usage, correction) in [
+            (whole(&none), BodyUsage::Awaited, None),
+            (whole(&none), BodyUsage::Unread, Some(0)),
+            (whole(&none), read(10, true), Some(7)),
+            (whole(&none), read(1, true), Some(-2)),
+            (whole(&none), read(10, false), Some(7)),
+            (whole(&none), read(1, false), Some(0)),
+            (RequestEnd::Aborted, read(10, false), Some(7)),
+            (RequestEnd::Aborted, read(1, false), Some(0)),
+            (RequestEnd::Aborted, read(1, true), Some(-2)),
+            (RequestEnd::Aborted, BodyUsage::Unread, Some(0)),
+            (whole(&stated), read(1, false), Some(4)),
+            (whole(&stated), read(9, true), Some(6)),
+        ] {
+            assert_eq!(rules.correction(end, 3, usage), correction, "{end:?} {usage:?}");
+        }
+        // A client that leaves after the head of the response cannot make its charge a refund.
+        let outcomes = OutcomeSet { client_abort: true, ..OutcomeSet::default() };
+        let refunds = ChargeRules { charge: ChargeCondition::RefundOn(outcomes), ..rules };
+        assert_eq!(refunds.correction(RequestEnd::Aborted, 3, read(1, false)), Some(0));
+        assert_eq!(refunds.correction(RequestEnd::Aborted, 3, BodyUsage::Unread), Some(-3));
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::limiting::algorithm::LeaseBasis;
 use crate::limiting::hot_keys::slot::UNITS_MAX;
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 
 /// The option `lease` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

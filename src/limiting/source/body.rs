@@ -120,9 +120,19 @@ impl JsonPointer {
         }
     }
 
+    /// Makes the pointer to a member of the document. `name` needs no escapes.
+    pub fn member(name: &str) -> JsonPointer {
+        JsonPointer { text: format!("/{name}"), tokens: vec![name.to_owned()] }
+    }
+
     /// Returns the pointer as written.
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Returns the names of members and indexes of items, from the root.
+    pub fn tokens(&self) -> &[String] {
+        &self.tokens
     }
 
     /// Returns the last token: the name of the value.

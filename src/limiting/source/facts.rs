@@ -33,6 +33,8 @@ pub struct Facts<'a> {
     pub body: BodyFacts<'a>,
     /// Entries of the descriptor in a rate limit request, in order. Empty for requests to routes.
     pub descriptor: &'a [DescriptorEntry<'a>],
+    /// Length of the body; `None` if it is unknown.
+    pub body_length: Option<u64>,
 }
 
 /// One entry of a descriptor. Envoy may send values that are not UTF-8.

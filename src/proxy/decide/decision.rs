@@ -36,8 +36,8 @@ pub async fn decide_question(
         return Ok(admit(request, None));
     }
     let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
-    // The certificate of the connection is that of the asking proxy.
-    let facts = Facts { certificate: None, ..request_facts(request, routed, needs_claims) };
+    // Certificate and body of the question are those of the asking proxy.
+    let facts = Facts { certificate: None, body_length: None, ..request_facts(request, routed, needs_claims) };
     let evaluations = request.view.limiter.evaluate_all(&route.limits, &facts);
     let claim = match find_recent(request, route, question, &evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),

@@ -4,8 +4,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
-use crate::limiting::key::units;
+use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
+use crate::limiting::integers::units;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
@@ -107,7 +107,8 @@ fn correction(limit: &Limit, charge: &Receipt, end: &StatedEnd, headers: &Header
         StatedEnd::Status(status) => {
             let rules = limit.charge_rules.as_ref()?;
             let end = RequestEnd::Response { status: *status, head: headers, tail: ResponseTail::Whole(headers) };
-            rules.correction(end, charge.cost)
+            // The usage in a body is not stated: the asking proxy can state it as the cost.
+            rules.correction(end, charge.cost, BodyUsage::Unread)
         }
     }
 }

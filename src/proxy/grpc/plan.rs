@@ -10,7 +10,7 @@ use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain, RateLimitRule};
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::decision::Check;
-use crate::limiting::key::COST_MAX;
+use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};

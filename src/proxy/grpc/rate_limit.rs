@@ -57,6 +57,7 @@ pub async fn decide_request(
         user: None,
         body: BodyFacts::None,
         descriptor: &entries,
+        body_length: None,
     };
     let plan = plan::make_plan(&view.limiter, domain, route, question, &facts)?;
     for descriptor in &plan.descriptors {

@@ -322,6 +322,12 @@ impl Upload {
         }))
     }
 
+    /// Replaces the data of a body that was read ahead completely. The trailers stay.
+    pub fn replace_data(&mut self, data: Bytes) {
+        self.ahead.retain(|frame| frame.is_trailers());
+        self.ahead.push_front(Frame::data(data));
+    }
+
     /// Returns the unread rest of the body, if there is one.
     pub fn into_unread(self) -> Option<Incoming> {
         (self.progress.state() != UploadState::Done).then_some(self.body)

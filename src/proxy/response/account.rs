@@ -234,13 +234,17 @@ impl RequestAccount {
         self.reached_server = true;
     }
 
-    /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the
-    /// trailers settle later.
+    /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the body
+    /// or the trailers settle later.
     pub fn settle_by_response<B>(&mut self, response: &Response<B>) {
         let Some(held) = &mut self.held else { return };
         let (status, head, none) = (response.status(), response.headers(), HeaderMap::new());
         // A tunnel follows such a head, and no trailers.
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
+        if held.reads_usage() {
+            let is_empty = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+            held.start_scan(status, head, !is_switch && !is_empty && self.method != Method::HEAD);
+        }
         let tail = if is_switch { ResponseTail::Whole(&none) } else { ResponseTail::Awaited };
         held.settle_outcome(RequestEnd::Response { status, head, tail });
     }
@@ -266,24 +270,49 @@ impl RequestAccount {
         });
     }
 
-    /// Settles the charges that wait for the trailers of the response, as the server sent them.
-    pub fn settle_by_trailers(&mut self, trailers: &HeaderMap) {
-        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_trailers()) else { return };
-        let upload = self.response.as_ref().and_then(|answer| answer.upload.as_ref());
-        let is_broken = upload.is_some_and(|upload| upload.state().is_client_fault());
-        held.settle_trailers((!is_broken).then_some(ResponseTail::Whole(trailers)));
+    /// Reports whether a limit settles by the body of the response.
+    pub fn reads_usage(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.reads_usage())
     }
 
-    /// Takes out the charges that still wait for trailers, with the longest time to wait. Called if the response body
+    /// Reports whether the server is to be asked for the usage of its stream.
+    pub fn asks_usage(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.asks_usage())
+    }
+
+    /// Reads a copy of the next piece of the response body as the server sent it, for limits that settle by it.
+    pub fn scan_body(&mut self, bytes: &[u8]) {
+        if let Some(held) = &mut self.held {
+            held.scan_body(bytes);
+        }
+    }
+
+    /// Settles the charges by a response body that has arrived completely.
+    pub fn settle_by_full_body(&mut self, bytes: &[u8]) {
+        if let Some(held) = self.held.as_mut().filter(|held| held.reads_usage() && held.is_awaiting_end()) {
+            held.scan_body(bytes);
+            held.settle_end(Some(ResponseTail::Whole(&HeaderMap::new())));
+        }
+    }
+
+    /// Settles the charges that wait for the trailers of the response, as the server sent them.
+    pub fn settle_by_trailers(&mut self, trailers: &HeaderMap) {
+        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
+        let upload = self.response.as_ref().and_then(|answer| answer.upload.as_ref());
+        let is_broken = upload.is_some_and(|upload| upload.state().is_client_fault());
+        held.settle_end((!is_broken).then_some(ResponseTail::Whole(trailers)));
+    }
+
+    /// Takes out the charges that still wait for the end of the response, with the longest time to wait. Called if the response body
     /// has ended before its stream.
     pub fn take_waiting_charges(&mut self) -> Option<(Box<ChargeGuard>, Duration)> {
         let stream = self.response.as_ref()?.stream;
-        self.take_trailer_charges().map(|held| (held, stream))
+        self.take_pending_charges().map(|held| (held, stream))
     }
 
-    /// Takes out the charges that still wait for trailers. Called if the client gets another response than the server's.
-    pub fn take_trailer_charges(&mut self) -> Option<Box<ChargeGuard>> {
-        self.held.take_if(|held| held.is_awaiting_trailers())
+    /// Takes out the charges that still wait for the end of the response. Called if the client gets another response than the server's.
+    pub fn take_pending_charges(&mut self) -> Option<Box<ChargeGuard>> {
+        self.held.take_if(|held| held.is_awaiting_end())
     }
 
     /// Logs and counts a refusal.
@@ -402,9 +431,9 @@ impl RequestAccount {
     /// a response by disconnecting or by breaking off its own body. It also does so by pausing its body until the
     /// server has been silent for too long.
     fn settle_at_end(&mut self) {
-        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_trailers()) else { return };
+        let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
         let none = HeaderMap::new();
-        held.settle_trailers(match &self.response {
+        held.settle_end(match &self.response {
             Some(SentResponse { end: ResponseEnd::Whole, .. }) => Some(ResponseTail::Whole(&none)),
             Some(SentResponse { end: ResponseEnd::Broken(cause), upload, .. }) if cause.is_server_fault => {
                 let state = upload.as_ref().map_or(UploadState::Done, |upload| upload.state());

@@ -156,6 +156,11 @@ impl ResponseBody {
         }
     }
 
+    /// Returns a body that has arrived completely.
+    pub fn as_full(&self) -> Option<&Bytes> {
+        if let BodySource::Full(bytes) = &self.source { Some(bytes) } else { None }
+    }
+
     /// Takes a body that has arrived completely, and leaves an empty one.
     pub fn take_full(&mut self) -> Option<Bytes> {
         match &mut self.source {
@@ -194,9 +199,10 @@ impl ResponseBody {
             return;
         }
         spawn_local(async move {
-            let drained = timeout(LONGEST, self.read_to_trailers()).await;
+            let mut charges = charges;
+            let drained = timeout(LONGEST, self.read_to_trailers(charges.as_deref_mut())).await;
             if let Some(mut charges) = charges {
-                charges.settle_trailers(match &drained {
+                charges.settle_end(match &drained {
                     Ok(Ok(Some(trailers))) => Some(ResponseTail::Whole(trailers)),
                     Ok(Err(_)) => Some(ResponseTail::Cut),
                     // The server may still have worked on the request.
@@ -207,10 +213,16 @@ impl ResponseBody {
     }
 
     /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is longer
-    /// than 64 KiB.
-    async fn read_to_trailers(&mut self) -> Result<Option<HeaderMap>, BodyError> {
+    /// than 64 KiB. `charges` read the usage in the body.
+    async fn read_to_trailers(
+        &mut self,
+        mut charges: Option<&mut ChargeGuard>,
+    ) -> Result<Option<HeaderMap>, BodyError> {
         let mut left = 64 * 1024_usize;
         while let Some(frame) = self.frame().await.transpose()? {
+            if let (Some(charges), Some(data)) = (&mut charges, frame.data_ref()) {
+                charges.scan_body(data);
+            }
             match frame.into_trailers() {
                 Ok(trailers) => return Ok(Some(trailers)),
                 Err(frame) => match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
@@ -271,6 +283,23 @@ impl BodySource {
         }
     }
 
+    /// Returns the next frame, and shows a copy of it to limits that settle by the body. They have seen a body that arrived
+    /// completely.
+    fn poll_scanned(
+        &mut self,
+        account: &mut Option<Box<RequestAccount>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let is_full = matches!(self, BodySource::Full(_));
+        let polled = self.poll_frame(cx);
+        if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
+            && let Some(data) = frame.data_ref()
+        {
+            account.scan_body(data);
+        }
+        polled
+    }
+
     fn is_end(&self) -> bool {
         match self {
             BodySource::Full(bytes) => bytes.is_empty(),
@@ -306,7 +335,7 @@ impl HttpBody for ResponseBody {
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let ResponseBody { source, compression, account, .. } = &mut *self;
         let polled = match compression {
-            None => source.poll_frame(cx),
+            None => source.poll_scanned(account, cx),
             Some(stage) => poll_compressed(stage, source, account, cx),
         };
         if let (Poll::Ready(next), Some(account)) = (&polled, account) {
@@ -347,7 +376,7 @@ fn poll_compressed(
     account: &mut Option<Box<RequestAccount>>,
     cx: &mut Context<'_>,
 ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-    let polled = stage.poll_frame(cx, |cx| source.poll_frame(cx));
+    let polled = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
     if polled.is_ready() {
         source.end_wait();
     }
@@ -387,7 +416,7 @@ impl ResponseBody {
 async fn await_trailers(exchange: Rc<RefCell<dyn Exchange>>, mut held: Box<ChargeGuard>, limit: Duration) {
     let next = timeout(limit, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await;
     let none = HeaderMap::new();
-    held.settle_trailers(Some(match &next {
+    held.settle_end(Some(match &next {
         Ok(Some(Ok(frame))) => ResponseTail::Whole(frame.trailers_ref().unwrap_or(&none)),
         Ok(None) => ResponseTail::Whole(&none),
         Ok(Some(Err(_))) | Err(_) => ResponseTail::Cut,

@@ -4,7 +4,8 @@
 //! access log entry, and the metrics of the request.
 //!
 //! - `refusal`: every error that the gateway reports, with status and text; `cause`: its reason and setting for the log
-//! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients
+//! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients;
+//!   `api_error`: errors of LLM APIs
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `ratelimit`: rate limit headers
@@ -17,6 +18,7 @@
 //! reference. Failures of upstream servers are variants of `outbound::error::UpstreamError` instead.
 
 pub(crate) mod account;
+pub(crate) mod api_error;
 pub(crate) mod body;
 pub(crate) mod cause;
 pub(crate) mod compress;

@@ -7,6 +7,7 @@ use http::{HeaderValue, Response, StatusCode};
 use crate::limiting::refuse::RefusePlaceholder;
 use crate::limiting::{LimitResult, Outcome, Verdict};
 use crate::proxy::reason::Setting;
+use crate::proxy::response::api_error;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page;
 use crate::proxy::response::error_page::ErrorFacts;
@@ -88,6 +89,9 @@ fn build_limit_refusal(
     let refuse = limit.refusal_response(&route.refuse);
     let status = wanted.status(limit_refusal_status(refuse, outcome), StatusCode::TOO_MANY_REQUESTS);
     let wait = retry_after_s(outcome);
+    if let Some(dialect) = refuse.dialect {
+        return api_error::build_response(dialect, status, limit, outcome);
+    }
     let has_own_body = matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::QueueFull);
     let Some(template) = refuse.body.as_ref().filter(|_| has_own_body) else {
         let detail = refusal_title(outcome, limit);

@@ -3,7 +3,6 @@
 use std::fmt::Write;
 
 use crate::limiting::algorithm::describe::format_duration;
-use crate::limiting::charges::rules::Settle;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Mode;
 use crate::limiting::source::Source;
@@ -134,13 +133,9 @@ impl ReplayOutcome {
                 );
             }
             if let Some(settle) = &wants.settle {
-                let what = match settle {
-                    Settle::Header(name) => format!("header {name}"),
-                    Settle::Trailer(name) => format!("trailer {name}"),
-                };
                 let _ = writeln!(
                     text,
-                    "  note      settle: the log does not contain the response {what}: costs stay as requested"
+                    "  note      settle: the log does not contain the response ({settle}): costs stay as requested"
                 );
             }
         }

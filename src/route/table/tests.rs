@@ -52,7 +52,12 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
             stream: ZERO,
             tunnel: ZERO,
         }),
-        refuse: Arc::new(Refuse { status: StatusCode::OK, body: None, content_type: HeaderValue::from_static("a/b") }),
+        refuse: Arc::new(Refuse {
+            status: StatusCode::OK,
+            body: None,
+            content_type: HeaderValue::from_static("a/b"),
+            dialect: None,
+        }),
         error_pages: None,
         ratelimit_headers: None,
         compress: None,

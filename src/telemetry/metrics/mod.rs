@@ -2,7 +2,7 @@
 //!
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
-//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
+//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`, `settlements`,
 //! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up
 //! (`exposition`).
 //!
@@ -24,6 +24,7 @@ mod process;
 mod record;
 mod routes;
 mod services;
+mod settlements;
 mod shards;
 mod store;
 mod taps;
@@ -63,6 +64,7 @@ use crate::telemetry::metrics::routes::{RouteCollector, Routes};
 use crate::telemetry::metrics::services::decide::DecideMetrics;
 pub use crate::telemetry::metrics::services::decide::{QuestionCounters, QuestionResult};
 pub use crate::telemetry::metrics::services::rpc::{DescriptorResult, RpcMethod, RpcMetrics};
+pub use crate::telemetry::metrics::settlements::{ScanFault, SettlementMetrics, SettlementResult};
 pub use crate::telemetry::metrics::shards::{Shard, Shards};
 pub use crate::telemetry::metrics::store::{StoreHealth, StoreMetrics, StoreView};
 pub use crate::telemetry::metrics::taps::TapMetrics;
@@ -102,6 +104,7 @@ pub struct Metrics {
     pub access_log_write_errors: IntCounter,
     spans: IntCounterVec,
     pub compression: CompressionMetrics,
+    pub settlements: SettlementMetrics,
     /// 1 if the last config load succeeded, else 0.
     pub reload_successful: IntGauge,
     pub reload_success_timestamp: Gauge,
@@ -197,6 +200,7 @@ impl Metrics {
                 "Access log lines dropped because the file or standard output is too slow.",
             )?,
             compression: CompressionMetrics::new(&families)?,
+            settlements: SettlementMetrics::new(&families)?,
             spans: families.counters("spans_total", "Spans of sampled requests, by result.", &["result"])?,
             access_log_write_errors: families.counter(
                 "access_log_write_errors_total",

@@ -1,10 +1,12 @@
 //! Options that act on the outcome of a request: `charge_on`, `refund_on`, `settle`, `max_delayed`, `linger`. Called
 //! by `limits`.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::config::compile::limits::settlement;
 use crate::config::hints::find_closest;
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
@@ -13,8 +15,8 @@ use crate::grpc::GrpcCode;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::params::{LINGER, OptionValues};
-use crate::limiting::charges::rules::{ChargeCondition, ChargeRules, OutcomeSet, Settle};
-use crate::written::parse_header_name;
+use crate::limiting::charges::rules::{ChargeCondition, ChargeRules, OutcomeSet};
+use crate::limiting::settlement::weights::ModelWeights;
 
 /// Default of `linger`, equal to the default of `response_timeout`: no slot is released while the gateway itself still
 /// waits for the response.
@@ -22,13 +24,14 @@ const LINGER_MS: i64 = 60_000;
 
 /// Compiles the options. `None` means a mistake; `Some(None)` means that none of the options is set.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
-pub fn compile_charge_rules(section: &Section, rule: Option<&(Rule, OptionValues)>) -> Option<Option<ChargeRules>> {
+pub fn compile_charge_rules(
+    section: &Section,
+    rule: Option<&(Rule, OptionValues)>,
+    weights: Option<&Arc<ModelWeights>>,
+) -> Option<Option<ChargeRules>> {
     let charge_on = parse_outcomes(section, "charge_on", CLASSES);
     let refund_on = parse_outcomes(section, "refund_on", Word::ALL);
-    let settle = match section.node("settle") {
-        None => Some(None),
-        Some(_) => section.parse_string("settle", parse_settle_source).map(Some),
-    };
+    let settle = settlement::compile_settle(section, weights);
     let charge = match (charge_on?, refund_on?) {
         (Some(_), Some(_)) => {
             let node = section.node("refund_on")?;
@@ -149,15 +152,4 @@ fn parse_grpc_code(text: &str) -> Result<GrpcCode, TextFault> {
         None => "write a code of gRPC by its name or number, like \"grpc:UNAVAILABLE\" or \"grpc:14\"".to_owned(),
     };
     invalid_text(format!("`{code}` is no status code of gRPC"), help)
-}
-
-fn parse_settle_source(text: &str) -> Result<Settle, TextFault> {
-    match text.split_once(':') {
-        Some(("header", name)) => parse_header_name(name).map(Settle::Header),
-        Some(("trailer", name)) => parse_header_name(name).map(Settle::Trailer),
-        _ => invalid_text(
-            format!("unknown source `{text}`"),
-            "write \"header:NAME\" or \"trailer:NAME\", a header or a trailer of the response",
-        ),
-    }
 }

@@ -2,8 +2,9 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
-//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `lease`
-//! leases of hot keys, `refuse` the refusal, `over` what else can happen, `set` lists of values, `jwt`
+//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `settlement`
+//! costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can happen, `set`
+//! lists of values, `jwt`
 //! token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
@@ -18,6 +19,7 @@ pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
 pub(crate) mod set;
+pub(crate) mod settlement;
 pub(crate) mod when;
 
 use std::collections::HashMap;
@@ -30,6 +32,7 @@ use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
 use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
+use crate::config::compile::limits::settlement::{compile_reserve, compile_weights};
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::to_usize;
 use crate::config::reader::{At, Section};
@@ -44,6 +47,7 @@ use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::over::Over;
+use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
@@ -163,7 +167,8 @@ fn compile_limit(
     let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
     let after = after.map(|at| at.value.clone());
-    let cost = compile_cost(section);
+    let weights = compile_weights(section);
+    let cost = compile_cost(section, weights.clone());
     let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
     let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
     let repeated = section.read_label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
@@ -171,7 +176,7 @@ fn compile_limit(
     let mode = section.read_label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
-    let afterwards = compile_charge_rules(section, rule.as_ref());
+    let afterwards = compile_charge_rules(section, rule.as_ref(), weights.as_ref());
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule));
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
@@ -281,7 +286,7 @@ fn check_body_sources(section: &Section, key: &Key, missing: Missing) -> Option<
     }
 }
 
-fn compile_cost(section: &Section) -> Option<Cost> {
+fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option<Cost> {
     let source = |text: &str| {
         let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
         values::parse_source(text, Cost::SOURCES, &help).map(Cost::Stated)
@@ -290,6 +295,9 @@ fn compile_cost(section: &Section) -> Option<Cost> {
         None => Some(Cost::Fixed(1)),
         Some(Node { value: Value::Integer(_), .. }) => section.read_integer("cost").map(Cost::Fixed),
         Some(Node { value: Value::String(_), .. }) => section.parse_string("cost", source),
+        Some(Node { value: Value::Table(_), .. }) => {
+            compile_reserve(section, weights?).map(|reserve| Cost::Reserved(Box::new(reserve)))
+        }
         Some(node) => {
             section.report_wrong_type("cost", &format!("an integer, {}", values::describe_sources(Cost::SOURCES)), node)
         }

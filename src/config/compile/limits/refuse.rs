@@ -6,6 +6,7 @@ use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::refuse::{Refuse, RefusePlaceholder};
+use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 
 /// Compiles the default for limits without their own `refuse`.
@@ -23,12 +24,18 @@ pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
         let help = "add a `body`, or leave it out for application/problem+json";
         refuse.report_fault::<()>("content_type", node, "there is no `body` to describe", help);
     }
+    let dialect = refuse.read_label("dialect", UsageDialect::ALL, UsageDialect::label);
+    if let (Some(node), Some(_)) = (refuse.node("dialect"), refuse.node("body")) {
+        let help = "keep one: `dialect` writes the body that clients of this API expect";
+        refuse.report_fault::<()>("dialect", node, "cannot be combined with `body`", help);
+    }
     refuse.report_unread_keys();
     let default = Refuse::default();
     Some(Refuse {
         status: status.unwrap_or(default.status),
         content_type: content_type.unwrap_or(if body.is_some() { TEXT } else { default.content_type }),
         body,
+        dialect,
     })
 }
 

@@ -180,7 +180,7 @@ fn compile_route(
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
     let limits = limits?;
-    let by_body = limits.iter().any(|limit| limit.key.reads_body());
+    let by_body = limits.iter().any(|limit| limit.reads_body());
     let key_body = u32::try_from(max_key_body).ok().filter(|_| by_body);
     let route = Route {
         name,

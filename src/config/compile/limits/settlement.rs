@@ -1,0 +1,190 @@
+//! Options of costs that only the response reports: `settle`, `weights`, `ask_usage`, and `reserve` in `cost`. Called by
+//! `limits` and `charges`.
+
+use std::sync::Arc;
+
+use crate::config::hints::find_closest;
+use crate::config::reader::{At, Section};
+use crate::config::schema;
+use crate::config::tree::Value;
+use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::charges::rules::{Settle, SettleField, UsageRules};
+use crate::limiting::reserve::Reserve;
+use crate::limiting::settlement::readings::TEXT_MAX;
+use crate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
+use crate::limiting::settlement::weights::{ModelWeights, Weights};
+use crate::limiting::source::{JsonPointer, Source, SourceKind};
+use crate::written::parse_header_name;
+
+/// Most sources of `settle`, and of `add` in a reservation.
+const SOURCES_MAX: usize = 16;
+const MODELS_MAX: usize = 1000;
+/// Name of the weights of models without their own.
+const DEFAULT: &str = "default";
+
+/// One source in `settle`.
+enum SettleSource {
+    Field(SettleField),
+    Usage(UsageSource),
+}
+
+/// Compiles `settle` and `ask_usage`. `None` means a mistake; `Some(None)` means that `settle` is not set.
+#[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
+pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) -> Option<Option<Settle>> {
+    let asks_usage = match section.node("ask_usage") {
+        Some(_) => section.read_bool("ask_usage")?,
+        None => false,
+    };
+    let mut settle = Settle::default();
+    let mut sources = Vec::new();
+    if let Some(node) = section.node("settle") {
+        let listed = section.read_strings("settle", parse_settle_source)?;
+        if listed.is_empty() || listed.len() > SOURCES_MAX {
+            let help = format!("list 1 to {SOURCES_MAX} sources, or leave it out");
+            return section.report_fault("settle", node, &format!("{} sources", listed.len()), &help);
+        }
+        for At { value, .. } in listed {
+            match value {
+                SettleSource::Field(field) => settle.fields.push(field),
+                SettleSource::Usage(source) => sources.push(source),
+            }
+        }
+    }
+    let reads_events = sources
+        .iter()
+        .any(|source| matches!(source, UsageSource::Events(_) | UsageSource::Dialect(UsageDialect::OpenAi)));
+    if let Some(node) = section.node("weights").filter(|_| sources.is_empty()) {
+        let help = "add settle = \"openai\", or another dialect or pointer; headers and trailers state units";
+        return section.report_fault("weights", node, "`settle` reads no usage to weigh", help);
+    }
+    if let Some(node) = section.node("ask_usage").filter(|_| asks_usage && !reads_events) {
+        let help = "add settle = \"openai\", or an \"sse:\" pointer, or remove it";
+        return section.report_fault("ask_usage", node, "`settle` reads no usage of streams", help);
+    }
+    if !sources.is_empty() {
+        let weights = weights.cloned()?;
+        settle.usage = Some(UsageRules { sources: Arc::new(UsageSources::new(sources)), weights, asks_usage });
+    }
+    Some((settle != Settle::default()).then_some(settle))
+}
+
+fn parse_settle_source(text: &str) -> Result<SettleSource, TextFault> {
+    let pointer = |text: &str| JsonPointer::parse(text);
+    if let Some(dialect) = UsageDialect::ALL.iter().find(|dialect| dialect.label() == text) {
+        return Ok(SettleSource::Usage(UsageSource::Dialect(*dialect)));
+    }
+    match text.split_once(':') {
+        Some(("header", name)) => parse_header_name(name).map(SettleField::Header).map(SettleSource::Field),
+        Some(("trailer", name)) => parse_header_name(name).map(SettleField::Trailer).map(SettleSource::Field),
+        Some(("json", path)) => pointer(path).map(UsageSource::Json).map(SettleSource::Usage),
+        Some(("sse", path)) => pointer(path).map(UsageSource::Events).map(SettleSource::Usage),
+        _ => {
+            let dialects = UsageDialect::ALL.iter().map(|dialect| dialect.label());
+            let help = match find_closest(text, dialects.clone()) {
+                Some(dialect) => format!("did you mean \"{dialect}\"?"),
+                None => format!(
+                    "write the name of an API ({}), \"json:POINTER\", \"sse:POINTER\", \"header:NAME\" or \"trailer:NAME\"",
+                    dialects.collect::<Vec<_>>().join(", ")
+                ),
+            };
+            invalid_text(format!("unknown source `{text}`"), help)
+        }
+    }
+}
+
+/// Compiles `weights`; without it, each token costs one unit. `None` means a mistake.
+pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
+    if section.node("weights").is_none() {
+        return Some(Arc::default());
+    }
+    let table = section.read_table("weights")?;
+    let (mut models, mut default, mut is_whole) = (Vec::new(), Weights::default(), true);
+    for entry in &table.entries {
+        let name = &entry.key;
+        let Value::Table(own) = &entry.node.value else {
+            section.report_wrong_type::<()>("weights", "tables like { input = 1, output = 2 } by model", &entry.node);
+            is_whole = false;
+            continue;
+        };
+        if name.is_empty() || name.len() > TEXT_MAX || name.trim_end_matches('*').contains('*') || name.ends_with("**")
+        {
+            let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
+            section.report_fault::<()>("weights", &entry.node, &format!("`{name}` is no name of a model"), &help);
+            is_whole = false;
+        }
+        let own = Section::new(section.sources, &schema::WEIGHTS, format!("`weights.{name}`"), own);
+        let weights = read_weights(&own);
+        own.report_unread_keys();
+        match name.as_str() {
+            DEFAULT => default = weights,
+            _ => models.push((name.clone(), weights)),
+        }
+    }
+    if models.len() > MODELS_MAX {
+        let what = format!("{} models", models.len());
+        let node = section.node("weights")?;
+        return section.report_fault("weights", node, &what, &format!("list at most {MODELS_MAX}"));
+    }
+    is_whole.then(|| Arc::new(ModelWeights::new(models, default)))
+}
+
+fn read_weights(own: &Section) -> Weights {
+    let plain = Weights::default();
+    let input = own.read_integer("input").unwrap_or(plain.input);
+    Weights {
+        input,
+        cached: own.read_integer("cached").unwrap_or(input),
+        cache_write: own.read_integer("cache_write").unwrap_or(input),
+        output: own.read_integer("output").unwrap_or(plain.output),
+    }
+}
+
+/// Compiles `cost = { reserve = ... }`.
+pub fn compile_reserve(section: &Section, weights: Arc<ModelWeights>) -> Option<Reserve> {
+    let cost = section.read_section("cost", &schema::COST)?;
+    let Some(reserve) = cost.read_section("reserve", &schema::RESERVE) else {
+        if cost.node("reserve").is_none() {
+            cost.report_missing::<()>(
+                "`cost` has no reserve",
+                "add one, like cost = { reserve = { default_add = 1000 } }",
+            );
+        }
+        cost.report_unread_keys();
+        return None;
+    };
+    let add = compile_add(&reserve);
+    let integer = |key, default| match reserve.node(key) {
+        None => Some(default),
+        Some(_) => reserve.read_integer(key),
+    };
+    let base = integer("base", Reserve::BASE);
+    let bytes_per_token = integer("bytes_per_token", Reserve::BYTES_PER_TOKEN);
+    let default_add = integer("default_add", Reserve::DEFAULT_ADD);
+    let at_most = integer("at_most", Reserve::AT_MOST);
+    cost.report_unread_keys();
+    reserve.report_unread_keys();
+    Some(Reserve {
+        base: base?,
+        bytes_per_token: bytes_per_token?,
+        add: add?,
+        default_add: default_add?,
+        at_most: at_most?,
+        weights,
+    })
+}
+
+fn compile_add(reserve: &Section) -> Option<Vec<Source>> {
+    let Some(node) = reserve.node("add") else { return Some(Vec::new()) };
+    let parse = |text: &str| match Source::parse(text, &[SourceKind::Json]) {
+        Some(source) => source,
+        None => {
+            invalid_text(format!("unknown source `{text}`"), "write a pointer into the body, like \"json:/max_tokens\"")
+        }
+    };
+    let listed = reserve.read_strings("add", parse)?;
+    if listed.is_empty() || listed.len() > SOURCES_MAX {
+        let help = format!("list 1 to {SOURCES_MAX} pointers, or leave it out");
+        return reserve.report_fault("add", node, &format!("{} sources", listed.len()), &help);
+    }
+    Some(listed.into_iter().map(|at| at.value).collect())
+}

@@ -1,0 +1,193 @@
+//! The reservation of a request whose cost only its response reports: an estimate from the length of its body and from
+//! the output that it announces.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+
+use crate::limiting::settlement::weights::{ModelWeights, Weights};
+use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source};
+
+/// How the cost of a request is estimated. All numbers but the result are tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    pub base: i64,
+    /// Bytes of the request body for each token of the input.
+    pub bytes_per_token: i64,
+    /// Where the body announces the largest output. If it does so several times, the largest counts.
+    pub add: Vec<Source>,
+    /// Output of a request that announces none.
+    pub default_add: i64,
+    /// Largest estimate.
+    pub at_most: i64,
+    pub weights: Arc<ModelWeights>,
+}
+
+/// The estimate for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CostEstimate {
+    /// Tokens of the input; `None` if the length of the body is unknown.
+    pub input: Option<i64>,
+    /// Tokens of the output that the request announces; `None` if it announces none.
+    pub announced: Option<i64>,
+    /// Tokens after `at_most`.
+    pub charged_input: i64,
+    pub charged_output: i64,
+    pub input_weight: i64,
+    pub output_weight: i64,
+    pub units: i64,
+}
+
+impl Reserve {
+    pub const BASE: i64 = 0;
+    pub const BYTES_PER_TOKEN: i64 = 4;
+    pub const DEFAULT_ADD: i64 = 1000;
+    pub const AT_MOST: i64 = 100_000;
+
+    /// Reports whether the estimate depends on the content of the body, and not just on its length.
+    pub fn reads_body(&self) -> bool {
+        !self.add.is_empty() || self.weights.depend_on_model()
+    }
+
+    /// Returns the largest estimate in units.
+    pub fn max_units(&self) -> i64 {
+        self.at_most.saturating_mul(self.weights.largest()).min(COST_MAX)
+    }
+
+    /// Estimates the cost of a request.
+    ///
+    /// # Errors
+    /// The request announces its output ambiguously or not as an integer.
+    pub fn estimate(
+        &self,
+        facts: &Facts,
+        repeated: Repeated,
+        not_integer: NotInteger,
+    ) -> Result<CostEstimate, ValueError> {
+        let mut announced = None;
+        for source in &self.add {
+            let Some(stated) = facts.text(source, repeated)? else { continue };
+            announced = announced.max(not_integer.judged(units(&stated))?);
+        }
+        let length = facts.body_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));
+        let input = length.map(|length| {
+            let tokens = length / self.bytes_per_token + i64::from(length % self.bytes_per_token > 0);
+            self.base.saturating_add(tokens)
+        });
+        // The output is more expensive, so the bound cuts the input first. A body of unknown length costs the most.
+        let charged_output = announced.unwrap_or(self.default_add).min(self.at_most);
+        let charged_input = input.unwrap_or(i64::MAX).min(self.at_most - charged_output);
+        let Weights { input: input_weight, output: output_weight, .. } = self.weights_for(facts);
+        let costs =
+            charged_input.saturating_mul(input_weight).saturating_add(charged_output.saturating_mul(output_weight));
+        Ok(CostEstimate {
+            input,
+            announced,
+            charged_input,
+            charged_output,
+            input_weight,
+            output_weight,
+            units: costs.min(COST_MAX),
+        })
+    }
+
+    /// Returns the weights of the model that the request names. If it cannot be read, the largest of all models count,
+    /// or a client could hide an expensive model.
+    fn weights_for(&self, facts: &Facts) -> Weights {
+        if !self.weights.depend_on_model() {
+            return *self.weights.default_weights();
+        }
+        let BodyFacts::Json(body) = facts.body else { return self.weights.heaviest() };
+        match JsonPointer::member("model").find(body, Repeated::Refuse) {
+            Ok(Some(model)) => *self.weights.find(&model).unwrap_or(self.weights.default_weights()),
+            Ok(None) | Err(_) => self.weights.heaviest(),
+        }
+    }
+}
+
+/// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did.
+impl fmt::Display for CostEstimate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let CostEstimate { charged_input, charged_output, input_weight, output_weight, .. } = self;
+        write!(f, "{charged_input} input x {input_weight} + {charged_output} output x {output_weight}")?;
+        if self.announced.is_none() {
+            f.write_str(", none announced")?;
+        }
+        match self.input {
+            None => f.write_str(", length unknown"),
+            Some(input) if input.saturating_add(self.announced.unwrap_or(0)) > charged_input + charged_output => {
+                f.write_str(", cut by at_most")
+            }
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderMap;
+
+    use super::*;
+    use crate::limiting::source::SourceKind;
+
+    fn reserve(at_most: i64, models: &[(&str, i64, i64)]) -> Reserve {
+        let add = ["json:/max_tokens", "json:/max_completion_tokens"];
+        let weights = models.iter().map(|(name, input, output)| {
+            ((*name).to_owned(), Weights { input: *input, output: *output, ..Weights::default() })
+        });
+        Reserve {
+            base: 10,
+            bytes_per_token: 4,
+            add: add.iter().map(|text| Source::parse(text, SourceKind::ALL).unwrap().unwrap()).collect(),
+            default_add: 1000,
+            at_most,
+            weights: Arc::new(ModelWeights::new(weights.collect(), Weights::default())),
+        }
+    }
+
+    fn estimate(reserve: &Reserve, body: &str, length: Option<u64>) -> Result<i64, ValueError> {
+        let headers = HeaderMap::new();
+        let body = if body.is_empty() { BodyFacts::None } else { BodyFacts::Json(body.as_bytes()) };
+        let facts = Facts { body, body_length: length, ..Facts::of(&headers) };
+        reserve.estimate(&facts, Repeated::Refuse, NotInteger::Refuse).map(|reservation| reservation.units)
+    }
+
+    #[test]
+    fn an_estimate_adds_input_and_announced_output() {
+        let plain = reserve(5000, &[]);
+        for (body, length, units) in [
+            (r#"{"max_tokens":300}"#, Some(41), Ok(10 + 11 + 300)),
+            (r#"{"max_tokens":300,"max_completion_tokens":400}"#, Some(40), Ok(420)),
+            (r#"{"max_tokens":null}"#, Some(40), Ok(1020)),
+            (r#"{"max_tokens":0}"#, Some(0), Ok(10)),
+            ("", Some(0), Ok(1010)),
+            (r#"{"max_tokens":300}"#, Some(u64::MAX), Ok(5000)),
+            (r#"{"max_tokens":300}"#, None, Ok(5000)),
+            (r#"{"max_tokens":9007199254740992}"#, Some(4), Ok(5000)),
+            (r#"{"max_tokens":-1}"#, Some(4), Err(ValueError::NotInteger)),
+            (r#"{"max_tokens":1.5}"#, Some(4), Err(ValueError::NotInteger)),
+            (r#"{"max_tokens":1,"max_tokens":9}"#, Some(4), Err(ValueError::Ambiguous)),
+        ] {
+            assert_eq!(estimate(&plain, body, length), units, "{body} {length:?}");
+        }
+        assert_eq!(plain.max_units(), 5000);
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_read_costs_as_much_as_the_most_expensive() {
+        let priced = reserve(100_000, &[("large", 30, 60), ("small", 2, 5)]);
+        for (body, units) in [
+            (r#"{"model":"small","max_tokens":100}"#, 20 * 2 + 100 * 5),
+            (r#"{"model":"large","max_tokens":100}"#, 20 * 30 + 100 * 60),
+            (r#"{"model":"other","max_tokens":100}"#, 120),
+            (r#"{"max_tokens":100}"#, 20 * 30 + 100 * 60),
+            (r#"{"model":"small","model":"large","max_tokens":100}"#, 20 * 30 + 100 * 60),
+            ("", 20 * 30 + 1000 * 60),
+        ] {
+            assert_eq!(estimate(&priced, body, Some(40)), Ok(units), "{body}");
+        }
+        assert_eq!(priced.max_units(), 6_000_000);
+        assert_eq!(reserve(100_000_000, &[("large", 30, 60)]).max_units(), COST_MAX);
+    }
+}

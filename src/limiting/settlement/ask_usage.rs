@@ -1,0 +1,150 @@
+//! Asks an OpenAI-compatible server to report the usage of a stream: sets `stream_options.include_usage` in the
+//! request. Also cuts `Accept-Encoding` to what a scanner can read.
+
+use std::fmt;
+
+use http::header::ACCEPT_ENCODING;
+use http::{HeaderMap, HeaderValue};
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{Map, Value};
+
+/// Returns the body with `include_usage`, or `None` if it stays as it is: it does not ask for a stream of chat
+/// completions, or it asks for its usage already. All other values keep their bytes.
+pub fn ask_for_usage(body: &[u8]) -> Option<Vec<u8>> {
+    let ObjectMembers(mut members) = serde_json::from_slice(body).ok()?;
+    let find = |name: &str| members.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.get());
+    // The responses API always reports its usage, and refuses options that it does not know.
+    let is_chat = find("messages").is_some() || find("prompt").is_some();
+    if !is_chat || find("stream") != Some("true") {
+        return None;
+    }
+    let mut options = match find(OPTIONS).map(serde_json::from_str::<Value>) {
+        None | Some(Ok(Value::Null)) => Map::new(),
+        Some(Ok(Value::Object(options))) => options,
+        Some(_) => return None,
+    };
+    if options.insert("include_usage".to_owned(), Value::Bool(true)) == Some(Value::Bool(true)) {
+        return None;
+    }
+    members.retain(|(name, _)| name != OPTIONS);
+    members.push((OPTIONS.to_owned(), to_raw_value(&options).ok()?));
+    serde_json::to_vec(&ObjectMembers(members)).ok()
+}
+
+/// The option of a request for what its stream contains.
+const OPTIONS: &str = "stream_options";
+
+/// The members of a JSON object in their order, each value as written.
+struct ObjectMembers(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for ObjectMembers {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<ObjectMembers, D::Error> {
+        reader.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = ObjectMembers;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<ObjectMembers, A::Error> {
+        let mut members = Vec::new();
+        while let Some(member) = map.next_entry()? {
+            members.push(member);
+        }
+        Ok(ObjectMembers(members))
+    }
+}
+
+impl Serialize for ObjectMembers {
+    fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
+        writer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
+    }
+}
+
+/// Cuts `Accept-Encoding` to gzip, if the client accepts it, and identity. Without the header, servers may use any
+/// coding, but in practice use none.
+pub fn limit_codings(headers: &mut HeaderMap) {
+    if !headers.contains_key(ACCEPT_ENCODING) {
+        return;
+    }
+    let lines = headers.get_all(ACCEPT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let accepts_gzip = lines.map(<[u8]>::trim_ascii).any(|member| {
+        let mut parts = member.split(|byte| *byte == b';').map(<[u8]>::trim_ascii);
+        let name = parts.next().unwrap_or_default();
+        let is_gzip = [&b"gzip"[..], b"x-gzip", b"*"].iter().any(|known| name.eq_ignore_ascii_case(known));
+        is_gzip
+            && !parts.any(|part| matches!(part, [b'q' | b'Q', b'=', b'0'] | [b'q' | b'Q', b'=', b'0', b'.', b'0', ..]))
+    });
+    let codings = if accepts_gzip { "gzip, identity" } else { "identity" };
+    headers.insert(ACCEPT_ENCODING, HeaderValue::from_static(codings));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(body: &str) -> Option<String> {
+        ask_for_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
+    }
+
+    #[test]
+    fn a_stream_of_chat_completions_is_asked_for_its_usage() {
+        for (body, changed) in [
+            (
+                "{ \"messages\" : [ {} ] , \"stream\":true, \"x\":1.50 } ",
+                Some(r#"{"messages":[ {} ],"stream":true,"x":1.50,"stream_options":{"include_usage":true}}"#),
+            ),
+            (
+                r#"{"prompt":"}","stream":true,"stream_options":null,"n":12345678901234567890123}"#,
+                Some(
+                    r#"{"prompt":"}","stream":true,"n":12345678901234567890123,"stream_options":{"include_usage":true}}"#,
+                ),
+            ),
+            (
+                r#"{"stream_options":{"a":1,"include_usage":false},"messages":[],"stream":true}"#,
+                Some(r#"{"messages":[],"stream":true,"stream_options":{"a":1,"include_usage":true}}"#),
+            ),
+            (r#"{"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#, None),
+            (r#"{"messages":[],"stream":false}"#, None),
+            (r#"{"messages":[],"stream":"true"}"#, None),
+            (r#"{"messages":[]}"#, None),
+            (r#"{"input":"x","stream":true}"#, None),
+            (r#"{"messages":[],"stream":true,"stream_options":7}"#, None),
+            ("[]", None),
+            ("", None),
+            ("{", None),
+        ] {
+            assert_eq!(ask(body).as_deref(), changed, "{body}");
+        }
+    }
+
+    #[test]
+    fn codings_are_cut_to_those_that_can_be_read() {
+        for (accepted, cut) in [
+            (&["gzip, deflate, br, zstd"][..], Some("gzip, identity")),
+            (&["br", "x-gzip;q=0.5"], Some("gzip, identity")),
+            (&["*"], Some("gzip, identity")),
+            (&["br"], Some("identity")),
+            (&["gzip;q=0, br"], Some("identity")),
+            (&["gzip;q=0.000"], Some("identity")),
+            (&[""], Some("identity")),
+            (&[], None),
+        ] {
+            let mut headers = HeaderMap::new();
+            for line in accepted {
+                headers.append(ACCEPT_ENCODING, HeaderValue::from_static(line));
+            }
+            limit_codings(&mut headers);
+            let lines: Vec<_> = headers.get_all(ACCEPT_ENCODING).iter().map(|line| line.to_str().unwrap()).collect();
+            assert_eq!(lines, cut.into_iter().collect::<Vec<_>>(), "{accepted:?}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A push parser of server-sent events (HTML, section 9.2) whose data are JSON documents. It keeps no event: the JSON
+//! parser reads the data while they arrive.
+
+use memchr::memchr2;
+
+use crate::limiting::settlement::json::JsonScanner;
+use crate::limiting::settlement::path_tree::PathTree;
+use crate::limiting::settlement::readings::UsageReadings;
+use crate::telemetry::metrics::ScanFault;
+
+/// The data of the event that ends a stream of the OpenAI API.
+const DONE: &[u8] = b"[DONE]";
+const BOM: &[u8] = b"\xef\xbb\xbf";
+
+/// Parser of one event stream.
+#[derive(Debug, Default)]
+pub struct EventScanner {
+    line: Line,
+    bom: BomState,
+    /// The last byte was a carriage return, so a line feed belongs to it.
+    is_after_cr: bool,
+    json: JsonScanner,
+    data: EventData,
+    /// The first bytes of the data, one more than [`DONE`] has.
+    start: [u8; DONE.len() + 1],
+    start_length: usize,
+}
+
+/// Position in the current line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Line {
+    #[default]
+    Start,
+    /// In the name of the field, of which so many bytes are those of `data`.
+    Name(usize),
+    /// After the colon of `data`; one space is no data.
+    Colon,
+    Data,
+    /// In another field or a comment.
+    Other,
+}
+
+/// Whether a byte order mark may still follow.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum BomState {
+    /// At the start of the stream, after so many bytes of the mark.
+    Read(usize),
+    Over,
+}
+
+impl Default for BomState {
+    fn default() -> BomState {
+        BomState::Read(0)
+    }
+}
+
+/// What the data of the current event are.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum EventData {
+    #[default]
+    None,
+    /// Only white space so far.
+    Blank,
+    Json,
+    Other,
+}
+
+impl EventScanner {
+    /// Reads the next piece of the stream. Values on the paths of `tree` go to `readings`.
+    pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
+        // What follows the final report is not read, wherever the pieces end.
+        while let Some(&byte) = bytes.first().filter(|_| !readings.is_proven()) {
+            if let BomState::Read(count) = self.bom {
+                if BOM.get(count) == Some(&byte) {
+                    self.bom = if count + 1 == BOM.len() { BomState::Over } else { BomState::Read(count + 1) };
+                    bytes = &bytes[1..];
+                    continue;
+                }
+                self.bom = BomState::Over;
+            }
+            let is_second_half = std::mem::take(&mut self.is_after_cr) && byte == b'\n';
+            if is_second_half {
+                bytes = &bytes[1..];
+                continue;
+            }
+            let taken = match self.line {
+                _ if matches!(byte, b'\r' | b'\n') => {
+                    self.end_line(readings);
+                    self.is_after_cr = byte == b'\r';
+                    1
+                }
+                Line::Start | Line::Name(_) => self.read_name(byte),
+                Line::Colon => {
+                    self.line = Line::Data;
+                    usize::from(byte == b' ')
+                }
+                Line::Data => {
+                    let end = memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len());
+                    self.read_data(&bytes[..end], tree, readings);
+                    end
+                }
+                Line::Other => memchr2(b'\r', b'\n', bytes).unwrap_or(bytes.len()),
+            };
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn read_name(&mut self, byte: u8) -> usize {
+        const DATA: &[u8] = b"data";
+        let matched = if let Line::Name(matched) = self.line { matched } else { 0 };
+        self.line = match DATA.get(matched) {
+            Some(next) if *next == byte => Line::Name(matched + 1),
+            None if byte == b':' => Line::Colon,
+            _ => Line::Other,
+        };
+        if self.line == Line::Colon {
+            self.start_data_line();
+        }
+        1
+    }
+
+    /// Starts a line of data. The lines of an event are joined by line feeds, which are white space in JSON.
+    fn start_data_line(&mut self) {
+        match self.data {
+            EventData::None => self.data = EventData::Blank,
+            _ => self.keep_start(b"\n"),
+        }
+    }
+
+    fn read_data(&mut self, bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
+        self.keep_start(bytes);
+        if self.data == EventData::Blank {
+            self.data = match bytes.trim_ascii_start().first() {
+                None => EventData::Blank,
+                Some(b'{' | b'[') => EventData::Json,
+                Some(_) => EventData::Other,
+            };
+        }
+        if self.data == EventData::Json {
+            self.json.push(bytes, tree, readings);
+        }
+    }
+
+    fn keep_start(&mut self, bytes: &[u8]) {
+        let free = &mut self.start[self.start_length..];
+        let length = free.len().min(bytes.len());
+        free[..length].copy_from_slice(&bytes[..length]);
+        self.start_length += length;
+    }
+
+    fn end_line(&mut self, readings: &mut UsageReadings) {
+        if self.line == Line::Start {
+            self.end_event(readings);
+        }
+        self.line = Line::Start;
+    }
+
+    fn end_event(&mut self, readings: &mut UsageReadings) {
+        if &self.start[..self.start_length] == DONE {
+            readings.set_ended();
+        } else if self.data == EventData::Json && !self.json.is_done() {
+            readings.add_fault(self.json.fault().unwrap_or(ScanFault::Malformed));
+        }
+        readings.end_document();
+        self.json.reset();
+        (self.data, self.start_length) = (EventData::None, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiting::settlement::path_tree::PathStep;
+    use crate::limiting::settlement::readings::{Target, UsageField};
+
+    fn read(stream: &str, size: usize) -> UsageReadings {
+        let mut tree = PathTree::default();
+        let total = Target::Number { field: UsageField::Total, is_final: true };
+        tree.add_path([PathStep::Named("usage"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("type")], Target::EventType);
+        let (mut scanner, mut readings) = (EventScanner::default(), UsageReadings::default());
+        for piece in stream.as_bytes().chunks(size) {
+            scanner.push(piece, &tree, &mut readings);
+        }
+        readings
+    }
+
+    #[test]
+    fn events_are_read_in_every_spelling() {
+        for (stream, total, is_proven) in [
+            ("data: {\"usage\":{\"total\":7}}\n\ndata: [DONE]\n\n", 7, true),
+            ("data:{\"usage\":{\"total\":7}}\r\n\r\ndata:[DONE]\r\n\r\n", 7, true),
+            ("data:{\"usage\":{\"total\":7}}\r\rdata: [DONE]\r\r", 7, true),
+            ("\u{feff}data: {\"usage\":\ndata:  {\"total\":7}}\n\ndata: [DONE]\n\n", 7, true),
+            (": ping\nid: 1\nevent: x\ndata\ndata: {\"usage\":{\"total\":7}}\nretry: 1\n\ndata: [DONE]\n\n", 7, true),
+            ("data: {\"usage\":{\"total\":3}}\n\ndata: {\"usage\":{\"total\":9}}\n\ndata: [DONE]\n\n", 9, true),
+            ("data: {\"usage\":{\"total\":3},\"type\":\"message_stop\"}\n\n", 3, true),
+            ("data: {\"type\":\"message_stop\",\"usage\":{\"total\":3,\"total\":9}}\n\n", 9, true),
+            ("data: {\"usage\":{\"total\":3},\"type\":\"message_stop\"}\n", 3, false),
+            (
+                "data: [DONE]\n\ndata: {\"usage\":{\"total\":3,\"total\":4}}\n\ndata: {\"usage\":{\"total\":9}}\n\n",
+                4,
+                true,
+            ),
+            ("data: {\"usage\":{\"total\":3},\"type\":\"message_delta\"}\n\n", 3, false),
+            ("data: {\"usage\":{\"total\":7}}\n\ndata: [DONE\n\n", 7, false),
+            ("data: {\"usage\":{\"total\":7}}\n\ndata: [DONE]]\n\n", 7, false),
+            ("data: {\"usage\":{\"total\":7}}\n\n: [DONE]\n\nx[DONE]\n\n", 7, false),
+            ("dataset: {\"usage\":{\"total\":7}}\n\ndat: {\"usage\":{\"total\":7}}\n\ndata: [DONE]\n\n", 0, false),
+            ("data: [DONE]\n\n", 0, false),
+        ] {
+            for size in [1, 2, 5, 1000] {
+                let readings = read(stream, size);
+                assert_eq!(readings.number(UsageField::Total), total, "{stream} by {size}");
+                assert_eq!(readings.is_proven(), is_proven, "{stream} by {size}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_broken_event_does_not_hide_the_next() {
+        let readings = read("data: {\"usage\":\n\ndata: {\"usage\":{\"total\":7}}\n\ndata: [DONE]\n\n", 4);
+        assert!(readings.is_proven() && readings.number(UsageField::Total) == 7);
+        assert_eq!(readings.faults().collect::<Vec<_>>(), [ScanFault::Malformed]);
+        let fine = read("data: hello\n\ndata: [DONE]\n\n", 4);
+        assert_eq!(fine.faults().next(), None, "text is no broken document");
+    }
+}

@@ -1,0 +1,137 @@
+//! Decodes a copy of a gzip response in pieces, within bounds.
+
+use std::fmt;
+
+use flate2::{Decompress, FlushDecompress, Status};
+
+use crate::telemetry::metrics::ScanFault;
+
+/// Size of the output buffer.
+const PIECE: usize = 4096;
+/// Most decoded bytes of a response.
+const OUTPUT_MAX: u64 = 64 << 20;
+/// Most decoded bytes per encoded byte, beyond the first MiB.
+const RATIO_MAX: u64 = 1000;
+const RATIO_FREE: u64 = 1 << 20;
+
+/// Decoder of one gzip stream. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.
+pub struct Gunzip {
+    inflate: Decompress,
+    output: Box<[u8]>,
+    has_ended: bool,
+    output_max: u64,
+}
+
+impl Default for Gunzip {
+    fn default() -> Gunzip {
+        Gunzip {
+            inflate: Decompress::new_gzip(15),
+            output: vec![0; PIECE].into(),
+            has_ended: false,
+            output_max: OUTPUT_MAX,
+        }
+    }
+}
+
+impl Gunzip {
+    /// Reports whether the stream is complete.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    /// Decodes the next piece, and passes what it contains to `sink`.
+    ///
+    /// # Errors
+    /// The data are damaged, something follows them, or they expand beyond the bounds.
+    pub fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(&[u8])) -> Result<(), ScanFault> {
+        loop {
+            if self.has_ended {
+                return if bytes.is_empty() { Ok(()) } else { Err(ScanFault::Gzip) };
+            }
+            let (read, written) = (self.inflate.total_in(), self.inflate.total_out());
+            let status = self.inflate.decompress(bytes, &mut self.output, FlushDecompress::None);
+            let (total_in, total_out) = (self.inflate.total_in(), self.inflate.total_out());
+            let read = usize::try_from(total_in - read).unwrap_or(bytes.len());
+            let written = usize::try_from(total_out - written).unwrap_or(0);
+            sink(&self.output[..written.min(PIECE)]);
+            bytes = &bytes[read.min(bytes.len())..];
+            if total_out > self.output_max || total_out > RATIO_FREE + RATIO_MAX * total_in {
+                return Err(ScanFault::TooLarge);
+            }
+            match status {
+                Ok(Status::StreamEnd) => self.has_ended = true,
+                Ok(Status::Ok | Status::BufError) if written == PIECE => {}
+                Ok(Status::Ok | Status::BufError) if bytes.is_empty() => return Ok(()),
+                Ok(_) if read > 0 || written > 0 => {}
+                Ok(_) | Err(_) => return Err(ScanFault::Gzip),
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Gunzip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gunzip").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use flate2::Compression;
+    use flate2::write::GzEncoder;
+
+    use super::*;
+
+    fn gzip(text: &[u8]) -> Vec<u8> {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(text).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    fn read(bytes: &[u8], size: usize) -> (Result<(), ScanFault>, usize, Vec<u8>) {
+        let (mut decoder, mut length, mut text) = (Gunzip::default(), 0, Vec::new());
+        for piece in bytes.chunks(size) {
+            let sink = |decoded: &[u8]| {
+                length += decoded.len();
+                let free = 100_000_usize.saturating_sub(text.len()).min(decoded.len());
+                text.extend_from_slice(&decoded[..free]);
+            };
+            if let Err(fault) = decoder.push(piece, sink) {
+                return (Err(fault), length, text);
+            }
+        }
+        (Ok(()), length, text)
+    }
+
+    #[test]
+    fn pieces_of_any_size_are_decoded() {
+        let text: Vec<u8> = (0..20_000u32).flat_map(|number| (number * number).to_string().into_bytes()).collect();
+        for size in [1, 100, 4096, 1_000_000] {
+            let (outcome, length, read) = read(&gzip(&text), size);
+            assert_eq!((outcome, length), (Ok(()), text.len()), "{size}");
+            assert_eq!(read, text[..100_000]);
+        }
+        // A server flushes after each event, and the events are read before the end.
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        encoder.write_all(b"data: 1\n\n").unwrap();
+        encoder.flush().unwrap();
+        assert_eq!(read(encoder.get_ref(), 5).2, b"data: 1\n\n");
+    }
+
+    #[test]
+    fn what_is_damaged_or_too_large_ends_the_scan() {
+        let mut damaged = gzip(&[b'x'; 1000]);
+        damaged[12] ^= 0x55;
+        assert_eq!(read(&damaged, 7).0, Err(ScanFault::Gzip));
+        assert_eq!(read(b"no gzip at all, but text", 7).0, Err(ScanFault::Gzip));
+        let mut more = gzip(b"x");
+        more.extend_from_slice(b"y");
+        assert_eq!(read(&more, 1000).0, Err(ScanFault::Gzip));
+        let (mut decoder, mut length) = (Gunzip { output_max: 1 << 20, ..Gunzip::default() }, 0);
+        let outcome = decoder.push(&gzip(&vec![0; 2 << 20]), |decoded| length += decoded.len());
+        assert_eq!(outcome, Err(ScanFault::TooLarge));
+        assert!(length <= (1 << 20) + PIECE, "{length}");
+    }
+}

@@ -1,0 +1,482 @@
+//! A push parser of JSON that reads only the values of some paths. It gets the document in pieces of any size, collects
+//! no text off its paths, and keeps a state of a few hundred bytes.
+
+use memchr::memchr2;
+
+use crate::limiting::settlement::path_tree::{NodeId, PathTree};
+use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
+use crate::telemetry::metrics::ScanFault;
+
+/// Deepest nesting of arrays and objects.
+const DEPTH_MAX: u8 = 128;
+
+/// Parser of one JSON document.
+#[derive(Debug, Default)]
+pub struct JsonScanner {
+    state: ScanState,
+    /// One bit for each open container: 1 for an array. The innermost is the lowest.
+    arrays: u128,
+    depth: u8,
+    /// The open containers that a path leads through, from the root.
+    path: Vec<PathLevel>,
+    /// Node of the value that comes next or is being read; `None` off the paths.
+    node: Option<NodeId>,
+    text: TextBuffer,
+    number: NumberText,
+    fault: Option<ScanFault>,
+}
+
+/// An open container on a path.
+#[derive(Debug)]
+struct PathLevel {
+    node: NodeId,
+    /// Index of the current item of an array.
+    index: u64,
+}
+
+/// What the parser expects, or what it is inside of.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum ScanState {
+    /// A value.
+    #[default]
+    Value,
+    /// The first item of an array, or its end.
+    FirstItem,
+    /// The first member of an object, or its end.
+    FirstMember,
+    /// Another member.
+    Member,
+    /// The colon after a name.
+    Colon,
+    /// A comma, or the end of the container.
+    Next,
+    Text(TextRole),
+    /// After a backslash in a text.
+    Escape(TextRole),
+    /// In `\uXXXX`: the digits read so far, and their value.
+    Unicode(TextRole, u8, u32),
+    Number,
+    /// In `true`, `false` or `null`: what is left of it. `null` may stand for any value.
+    Literal {
+        rest: &'static [u8],
+        is_null: bool,
+    },
+    /// After the document.
+    Done,
+    Failed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum TextRole {
+    Name,
+    Value,
+}
+
+/// A name or a string on a path, decoded. Off the paths nothing is collected.
+#[derive(Debug, Default)]
+struct TextBuffer {
+    bytes: Vec<u8>,
+    is_collected: bool,
+    /// First half of a surrogate pair.
+    high: Option<u32>,
+}
+
+impl TextBuffer {
+    fn start(&mut self, is_collected: bool) {
+        self.bytes.clear();
+        self.high = None;
+        self.is_collected = is_collected;
+    }
+
+    /// Appends bytes, and keeps one more than the longest text that counts.
+    fn push(&mut self, bytes: &[u8]) {
+        let free = (TEXT_MAX + 1).saturating_sub(self.bytes.len());
+        self.bytes.extend_from_slice(&bytes[..bytes.len().min(free)]);
+    }
+
+    fn push_unit(&mut self, unit: u32) {
+        let code = match (self.high.take(), unit) {
+            (Some(high), 0xdc00..0xe000) => 0x10000 + ((high - 0xd800) << 10) + (unit - 0xdc00),
+            (_, 0xd800..0xdc00) => {
+                self.high = Some(unit);
+                return;
+            }
+            (_, unit) => unit,
+        };
+        let mut utf8 = [0; 4];
+        self.push(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER).encode_utf8(&mut utf8).as_bytes());
+    }
+}
+
+/// The number being read.
+#[derive(Debug, Default)]
+struct NumberText {
+    value: u64,
+    digits: u32,
+    /// It has a sign, a fraction, an exponent or a zero before other digits.
+    is_other: bool,
+}
+
+impl NumberText {
+    fn push(&mut self, byte: u8) {
+        match byte {
+            b'0'..=b'9' => {
+                self.is_other |= self.digits > 0 && self.value == 0;
+                self.digits = self.digits.saturating_add(1);
+                self.value = self.value.saturating_mul(10).saturating_add(u64::from(byte - b'0'));
+            }
+            _ => self.is_other = true,
+        }
+    }
+
+    fn integer(&self) -> Option<u64> {
+        (!self.is_other && self.digits > 0 && self.value <= NUMBER_MAX).then_some(self.value)
+    }
+}
+
+impl JsonScanner {
+    /// Starts with another document.
+    pub fn reset(&mut self) {
+        self.path.clear();
+        (self.state, self.arrays, self.depth, self.node) = (ScanState::Value, 0, 0, None);
+        self.fault = None;
+    }
+
+    /// Reports whether the document is complete.
+    pub fn is_done(&self) -> bool {
+        self.state == ScanState::Done
+    }
+
+    /// Returns why the document cannot be read further.
+    pub fn fault(&self) -> Option<ScanFault> {
+        self.fault
+    }
+
+    /// Reads the next piece of the document. Values on the paths of `tree` go to `readings`.
+    pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
+        while let Some((&byte, rest)) = bytes.split_first() {
+            let mut taken = 1;
+            match self.state {
+                // What follows the document is not read.
+                ScanState::Failed | ScanState::Done => return,
+                ScanState::Text(role) => taken = self.read_text(role, bytes, tree, readings),
+                ScanState::Number if is_number_byte(byte) => self.number.push(byte),
+                ScanState::Number => {
+                    self.end_number(tree, readings);
+                    taken = 0;
+                }
+                ScanState::Escape(role) => self.read_escape(role, byte),
+                ScanState::Unicode(role, digits, unit) => self.read_unicode(role, digits, unit, byte),
+                ScanState::Literal { rest: [next], is_null } if *next == byte => {
+                    if !is_null {
+                        self.report_other_type(tree, readings);
+                    }
+                    self.end_value();
+                }
+                ScanState::Literal { rest: [next, rest @ ..], is_null } if *next == byte => {
+                    self.state = ScanState::Literal { rest, is_null };
+                }
+                _ if matches!(byte, b' ' | b'\t' | b'\n' | b'\r') => {
+                    let spaces = rest.iter().take_while(|byte| matches!(byte, b' ' | b'\t' | b'\n' | b'\r'));
+                    taken += spaces.count();
+                }
+                ScanState::Value => self.start_value(byte, tree, readings),
+                ScanState::FirstItem if byte == b']' => self.close(),
+                ScanState::FirstItem => self.start_value(byte, tree, readings),
+                ScanState::FirstMember if byte == b'}' => self.close(),
+                ScanState::FirstMember | ScanState::Member if byte == b'"' => {
+                    let on_path = self.level().is_some();
+                    self.text.start(on_path);
+                    self.state = ScanState::Text(TextRole::Name);
+                }
+                ScanState::Colon if byte == b':' => self.state = ScanState::Value,
+                ScanState::Next => self.read_separator(byte, tree),
+                _ => self.fail(ScanFault::Malformed),
+            }
+            bytes = &bytes[taken..];
+        }
+    }
+
+    fn fail(&mut self, fault: ScanFault) {
+        self.state = ScanState::Failed;
+        self.fault = Some(fault);
+    }
+
+    /// Returns the innermost container if a path leads through it.
+    fn level(&mut self) -> Option<&mut PathLevel> {
+        if self.path.len() == usize::from(self.depth) { self.path.last_mut() } else { None }
+    }
+
+    fn start_value(&mut self, byte: u8, tree: &PathTree, readings: &mut UsageReadings) {
+        if self.depth == 0 {
+            self.node = Some(PathTree::ROOT);
+        }
+        match byte {
+            b'{' | b'[' => {
+                self.report_other_type(tree, readings);
+                self.open(byte == b'[', tree);
+            }
+            b'"' => {
+                let is_target = self.node.is_some_and(|node| !tree.targets(node).is_empty());
+                self.text.start(is_target);
+                self.state = ScanState::Text(TextRole::Value);
+            }
+            b'-' | b'0'..=b'9' => {
+                self.number = NumberText::default();
+                self.number.push(byte);
+                self.state = ScanState::Number;
+            }
+            b't' => self.state = ScanState::Literal { rest: b"rue", is_null: false },
+            b'f' => self.state = ScanState::Literal { rest: b"alse", is_null: false },
+            b'n' => self.state = ScanState::Literal { rest: b"ull", is_null: true },
+            _ => self.fail(ScanFault::Malformed),
+        }
+    }
+
+    fn open(&mut self, is_array: bool, tree: &PathTree) {
+        if self.depth == DEPTH_MAX {
+            return self.fail(ScanFault::TooDeep);
+        }
+        let on_path = self.node.take().filter(|node| tree.continues(*node));
+        self.depth += 1;
+        self.arrays = self.arrays << 1 | u128::from(is_array);
+        if let Some(node) = on_path {
+            self.path.push(PathLevel { node, index: 0 });
+        }
+        if is_array {
+            self.node = on_path.and_then(|node| tree.item(node, 0));
+            self.state = ScanState::FirstItem;
+        } else {
+            self.state = ScanState::FirstMember;
+        }
+    }
+
+    fn close(&mut self) {
+        if self.path.len() == usize::from(self.depth) {
+            self.path.pop();
+        }
+        self.depth = self.depth.saturating_sub(1);
+        self.arrays >>= 1;
+        self.end_value();
+    }
+
+    fn end_value(&mut self) {
+        self.node = None;
+        self.state = if self.depth == 0 { ScanState::Done } else { ScanState::Next };
+    }
+
+    /// Reads what follows a value in a container.
+    fn read_separator(&mut self, byte: u8, tree: &PathTree) {
+        let is_array = self.arrays & 1 == 1;
+        match (byte, is_array) {
+            (b']', true) | (b'}', false) => self.close(),
+            (b',', false) => self.state = ScanState::Member,
+            (b',', true) => {
+                let next = self.level().map(|level| {
+                    level.index += 1;
+                    (level.node, level.index)
+                });
+                self.node = next.and_then(|(node, index)| tree.item(node, index));
+                self.state = ScanState::Value;
+            }
+            _ => self.fail(ScanFault::Malformed),
+        }
+    }
+
+    /// Reads a text up to its end or its next escape. Returns how many bytes were read.
+    fn read_text(&mut self, role: TextRole, bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) -> usize {
+        let end = memchr2(b'"', b'\\', bytes);
+        if self.text.is_collected {
+            self.text.push(&bytes[..end.unwrap_or(bytes.len())]);
+        }
+        let Some(end) = end else { return bytes.len() };
+        match (bytes[end], role) {
+            (b'\\', _) => self.state = ScanState::Escape(role),
+            (_, TextRole::Name) => {
+                let node = self.level().map(|level| level.node);
+                self.node = node.and_then(|node| tree.member(node, &self.text.bytes));
+                self.state = ScanState::Colon;
+            }
+            (_, TextRole::Value) => {
+                self.report_text(tree, readings);
+                self.end_value();
+            }
+        }
+        end + 1
+    }
+
+    fn read_escape(&mut self, role: TextRole, byte: u8) {
+        let plain = match byte {
+            b'"' | b'\\' | b'/' => byte,
+            b'b' => 8,
+            b'f' => 12,
+            b'n' => b'\n',
+            b'r' => b'\r',
+            b't' => b'\t',
+            b'u' => {
+                self.state = ScanState::Unicode(role, 0, 0);
+                return;
+            }
+            _ => return self.fail(ScanFault::Malformed),
+        };
+        if self.text.is_collected {
+            self.text.push(&[plain]);
+        }
+        self.state = ScanState::Text(role);
+    }
+
+    fn read_unicode(&mut self, role: TextRole, digits: u8, unit: u32, byte: u8) {
+        let Some(digit) = char::from(byte).to_digit(16) else { return self.fail(ScanFault::Malformed) };
+        let unit = unit << 4 | digit;
+        if digits < 3 {
+            self.state = ScanState::Unicode(role, digits + 1, unit);
+            return;
+        }
+        if self.text.is_collected {
+            self.text.push_unit(unit);
+        }
+        self.state = ScanState::Text(role);
+    }
+
+    fn end_number(&mut self, tree: &PathTree, readings: &mut UsageReadings) {
+        for target in self.targets(tree) {
+            if let Target::Number { field, is_final } = *target {
+                match self.number.integer() {
+                    Some(number) => readings.add_number(field, is_final, number),
+                    None => readings.add_fault(ScanFault::NotInteger),
+                }
+            }
+        }
+        self.end_value();
+    }
+
+    fn report_text(&self, tree: &PathTree, readings: &mut UsageReadings) {
+        for target in self.targets(tree) {
+            match target {
+                Target::Model => readings.set_model(&self.text.bytes),
+                Target::EventType => readings.add_event_type(&self.text.bytes),
+                Target::Number { .. } => readings.add_fault(ScanFault::NotInteger),
+            }
+        }
+    }
+
+    /// Reports a value that can be neither a number nor a text.
+    fn report_other_type(&self, tree: &PathTree, readings: &mut UsageReadings) {
+        if self.targets(tree).iter().any(|target| matches!(target, Target::Number { .. })) {
+            readings.add_fault(ScanFault::NotInteger);
+        }
+    }
+
+    /// Returns the meaning of the current value.
+    fn targets<'t>(&self, tree: &'t PathTree) -> &'t [Target] {
+        self.node.map_or(&[], |node| tree.targets(node))
+    }
+}
+
+fn is_number_byte(byte: u8) -> bool {
+    matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiting::settlement::path_tree::PathStep;
+    use crate::limiting::settlement::readings::UsageField;
+
+    fn tree() -> PathTree {
+        let mut tree = PathTree::default();
+        let total = Target::Number { field: UsageField::Total, is_final: true };
+        tree.add_path([PathStep::Named("usage"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("list"), PathStep::Named("1"), PathStep::Named("total")], total);
+        tree.add_path([PathStep::AnyItem, PathStep::Named("total")], total);
+        tree.add_path([PathStep::Named("model")], Target::Model);
+        tree
+    }
+
+    /// Reads a document in pieces of `size` bytes.
+    fn read(document: &str, size: usize) -> (JsonScanner, UsageReadings) {
+        let (tree, mut scanner, mut readings) = (tree(), JsonScanner::default(), UsageReadings::default());
+        for piece in document.as_bytes().chunks(size) {
+            scanner.push(piece, &tree, &mut readings);
+        }
+        (scanner, readings)
+    }
+
+    #[test]
+    fn values_on_paths_are_read_wherever_the_pieces_end() {
+        for (document, total) in [
+            (r#"{"usage":{"total":7}}"#, 7),
+            (r#" { "usage" : { "x" : [ {"total":9} ] , "total" : 7 } } "#, 7),
+            (r#"{"us\u0061ge":{"tot\u0061l":7}}"#, 7),
+            (r#"{"usage":{"total":3,"total":9,"total":5}}"#, 9),
+            (r#"{"usage":null,"usage":{"total":8}}"#, 8),
+            (r#"{"usage":{"total":9007199254740992}}"#, 9_007_199_254_740_992),
+            (r#"{"list":[{"total":1},{"total":2},{"total":3}]}"#, 2),
+            (r#"[{"total":1},{"total":4},{"total":3}]"#, 4),
+            (r#"{"choices":[{"x":"a\"}{[\\"}],"usage":{"total":7},"y":[[],{}]}"#, 7),
+            (r#"{"text":"\ud83d\ude00 \u00e9 \n","usage":{"total":0}}"#, 0),
+        ] {
+            for size in [1, 2, 3, 7, 1000] {
+                let (scanner, readings) = read(document, size);
+                assert!(scanner.is_done(), "{document} by {size}: {scanner:?}");
+                assert_eq!(readings.number(UsageField::Total), total, "{document} by {size}");
+                assert_eq!(readings.faults().next(), None, "{document}");
+            }
+        }
+        let (_, readings) = read(r#"{"model":"gpt-\u006c\u00e4rge","usage":{"total":7}}"#, 1);
+        assert_eq!(readings.model(), Some("gpt-lärge".as_bytes()));
+    }
+
+    #[test]
+    fn only_integers_in_range_count() {
+        for value in
+            ["-1", "1.5", "7.0", "1e3", "-0", "007", "9007199254740993", "1e999", "\"7\"", "true", "[7]", "{\"a\":7}"]
+        {
+            let (scanner, readings) = read(&format!("{{\"usage\":{{\"total\":{value}}}}}"), 3);
+            assert!(scanner.is_done(), "{value}");
+            assert_eq!(readings.number(UsageField::Total), 0, "{value}");
+            assert_eq!(readings.faults().collect::<Vec<_>>(), [ScanFault::NotInteger], "{value}");
+        }
+        let digits = "9".repeat(100_000);
+        assert_eq!(read(&format!("{{\"usage\":{{\"total\":{digits}}}}}"), 999).1.number(UsageField::Total), 0);
+    }
+
+    #[test]
+    fn what_is_no_json_fails() {
+        for document in [
+            "{x",
+            "{\"a\" 1",
+            "{\"a\":1,}",
+            "{\"a\":1]",
+            "[1}",
+            "[1 2",
+            "nul!",
+            "{\"a\":tru}",
+            "\"\\x",
+            "\"\\u00g",
+            "]",
+            "<html>",
+        ] {
+            let (scanner, _) = read(document, 1);
+            assert_eq!(scanner.fault(), Some(ScanFault::Malformed), "{document}");
+        }
+        assert!(read("{} x", 1).0.is_done() && read("{} x", 4).0.is_done());
+        for document in ["", "{", "{\"usage\":{\"total\":7}", "[1,2", "\"abc"] {
+            let (scanner, _) = read(document, 2);
+            assert!(!scanner.is_done() && scanner.fault().is_none(), "{document}");
+        }
+    }
+
+    #[test]
+    fn depth_and_texts_are_bounded() {
+        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
+        assert!(read(&nested(128), 50).0.is_done());
+        assert_eq!(read(&nested(129), 50).0.fault(), Some(ScanFault::TooDeep));
+        let long = "x".repeat(1_000_000);
+        let (scanner, readings) =
+            read(&format!("{{\"{long}\":1,\"model\":\"{long}\",\"usage\":{{\"total\":2}}}}"), 777);
+        assert!(scanner.is_done() && scanner.text.bytes.capacity() <= 4 * TEXT_MAX);
+        assert_eq!(readings.model().map(<[u8]>::len), Some(TEXT_MAX + 1));
+        assert_eq!(readings.number(UsageField::Total), 2);
+    }
+}

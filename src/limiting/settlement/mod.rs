@@ -1,0 +1,26 @@
+//! Settles charges by the usage that a response reports in its body, such as the tokens of an LLM response. The body
+//! is read on a copy while it streams: no byte is delayed or changed, and the state is bounded, however long the
+//! response is.
+//!
+//! - `sources`: where responses report usage: JSON pointers, events, headers, and the dialects of LLM APIs.
+//! - `weights`: what the usage costs, by the model of the response.
+//! - `readings`: the numbers read so far, and whether they are final.
+//! - `scan`: the scanner of one response. It selects the format and decodes gzip.
+//! - `path_tree`, `json`, `events`, `gzip`: the parsers, without I/O.
+//! - `ask_usage`: asks the server of a streamed request to report its usage.
+//!
+//! Example: a request was charged an estimate of 1000 tokens. The last event of its response reports 300, so 700 are
+//! refunded. If the stream breaks off before that event, the 1000 remain.
+//!
+//! Usage that is not proven is not refunded: without the final report, the charge is the larger one of the estimate and
+//! the usage read so far.
+
+pub mod ask_usage;
+pub mod events;
+pub mod gzip;
+pub mod json;
+pub mod path_tree;
+pub mod readings;
+pub mod scan;
+pub mod sources;
+pub mod weights;

@@ -1,0 +1,109 @@
+//! The numbers that a scanner has read of a response.
+
+use crate::telemetry::metrics::ScanFault;
+
+/// A number of a usage report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UsageField {
+    /// All tokens, or any other total.
+    Total,
+    Input,
+    /// Input that is not part of [`UsageField::Input`], such as the results of tools.
+    MoreInput,
+    /// The part of [`UsageField::Input`] that was read from a cache.
+    CachedInput,
+    /// Input read from a cache that is not part of [`UsageField::Input`].
+    CacheRead,
+    /// Input written to a cache that is not part of [`UsageField::Input`].
+    CacheWrite,
+    Output,
+    /// Output that is not part of [`UsageField::Output`], such as thoughts.
+    MoreOutput,
+}
+
+const FIELDS: usize = 8;
+
+/// What a value of a response means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A number. `is_final`: the server reports it only at the end of its work, or updates it until then.
+    Number { field: UsageField, is_final: bool },
+    /// The model that responded.
+    Model,
+    /// The type of an event; some types end the response.
+    EventType,
+}
+
+/// Largest number of a report. JSON parsers with doubles read larger ones differently.
+pub const NUMBER_MAX: u64 = 1 << 53;
+/// Longest text that is kept, such as the name of a model. Longer ones count as unknown.
+pub const TEXT_MAX: usize = 128;
+
+/// Types of events that end a response.
+const END_TYPES: [&[u8]; 4] = [b"response.completed", b"response.incomplete", b"response.failed", b"message_stop"];
+
+/// What was read of a response so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageReadings {
+    /// The largest value of each field.
+    numbers: [Option<u64>; FIELDS],
+    model: Option<Box<[u8]>>,
+    /// A final number was read.
+    has_final_number: bool,
+    /// The server reported the end of its work, or its document is complete.
+    has_ended: bool,
+    /// Both were so at the end of a document: all its numbers count, in whatever order they are.
+    is_proven: bool,
+    /// The faults that occurred, by their bits.
+    faults: u16,
+}
+
+impl UsageReadings {
+    /// Adds a number. Of several values of a field, the largest counts: reports of a stream are cumulative.
+    pub fn add_number(&mut self, field: UsageField, is_final: bool, number: u64) {
+        let slot = &mut self.numbers[field as usize];
+        *slot = (*slot).max(Some(number));
+        self.has_final_number |= is_final;
+    }
+
+    pub fn set_model(&mut self, name: &[u8]) {
+        self.model = Some(name[..name.len().min(TEXT_MAX + 1)].into());
+    }
+
+    /// Reads the type of an event.
+    pub fn add_event_type(&mut self, name: &[u8]) {
+        self.has_ended |= END_TYPES.contains(&name);
+    }
+
+    /// Records that nothing follows: the server reported the end of its work, or the response is complete.
+    pub fn set_ended(&mut self) {
+        self.has_ended = true;
+    }
+
+    pub fn add_fault(&mut self, fault: ScanFault) {
+        self.faults |= 1 << fault as u16;
+    }
+
+    pub fn faults(&self) -> impl Iterator<Item = ScanFault> {
+        ScanFault::ALL.iter().copied().filter(|fault| self.faults & (1 << *fault as u16) != 0)
+    }
+
+    /// Returns the value of a field, 0 if it was not reported.
+    pub fn number(&self, field: UsageField) -> u64 {
+        self.numbers[field as usize].unwrap_or(0)
+    }
+
+    pub fn model(&self) -> Option<&[u8]> {
+        self.model.as_deref()
+    }
+
+    /// Records the end of a document, an event or the whole response.
+    pub fn end_document(&mut self) {
+        self.is_proven |= self.has_final_number && self.has_ended;
+    }
+
+    /// Reports whether the usage is known completely.
+    pub fn is_proven(&self) -> bool {
+        self.is_proven
+    }
+}

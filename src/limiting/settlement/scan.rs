@@ -1,0 +1,227 @@
+//! The scanner of one response: reads the usage that limits settle by from a copy of the body.
+
+use std::sync::Arc;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::{HeaderMap, StatusCode};
+
+use crate::limiting::integers::integer;
+use crate::limiting::settlement::events::EventScanner;
+use crate::limiting::settlement::gzip::Gunzip;
+use crate::limiting::settlement::json::JsonScanner;
+use crate::limiting::settlement::readings::{NUMBER_MAX, UsageReadings};
+use crate::limiting::settlement::sources::UsageSources;
+use crate::telemetry::metrics::ScanFault;
+
+/// Scanner of one response, for all limits that settle by it. Limits with equal sources share a parser. The state is
+/// at most 64 KiB: about 50 KiB to decode gzip, and below 1 KiB for each of the at most 16 parsers.
+#[derive(Debug)]
+pub struct UsageScan {
+    groups: Vec<SourceGroup>,
+    decoder: Option<Gunzip>,
+    /// The rest of the body is not read.
+    is_stopped: bool,
+}
+
+/// Limits with the same sources.
+#[derive(Debug)]
+struct SourceGroup {
+    sources: Arc<UsageSources>,
+    parser: Parser,
+    readings: UsageReadings,
+}
+
+#[derive(Debug)]
+enum Parser {
+    Json(JsonScanner),
+    Events(EventScanner),
+    /// The body is not read.
+    None,
+}
+
+/// Format of a body.
+#[derive(Clone, Copy, PartialEq)]
+enum BodyFormat {
+    Json,
+    Events,
+}
+
+impl UsageScan {
+    /// Prepares to scan a response with this head. `has_body` is false for responses that never have one.
+    pub fn start<'s>(
+        sources: impl Iterator<Item = &'s Arc<UsageSources>>,
+        status: StatusCode,
+        headers: &HeaderMap,
+        has_body: bool,
+    ) -> UsageScan {
+        let (format, encoding) = (find_format(headers), find_coding(headers));
+        // An error page is no API response that lost its usage.
+        let fault = match (format, encoding) {
+            _ if !has_body => None,
+            _ if status == StatusCode::PARTIAL_CONTENT => Some(ScanFault::Partial),
+            (None, _) => status.is_success().then_some(ScanFault::ContentType),
+            (Some(_), None) => Some(ScanFault::Encoding),
+            _ => None,
+        };
+        let format = format.filter(|_| has_body && fault.is_none());
+        let mut groups: Vec<SourceGroup> = Vec::new();
+        for sources in sources {
+            if groups.iter().all(|group| group.sources != *sources) {
+                groups.push(SourceGroup::start(sources.clone(), format, headers, fault));
+            }
+        }
+        let is_stopped = format.is_none() || groups.iter().all(|group| matches!(group.parser, Parser::None));
+        let decoder = (!is_stopped && encoding == Some(Coding::Gzip)).then(Gunzip::default);
+        UsageScan { groups, decoder, is_stopped }
+    }
+
+    /// Reads a copy of the next piece of the body.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.is_stopped {
+            return;
+        }
+        let groups = &mut self.groups;
+        let Some(decoder) = &mut self.decoder else {
+            groups.iter_mut().for_each(|group| group.push(bytes));
+            return;
+        };
+        let outcome = decoder.push(bytes, |decoded| groups.iter_mut().for_each(|group| group.push(decoded)));
+        if let Err(fault) = outcome {
+            groups.iter_mut().for_each(|group| group.readings.add_fault(fault));
+            (self.decoder, self.is_stopped) = (None, true);
+        }
+    }
+
+    /// Records the end of the response. `is_whole`: the server completed it.
+    pub fn end(&mut self, is_whole: bool) {
+        let is_decoded = self.decoder.as_ref().is_none_or(Gunzip::has_ended);
+        if is_whole && !is_decoded {
+            self.groups.iter_mut().for_each(|group| group.readings.add_fault(ScanFault::Gzip));
+        }
+        let is_whole = is_whole && is_decoded && !self.is_stopped;
+        self.groups.iter_mut().for_each(|group| group.end(is_whole));
+        (self.decoder, self.is_stopped) = (None, true);
+    }
+
+    /// Reports whether nothing more is read.
+    pub fn is_over(&self) -> bool {
+        self.is_stopped
+    }
+
+    /// Reports whether all usage is known, or can no longer become known.
+    pub fn is_proven(&self) -> bool {
+        self.is_stopped || self.groups.iter().all(|group| group.readings.is_proven())
+    }
+
+    /// Returns what was read of `sources`.
+    pub fn readings(&self, sources: &UsageSources) -> Option<&UsageReadings> {
+        self.groups.iter().find(|group| *group.sources == *sources).map(|group| &group.readings)
+    }
+
+    /// Returns the faults of all parsers, each at most once.
+    pub fn faults(&self) -> Vec<ScanFault> {
+        let has = |fault: &ScanFault| self.groups.iter().any(|group| group.readings.faults().any(|one| one == *fault));
+        ScanFault::ALL.iter().copied().filter(has).collect()
+    }
+}
+
+impl SourceGroup {
+    fn start(
+        sources: Arc<UsageSources>,
+        format: Option<BodyFormat>,
+        headers: &HeaderMap,
+        fault: Option<ScanFault>,
+    ) -> SourceGroup {
+        let mut readings = UsageReadings::default();
+        let mut has_headers = false;
+        for (name, field) in &sources.headers {
+            let lines = headers.get_all(name).iter();
+            for number in lines.map(|line| integer(line.as_bytes()).and_then(|number| u64::try_from(number).ok())) {
+                match number.filter(|number| *number <= NUMBER_MAX) {
+                    Some(number) => readings.add_number(*field, true, number),
+                    None => readings.add_fault(ScanFault::NotInteger),
+                }
+                has_headers = true;
+            }
+        }
+        if has_headers {
+            // The head of a response reports its usage completely or not at all.
+            readings.set_ended();
+            readings.end_document();
+        } else if let Some(fault) = fault {
+            readings.add_fault(fault);
+        }
+        let parser = match format {
+            Some(BodyFormat::Json) if !sources.json.is_empty() => Parser::Json(JsonScanner::default()),
+            Some(BodyFormat::Events) if !sources.events.is_empty() => Parser::Events(EventScanner::default()),
+            _ => Parser::None,
+        };
+        SourceGroup { sources, parser, readings }
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        match &mut self.parser {
+            Parser::Json(scanner) => {
+                scanner.push(bytes, &self.sources.json, &mut self.readings);
+                if scanner.is_done() {
+                    self.readings.set_ended();
+                    self.readings.end_document();
+                } else if let Some(fault) = scanner.fault() {
+                    self.readings.add_fault(fault);
+                }
+            }
+            Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
+            Parser::None => {}
+        }
+    }
+
+    fn end(&mut self, is_whole: bool) {
+        match &self.parser {
+            Parser::Json(scanner) if is_whole && !scanner.is_done() => {
+                self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
+            }
+            // The last event of a server that marks no end.
+            Parser::Events(_) if is_whole => {
+                self.readings.set_ended();
+                self.readings.end_document();
+            }
+            Parser::Json(_) | Parser::Events(_) | Parser::None => {}
+        }
+    }
+}
+
+/// Determines the format from the content type; `None` if it is neither JSON nor an event stream.
+fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
+    let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    match media_type.as_str() {
+        "text/event-stream" => Some(BodyFormat::Events),
+        "application/json" => Some(BodyFormat::Json),
+        other if other.ends_with("+json") => Some(BodyFormat::Json),
+        _ => None,
+    }
+}
+
+/// A content coding that the scanner reads.
+#[derive(Clone, Copy, PartialEq)]
+enum Coding {
+    Identity,
+    Gzip,
+}
+
+/// Determines the content coding; `None` if it is another or there are several.
+fn find_coding(headers: &HeaderMap) -> Option<Coding> {
+    let lines = headers.get_all(CONTENT_ENCODING).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    let mut found = Coding::Identity;
+    for coding in lines.map(<[u8]>::trim_ascii).filter(|coding| !coding.is_empty()) {
+        if coding.eq_ignore_ascii_case(b"identity") {
+            continue;
+        }
+        let is_gzip = [&b"gzip"[..], b"x-gzip"].iter().any(|name| coding.eq_ignore_ascii_case(name));
+        if !is_gzip || found == Coding::Gzip {
+            return None;
+        }
+        found = Coding::Gzip;
+    }
+    Some(found)
+}

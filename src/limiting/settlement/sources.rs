@@ -1,0 +1,179 @@
+//! Where responses report their usage: JSON pointers in a document or in events, headers, and the dialects of LLM APIs.
+
+use std::fmt;
+
+use http::HeaderName;
+
+use crate::labels::labels;
+use crate::limiting::settlement::path_tree::{PathStep, PathTree};
+use crate::limiting::settlement::readings::{Target, UsageField};
+use crate::limiting::source::JsonPointer;
+
+labels! {
+    /// An API whose reports of usage are known.
+    UsageDialect:
+    /// OpenAI chat completions, embeddings and responses, and servers that speak like them.
+    OpenAi = "openai",
+    /// Anthropic messages.
+    Anthropic = "anthropic",
+    /// Gemini `generateContent` and `streamGenerateContent`.
+    Gemini = "gemini",
+    /// Amazon Bedrock `Converse`, and the headers of `InvokeModel`.
+    Bedrock = "bedrock",
+}
+
+/// Where a number is reported.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UsageSource {
+    /// A total at a pointer of the JSON document.
+    Json(JsonPointer),
+    /// A total at a pointer of the JSON documents in events.
+    Events(JsonPointer),
+    Dialect(UsageDialect),
+}
+
+/// All places where a limit reads usage.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UsageSources {
+    /// As in the config.
+    listed: Vec<UsageSource>,
+    /// Paths in a JSON document.
+    pub json: PathTree,
+    /// Paths in the JSON documents of events.
+    pub events: PathTree,
+    pub headers: Vec<(HeaderName, UsageField)>,
+}
+
+/// Path of a value, by the names of its members. `*` is any item of an array.
+type FieldPath = (&'static str, UsageField);
+
+const TOTAL: UsageField = UsageField::Total;
+const INPUT: UsageField = UsageField::Input;
+const OUTPUT: UsageField = UsageField::Output;
+
+/// Fields of the `usage` object of OpenAI: chat completions, then responses.
+const OPENAI: &[FieldPath] = &[
+    ("total_tokens", TOTAL),
+    ("prompt_tokens", INPUT),
+    ("prompt_tokens_details/cached_tokens", UsageField::CachedInput),
+    ("completion_tokens", OUTPUT),
+    ("input_tokens", INPUT),
+    ("input_tokens_details/cached_tokens", UsageField::CachedInput),
+    ("output_tokens", OUTPUT),
+];
+const ANTHROPIC: &[FieldPath] = &[
+    ("input_tokens", INPUT),
+    ("cache_read_input_tokens", UsageField::CacheRead),
+    ("cache_creation_input_tokens", UsageField::CacheWrite),
+    ("output_tokens", OUTPUT),
+];
+const GEMINI: &[FieldPath] = &[
+    ("totalTokenCount", TOTAL),
+    ("promptTokenCount", INPUT),
+    ("toolUsePromptTokenCount", UsageField::MoreInput),
+    ("cachedContentTokenCount", UsageField::CachedInput),
+    ("candidatesTokenCount", OUTPUT),
+    ("thoughtsTokenCount", UsageField::MoreOutput),
+];
+const BEDROCK: &[FieldPath] = &[
+    ("totalTokens", TOTAL),
+    ("inputTokens", INPUT),
+    ("cacheReadInputTokens", UsageField::CacheRead),
+    ("cacheWriteInputTokens", UsageField::CacheWrite),
+    ("outputTokens", OUTPUT),
+];
+const BEDROCK_HEADERS: [(HeaderName, UsageField); 4] = [
+    (HeaderName::from_static("x-amzn-bedrock-input-token-count"), INPUT),
+    (HeaderName::from_static("x-amzn-bedrock-cache-read-input-token-count"), UsageField::CacheRead),
+    (HeaderName::from_static("x-amzn-bedrock-cache-write-input-token-count"), UsageField::CacheWrite),
+    (HeaderName::from_static("x-amzn-bedrock-output-token-count"), OUTPUT),
+];
+
+impl UsageSources {
+    pub fn new(listed: Vec<UsageSource>) -> UsageSources {
+        let mut sources = UsageSources::default();
+        for source in &listed {
+            match source {
+                UsageSource::Json(pointer) => add_pointer(&mut sources.json, pointer),
+                UsageSource::Events(pointer) => add_pointer(&mut sources.events, pointer),
+                UsageSource::Dialect(dialect) => sources.add_dialect(*dialect),
+            }
+        }
+        // A document of a single total may state its model, too.
+        for tree in [&mut sources.json, &mut sources.events] {
+            if !tree.is_empty() {
+                tree.add_path(steps("model"), Target::Model);
+            }
+        }
+        sources.listed = listed;
+        sources
+    }
+
+    pub fn listed(&self) -> &[UsageSource] {
+        &self.listed
+    }
+
+    fn add_dialect(&mut self, dialect: UsageDialect) {
+        match dialect {
+            UsageDialect::OpenAi => {
+                add_fields(&mut self.json, "usage", OPENAI, |_| true);
+                for parent in ["usage", "response/usage"] {
+                    add_fields(&mut self.events, parent, OPENAI, |field| field != INPUT);
+                }
+                self.events.add_path(steps("response/model"), Target::Model);
+                self.events.add_path(steps("type"), Target::EventType);
+            }
+            UsageDialect::Anthropic => {
+                add_fields(&mut self.json, "usage", ANTHROPIC, |_| true);
+                // The first event reports the input. Only the last reports all output.
+                add_fields(&mut self.events, "message/usage", ANTHROPIC, |_| false);
+                add_fields(&mut self.events, "usage", ANTHROPIC, |field| field == OUTPUT);
+                self.events.add_path(steps("message/model"), Target::Model);
+                self.events.add_path(steps("type"), Target::EventType);
+            }
+            UsageDialect::Gemini => {
+                // Without `alt=sse`, a stream is one JSON array.
+                for (parent, model) in [("usageMetadata", "modelVersion"), ("*/usageMetadata", "*/modelVersion")] {
+                    add_fields(&mut self.json, parent, GEMINI, |field| matches!(field, TOTAL | OUTPUT));
+                    self.json.add_path(steps(model), Target::Model);
+                }
+                add_fields(&mut self.events, "usageMetadata", GEMINI, |field| matches!(field, TOTAL | OUTPUT));
+                self.events.add_path(steps("modelVersion"), Target::Model);
+            }
+            UsageDialect::Bedrock => {
+                add_fields(&mut self.json, "usage", BEDROCK, |_| true);
+                self.headers.extend(BEDROCK_HEADERS);
+            }
+        }
+    }
+}
+
+fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
+    tree.add_path(
+        pointer.tokens().iter().map(|token| PathStep::Named(token)),
+        Target::Number { field: TOTAL, is_final: true },
+    );
+}
+
+/// Adds the fields of an object. `is_final`: which of them prove the usage.
+fn add_fields(tree: &mut PathTree, parent: &str, fields: &[FieldPath], is_final: impl Fn(UsageField) -> bool) {
+    for (path, field) in fields {
+        let target = Target::Number { field: *field, is_final: is_final(*field) };
+        tree.add_path(steps(parent).chain(steps(path)), target);
+    }
+}
+
+fn steps(path: &str) -> impl Iterator<Item = PathStep<'_>> {
+    path.split('/').map(|name| if name == "*" { PathStep::AnyItem } else { PathStep::Named(name) })
+}
+
+/// Formats the source as in the config.
+impl fmt::Display for UsageSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            UsageSource::Json(pointer) => write!(f, "json:{}", pointer.text()),
+            UsageSource::Events(pointer) => write!(f, "sse:{}", pointer.text()),
+            UsageSource::Dialect(dialect) => f.write_str(dialect.label()),
+        }
+    }
+}

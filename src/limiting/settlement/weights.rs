@@ -1,0 +1,166 @@
+//! What the usage of a response costs: integer weights by model and kind of tokens.
+
+use crate::limiting::integers::COST_MAX;
+use crate::limiting::settlement::readings::{TEXT_MAX, UsageField, UsageReadings};
+
+/// Units of one token, by its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weights {
+    pub input: i64,
+    /// Input read from a cache.
+    pub cached: i64,
+    /// Input written to a cache.
+    pub cache_write: i64,
+    pub output: i64,
+}
+
+/// Each token costs one unit.
+impl Default for Weights {
+    fn default() -> Weights {
+        Weights { input: 1, cached: 1, cache_write: 1, output: 1 }
+    }
+}
+
+/// The weights of all models.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModelWeights {
+    /// Name of a model, or the start of names with a `*` at its end.
+    models: Vec<(String, Weights)>,
+    /// Weights of other models.
+    default: Weights,
+}
+
+impl Weights {
+    /// Returns the most that one token can cost.
+    fn largest(&self) -> i64 {
+        self.input.max(self.cached).max(self.cache_write).max(self.output)
+    }
+
+    /// Returns the units of the usage. A total that exceeds its parts, or that is not split into parts, costs as much as
+    /// its most expensive part could.
+    fn units(&self, readings: &UsageReadings) -> i64 {
+        let number = |field| i64::try_from(readings.number(field)).unwrap_or(i64::MAX);
+        let input = number(UsageField::Input).saturating_add(number(UsageField::MoreInput));
+        let (cached, read) = (number(UsageField::CachedInput), number(UsageField::CacheRead));
+        let written = number(UsageField::CacheWrite);
+        let output = number(UsageField::Output).saturating_add(number(UsageField::MoreOutput));
+        let parts = [input, read, written, output].into_iter().fold(0, i64::saturating_add);
+        let rest = number(UsageField::Total).saturating_sub(parts).max(0);
+        let costs = [
+            (input.saturating_sub(cached).max(0), self.input),
+            (cached.saturating_add(read), self.cached),
+            (written, self.cache_write),
+            (output, self.output),
+            (rest, self.input.max(self.output)),
+        ];
+        costs
+            .into_iter()
+            .map(|(tokens, weight)| tokens.saturating_mul(weight))
+            .fold(0, i64::saturating_add)
+            .min(COST_MAX)
+    }
+}
+
+impl ModelWeights {
+    pub fn new(models: Vec<(String, Weights)>, default: Weights) -> ModelWeights {
+        ModelWeights { models, default }
+    }
+
+    /// Reports whether the weights depend on the model.
+    pub fn depend_on_model(&self) -> bool {
+        !self.models.is_empty()
+    }
+
+    /// Returns the weights of a model; `None` if none are listed for it. An exact name precedes the start of a name, and
+    /// a longer start a shorter one.
+    pub fn find(&self, model: &[u8]) -> Option<&Weights> {
+        if model.len() > TEXT_MAX {
+            return None;
+        }
+        let matches = |name: &str| match name.strip_suffix('*') {
+            Some(start) => model.starts_with(start.as_bytes()),
+            None => model == name.as_bytes(),
+        };
+        let rank = |name: &str| (!name.ends_with('*'), name.len());
+        let found = self.models.iter().filter(|(name, _)| matches(name)).max_by_key(|(name, _)| rank(name));
+        found.map(|(_, weights)| weights)
+    }
+
+    pub fn default_weights(&self) -> &Weights {
+        &self.default
+    }
+
+    /// Returns the largest weights of all models, kind by kind.
+    pub fn heaviest(&self) -> Weights {
+        self.models.iter().map(|(_, weights)| weights).fold(self.default, |most, one| Weights {
+            input: most.input.max(one.input),
+            cached: most.cached.max(one.cached),
+            cache_write: most.cache_write.max(one.cache_write),
+            output: most.output.max(one.output),
+        })
+    }
+
+    /// Returns the most that a token can cost.
+    pub fn largest(&self) -> i64 {
+        self.heaviest().largest()
+    }
+
+    /// Returns the units of the usage that was read, and whether the model had no weights of its own although others
+    /// have.
+    pub fn units(&self, readings: &UsageReadings) -> (i64, bool) {
+        let found = readings.model().and_then(|model| self.find(model));
+        let is_unknown = found.is_none() && self.depend_on_model();
+        (found.unwrap_or(&self.default).units(readings), is_unknown)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn readings(numbers: &[(UsageField, u64)], model: &str) -> UsageReadings {
+        let mut readings = UsageReadings::default();
+        numbers.iter().for_each(|(field, number)| readings.add_number(*field, true, *number));
+        readings.set_model(model.as_bytes());
+        readings
+    }
+
+    fn prices() -> ModelWeights {
+        let large = Weights { input: 30, cached: 3, cache_write: 40, output: 60 };
+        let small = Weights { input: 2, cached: 1, cache_write: 2, output: 4 };
+        let models =
+            vec![("gpt-large".to_owned(), large), ("gpt-*".to_owned(), small), ("gpt-large-2*".to_owned(), large)];
+        ModelWeights::new(models, Weights::default())
+    }
+
+    #[test]
+    fn each_kind_of_tokens_has_its_weight() {
+        use UsageField::*;
+        for (numbers, model, units) in [
+            (&[(Input, 100), (CachedInput, 40), (Output, 10), (Total, 110)][..], "gpt-large", 60 * 30 + 40 * 3 + 600),
+            // The input of Anthropic excludes what its cache holds.
+            (&[(Input, 100), (CacheRead, 40), (CacheWrite, 5), (Output, 10)], "gpt-large", 3000 + 120 + 200 + 600),
+            (&[(Input, 100), (Output, 10), (MoreOutput, 7), (MoreInput, 1)], "gpt-large-2026", 101 * 30 + 17 * 60),
+            (&[(Input, 100), (Output, 10)], "gpt-small", 240),
+            (&[(Input, 100), (Output, 10)], "claude", 110),
+            // Tokens that only the total contains cost as much as the most expensive.
+            (&[(Total, 100)], "gpt-large", 6000),
+            (&[(Input, 60), (Output, 10), (Total, 100)], "gpt-large", 1800 + 600 + 1800),
+            (&[(Input, 10), (CachedInput, 500)], "gpt-large", 1500),
+            (&[(Input, 1 << 53), (Output, 1 << 53), (Total, 1 << 53), (MoreInput, 1 << 53)], "gpt-large", COST_MAX),
+            (&[], "gpt-large", 0),
+        ] {
+            assert_eq!(prices().units(&readings(numbers, model)).0, units, "{numbers:?} {model}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_model_is_reported_if_others_are_known() {
+        assert!(prices().units(&readings(&[], "claude")).1);
+        assert!(prices().units(&UsageReadings::default()).1);
+        assert!(!prices().units(&readings(&[], "gpt-x")).1);
+        assert!(!ModelWeights::default().units(&readings(&[], "claude")).1);
+        assert!(prices().find(format!("gpt-{}", "x".repeat(125)).as_bytes()).is_none(), "too long to be compared");
+        assert_eq!(prices().heaviest(), Weights { input: 30, cached: 3, cache_write: 40, output: 60 });
+    }
+}

@@ -1,0 +1,168 @@
+//! Attacks on limits that settle by the usage in responses: servers that lie, streams without end, and a gateway that
+//! crashes.
+
+use std::io::Write as _;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::usage_ends::{ask, assert_used, chunked, config, left, limited, mirror, whole};
+use crate::support::client::post;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
+use crate::support::upstream::Upstream;
+
+const EVENTS: &str = "text/event-stream";
+
+#[test]
+fn numbers_of_a_lying_server_stay_within_bounds() {
+    let upstream = mirror();
+    let usage = |value: &str| format!("data: {{\"usage\":{{\"completion_tokens\":{value}}}}}\n\n");
+    let done = "data: [DONE]\n\n";
+    for (stream, used) in [
+        // Repeated, decreasing, negative, fractional and late values.
+        (usage("50") + &usage("30") + &usage("-900") + &usage("1.5") + done, 50),
+        (usage("\"50\"") + &usage("[50]") + &usage("null") + done, 100),
+        (usage("-1") + done, 100),
+        (usage("0") + done, 0),
+        (usage("99999999999999999999999") + done, 100),
+        (usage("30") + done + &usage("5000"), 30),
+        (done.to_owned() + &usage("70"), 70),
+        // A thousand models, events without end, and members that repeat.
+        (
+            (0..1000).map(|model| format!("data: {{\"model\":\"{model}\"}}\n\n")).collect::<String>()
+                + &usage("9")
+                + done,
+            9,
+        ),
+        ("data: ".repeat(10_000) + "\n\n" + &usage("9") + done, 9),
+        (format!("data: {{\"a\":{}}}\n\n", "[".repeat(5000)) + &usage("9") + done, 9),
+        (format!("data: {{\"{}\":1}}\n\n", "k".repeat(100_000)) + &usage("9") + done, 9),
+        ("data: {\"usage\":{\"completion_tokens\":7,\"completion_tokens\":8}}\n\n".to_owned() + done, 8),
+    ] {
+        let gateway = limited(&upstream, "settle = \"openai\"");
+        let (status, body) = ask(&gateway, "/", &chunked(EVENTS, &stream, "0\r\n\r\n"));
+        assert_eq!((status, body.len()), (200, stream.len()));
+        assert_used(&gateway, used);
+    }
+    // The largest numbers are clamped like every cost, and never wrap.
+    let gateway =
+        limited(&upstream, "settle = \"openai\"\nweights = { default = { input = 1000000, output = 1000000 } }");
+    ask(
+        &gateway,
+        "/",
+        &whole(
+            "application/json",
+            b"{\"usage\":{\"completion_tokens\":9007199254740992,\"prompt_tokens\":9007199254740992}}",
+        ),
+    );
+    assert_eq!(left(&gateway), 0);
+    assert_eq!(ask(&gateway, "/", &whole("application/json", b"{}")).0, 429);
+}
+
+/// A stream of `count` events, or a gzip bomb, must not fill the memory, and passes unchanged.
+#[test]
+fn memory_does_not_grow_with_the_stream() {
+    const PIECE: usize = 64 << 10;
+    const PIECES: usize = 150;
+    let event = format!(
+        "data: {{\"model\":\"m\",\"choices\":[{{\"delta\":\"{}\"}}],\"usage\":null}}\n\n",
+        "x".repeat(PIECE - 80)
+    );
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            let is_bomb = request.target() == "/bomb";
+            let coding = if is_bomb { "content-encoding: gzip\r\n" } else { "" };
+            peer.send(format!(
+                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{coding}transfer-encoding: chunked\r\n\r\n"
+            ))?;
+            if is_bomb {
+                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+                (0..70 << 4).for_each(|_| encoder.write_all(&[b'\n'; 1 << 16]).unwrap());
+                let bomb = encoder.finish()?;
+                peer.send([format!("{:x}\r\n", bomb.len()).as_bytes(), &bomb, b"\r\n0\r\n\r\n"].concat())?;
+                continue;
+            }
+            for _ in 0..PIECES {
+                peer.send(format!("{:x}\r\n{event}\r\n", event.len()))?;
+            }
+            let last = "data: {\"usage\":{\"total_tokens\":5}}\n\ndata: [DONE]\n\n";
+            peer.send(format!("{:x}\r\n{last}\r\n0\r\n\r\n", last.len()))?;
+        }
+        Ok(())
+    });
+    let gateway = limited(&upstream, "settle = \"openai\"");
+    let mut clients: Vec<_> = (0..2).map(|_| gateway.client()).collect();
+    let watch = gateway.watch_memory();
+    let mut read = 0;
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        client.stream_answer("GET", |piece| read += piece.len()).unwrap();
+    }
+    assert!(read > 2 * PIECES * (PIECE - 80), "{read}");
+    assert_used(&gateway, 10);
+    clients[0].send("GET /bomb HTTP/1.1\r\nhost: a\r\naccept-encoding: gzip\r\n\r\n");
+    clients[0].stream_answer("GET", |_| {}).unwrap();
+    assert_used(&gateway, 110);
+    gateway.assert_metric("usage_scan_failures_total", &[("reason", "too_large")], 1.0);
+    assert!(watch.peak() < 12 << 20, "{} bytes", watch.peak());
+}
+
+#[test]
+fn events_pass_at_once() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            peer.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {\"us")?;
+            // The rest follows only once the client has the first part.
+            peer.wait_for_end()?;
+        }
+        Ok(())
+    });
+    let gateway = limited(&upstream, "settle = \"openai\"");
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.try_head().unwrap();
+    let begun = Instant::now();
+    assert!(String::from_utf8(client.bytes(14)).unwrap().contains("data: {\"us"));
+    assert!(begun.elapsed() < Duration::from_secs(10));
+}
+
+#[test]
+fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
+    let upstream = mirror();
+    let server = RedisServer::start(&[]);
+    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url());
+    let settle = "cost = 100\nsettle = \"openai\"";
+    let text = config(&upstream.url(), &store, settle);
+    let mut gateway = Gateway::start(&text);
+    gateway.until_connected();
+    let stream = chunked(EVENTS, "data: {\"usage\":{\"completion_tokens\":700}}\n\n", "");
+    let mut client = gateway.client();
+    client.send([post("/hold", stream.len() as u64, "").as_bytes(), &stream].concat());
+    client.try_head().unwrap();
+    assert_used(&gateway, 100);
+    gateway.signal("KILL");
+    let _ = gateway.exit();
+    let gateway = Gateway::start(&text);
+    gateway.until_connected();
+    assert_eq!(left(&gateway), 9900, "the estimate remains in the store");
+    // A stream outlives windows: what it costs more is charged to the current one, and its estimate is in force until
+    // then.
+    for algorithm in ["fixed_window", "sliding_log", "sliding_window", "token_bucket"] {
+        let window = text.replace(
+            "rate = \"10000/1000day\"\ndebt = 10000000\n",
+            &format!("algorithm = \"{algorithm}\"\nrate = \"1000/1s\"\n"),
+        );
+        let gateway = Gateway::start(&window);
+        gateway.until_connected();
+        let mut client = gateway.client();
+        client.send([post("/hold", stream.len() as u64, "").as_bytes(), &stream].concat());
+        client.try_head().unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        drop(client);
+        gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 1.0);
+    }
+}

@@ -1,0 +1,64 @@
+//! The clients of OpenAI and Anthropic (PyPI), and what limits count of their requests.
+
+use crate::support::app::{App, run_script};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+
+/// A gateway before a server with both APIs. `limit` is a part of the limit on tokens.
+fn gateway(app: &App, limit: &str) -> Gateway {
+    Gateway::start(&format!(
+        "[[route]]\nupstream = \"{}\"\nlimits = [\"tokens\"]\nmax_key_body = \"64KiB\"\n[limit.tokens]\n\
+         algorithm = \"fixed_window\"\nrate = \"100000/1000day\"\nkey = \"all\"\nask_usage = true\n\
+         weights = {{ \"large*\" = {{ input = 3, cached = 1, output = 10 }} }}\n{limit}\n",
+        app.url()
+    ))
+}
+
+fn run(client: &str, gateway: &Gateway) {
+    run_script("llm_clients.py", &[client, &format!("http://{}", gateway.addr)]);
+}
+
+fn assert_used(gateway: &Gateway, used: i64) {
+    let left = || gateway.admin("/-/limits/tokens/state").json()["remaining"].as_i64().unwrap();
+    until(&format!("{used} used"), || 100_000 - left() == used);
+}
+
+#[test]
+fn the_usage_of_openai_clients_is_counted() {
+    let app = App::script("llm_server.py");
+    let gateway = gateway(&app, "cost = { reserve = { add = \"json:/max_tokens\" } }\nsettle = \"openai\"");
+    run("openai_client", &gateway);
+    // Chat: 50 x 3 + 7 x 10. Responses: 30 x 3 + 20 x 1 + 7 x 10. Embeddings: 5. All of them plain and as gzip.
+    gateway.assert_metric("usage_settlements_total", &[("result", "settled")], 10.0);
+    gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 1.0);
+    let settled = 2 * (2 * 220 + 2 * 180 + 5);
+    let left = gateway.admin("/-/limits/tokens/state").json()["remaining"].as_i64().unwrap();
+    // The stream that the client broke off costs its estimate: 1000 tokens of output, and its input.
+    let estimate = 100_000 - left - settled;
+    assert!((10_030..10_200).contains(&estimate), "{estimate}");
+}
+
+#[test]
+fn the_usage_of_anthropic_clients_is_counted() {
+    let app = App::script("llm_server.py");
+    let gateway =
+        gateway(&app, "cost = { reserve = { add = \"json:/max_tokens\" } }\nsettle = [\"openai\", \"anthropic\"]");
+    run("anthropic_client", &gateway);
+    assert_used(&gateway, 6 * (30 * 3 + 20 + 70));
+}
+
+#[test]
+fn clients_understand_refusals() {
+    let app = App::script("llm_server.py");
+    for (api, client) in [("openai", "refused_openai"), ("anthropic", "refused_anthropic")] {
+        let gateway = gateway(
+            &app,
+            &format!(
+                "cost = {{ reserve = {{ base = 99000 }} }}\nsettle = \"openai\"\nrefuse = {{ dialect = \"{api}\" }}"
+            ),
+        );
+        run(client, &gateway);
+        let codes = [("route", "/"), ("method", "POST"), ("code", "429")];
+        assert_eq!(gateway.metric("requests_total", &codes), Some(1.0), "the client does not retry");
+    }
+}
