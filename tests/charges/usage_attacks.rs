@@ -1,11 +1,7 @@
 //! Attacks on limits that settle by the usage in responses: servers that lie, streams without end, and a gateway that
 //! crashes.
 
-use std::io::Write as _;
 use std::time::{Duration, Instant};
-
-use flate2::Compression;
-use flate2::write::GzEncoder;
 
 use super::usage_ends::{ask, assert_used, chunked, config, left, limited, mirror, whole};
 use crate::support::client::post;
@@ -61,29 +57,17 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
     assert_eq!(ask(&gateway, "/", &whole("application/json", b"{}")).0, 429);
 }
 
-/// A stream of `count` events, or a gzip bomb, must not fill the memory, and passes unchanged.
 #[test]
 fn memory_does_not_grow_with_the_stream() {
     const PIECE: usize = 64 << 10;
-    const PIECES: usize = 150;
+    const PIECES: usize = 100;
     let event = format!(
         "data: {{\"model\":\"m\",\"choices\":[{{\"delta\":\"{}\"}}],\"usage\":null}}\n\n",
         "x".repeat(PIECE - 80)
     );
     let upstream = Upstream::start(move |peer| {
-        while let Some(request) = peer.request()? {
-            let is_bomb = request.target() == "/bomb";
-            let coding = if is_bomb { "content-encoding: gzip\r\n" } else { "" };
-            peer.send(format!(
-                "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{coding}transfer-encoding: chunked\r\n\r\n"
-            ))?;
-            if is_bomb {
-                let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-                (0..70 << 4).for_each(|_| encoder.write_all(&[b'\n'; 1 << 16]).unwrap());
-                let bomb = encoder.finish()?;
-                peer.send([format!("{:x}\r\n", bomb.len()).as_bytes(), &bomb, b"\r\n0\r\n\r\n"].concat())?;
-                continue;
-            }
+        while peer.request()?.is_some() {
+            peer.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")?;
             for _ in 0..PIECES {
                 peer.send(format!("{:x}\r\n{event}\r\n", event.len()))?;
             }
@@ -93,22 +77,14 @@ fn memory_does_not_grow_with_the_stream() {
         Ok(())
     });
     let gateway = limited(&upstream, "settle = \"openai\"");
-    let mut clients: Vec<_> = (0..2).map(|_| gateway.client()).collect();
+    let mut client = gateway.client();
     let watch = gateway.watch_memory();
     let mut read = 0;
-    for client in &mut clients {
-        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    }
-    for client in &mut clients {
-        client.stream_answer("GET", |piece| read += piece.len()).unwrap();
-    }
-    assert!(read > 2 * PIECES * (PIECE - 80), "{read}");
-    assert_used(&gateway, 10);
-    clients[0].send("GET /bomb HTTP/1.1\r\nhost: a\r\naccept-encoding: gzip\r\n\r\n");
-    clients[0].stream_answer("GET", |_| {}).unwrap();
-    assert_used(&gateway, 110);
-    gateway.assert_metric("usage_scan_failures_total", &[("reason", "too_large")], 1.0);
-    assert!(watch.peak() < 12 << 20, "{} bytes", watch.peak());
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.stream_answer("GET", |piece| read += piece.len()).unwrap();
+    assert!(read > PIECES * (PIECE - 80), "{read}");
+    assert_used(&gateway, 5);
+    assert!(watch.peak() < 3 << 20, "{} bytes", watch.peak());
 }
 
 #[test]
@@ -151,18 +127,23 @@ fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
     assert_eq!(left(&gateway), 9900, "the estimate remains in the store");
     // A stream outlives windows: what it costs more is charged to the current one, and its estimate is in force until
     // then.
-    for algorithm in ["fixed_window", "sliding_log", "sliding_window", "token_bucket"] {
-        let window = text.replace(
-            "rate = \"10000/1000day\"\ndebt = 10000000\n",
-            &format!("algorithm = \"{algorithm}\"\nrate = \"1000/1s\"\n"),
-        );
-        let gateway = Gateway::start(&window);
-        gateway.until_connected();
-        let mut client = gateway.client();
-        client.send([post("/hold", stream.len() as u64, "").as_bytes(), &stream].concat());
-        client.try_head().unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        drop(client);
-        gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 1.0);
-    }
+    std::thread::scope(|scope| {
+        for algorithm in ["fixed_window", "sliding_log", "sliding_window", "token_bucket"] {
+            let window = text.replace(
+                "rate = \"10000/1000day\"\ndebt = 10000000\n",
+                &format!("algorithm = \"{algorithm}\"\nrate = \"1000/1s\"\n"),
+            );
+            let (window, stream) = (window.replace("[store]", &format!("[store]\nprefix = \"{algorithm}\"")), &stream);
+            scope.spawn(move || {
+                let gateway = Gateway::start(&window);
+                gateway.until_connected();
+                let mut client = gateway.client();
+                client.send([post("/hold", stream.len() as u64, "").as_bytes(), stream].concat());
+                client.try_head().unwrap();
+                std::thread::sleep(Duration::from_millis(1200));
+                drop(client);
+                gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 1.0);
+            });
+        }
+    });
 }
