@@ -116,7 +116,8 @@ pub fn formula(rule: &Rule) -> &'static str {
     match rule {
         Rule::TokenBucket(bucket) if bucket.interval => "burst, plus the count for each period that ends in T",
         Rule::TokenBucket(_) => "burst + rate x (T + 1 ms), plus debt",
-        Rule::Gcra(_) | Rule::Fair(_) => "burst + rate x (T + 1 ms)",
+        Rule::Gcra(_) => "burst + rate x (T + 1 ms)",
+        Rule::Fair(_) => "burst + rate x (T + 1 ms), for all tenants together",
         Rule::FixedWindow(_) => "the count in each window (to 1 ms), twice the count in an interval of one period",
         Rule::Calendar(_) => {
             "the count in each window (to 1 ms), twice the count in an interval around the end of a window"

@@ -39,6 +39,10 @@ labels! {
     Refund = "refund",
     /// Responses state the true cost.
     Settle = "settle",
+    /// Tenants share the budget.
+    Tenants = "tenants",
+    /// Units of hot keys are debited in advance.
+    Lease = "lease",
     /// The limit applies after another one.
     After = "after",
     /// Some keys have other numbers.
@@ -89,6 +93,8 @@ pub fn list_clauses(limit: &Limit, all: &LimitTable, setting: Setting) -> Vec<Cl
         clauses.extend(writer.describe_clock());
         clauses.extend(writer.describe_crash());
         clauses.extend(writer.describe_refunds());
+        clauses.extend(writer.describe_tenants());
+        clauses.extend(writer.describe_lease());
         clauses.extend(writer.describe_chain(all));
         clauses.extend(writer.describe_overrides());
     }
@@ -269,6 +275,27 @@ impl ClauseWriter<'_> {
             clauses.push(self.clause(ClauseKind::Settle, text.to_owned(), Vec::new()));
         }
         clauses
+    }
+
+    fn describe_tenants(&self) -> Option<Clause> {
+        let units = self.limit.rule.most_of_tenant()?;
+        let most = vec![Most { interval_ms: 0, units }];
+        let text = format!(
+            "The bound is for all tenants together. One tenant gets at most {} of it. While the same tenants are active, a \
+             tenant that uses no more than its part of the rate is not refused.",
+            self.format_most(&most)
+        );
+        Some(self.clause(ClauseKind::Tenants, text, most))
+    }
+
+    fn describe_lease(&self) -> Option<Clause> {
+        let terms = self.limit.store_ref.lease.filter(|_| self.setting.is_shared)?;
+        let unspent = self.limit.rule.lease_basis()?.units_in(terms.horizon_ms);
+        let text = format!(
+            "Units of hot keys are debited before they are spent, so a key gets nothing in addition. Requests can be refused \
+             needlessly while gateways have unspent units: at most {unspent} of a key in each gateway."
+        );
+        Some(self.clause(ClauseKind::Lease, text, Vec::new()))
     }
 
     /// Describes what the limit and those before it (`after`) admit together.

@@ -20,7 +20,7 @@ use crate::telemetry::metrics::exposition::shown;
 /// An overload is over, and its end is logged, once nothing was refused for this long.
 const QUIET: Duration = Duration::from_secs(10);
 
-/// What the sampler shares with the metrics.
+/// State that the sampler shares with the metrics.
 #[derive(Clone)]
 pub struct OverloadMonitor {
     load: Arc<ProcessLoad>,

@@ -6,7 +6,7 @@ use std::fmt;
 
 use crate::labels::labels;
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
-use crate::limiting::reserve::Reserve;
+use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::source::{
     Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues, UnreadableBody,
 };

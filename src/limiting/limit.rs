@@ -148,7 +148,7 @@ impl Limit {
         self.key.reads_body() || self.cost.reads_body() || self.asks_usage()
     }
 
-    /// Reports whether servers are asked to report the usage of streams.
+    /// Reports whether the gateway asks servers to report the usage of streams.
     pub fn asks_usage(&self) -> bool {
         let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
         rules.is_some_and(|usage| usage.asks_usage)

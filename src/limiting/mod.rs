@@ -12,13 +12,14 @@
 //! - `decision`: the checks and answers that limits and stores exchange.
 //! - `store`: keeps the state of each key, in memory or in Redis.
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
-//! - `hot_keys`, `leased_checks`: decides hot keys from units that were debited in advance.
+//! - `hot_keys`: keys with many decisions, and the units that are debited for them in advance.
 //! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
 //! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
-//! - `reserve`: the estimate of a cost that only the response reports.
 //! - `charges`: refunds and leases, once the request has been admitted.
 //! - `receipts`: proofs of charges, for corrections by somebody else.
-//! - `settlement`: the usage that responses report in their bodies, and what it costs.
+//! - `settlement`: the estimate of a cost that only the response reports, the usage that its body reports, and what it
+//!   costs.
+//! - `limiter`: does all of this for a request.
 //! - `usage`: which keys were refused or admitted recently.
 //! - `gateways`: this gateway's share of a limit while the store is unavailable.
 //!
@@ -36,16 +37,13 @@ pub mod hot_keys;
 pub mod integers;
 pub(crate) mod jwt;
 pub mod key;
-mod leased_checks;
 pub mod limit;
 mod limiter;
 pub mod over;
 pub mod override_table;
 pub(crate) mod overrides;
 pub(crate) mod receipts;
-mod refund;
 pub mod refuse;
-pub mod reserve;
 pub mod settlement;
 pub mod shown_key;
 pub mod source;

@@ -12,7 +12,7 @@ use crate::overload::sampler::CpuTime;
 
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Where the CPU time that the process may use is bounded, and how it is read.
+/// Bound of the CPU time that the process may use, and how it is read.
 #[derive(Debug, PartialEq)]
 pub enum CpuMeter {
     /// A cgroup with a quota: all its processes share it. The file has the CPU time that they used.

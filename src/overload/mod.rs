@@ -1,4 +1,4 @@
-//! The process rule: `[server.overload]` refuses requests while the whole process is overloaded, whatever their route.
+//! The process rule: `[server.overload]` refuses requests while the whole process is overloaded, on any route.
 //!
 //! Input: the rule, admissions and ends of requests, and what the system tells about CPU and load. Output: whether a
 //! request is admitted. The conditions are evaluated in this order: requests per second, requests in flight, mean

@@ -1,4 +1,4 @@
-//! What the control thread computes every 250 ms from the counts of requests and from the system: the shares of requests
+//! Values that the control thread computes every 250 ms from the counts of requests and from the system: the shares of requests
 //! to refuse, and the measured capacity. Pure: measurements are arguments.
 
 #![allow(

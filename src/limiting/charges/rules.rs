@@ -19,7 +19,7 @@ use crate::limiting::settlement::weights::ModelWeights;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ChargeRules {
     pub charge: ChargeCondition,
-    /// Where the response reports the true cost. If it is reported several times, the largest counts.
+    /// Places where the response reports the true cost. If it is reported several times, the largest counts.
     pub settle: Option<Settle>,
     /// The charge is a lease: renewed while the request runs, released when it ends.
     pub lease: bool,
@@ -29,7 +29,7 @@ pub struct ChargeRules {
     pub max_delayed: Option<usize>,
 }
 
-/// Where a response reports the true cost.
+/// Places where a response reports the true cost.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Settle {
     pub fields: Vec<SettleField>,
@@ -50,11 +50,11 @@ pub enum SettleField {
 pub struct UsageRules {
     pub sources: Arc<UsageSources>,
     pub weights: Arc<ModelWeights>,
-    /// Servers are asked to report the usage of streams.
+    /// The gateway asks servers to report the usage of streams.
     pub asks_usage: bool,
 }
 
-/// What is known of the usage in the body of a response.
+/// Usage in the body of a response, as far as it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum BodyUsage {
     /// There is no body to read, or the limit reads none.

@@ -23,7 +23,7 @@
 //! - `hot_key`: the leases of one key.
 //! - `book`: the hot keys of a store.
 //!
-//! `charges::lease_grants` asks the store for leases and returns what is left; `leased_checks` decides requests.
+//! `charges::lease_grants` asks the store for leases and returns what is left; `limiter::leased_checks` decides requests.
 
 mod book;
 mod hot_key;

@@ -31,19 +31,19 @@ pub struct EventScanner {
 enum Line {
     #[default]
     Start,
-    /// In the name of the field, of which so many bytes are those of `data`.
+    /// The name of the field is being read; so many of its bytes are those of `data`.
     Name(usize),
     /// After the colon of `data`; one space is no data.
     Colon,
     Data,
-    /// In another field or a comment.
+    /// Another field or a comment is being skipped.
     Other,
 }
 
-/// Whether a byte order mark may still follow.
+/// Progress of the byte order mark at the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BomState {
-    /// At the start of the stream, after so many bytes of the mark.
+    /// So many bytes of the mark have been read.
     Read(usize),
     Over,
 }
@@ -54,7 +54,7 @@ impl Default for BomState {
     }
 }
 
-/// What the data of the current event are.
+/// Data of the current event.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum EventData {
     #[default]

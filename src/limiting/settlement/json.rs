@@ -34,7 +34,7 @@ struct PathLevel {
     index: u64,
 }
 
-/// What the parser expects, or what it is inside of.
+/// The next input that the parser expects, or the value that it is inside of.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum ScanState {
     /// A value.
@@ -53,10 +53,10 @@ enum ScanState {
     Text(TextRole),
     /// After a backslash in a text.
     Escape(TextRole),
-    /// In `\uXXXX`: the digits read so far, and their value.
+    /// Inside `\uXXXX`; the digits read so far, and their value.
     Unicode(TextRole, u8, u32),
     Number,
-    /// In `true`, `false` or `null`: what is left of it. `null` may stand for any value.
+    /// Inside `true`, `false` or `null`; the rest of the word. `null` may stand for any value.
     Literal {
         rest: &'static [u8],
         is_null: bool,
@@ -113,7 +113,7 @@ impl TextBuffer {
 struct NumberText {
     value: u64,
     digits: u32,
-    /// It has a sign, a fraction, an exponent or a zero before other digits.
+    /// The number has a sign, a fraction, an exponent or a zero before other digits.
     is_other: bool,
 }
 

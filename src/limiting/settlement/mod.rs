@@ -2,6 +2,7 @@
 //! is read on a copy while it streams: no byte is delayed or changed, and the state is bounded, however long the
 //! response is.
 //!
+//! - `reserve`: the estimate that is charged before.
 //! - `sources`: where responses report usage: JSON pointers, events, headers, and the dialects of LLM APIs.
 //! - `weights`: what the usage costs, by the model of the response.
 //! - `readings`: the numbers read so far, and whether they are final.
@@ -21,6 +22,7 @@ pub mod gzip;
 pub mod json;
 pub mod path_tree;
 pub mod readings;
+pub mod reserve;
 pub mod scan;
 pub mod sources;
 pub mod weights;

@@ -23,7 +23,7 @@ pub enum UsageField {
 
 const FIELDS: usize = 8;
 
-/// What a value of a response means.
+/// Meaning of a value of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A number. `is_final`: the server reports it only at the end of its work, or updates it until then.
@@ -42,7 +42,7 @@ pub const TEXT_MAX: usize = 128;
 /// Types of events that end a response.
 const END_TYPES: [&[u8]; 4] = [b"response.completed", b"response.incomplete", b"response.failed", b"message_stop"];
 
-/// What was read of a response so far.
+/// Values read of a response so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageReadings {
     /// The largest value of each field.
@@ -52,7 +52,7 @@ pub struct UsageReadings {
     has_final_number: bool,
     /// The server reported the end of its work, or its document is complete.
     has_ended: bool,
-    /// Both were so at the end of a document: all its numbers count, in whatever order they are.
+    /// Both were so at the end of a document: all its numbers count, in any order.
     is_proven: bool,
     /// The faults that occurred, by their bits.
     faults: u16,

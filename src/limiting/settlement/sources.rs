@@ -1,4 +1,4 @@
-//! Where responses report their usage: JSON pointers in a document or in events, headers, and the dialects of LLM APIs.
+//! Places where responses report their usage: JSON pointers in a document or in events, headers, and the dialects of LLM APIs.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ labels! {
     Bedrock = "bedrock",
 }
 
-/// Where a number is reported.
+/// Place where a number is reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UsageSource {
     /// A total at a pointer of the JSON document.
@@ -35,7 +35,7 @@ pub enum UsageSource {
 /// All places where a limit reads usage.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UsageSources {
-    /// As in the config.
+    /// The places as the config lists them.
     listed: Vec<UsageSource>,
     /// Paths in a JSON document.
     pub json: PathTree,

@@ -1,4 +1,4 @@
-//! What the usage of a response costs: integer weights by model and kind of tokens.
+//! Cost of the usage of a response: integer weights by model and kind of tokens.
 
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::settlement::readings::{TEXT_MAX, UsageField, UsageReadings};

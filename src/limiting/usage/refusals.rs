@@ -312,8 +312,8 @@ mod tests {
         for n in 0..10_000_u32 {
             let (id, key) = (format!("id-{n}"), format!("sg:{{ip={n}}}:daily:gcra"));
             // Records with one and two limits, and other limits, follow each other in the same memory.
-            let limits = [refusing(if n % 3 == 0 { &hourly } else { &daily }, &key), refusing(&daily, "")];
-            let count = 1 + usize::from(n % 5 == 0);
+            let limits = [refusing(if n.is_multiple_of(3) { &hourly } else { &daily }, &key), refusing(&daily, "")];
+            let count = 1 + usize::from(n.is_multiple_of(5));
             let request = refused(start + Duration::from_micros(90) * n, &id);
             workers[usize::try_from(n).unwrap() % 2].record(request, limits.into_iter().take(count));
         }
@@ -327,10 +327,10 @@ mod tests {
             // The order within a millisecond is open.
             assert!(n >= 10_000 - 4096 - 12, "{n}");
             assert_eq!(refusal.route(), "api");
-            let first = if n % 3 == 0 { "hourly" } else { "daily" };
+            let first = if n.is_multiple_of(3) { "hourly" } else { "daily" };
             let key = format!("sg:{{ip={n}}}:daily:gcra");
             let mut expected = vec![(first, key.as_str())];
-            expected.extend((n % 5 == 0).then_some(("daily", "")));
+            expected.extend(n.is_multiple_of(5).then_some(("daily", "")));
             let checks: Vec<(&str, &str)> =
                 refusal.checks().map(|(check, key)| (check.limit.name.as_str(), key)).collect();
             assert_eq!(checks, expected);

@@ -1,4 +1,4 @@
-//! Tells circuit breakers what becomes of the requests that they admitted. `dispatch` wraps the way of a request to a
+//! Reports the outcomes of requests to the circuit breakers that admitted them. `dispatch` wraps the way of a request to a
 //! server in [`watch`]; the response body reports what follows the head.
 //!
 //! An error is a response with a status from 500, a gRPC status that says that the server failed, a failed connection, a

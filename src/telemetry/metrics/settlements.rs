@@ -8,7 +8,7 @@ use crate::telemetry::metrics::families::Families;
 labels! {
     /// How a charge settled; the `result` label of `usage_settlements_total`.
     SettlementResult:
-    /// To the usage that the response reported.
+    /// The charge became the usage that the response reported.
     Settled = "settled",
     /// Not at all: the response did not report its whole usage. The estimate remains, or more if more was reported.
     Unproven = "unproven",

@@ -59,7 +59,7 @@ pub struct OpenCause {
     pub were_probes: bool,
 }
 
-/// Whether a request is admitted.
+/// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     Admitted(Ticket),
@@ -81,7 +81,7 @@ pub struct Ticket {
 const RAMP_START: u64 = 100;
 const WHOLE: u64 = 1000;
 
-/// How long a request is told to wait that a half-open or ramping breaker refuses.
+/// `Retry-After` of requests that a half-open or ramping breaker refuses, in ms.
 const SHORT_WAIT_MS: u64 = 1_000;
 
 #[derive(Debug)]
@@ -212,7 +212,7 @@ impl BreakerMachine {
         }
     }
 
-    /// Adds what became of an admitted request. A report of an earlier epoch changes nothing.
+    /// Adds the outcome of an admitted request. A report of an earlier epoch changes nothing.
     pub fn report(&mut self, rule: &BreakerRule, now_ms: u64, ticket: Ticket, report: &CallReport) {
         if ticket.epoch != self.epoch {
             return;

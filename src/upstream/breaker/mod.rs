@@ -1,7 +1,7 @@
 //! Circuit breakers: while an upstream fails, or answers too slowly, its requests are refused at once. An upstream may
 //! have a breaker, and so may a route.
 //!
-//! Input: admissions of requests, and what became of them. Output: whether further requests are admitted. All workers
+//! Input: admissions of requests, and their outcomes. Output: whether further requests are admitted. All workers
 //! share a breaker, and it outlives reloads: [`snapshot::Fleet`](crate::snapshot::Fleet) keeps it by name.
 //!
 //! - `mod.rs`: the shared breaker, and the permit that an admitted request holds
@@ -22,7 +22,7 @@ use crate::upstream::breaker::window::CallReport;
 use crate::upstream::eject::Blame;
 
 labels! {
-    /// What a breaker protects; the `kind` label of its metrics.
+    /// Part of the config that a breaker protects; the `kind` label of its metrics.
     BreakerKind:
     Upstream = "upstream",
     Route = "route",

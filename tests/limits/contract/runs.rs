@@ -72,13 +72,20 @@ pub fn random_lines(algorithm: usize, rng: &mut StdRng) -> String {
         8 => format!(
             "algorithm = \"leaky_bucket\"\nrate = \"{count}/{seconds}s\"\nqueue = \"{seconds}s\"\nnodelay = true"
         ),
+        10 => {
+            let burst = rng.random_range(2..30);
+            let reserve = rng.random_range(1..burst);
+            format!(
+                "rate = \"{count}/{seconds}s\"\nburst = {burst}\nfair = {{ key = \"header:x-tenant\", reserve = {reserve} }}"
+            )
+        }
         _ => {
             let unit = ["hour", "day", "week", "month", "year"][rng.random_range(0..5)];
             format!("algorithm = \"calendar\"\nrate = \"{count}/{unit}\"\nzone = \"Australia/Lord_Howe\"")
         }
     }
 }
-pub const ALGORITHMS: usize = 10;
+pub const ALGORITHMS: usize = 11;
 
 /// What was admitted: the time that has passed since the start, and the units.
 #[derive(Default)]

@@ -42,12 +42,12 @@ pub struct Fair {
     pub tenant: i64,
 }
 
-/// What `fair` of a limit sets.
+/// Settings of `fair` of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FairSettings {
     /// `None` is half of the burst.
     pub reserve: Option<i64>,
-    /// `None` is eight times the refill time of the reserve, and at least [`ACTIVE_LEAST_MS`].
+    /// `None` is eight times the refill time of the reserve, and at least 2 s.
     pub active_ms: Option<i64>,
     pub max_active: i64,
     pub weight: i64,
@@ -78,10 +78,10 @@ const TOKENS_PER_MS: i64 = 1000;
 const RATE_MOST: i64 = EXACT / 1024;
 /// Receipts of charges are times multiplied by this, plus the number of active tenants.
 const RECEIPT: i64 = 1024;
-/// In place of the number of active tenants: the tenant shares a backlog with others.
+/// Replaces the number of active tenants in a receipt if the tenant shares a backlog with others.
 const SHARED: i64 = RECEIPT - 1;
 
-/// What the receipt of an answer tells about the tenants.
+/// Facts about the tenants in the receipt of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FairFacts {
     /// Number of active tenants, including this one, up to 1022; `None` if the tenant shares a backlog with others.
@@ -101,7 +101,7 @@ pub struct TenantStanding {
     pub active: Option<i64>,
 }
 
-/// What a tenant has of a budget, for people.
+/// Standing of a tenant in a budget, for people.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TenantShare {
     /// See [`FairFacts::active`].

@@ -1,4 +1,4 @@
-//! What rules of any algorithm tell about tenants.
+//! Questions to rules of any algorithm about tenants.
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::{FAIR, Fair, FairSettings, LATEST, TenantShare};
@@ -28,6 +28,15 @@ impl Rule {
         match self {
             Rule::Fair(rule) => rule.pool.burst,
             rule => rule.max_cost(),
+        }
+    }
+
+    /// Returns the most units that one tenant can take at once, if tenants share the budget. What it takes adds to its
+    /// backlog, and it has to leave as much as its backlog is, up to the reserve.
+    pub fn most_of_tenant(&self) -> Option<i64> {
+        match self {
+            Rule::Fair(rule) => Some((rule.pool.burst - rule.reserve).max(rule.pool.burst / 2)),
+            _ => None,
         }
     }
 

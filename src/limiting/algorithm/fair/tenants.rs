@@ -46,7 +46,7 @@ pub struct TenantView<'a> {
     fair: &'a Fair,
     tenants: &'a [Tenant],
     tenant: i64,
-    /// What the decision changes among the tenants.
+    /// Changes of a decision to the tenants.
     change: Cell<Option<TenantChange>>,
 }
 

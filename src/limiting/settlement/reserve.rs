@@ -15,7 +15,7 @@ pub struct Reserve {
     pub base: i64,
     /// Bytes of the request body for each token of the input.
     pub bytes_per_token: i64,
-    /// Where the body announces the largest output. If it does so several times, the largest counts.
+    /// Places where the body announces the largest output. If it does so several times, the largest counts.
     pub add: Vec<Source>,
     /// Output of a request that announces none.
     pub default_add: i64,

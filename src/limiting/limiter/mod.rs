@@ -1,5 +1,13 @@
 //! Decides all limits of a request together. The limiter turns each limit into a check, sends all checks to the
 //! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
+//!
+//! - `leased_checks`: decides hot keys from units that were debited in advance.
+//! - `without_store`: decides while the store is unavailable.
+//! - `refund`: refunds units without a receipt.
+
+mod leased_checks;
+mod refund;
+mod without_store;
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,8 +27,8 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChec
 use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
-use crate::limiting::leased_checks::LeasedChecks;
-use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::limiter::leased_checks::LeasedChecks;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
@@ -403,79 +411,6 @@ impl Limiter {
             self.charges.release_leases(&checks);
             Err(StoreError { kind: ErrorKind::Internal, checks: Rc::unwrap_or_clone(checks) })
         })
-    }
-
-    /// Decides without the store: each limit by its `on_error`, and those with `on_error = "local"` together.
-    fn decide_without_store(
-        &self,
-        op: Op,
-        verdict: &mut Verdict,
-        limits: &CheckedLimits,
-        mut checks: Vec<Check>,
-        hold: bool,
-    ) {
-        let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
-        let silent = chain::keep_local_checks(&mut checks, &on_error);
-        let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
-        let mut asked = Vec::new();
-        for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
-            let limit = &limits.all[*index];
-            if silent {
-                let (outcome, standing) = (Outcome::Open, Standing::NotYet);
-                verdict.checks.push(LimitResult { limit: *index, outcome, standing, override_rule: None });
-                continue;
-            }
-            let outcome = match limit.on_error {
-                OnError::Open => Outcome::Open,
-                OnError::Closed => Outcome::Closed,
-                OnError::Local => {
-                    local.indexes.push(*index);
-                    asked.push(check);
-                    continue;
-                }
-            };
-            verdict.refused |= outcome.is_refused_by(limit);
-            verdict.checks.push(LimitResult {
-                limit: *index,
-                outcome,
-                standing: Standing::InForce,
-                override_rule: None,
-            });
-        }
-        if !asked.is_empty() && !verdict.refused {
-            self.decide_locally(op, verdict, &local, asked, hold);
-        }
-    }
-
-    /// Decides from memory, by this gateway's share of the limits.
-    fn decide_locally(
-        &self,
-        op: Op,
-        verdict: &mut Verdict,
-        limits: &CheckedLimits,
-        mut checks: Vec<Check>,
-        hold: bool,
-    ) {
-        let most: Vec<i64> = checks.iter().map(|check| check.rule.max_cost()).collect();
-        checks.iter_mut().for_each(|check| check.rule = self.gateways.local_rule(&check.rule));
-        let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
-        let mut decision = self.charges.local.run_now(op, &checks);
-        if op == Op::Take {
-            self.charges.decisions.record_decision(&checks, &decision);
-        }
-        for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {
-            // A cost above the share may still fit the whole limit once the store is available.
-            if answer.retry_ms == NEVER && check.cost <= most {
-                answer.retry_ms = STORE_RETRY_MS;
-            }
-        }
-        if hold {
-            verdict.keep_refused(&limits.indexes, take_refused_keys(&mut checks, &decision));
-        }
-        if hold && op == Op::Take && checks.iter().any(Check::may_change) {
-            verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
-        }
-        verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Local);
     }
 }
 

@@ -1,0 +1,85 @@
+//! Decisions while the store is unavailable: each limit by its `on_error`.
+
+use crate::limiting::answer::NEVER;
+use crate::limiting::chain::{self, Standing};
+use crate::limiting::charges::ChargedAt;
+use crate::limiting::charges::guard::guard_charges;
+use crate::limiting::decision::{Check, Op, Role};
+use crate::limiting::limit::OnError;
+use crate::limiting::limiter::{CheckedLimits, Limiter, STORE_RETRY_MS, take_refused_keys};
+use crate::limiting::verdict::{LimitResult, Outcome, Verdict};
+
+impl Limiter {
+    /// Decides without the store: each limit by its `on_error`, and those with `on_error = "local"` together.
+    pub(super) fn decide_without_store(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        limits: &CheckedLimits,
+        mut checks: Vec<Check>,
+        hold: bool,
+    ) {
+        let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
+        let silent = chain::keep_local_checks(&mut checks, &on_error);
+        let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
+        let mut asked = Vec::new();
+        for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
+            let limit = &limits.all[*index];
+            if silent {
+                let (outcome, standing) = (Outcome::Open, Standing::NotYet);
+                verdict.checks.push(LimitResult { limit: *index, outcome, standing, override_rule: None });
+                continue;
+            }
+            let outcome = match limit.on_error {
+                OnError::Open => Outcome::Open,
+                OnError::Closed => Outcome::Closed,
+                OnError::Local => {
+                    local.indexes.push(*index);
+                    asked.push(check);
+                    continue;
+                }
+            };
+            verdict.refused |= outcome.is_refused_by(limit);
+            verdict.checks.push(LimitResult {
+                limit: *index,
+                outcome,
+                standing: Standing::InForce,
+                override_rule: None,
+            });
+        }
+        if !asked.is_empty() && !verdict.refused {
+            self.decide_locally(op, verdict, &local, asked, hold);
+        }
+    }
+
+    /// Decides from memory, by this gateway's share of the limits.
+    fn decide_locally(
+        &self,
+        op: Op,
+        verdict: &mut Verdict,
+        limits: &CheckedLimits,
+        mut checks: Vec<Check>,
+        hold: bool,
+    ) {
+        let most: Vec<i64> = checks.iter().map(|check| check.rule.max_cost()).collect();
+        checks.iter_mut().for_each(|check| check.rule = self.gateways.local_rule(&check.rule));
+        let roles: Vec<Role> = checks.iter().map(|check| check.role).collect();
+        let mut decision = self.charges.local.run_now(op, &checks);
+        if op == Op::Take {
+            self.charges.decisions.record_decision(&checks, &decision);
+        }
+        for ((check, most), answer) in checks.iter().zip(most).zip(&mut decision.answers) {
+            // A cost above the share may still fit the whole limit once the store is available.
+            if answer.retry_ms == NEVER && check.cost <= most {
+                answer.retry_ms = STORE_RETRY_MS;
+            }
+        }
+        if hold {
+            verdict.keep_refused(&limits.indexes, take_refused_keys(&mut checks, &decision));
+        }
+        if hold && op == Op::Take && checks.iter().any(Check::may_change) {
+            verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
+        }
+        verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Local);
+    }
+}
