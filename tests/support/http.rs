@@ -125,6 +125,18 @@ impl<S: Read> Reader<S> {
         }
     }
 
+    /// Reads on until the stream ends, and drops what arrives.
+    pub fn until_end(&mut self) -> io::Result<()> {
+        loop {
+            self.buffer.clear();
+            match self.fill() {
+                Ok(0) => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                read => read?,
+            };
+        }
+    }
+
     fn exactly(&mut self, mut left: u64, sink: &mut impl FnMut(&[u8])) -> io::Result<()> {
         while left > 0 {
             if self.buffer.is_empty() && self.fill()? == 0 {

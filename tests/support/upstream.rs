@@ -240,8 +240,7 @@ impl Peer {
 
     /// Waits until the gateway closes the connection.
     pub fn wait_for_end(&mut self) -> io::Result<()> {
-        while !self.reader.ended()? {}
-        Ok(())
+        self.reader.until_end()
     }
 }
 
