@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Runs the tests, one subject after another, and prints the time of each. Repeats the output of failed tests at the end.
+# Runs the tests, some subjects at a time, and prints the time of each. Repeats the output of failed tests at the end.
 # If at most five failed, each runs once more, alone: one that passes then is reported as FLAKY and fails nothing.
 # Arguments: subjects, such as `limits outages`; default: all subjects, the crate's unit tests and its doc tests.
 # A subject is a module that tests/limiting.rs or tests/proxying.rs declares, or `tidy`, `lib` or `doc`.
+# LANES=1 runs one subject after another, for instance to find out what a subject alone takes.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 cargo=${CARGO:-cargo}
@@ -19,7 +20,23 @@ for file in limiting proxying; do
 done
 all+=(tidy doc)
 
-[ $# -gt 0 ] && subjects=("$@") || subjects=("${all[@]}")
+# Modules whose tests measure times: subjects of their own, which run before the others, with one test for each core.
+measuring=(
+    admin::floods charges::queue_floods limits::real_time outages::far_redis stores::long_decisions
+    upstreams::balance upstreams::http2_floods
+)
+for module in "${measuring[@]}"; do
+    program[$module]=${program[${module%%::*}]}
+done
+
+subjects=()
+[ $# -gt 0 ] || set -- "${all[@]}"
+for subject in "$@"; do
+    for module in "${measuring[@]}"; do
+        [[ $module != "$subject"::* ]] || subjects+=("$module")
+    done
+    subjects+=("$subject")
+done
 declare -A builds=()
 for subject in "${subjects[@]}"; do
     case ${program[$subject]:-} in
@@ -54,70 +71,88 @@ threads() {
     case $1 in
     acme | admin | forward_auth | http1 | http2 | limits | manual | outages | reload | tls | upstreams) echo $((3 * cores)) ;;
     charges | client_address | interop | process | replay | routing | telemetry) echo $((2 * cores)) ;;
+    *::*) echo 1 ;;
     *) echo "$cores" ;;
     esac
 }
 
-# Modules whose tests measure times: they run after the other tests of their subject, one for each core.
-measuring='^(admin::floods|charges::queue_floods|limits::real_time|outages::far_redis|stores::long_decisions)::'
+# Prints the names of a subject's tests. By name, as a filter would also match modules of the same name within others.
+tests_of() {
+    local module others=()
+    for module in "${measuring[@]}"; do
+        [[ $module != "$1"::* ]] || others+=(-e "^$module::")
+    done
+    "${binary[${program[$1]}]}" --list | sed -n "s/^\($1::.*\): test\$/\1/p" | grep -v "${others[@]:--e^$}"
+}
 
 # Runs the tests of one subject. Each test that ends prints a line.
 run() {
-    local path=${binary[${program[$1]}]:-} threads=${RUST_TEST_THREADS:-$(threads "$1")} result=0 names tests
+    local tests
+    export RUST_TEST_THREADS=${RUST_TEST_THREADS:-$(threads "$1")}
     case $1 in
     doc) "$cargo" test --color never --doc ;;
-    lib | tidy) RUST_TEST_THREADS=$threads "$path" --color never ;;
+    lib | tidy) "${binary[$1]}" --color never ;;
     *)
-        # By name: a filter would also match modules of the same name within other subjects.
-        names=$("$path" --list | sed -n "s/^\($1::.*\): test\$/\1/p")
-        mapfile -t tests < <(grep -vE "$measuring" <<<"$names")
-        RUST_TEST_THREADS=$threads "$path" --color never --exact "${tests[@]}" || result=1
-        mapfile -t tests < <(grep -E "$measuring" <<<"$names")
-        [ ${#tests[@]} -eq 0 ] ||
-            RUST_TEST_THREADS=${RUST_TEST_THREADS:-$cores} "$path" --color never --exact "${tests[@]}" || result=1
-        return $result
+        mapfile -t tests < <(tests_of "$1")
+        # Without a name, the program would run every test.
+        [ ${#tests[@]} -gt 0 ] || { echo "$1 has no tests"; return 1; }
+        "${binary[${program[$1]}]}" --color never --exact "${tests[@]}"
         ;;
     esac
 }
 
-# Runs subjects one after another. The first argument is a prefix for the progress on a terminal, or "" for none.
-run_all() {
-    local prefix=$1 subject since head result passed
-    shift
-    for subject in "$@"; do
-        since=$SECONDS
-        head="[$(clock $SECONDS)] $subject"
-        [ -t 1 ] || echo "$head"
-        [ -z "$prefix" ] || show "$head"
-        result=ok
-        run "$subject" 2>&1 | tee "$logs/$subject" | {
-            total=0 ended=0
-            while IFS= read -r line; do
-                case $line in
-                    "running "*" test"*) total=${line#running } total=$((ended + ${total%% *})) ;;
-                    "test "*" ... "*) ended=$((ended + 1)) ;;
-                    *) continue ;;
-                esac
-                [ -z "$prefix" ] || show "$prefix $head: $ended of $total tests, $((SECONDS - since)) s"
-            done
-        } || { result=FAILED; echo "$subject" >>"$logs/failed"; }
-        passed=$(awk '/^test result: / { sum += $4 } END { print sum + 0 }' "$logs/$subject")
-        show ''
-        echo "$head: $result, $passed passed, $((SECONDS - since)) s"
-    done
+# Runs one subject and prints its result. On a terminal, shows what it is at meanwhile.
+run_subject() {
+    local subject=$1 since=$SECONDS head result=ok passed
+    head="[$(clock $SECONDS)] $subject"
+    [ -t 1 ] || echo "$head"
+    run "$subject" 2>&1 | tee "$logs/$subject" | {
+        total=0 ended=0
+        while IFS= read -r line; do
+            case $line in
+                "running "*" test"*) total=${line#running } total=$((ended + ${total%% *})) ;;
+                "test "*" ... "*) ended=$((ended + 1)) ;;
+                *) continue ;;
+            esac
+            show "${#subjects[@]} subjects, $head: $ended of $total tests, $((SECONDS - since)) s"
+        done
+    } || { result=FAILED; echo "$subject" >>"$logs/failed"; }
+    passed=$(awk '/^test result: / { sum += $4 } END { print sum + 0 }' "$logs/$subject")
+    show ''
+    echo "$head: $result, $passed passed, $((SECONDS - since)) s"
 }
 
-# Tests that only compute run beside the others, at low priority: they use the time in which the others wait.
-beside=() waiting=()
+# Runs subjects, as many at a time as the first argument says.
+run_subjects() {
+    local most=$1 subject
+    shift
+    for subject in "$@"; do
+        while [ "$(jobs -rp | wc -l)" -ge "$most" ]; do wait -n; done
+        run_subject "$subject" &
+    done
+    wait
+}
+
+# Tests that only compute run beside the others, at low priority: they use the time in which the others wait. Of those,
+# what takes long starts first, so that none of it is left to run alone.
+has() { [[ " ${subjects[*]} " == *" $1 "* ]]; }
+beside=() alone=() waiting=()
+for subject in dashboard outages charges upstreams limits manual stores admin auth acme; do
+    has "$subject" && waiting+=("$subject")
+done
 for subject in "${subjects[@]}"; do
     case $subject in
     algorithms | config | tidy | doc) beside+=("$subject") ;;
-    *) waiting+=("$subject") ;;
+    *::*) alone+=("$subject") ;;
+    *) [[ " ${waiting[*]} " == *" $subject "* ]] || waiting+=("$subject") ;;
     esac
 done
 touch "$logs/failed"
-(renice -n 10 -p "$BASHPID" >/dev/null; run_all '' "${beside[@]}") &
-run_all "${#subjects[@]} subjects," "${waiting[@]}"
+(renice -n 10 -p "$BASHPID" >/dev/null; run_subjects 1 "${beside[@]}") &
+(
+    run_subjects "$cores" "${alone[@]}"
+    run_subjects "${LANES:-$cores}" "${waiting[@]}"
+) &
 wait
 
 # Prints the names of a subject's failed tests. Fails if a program ended before it printed its results.
