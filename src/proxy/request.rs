@@ -9,7 +9,6 @@ use std::time::Instant;
 
 use http::{Request, Response};
 use http_body::Body as _;
-use hyper::body::Incoming;
 
 use crate::config::{Config, Service};
 use crate::proxy::arrival::{
@@ -24,6 +23,7 @@ use crate::proxy::decide::handle_question;
 use crate::proxy::dispatch::dispatch;
 use crate::proxy::finish_response::finish_response;
 use crate::proxy::grpc::handle_call;
+use crate::proxy::inbound::body::RequestBody;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate;
@@ -42,7 +42,7 @@ use crate::route::{Action, ParsingRules, Route};
 /// Serves one request. Never fails: every failure becomes a response.
 pub fn serve(
     client: Rc<ClientConnection>,
-    request: Request<Incoming>,
+    request: Request<RequestBody>,
     deadline: RequestDeadline,
 ) -> impl Future<Output = Result<Response<ResponseBody>, Infallible>> {
     let started = Instant::now();

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Version};
-use hyper::body::Incoming;
 
 use crate::grpc;
 use crate::limiting::Verdict;
 use crate::limiting::jwt::Claims;
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
+use crate::proxy::inbound::body::RequestBody;
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::upload::{Upload, UploadProgress};
 use crate::proxy::inbound::validate::ValidatedHead;
@@ -125,7 +125,7 @@ pub struct Received {
     /// Which well-known headers are present.
     pub header_set: HeaderSet,
     /// The body, until a step takes it.
-    pub body: Option<Incoming>,
+    pub body: Option<RequestBody>,
 }
 
 impl Received {

@@ -44,6 +44,7 @@
 //! - `serve.rs`: serves one connection. `preface.rs` detects its protocol; `http1/` and `http2/` speak it.
 //! - `tls.rs`, `proxy_protocol.rs`: the handshakes before HTTP.
 //! - `stream.rs`, `client_io.rs`: the byte stream, and its filter in front of a parser.
+//! - `incoming.rs`: request bodies that the HTTP library receives.
 //! - `parse_failure.rs`: heads that cannot be parsed.
 //! - `upgrade.rs`, `tunnel.rs`: upgraded connections.
 //! - `registry.rs`: all connections of a worker. `worker_context.rs`: what connections need from their worker.
@@ -55,6 +56,7 @@
 pub(crate) mod client_io;
 pub(crate) mod http1;
 pub(crate) mod http2;
+pub(crate) mod incoming;
 pub(crate) mod min_rate;
 pub(crate) mod parse_failure;
 pub(crate) mod phase;

@@ -52,7 +52,7 @@ enum RequestProgress {
 
 /// How much of a request body has been read from the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum RequestBody {
+enum BodyProgress {
     /// To its end, or there is none.
     Whole,
     Partial,
@@ -67,7 +67,7 @@ pub(super) struct RequestState {
     /// Bounds the wait for `awaited`.
     timer: Timer,
     progress: Cell<RequestProgress>,
-    body: Cell<RequestBody>,
+    body: Cell<BodyProgress>,
     /// The gateway resets this stream and leaves the connection's other streams alone.
     is_cut: Cell<bool>,
     /// HTTP/2 only: how fast the client takes the response on this stream.
@@ -87,7 +87,7 @@ impl RequestState {
             awaited: Cell::new(RequestWait::Gateway),
             timer: Timer::off(),
             progress: Cell::new(RequestProgress::Over),
-            body: Cell::new(RequestBody::Whole),
+            body: Cell::new(BodyProgress::Whole),
             is_cut: Cell::new(false),
             pace: MinRate::unlimited(),
             piece: Cell::new(0),
@@ -98,7 +98,7 @@ impl RequestState {
 
     /// Begins a request. `is_whole`: it has no body.
     pub(super) fn begin(&self, is_whole: bool) {
-        self.body.set(if is_whole { RequestBody::Whole } else { RequestBody::Partial });
+        self.body.set(if is_whole { BodyProgress::Whole } else { BodyProgress::Partial });
         self.progress.set(RequestProgress::Active);
         self.is_cut.set(false);
         self.pace.reset();
@@ -191,11 +191,11 @@ impl RequestState {
 
     /// Records that the request body has been read to its end.
     pub(super) fn read_whole(&self) {
-        self.body.set(RequestBody::Whole);
+        self.body.set(BodyProgress::Whole);
     }
 
     pub(super) fn is_whole(&self) -> bool {
-        self.body.get() == RequestBody::Whole
+        self.body.get() == BodyProgress::Whole
     }
 
     /// Records whether the request waits for more of its body. Returns true if that has just begun.
@@ -203,11 +203,11 @@ impl RequestState {
         let before = self.body.get();
         match is_starved {
             _ if self.is_over() => return false,
-            true => self.body.set(RequestBody::Starved),
-            false if before == RequestBody::Starved => self.body.set(RequestBody::Partial),
+            true => self.body.set(BodyProgress::Starved),
+            false if before == BodyProgress::Starved => self.body.set(BodyProgress::Partial),
             false => {}
         }
-        is_starved && before != RequestBody::Starved
+        is_starved && before != BodyProgress::Starved
     }
 
     /// Returns whether the client waits for the response. The client of a tunnel does not.
@@ -221,7 +221,7 @@ impl RequestState {
         match self.progress.get() {
             RequestProgress::Over => false,
             RequestProgress::HeldBack => true,
-            RequestProgress::Active => self.body.get() == RequestBody::Starved,
+            RequestProgress::Active => self.body.get() == BodyProgress::Starved,
         }
     }
 }

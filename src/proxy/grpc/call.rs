@@ -6,11 +6,11 @@ use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 
 use crate::grpc::frame::MessageReader;
 use crate::grpc::{self, CallError, GRPC, GRPC_MESSAGE, GRPC_STATUS, GrpcCode, percent_encode};
 use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::inbound::body::RequestBody;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 
@@ -40,7 +40,7 @@ pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Resul
     message
 }
 
-async fn read_body(body: &mut Incoming, max: usize) -> Result<Bytes, CallError> {
+async fn read_body(body: &mut RequestBody, max: usize) -> Result<Bytes, CallError> {
     let mut reader = MessageReader::new(max);
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| CallError::new(GrpcCode::Cancelled, "the call broke off"))?;

@@ -4,23 +4,23 @@
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::error::Error;
+use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::Bytes;
 use http::HeaderName;
 use http_body::{Body as _, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::time::timeout;
 
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::inbound::body::{BodyFault, RequestBody};
 use crate::proxy::inbound::http2_head;
 use crate::route::Timeouts;
 
@@ -29,7 +29,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// A request body with its size limit and its deadlines.
 pub struct Upload {
-    body: Incoming,
+    body: RequestBody,
     /// Set over HTTP/2, where the body can end early without ending the connection.
     on_stream: Option<UnreadGuard>,
     /// Frames that were read in advance or put back, in order.
@@ -104,17 +104,6 @@ enum ResponseStage {
 enum WaitingSide {
     Client(u64),
     Upstream(u64),
-}
-
-/// Returns true if a body failed because of invalid framing and not because the client disconnected. The HTTP/2 library
-/// resets the stream in that case.
-fn is_malformed(error: &hyper::Error) -> bool {
-    let Some(source) = error.source() else { return false };
-    if let Some(error) = source.downcast_ref::<::h2::Error>() {
-        return error.is_reset() && error.is_library();
-    }
-    let source = source.downcast_ref::<io::Error>();
-    source.is_some_and(|error| matches!(error.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData))
 }
 
 /// The error of an exchange whose request body cannot be completed.
@@ -242,7 +231,7 @@ impl UploadProgress {
 
 impl Upload {
     pub fn new(
-        body: Incoming,
+        body: RequestBody,
         on_stream: bool,
         is_grpc: bool,
         deadline: RequestDeadline,
@@ -329,7 +318,7 @@ impl Upload {
     }
 
     /// Returns the unread rest of the body, if there is one.
-    pub fn into_unread(self) -> Option<Incoming> {
+    pub fn into_unread(self) -> Option<RequestBody> {
         (self.progress.state() != UploadState::Done).then_some(self.body)
     }
 
@@ -355,11 +344,11 @@ impl Upload {
                 self.progress.finish(UploadState::Done);
                 Poll::Ready(None)
             }
-            Poll::Ready(Some(Err(error))) => {
-                let is_malformed = is_malformed(&error);
-                self.progress.malformed.set(is_malformed);
-                self.fail(if is_malformed { UploadState::Broken } else { UploadState::Left })
+            Poll::Ready(Some(Err(BodyFault::Malformed))) => {
+                self.progress.malformed.set(true);
+                self.fail(UploadState::Broken)
             }
+            Poll::Ready(Some(Err(BodyFault::CutOff))) => self.fail(UploadState::Left),
             Poll::Ready(Some(Ok(frame)))
                 if self.on_stream.is_some() && frame.trailers_ref().is_some_and(http2_head::has_padded_value) =>
             {

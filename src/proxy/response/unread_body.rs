@@ -6,11 +6,11 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderMap, HeaderValue, Response};
 use http_body::Body as _;
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::proxy::connection::request_deadline::RequestDeadline;
+use crate::proxy::inbound::body::RequestBody;
 use crate::proxy::response::body::ResponseBody;
 
 /// Bodies up to this size are read and discarded after the response, which keeps the connection usable. For a larger
@@ -20,7 +20,7 @@ const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Makes sure that the rest of `body` is not parsed as the next request.
 pub fn discard_or_close(
-    body: Incoming,
+    body: RequestBody,
     deadline: &RequestDeadline,
     headers: &HeaderMap,
     response: &mut Response<ResponseBody>,
@@ -37,7 +37,7 @@ pub fn discard_or_close(
     }
 }
 
-async fn discard_body(mut body: Incoming, deadline: RequestDeadline) {
+async fn discard_body(mut body: RequestBody, deadline: RequestDeadline) {
     while let Some(frame) = body.frame().await {
         if frame.is_err() {
             return;

@@ -24,6 +24,7 @@ use hyper_util::rt::TokioIo;
 use tokio::task::yield_now;
 
 use crate::proxy::connection::http1::io::Http1Io;
+use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::parse_failure;
 use crate::proxy::connection::settings::{ConnectionSettings, has_ended};
 use crate::proxy::connection::stream::Stream;
@@ -125,7 +126,7 @@ async fn serve_requests(
     let service = service_fn(|request: Request<Incoming>| {
         client.connection().end_requests();
         let deadline = client.connection().start_request(request.body().is_end_stream());
-        request::serve(client.clone(), request, deadline)
+        request::serve(client.clone(), request.map(wrap_body), deadline)
     });
     // The connection's state has a timer for every phase, so hyper has none. Its
     // limits on heads are a second line of defence.

@@ -41,6 +41,7 @@ use hyper_util::rt::TokioIo;
 use crate::proxy::connection::http2::frames::FrameMonitor;
 use crate::proxy::connection::http2::io::Http2Io;
 use crate::proxy::connection::http2::streams::{StreamBody, StreamSpawner};
+use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::stream::Stream;
@@ -81,7 +82,7 @@ pub async fn serve_connection(
         let (method, frames, streams) = (request.method().clone(), frames.clone(), streams.clone());
         let switch = extended_connect::translate_to_upgrade(&mut request).then(|| hyper::upgrade::on(&mut request));
         let deadline = streams.begin_request(request.body().is_end_stream());
-        request::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
+        request::serve(client.clone(), request.map(wrap_body), deadline.clone()).map_ok(move |response| {
             let response = match switch {
                 Some(switch) => streams.upgrade_response(response, switch, deadline.clone(), frames.clone()),
                 None => response,
