@@ -67,11 +67,20 @@ fn candidates(of: &ValueType) -> Vec<String> {
         _ => Vec::new(),
     });
     // Values of another type are mistakes, and to describe a mistake takes far longer than to read a config.
-    let is_listed = of.alternatives().all(|of| match of {
-        ValueType::Boolean | ValueType::True | ValueType::Integers(_) | ValueType::Words(_) => true,
-        ValueType::Integer { .. } | ValueType::Size { .. } | ValueType::Duration { .. } => true,
-        ValueType::Fraction | ValueType::Sample | ValueType::Age => true,
-        _ => false,
+    let is_listed = of.alternatives().all(|of| {
+        matches!(
+            of,
+            ValueType::Boolean
+                | ValueType::True
+                | ValueType::Integers(_)
+                | ValueType::Words(_)
+                | ValueType::Integer { .. }
+                | ValueType::Size { .. }
+                | ValueType::Duration { .. }
+                | ValueType::Fraction
+                | ValueType::Sample
+                | ValueType::Age
+        )
     });
     let others = VALUES.iter().map(|(value, _)| *value).chain(TEXTS).filter(|_| !is_listed).map(str::to_owned);
     words(of).into_iter().chain(numbers).chain(others).collect()
