@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test check apps admin-api-test book bench microbench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test check apps admin-api-test book bench microbench overload-bench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ shares: ## requests per second of each server by weight, beside nginx and Envoy;
 
 microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some
 	$(CARGO) bench --features fuzzing --bench micro -- $(ONLY)
+
+overload-bench: ## goodput and latency with servers of known capacity under overload, beside Envoy's adaptive concurrency; eight minutes
+	@$(CARGO) build --release --quiet
+	python3 benches/overload.py
 
 pgo: ## a profile-guided build, a tenth cheaper, as target/pgo/sluicegate
 	@benches/pgo.sh

@@ -40,6 +40,19 @@ pub fn list_upstreams(fleet: &Fleet) -> Value {
             let load = upstream.load();
             shown["in_flight"] = load.in_flight().into();
             shown["waiting"] = load.queue.len().into();
+            shown["refused"] = json!(load.refused());
+            if upstream.settings.caps.is_some_and(|caps| caps.newest_first.is_some()) {
+                shown["newest_first"] = load.queue.is_newest_first().into();
+            }
+        }
+        if let Some(report) = upstream.load().adaptive.as_ref().map(|adaptive| adaptive.report()) {
+            let known_ms = |ms: f64| (ms > 0.0).then(|| (ms * 10.0).round() / 10.0);
+            shown["adaptive"] = json!({
+                "limit": report.limit,
+                "in_flight": report.in_flight,
+                "baseline_ms": known_ms(report.baseline_ms),
+                "response_ms": known_ms(report.recent_ms),
+            });
         }
         if let Some(breaker) = upstream.breaker() {
             shown["breaker"] = describe_breaker(breaker, now_ms);

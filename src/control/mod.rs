@@ -71,7 +71,7 @@ use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
-use crate::snapshot::{BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
+use crate::snapshot::{AdaptiveMetrics, BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::{Cutoff, Metrics};
 use crate::telemetry::sampled::{libraries, stderr};
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
@@ -269,7 +269,7 @@ async fn start_gateway(
     let link = open_store_link(&config, &stores);
     reload::remove_edit_leftovers(&config);
     let count = config.server.workers;
-    let fleet = Fleet::new(&metrics).map_err(Error::Metrics)?;
+    let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
     let (resolving, mut book) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
@@ -330,6 +330,13 @@ async fn start_gateway(
     let reloader =
         Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme, certs };
     Ok(Running { reloader, jobs, inbox, changes, successor: heir, contact })
+}
+
+/// Creates the state of the upstream servers, and exports its metrics.
+fn create_fleet(metrics: &Metrics) -> prometheus::Result<Fleet> {
+    let fleet = Fleet::new(metrics)?;
+    AdaptiveMetrics::export(&fleet, metrics)?;
+    Ok(fleet)
 }
 
 fn create_stores(config: &Config, metrics: &Metrics) -> Stores {

@@ -77,6 +77,20 @@ pub fn describe_unknown(walk: &ExplainWalk<'_>, route: &Route, report: &ActionRe
     Some(format!("a server of {name} makes the response{}; no server was selected", offer.unwrap_or_default()))
 }
 
+/// Returns whether the upstream of the route may refuse the request because of its load.
+pub fn describe_overload(walk: &ExplainWalk<'_>, route: &Route) -> Option<String> {
+    let Action::Upstream(index) = route.action else { return None };
+    let upstream = walk.context.config.upstreams.get(index)?;
+    let rule = upstream.adaptive.as_ref()?;
+    Some(format!(
+        "upstream {} refuses requests above its capacity (adaptive, {} to {} at once; priority {} of 4); not checked",
+        upstream.name,
+        rule.min,
+        rule.max,
+        route.priority.number()
+    ))
+}
+
 fn describe_timeouts(route: &Route) -> Vec<TimeoutReport> {
     let (timeouts, origins) = (&route.timeouts, route.timeout_origins);
     let report = |name: &str, duration: Duration, origin: crate::route::SettingOrigin| TimeoutReport {

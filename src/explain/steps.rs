@@ -132,6 +132,9 @@ impl<'a> ExplainWalk<'a> {
             found.explanation.notes.push(note);
         }
         self.note_shedding(found, route);
+        if let Some(note) = action::describe_overload(self, route) {
+            found.explanation.notes.push(note);
+        }
         check_denied(route, *identity)?;
         let routed = RoutedRequest { route, head, identity };
         identity::authenticate(self, found, routed, headers).await?;

@@ -68,6 +68,7 @@ pub async fn dispatch(
     if let Some(index) = upstream {
         let servers = &view.upstreams[index];
         let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+        outgoing.priority = route.priority;
         (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
         return send_upstream(request, route, servers, &mut outgoing).await;
     }

@@ -38,6 +38,8 @@ labels! {
     UpstreamQueueFull = "upstream_queue_full",
     /// All servers were busy for as long as the request could wait.
     UpstreamQueueTimeout = "upstream_queue_timeout",
+    /// The servers are overloaded, so requests are refused (`adaptive`).
+    UpstreamOverloaded = "upstream_overloaded",
     /// The request body does not match its framing.
     BodyMalformed = "body_malformed",
     /// No response began within the deadline of the client.
@@ -80,6 +82,7 @@ labels! {
     Tls = "tls",
     MaxWaiting = "max_waiting",
     WaitingTimeout = "waiting_timeout",
+    Adaptive = "adaptive",
     ShutdownTimeout = "shutdown_timeout",
 }
 

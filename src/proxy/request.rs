@@ -11,6 +11,7 @@ use http::{Request, Response};
 use http_body::Body as _;
 
 use crate::config::{Config, Service};
+use crate::limiting::over::Over;
 use crate::proxy::arrival::{
     check_certificate, check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers,
     validate_head,
@@ -105,6 +106,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
         return Ok(response);
     }
     let offer = reserve_tunnel(request, route)?;
+    check_capacity(request, route)?;
     apply_limits(request, routed).await?;
     dispatch(request, routed, offer).await
 }
@@ -170,6 +172,16 @@ fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
     if let Some(settings) = &route.compress {
         request.compression = negotiate::select_algorithm(&request.received.parts.headers, settings);
     }
+}
+
+/// Refuses a request whose upstream has no capacity, so that it would certainly refuse it, before any limit is charged.
+fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
+    let Action::Upstream(index) = route.action else { return Ok(()) };
+    // A limit may send the request to another upstream.
+    if route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_))) {
+        return Ok(());
+    }
+    request.view.upstreams[index].check_capacity(route.priority).map_err(Refusal::Upstream)
 }
 
 /// Reads which protocols the client offers to switch to (`Upgrade`), and reserves a tunnel slot if it offers any.

@@ -43,6 +43,7 @@ use crate::route::compress::CompressSettings;
 use crate::route::error_pages::ErrorPages;
 use crate::route::redirect::Redirect;
 use crate::upstream::breaker::machine::BreakerRule;
+use crate::upstream::priority::Priority;
 
 /// A compiled `[[route]]`. The fields that every request reads come first and fill two cache lines. Routes share
 /// settings that they have in common.
@@ -65,6 +66,8 @@ pub struct Route {
     pub max_in_flight: Option<usize>,
     /// When all requests of the route are refused for a while.
     pub breaker: Option<Box<BreakerRule>>,
+    /// The priority decides which requests an overloaded upstream refuses first.
+    pub priority: Priority,
     /// Most bytes of a body that are read to compute limit keys. `None` if no limit of the route has a key in the body.
     pub key_body: Option<u32>,
     /// Error pages, with those of the server. `None` if there are none.

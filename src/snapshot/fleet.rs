@@ -104,6 +104,7 @@ impl Fleet {
     /// Replaces the upstreams in force, and drops the DNS state of hostnames that they do not have.
     pub fn activate(&self, upstreams: &[Arc<UpstreamState>]) {
         upstreams.iter().for_each(|upstream| upstream.apply_breaker_rule(self.now_ms()));
+        upstreams.iter().for_each(|upstream| upstream.apply_adaptive_rule());
         let named = upstreams.iter().map(|upstream| (upstream.settings.name.clone(), upstream.clone()));
         *self.upstreams.lock().unwrap_or_else(PoisonError::into_inner) = named.collect();
         let names =
@@ -149,7 +150,12 @@ const FAMILIES: [(&str, proto::MetricType, &str, &[&str]); 8] = [
         "1 while all servers are down and requests are sent anyway (fail open).",
         &["upstream"],
     ),
-    ("upstream_in_flight", GAUGE, "Requests in flight at a server that has `max_in_flight`.", &["server", "upstream"]),
+    (
+        "upstream_in_flight",
+        GAUGE,
+        "Requests in flight at a server, if its upstream has limits of requests or connections.",
+        &["server", "upstream"],
+    ),
     ("upstream_connections", GAUGE, "Connections to a server that has `max_connections`.", &["server", "upstream"]),
     ("upstream_waiting", GAUGE, "Requests in the queue for a server with a free slot.", &["upstream"]),
     ("dns_lookups_total", COUNTER, "DNS lookups of server hostnames.", &["name", "result"]),

@@ -7,10 +7,12 @@
 //! - `breakers`: metrics of circuit breakers
 //! - `fleet`: state of all upstream servers, and its metrics
 //! - `handles`: metrics of routes and limits, per worker
+//! - `adaptive`: metrics of adaptive limits and queues
 //!
 //! To add a metric of a route or limit: add it to the records in `telemetry::metrics`, create its series in `handles`,
 //! and count it there through a method of the handles.
 
+mod adaptive;
 mod book;
 mod breakers;
 mod fleet;
@@ -22,6 +24,7 @@ use std::time::SystemTime;
 use arc_swap::ArcSwap;
 
 use crate::config::Config;
+pub use crate::snapshot::adaptive::AdaptiveMetrics;
 pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
 pub use crate::snapshot::breakers::BreakerMetrics;
 pub use crate::snapshot::fleet::Fleet;

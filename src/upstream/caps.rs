@@ -2,9 +2,12 @@
 //! all workers. `select` and `pool` of `proxy::outbound` take slots; a slot is returned when it is dropped.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::upstream::queue::RequestQueue;
+use crate::upstream::adaptive::AdaptiveLimit;
+use crate::upstream::adaptive::controller::AdaptiveRule;
+use crate::upstream::priority::{PRIORITIES, Priority};
+use crate::upstream::queue::{NewestFirst, RequestQueue};
 use crate::upstream::state::ServerState;
 
 /// `max_in_flight`, `max_connections`, `max_waiting` and `waiting_timeout` of an upstream, and its `total`.
@@ -22,6 +25,8 @@ pub struct CapRule {
     pub waiting: usize,
     /// Longest time in the queue.
     pub waiting_ms: u64,
+    /// When the newest request goes first. `None`: never.
+    pub newest_first: Option<NewestFirst>,
 }
 
 /// `max_in_flight` and `max_connections` of one server. They override those of its upstream.
@@ -38,6 +43,10 @@ pub struct UpstreamLoad {
     connections: Arc<AtomicU32>,
     /// The queue of the requests that wait under the same settings.
     pub queue: Arc<RequestQueue>,
+    /// The adaptive limit of requests that wait for the head of their response, if the upstream has one.
+    pub adaptive: Option<Arc<AdaptiveLimit>>,
+    /// Requests that were refused because of overload, by priority.
+    refused: Arc<[AtomicU64; PRIORITIES]>,
 }
 
 /// A request in flight at a server.
@@ -115,11 +124,33 @@ impl CapRule {
 }
 
 impl UpstreamLoad {
-    /// Returns the load for new settings: with the same counts, and a queue of its own. Requests that the new settings
-    /// admit do not wait behind those that wait under the old ones.
-    pub fn with_new_queue(&self) -> UpstreamLoad {
-        let (in_flight, connections) = (self.in_flight.clone(), self.connections.clone());
-        UpstreamLoad { in_flight, connections, queue: Arc::default() }
+    /// Returns the load of a new upstream.
+    pub fn new(adaptive: Option<AdaptiveRule>) -> UpstreamLoad {
+        let adaptive = adaptive.map(|rule| Arc::new(AdaptiveLimit::new(rule)));
+        UpstreamLoad { adaptive, ..UpstreamLoad::default() }
+    }
+
+    /// Returns the load for new settings: with the same counts and the same adaptive limit, and a queue of its own.
+    /// Requests that the new settings admit do not wait behind those that wait under the old ones.
+    pub fn with_new_queue(&self, adaptive: Option<AdaptiveRule>) -> UpstreamLoad {
+        let known = self.adaptive.clone();
+        UpstreamLoad {
+            in_flight: self.in_flight.clone(),
+            connections: self.connections.clone(),
+            queue: Arc::default(),
+            adaptive: adaptive.map(|rule| known.unwrap_or_else(|| Arc::new(AdaptiveLimit::new(rule)))),
+            refused: self.refused.clone(),
+        }
+    }
+
+    /// Counts a request that was refused because of overload.
+    pub fn count_refused(&self, priority: Priority) {
+        self.refused[priority.index()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the requests that were refused because of overload, by priority.
+    pub fn refused(&self) -> [u64; PRIORITIES] {
+        self.refused.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     pub fn in_flight(&self) -> u32 {
@@ -161,8 +192,10 @@ impl Drop for ConnectionSlot {
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::{Wake, Waker};
+    use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::upstream::queue::{Arrival, Turn};
 
     struct WakeCount(AtomicUsize);
 
@@ -172,8 +205,19 @@ mod tests {
         }
     }
 
-    const ONE: CapRule =
-        CapRule { in_flight: 1, connections: 1, total_in_flight: 1, total_connections: 1, waiting: 1, waiting_ms: 1 };
+    const ONE: CapRule = CapRule {
+        in_flight: 1,
+        connections: 1,
+        total_in_flight: 1,
+        total_connections: 1,
+        waiting: 1,
+        waiting_ms: 1,
+        newest_first: None,
+    };
+
+    fn arrival() -> Arrival {
+        Arrival { priority: Priority::default(), max: 1, now: Instant::now(), random: 0, sheds: false }
+    }
 
     #[test]
     fn what_is_given_back_can_be_taken_again_and_nothing_leaks() {
@@ -203,8 +247,8 @@ mod tests {
     fn other_settings_count_what_is_there_and_wait_in_a_line_of_their_own() {
         let (state, load) = (Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
         let taken = (ONE.take_request_slot(&state, &load), ONE.take_connection_slot(&state, &load));
-        let _waits = load.queue.join(1);
-        let renewed = Arc::new(load.with_new_queue());
+        let _waits = load.queue.join(arrival());
+        let renewed = Arc::new(load.with_new_queue(None));
         assert_eq!((renewed.in_flight(), renewed.connections(), renewed.queue.len()), (1, 1, 0));
         drop(taken);
         assert_eq!((renewed.in_flight(), renewed.connections()), (0, 0));
@@ -215,9 +259,10 @@ mod tests {
     fn who_takes_room_and_undoes_it_has_the_first_look_again() {
         let (one, other, load) = (Arc::default(), Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
         let _taken = (ONE.take_request_slot(&one, &load), ONE.take_connection_slot(&one, &load));
-        let place = load.queue.join(1).unwrap();
+        let place = load.queue.join(arrival()).unwrap();
         let woken = Arc::new(WakeCount(AtomicUsize::new(0)));
-        assert!(place.is_first(&Waker::from(woken.clone())));
+        let turn = place.check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, Instant::now());
+        assert_eq!(turn, Turn::First);
         assert!(ONE.take_request_slot(&other, &load).is_none() && ONE.take_connection_slot(&other, &load).is_none());
         assert_eq!((woken.0.load(Ordering::SeqCst), other.in_flight(), other.connections()), (2, 0, 0));
     }

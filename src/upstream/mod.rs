@@ -8,6 +8,7 @@
 //! - `roster`: the servers in force, one per address; `state`: what is known of one server
 //! - `balance`: the balancers, with `fair_shares` (weights), `round_robin` and `hash` (`hash_on`)
 //! - `eject`: when a failing server is left out; `health`: the results of health checks
+//! - `adaptive`: a limit of requests that follows the capacity of the servers; `priority`: who is refused first
 //! - `caps`: limits of requests and connections, with `queue` (waiting requests) and `claim` (connections of other
 //!   workers)
 //! - `breaker`: the circuit breaker of an upstream or a route
@@ -16,6 +17,7 @@
 //!
 //! To add a balancer: add a variant to [`Balance`] and an arm to `Balancer::select`.
 
+pub(crate) mod adaptive;
 pub(crate) mod balance;
 pub(crate) mod breaker;
 pub(crate) mod caps;
@@ -26,6 +28,7 @@ pub(crate) mod fair_shares;
 pub(crate) mod hash;
 pub(crate) mod health;
 pub(crate) mod hostname;
+pub(crate) mod priority;
 pub(crate) mod proxy_header;
 pub(crate) mod queue;
 pub(crate) mod retry_budget;
@@ -39,6 +42,7 @@ use std::sync::Arc;
 
 use crate::labels::labels;
 use crate::limiting::key::Key;
+use crate::upstream::adaptive::controller::AdaptiveRule;
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::caps::{CapRule, ServerCaps};
 use crate::upstream::eject::EjectRule;
@@ -75,6 +79,8 @@ pub struct Upstream {
     pub proxy_protocol: Option<ProxyVersion>,
     /// Limits of concurrent requests and of connections.
     pub caps: Option<CapRule>,
+    /// The bounds of the limit that follows the capacity of the servers. With it, there are `caps` too.
+    pub adaptive: Option<AdaptiveRule>,
     /// Longest time between two DNS lookups of the servers' hostnames.
     pub resolve_every_ms: u64,
 }
@@ -108,6 +114,7 @@ impl Upstream {
             slow_start_ms: 0,
             proxy_protocol: None,
             caps: None,
+            adaptive: None,
             resolve_every_ms: RESOLVE_EVERY_MS,
         }
     }

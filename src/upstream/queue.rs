@@ -1,15 +1,35 @@
-//! FIFO queue of the requests of all workers that wait for a server below its limits. Kept by `roster`; requests wait
-//! in `proxy::outbound::select::reserve`.
+//! Queue of the requests of all workers that wait for capacity of an upstream. Kept by `roster`; requests wait in
+//! `proxy::outbound::select::reserve`.
+//!
+//! Requests with a higher priority go first. Within a priority, the oldest goes first, until the queue of that priority
+//! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest have waited in
+//! vain: the newest goes first, and each waits for a moment only (`patience`). Time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use crate::upstream::priority::{PRIORITIES, Priority, RecentArrivals};
+
+/// `newest_first_after` and `patience` of an upstream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewestFirst {
+    /// How long the queue must not have been empty.
+    pub after: Duration,
+    /// How long a request then waits.
+    pub patience: Duration,
+}
+
+/// Responses of the servers in this many gaps between two responses are awaited before the newest goes first, so that
+/// slow servers have the time to work off a few requests.
+const GAPS: u32 = 20;
 
 /// The queue of one upstream.
 #[derive(Default)]
 pub struct RequestQueue {
-    /// Length of `places.taken`, readable without the lock.
+    /// Number of waiting requests, readable without the lock.
     waiting: AtomicUsize,
     places: Mutex<QueuePlaces>,
 }
@@ -17,14 +37,50 @@ pub struct RequestQueue {
 #[derive(Default)]
 struct QueuePlaces {
     next: u64,
-    /// The waiting requests in order of arrival.
+    /// One line per priority.
+    lines: [PriorityLine; PRIORITIES],
+    arrivals: RecentArrivals,
+}
+
+/// The waiting requests of one priority in order of arrival.
+#[derive(Default)]
+struct PriorityLine {
     taken: BTreeMap<u64, Option<Waker>>,
+    /// Since when it is not empty.
+    since: Option<Instant>,
+    newest_first: bool,
 }
 
 /// A place in the queue. Dropping it leaves the queue.
 pub struct QueuePlace {
     queue: Arc<RequestQueue>,
+    priority: Priority,
     number: u64,
+    joined: Instant,
+}
+
+/// A request that joins the queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrival {
+    pub priority: Priority,
+    /// Most requests that wait.
+    pub max: usize,
+    pub now: Instant,
+    /// A random number.
+    pub random: u32,
+    /// Refuses the least important requests while the queue is more than half full.
+    pub sheds: bool,
+}
+
+/// The turn of a waiting request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The request may look for capacity.
+    First,
+    /// Others go first.
+    Waits,
+    /// The request has waited for too long, or a more important request has taken its place.
+    Over,
 }
 
 impl RequestQueue {
@@ -33,17 +89,37 @@ impl RequestQueue {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Joins the queue at its end. Returns `None` if `max` requests wait already.
-    pub fn join(self: &Arc<RequestQueue>, max: usize) -> Option<QueuePlace> {
+    /// Joins the queue. Returns `None` if `max` requests of the same or a higher priority wait already, or if the request
+    /// is among the least important while many wait.
+    pub fn join(self: &Arc<RequestQueue>, arrival: Arrival) -> Option<QueuePlace> {
         let mut places = self.lock();
-        if places.taken.len() >= max {
+        if arrival.sheds && places.refuses(&arrival) {
+            return None;
+        }
+        if places.len() >= arrival.max && !places.evict_below(arrival.priority) {
             return None;
         }
         let number = places.next;
         places.next += 1;
-        places.taken.insert(number, None);
-        self.waiting.store(places.taken.len(), Ordering::SeqCst);
-        Some(QueuePlace { queue: self.clone(), number })
+        let line = &mut places.lines[arrival.priority.index()];
+        line.since.get_or_insert(arrival.now);
+        line.taken.insert(number, None);
+        self.waiting.store(places.len(), Ordering::SeqCst);
+        Some(QueuePlace { queue: self.clone(), priority: arrival.priority, number, joined: arrival.now })
+    }
+
+    /// Returns whether [`RequestQueue::join`] would certainly refuse a request: `max` requests of its priority or higher
+    /// ones wait. Asked before a request is charged.
+    pub fn is_full_for(&self, priority: Priority, max: usize) -> bool {
+        self.len() >= max && {
+            let places = self.lock();
+            places.len() >= max && places.lines[..priority.index()].iter().all(|line| line.taken.is_empty())
+        }
+    }
+
+    /// Returns whether the newest request goes first in some line.
+    pub fn is_newest_first(&self) -> bool {
+        self.len() > 0 && self.lock().lines.iter().any(|line| line.newest_first)
     }
 
     /// Wakes the first request, because a server may be below its limits now.
@@ -59,24 +135,102 @@ impl RequestQueue {
 }
 
 impl QueuePlaces {
+    fn len(&self) -> usize {
+        self.lines.iter().map(|line| line.taken.len()).sum()
+    }
+
+    /// Counts the arrival, and returns whether it is refused: while the queue is between half full and full, an
+    /// increasing part of the requests, the least important first. None is refused while less important ones wait.
+    fn refuses(&mut self, arrival: &Arrival) -> bool {
+        self.arrivals.count(arrival.priority);
+        let half = arrival.max / 2;
+        let above = self.len().saturating_sub(half);
+        let has_lower = self.lines[..arrival.priority.index()].iter().any(|line| !line.taken.is_empty());
+        above > 0
+            && !has_lower
+            && self.arrivals.is_shed(arrival.priority, above, (arrival.max - half).max(1), arrival.random)
+    }
+
+    /// Removes the request that has waited shortest of the lowest priority below `priority`. Returns false if there is
+    /// none.
+    fn evict_below(&mut self, priority: Priority) -> bool {
+        let lower = self.lines[..priority.index()].iter_mut();
+        let Some(line) = lower.into_iter().find(|line| !line.taken.is_empty()) else { return false };
+        let evicted = line.taken.pop_last();
+        line.reset_if_empty();
+        if let Some((_, Some(waker))) = evicted {
+            waker.wake();
+        }
+        true
+    }
+
+    /// Returns the line and the number of the request that goes first.
+    fn first(&self) -> Option<(usize, u64)> {
+        let (index, line) = self.lines.iter().enumerate().rev().find(|(_, line)| !line.taken.is_empty())?;
+        line.first().map(|number| (index, number))
+    }
+
     fn wake_first(&self) {
-        if let Some(waker) = self.taken.first_key_value().and_then(|(_, waker)| waker.as_ref()) {
+        let Some((index, number)) = self.first() else { return };
+        if let Some(Some(waker)) = self.lines[index].taken.get(&number) {
             waker.wake_by_ref();
         }
     }
 }
 
+impl PriorityLine {
+    fn first(&self) -> Option<u64> {
+        let mut numbers = self.taken.keys();
+        if self.newest_first { numbers.next_back().copied() } else { numbers.next().copied() }
+    }
+
+    fn reset_if_empty(&mut self) {
+        if self.taken.is_empty() {
+            (self.since, self.newest_first) = (None, false);
+        }
+    }
+
+    /// Lets the newest go first if the line has not been empty for long, and wakes all, whose patience may be over.
+    fn update_order(&mut self, rule: &NewestFirst, gap: Duration, now: Instant) {
+        let after = rule.after.max(gap.saturating_mul(GAPS));
+        let is_long = self.since.is_some_and(|since| now.saturating_duration_since(since) > after);
+        if is_long && !self.newest_first {
+            self.newest_first = true;
+            self.taken.values().flatten().for_each(Waker::wake_by_ref);
+        }
+    }
+}
+
 impl QueuePlace {
-    /// Returns whether this is the first request. `waker` is called when that may have changed, or when a server may be
-    /// below its limits. Call this before looking for a server, so that no wake-up is missed.
-    pub fn is_first(&self, waker: &Waker) -> bool {
+    /// Returns whose turn it is. `waker` is called when that may have changed, or when a server may be below its limits.
+    /// Call this before looking for a server, so that no wake-up is missed. `gap` is the time between two responses of the
+    /// servers.
+    pub fn check_turn(&self, waker: &Waker, rule: Option<&NewestFirst>, gap: Duration, now: Instant) -> Turn {
         let mut places = self.queue.lock();
-        if let Some(known) = places.taken.get_mut(&self.number)
-            && !known.as_ref().is_some_and(|known| known.will_wake(waker))
-        {
+        let line = &mut places.lines[self.priority.index()];
+        if let Some(rule) = rule {
+            line.update_order(rule, gap, now);
+        }
+        let Some(known) = line.taken.get_mut(&self.number) else { return Turn::Over };
+        if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *known = Some(waker.clone());
         }
-        places.taken.first_key_value().is_some_and(|(first, _)| *first == self.number)
+        let is_over = rule.filter(|_| line.newest_first).is_some_and(|rule| self.leaves_at(rule, gap) <= now);
+        match places.first() {
+            Some((_, first)) if first == self.number => Turn::First,
+            _ if is_over => Turn::Over,
+            _ => Turn::Waits,
+        }
+    }
+
+    /// Returns when the patience of the request ends, if the newest goes first.
+    pub fn leaves_at(&self, rule: &NewestFirst, gap: Duration) -> Instant {
+        self.joined + rule.patience.max(gap)
+    }
+
+    /// Returns whether the newest goes first among the requests of this priority.
+    pub fn is_newest_first(&self) -> bool {
+        self.queue.lock().lines[self.priority.index()].newest_first
     }
 }
 
@@ -84,8 +238,10 @@ impl Drop for QueuePlace {
     /// Wakes the next request: it may find a server that this one left, or was woken for.
     fn drop(&mut self) {
         let mut places = self.queue.lock();
-        places.taken.remove(&self.number);
-        self.queue.waiting.store(places.taken.len(), Ordering::SeqCst);
+        let line = &mut places.lines[self.priority.index()];
+        line.taken.remove(&self.number);
+        line.reset_if_empty();
+        self.queue.waiting.store(places.len(), Ordering::SeqCst);
         places.wake_first();
     }
 }
@@ -106,15 +262,25 @@ mod tests {
         }
     }
 
+    const RULE: NewestFirst = NewestFirst { after: Duration::from_millis(100), patience: Duration::from_millis(5) };
+
+    fn arrival(priority: i64, max: usize, now: Instant) -> Arrival {
+        Arrival { priority: Priority::from_number(priority).unwrap(), max, now, random: 0, sheds: false }
+    }
+
+    fn turn(place: &QueuePlace, now: Instant) -> Turn {
+        place.check_turn(Waker::noop(), Some(&RULE), Duration::ZERO, now)
+    }
+
     #[test]
     fn the_first_is_woken_and_whoever_comes_after_it_when_it_leaves() {
-        let line = Arc::<RequestQueue>::default();
+        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
         let woken: [Arc<Woken>; 3] = Default::default();
         let times = |i: usize| woken[i].0.load(Ordering::SeqCst);
-        let mut places: Vec<Option<QueuePlace>> = (0..3).map(|_| line.join(3)).collect();
-        assert!(line.join(3).is_none());
+        let mut places: Vec<Option<QueuePlace>> = (0..3).map(|_| line.join(arrival(2, 3, now))).collect();
+        assert!(line.join(arrival(2, 3, now)).is_none());
         for (place, woken) in places.iter().zip(&woken) {
-            place.as_ref().unwrap().is_first(&Waker::from(woken.clone()));
+            place.as_ref().unwrap().check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, now);
         }
         line.notify_first();
         assert_eq!([times(0), times(1), times(2)], [1, 0, 0]);
@@ -122,9 +288,69 @@ mod tests {
         places[1] = None;
         places[0] = None;
         assert_eq!((times(1), times(2), line.len()), (0, 1, 1));
-        assert!(places[2].as_ref().unwrap().is_first(Waker::noop()));
+        assert_eq!(places[2].as_ref().unwrap().check_turn(Waker::noop(), None, Duration::ZERO, now), Turn::First);
         places.clear();
         line.notify_first();
+        assert_eq!(line.len(), 0);
+    }
+
+    #[test]
+    fn the_newest_goes_first_once_the_queue_has_not_been_empty_for_a_while() {
+        let (line, start) = (Arc::<RequestQueue>::default(), Instant::now());
+        let at = |ms| start + Duration::from_millis(ms);
+        let old = line.join(arrival(2, 9, start)).unwrap();
+        let middle = line.join(arrival(2, 9, at(98))).unwrap();
+        assert_eq!([turn(&old, at(100)), turn(&middle, at(100))], [Turn::First, Turn::Waits]);
+        let new = line.join(arrival(2, 9, at(101))).unwrap();
+        assert_eq!(turn(&new, at(101)), Turn::First);
+        assert!(line.is_newest_first());
+        // Their patience: 5 ms since they came.
+        assert_eq!(
+            [turn(&old, at(101)), turn(&middle, at(101)), turn(&middle, at(103))],
+            [Turn::Over, Turn::Waits, Turn::Over]
+        );
+        // Slow servers get the time that one response takes them.
+        let slow = middle.check_turn(Waker::noop(), Some(&RULE), Duration::from_millis(30), at(103));
+        assert_eq!(slow, Turn::Waits);
+        drop((old, middle, new));
+        // An empty queue is a new one.
+        let again = [line.join(arrival(2, 9, at(300))).unwrap(), line.join(arrival(2, 9, at(301))).unwrap()];
+        assert_eq!(again.each_ref().map(|place| turn(place, at(302))), [Turn::First, Turn::Waits]);
+        assert!(!line.is_newest_first());
+    }
+
+    #[test]
+    fn the_most_important_goes_first_and_takes_the_place_of_the_least_important() {
+        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
+        let woken = Arc::new(Woken::default());
+        let low = line.join(arrival(1, 3, now)).unwrap();
+        let lowest = line.join(arrival(0, 3, now)).unwrap();
+        let high = line.join(arrival(3, 3, now)).unwrap();
+        assert_eq!([&low, &lowest, &high].map(|place| turn(place, now)), [Turn::Waits, Turn::Waits, Turn::First]);
+        lowest.check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, now);
+        // There is none below the lowest.
+        assert!(line.is_full_for(Priority::from_number(0).unwrap(), 3));
+        assert!(line.join(arrival(0, 3, now)).is_none());
+        assert!(!line.is_full_for(Priority::from_number(3).unwrap(), 3));
+        let highest = line.join(arrival(4, 3, now)).unwrap();
+        assert_eq!((turn(&lowest, now), woken.0.load(Ordering::SeqCst), line.len()), (Turn::Over, 1, 3));
+        drop(lowest);
+        assert_eq!(line.len(), 3);
+        assert_eq!(turn(&highest, now), Turn::First);
+        drop((highest, high));
+        assert_eq!(turn(&low, now), Turn::First);
+    }
+
+    #[test]
+    fn the_least_important_are_refused_while_the_queue_fills() {
+        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
+        let join = |priority, random| line.join(Arrival { random, sheds: true, ..arrival(priority, 8, now) });
+        let places: Vec<_> = (0..4).map(|i| join(i % 2 * 4, 0).unwrap()).collect();
+        // Half full: everyone joins. Above: a growing part is refused.
+        let one_more = join(0, u32::MAX).unwrap();
+        assert!(join(0, 0).is_none());
+        assert!(join(4, 0).is_some());
+        drop((places, one_more));
         assert_eq!(line.len(), 0);
     }
 }

@@ -78,8 +78,8 @@ impl UpstreamState {
         members.rebuild(&settings, &names, before.is_some().then_some(now_ms));
         let load = match before {
             Some(before) if before.settings == settings => before.load.clone(),
-            Some(before) => Arc::new(before.load.with_new_queue()),
-            None => Arc::default(),
+            Some(before) => Arc::new(before.load.with_new_queue(settings.adaptive)),
+            None => Arc::new(UpstreamLoad::new(settings.adaptive)),
         };
         let breaker = settings.breaker.map(|rule| {
             let kept = before.and_then(|before| before.breaker.clone());
@@ -129,6 +129,14 @@ impl UpstreamState {
     pub fn apply_breaker_rule(&self, now_ms: u64) {
         if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
             breaker.apply_rule(rule, now_ms);
+        }
+    }
+
+    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with the
+    /// config before.
+    pub fn apply_adaptive_rule(&self) {
+        if let (Some(adaptive), Some(rule)) = (&self.load.adaptive, self.settings.adaptive) {
+            adaptive.apply_rule(rule);
         }
     }
 
@@ -253,6 +261,7 @@ mod tests {
         total_connections: u32::MAX,
         waiting: 1,
         waiting_ms: 1,
+        newest_first: None,
     };
     const OWN: ServerCaps = ServerCaps { in_flight: None, connections: Some(3) };
 

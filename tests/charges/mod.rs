@@ -10,6 +10,7 @@ mod key_overrides;
 mod late_refunds;
 mod leases;
 mod outcomes;
+mod overload_refunds;
 mod queue_floods;
 mod queue_leavers;
 mod queues;

@@ -141,7 +141,8 @@ fn frame_of_upstream(table: &str, key: &str) -> Frame {
     let more = match key {
         "hash_on" => "balance = \"consistent_hash\"\n",
         "spread_above" => "balance = \"consistent_hash\"\nhash_on = \"ip\"\n",
-        "max_waiting" | "waiting_timeout" => "max_in_flight = 5\n",
+        "patience" => "max_in_flight = 5\nnewest_first_after = \"100ms\"\n",
+        "max_waiting" | "waiting_timeout" | "newest_first_after" => "max_in_flight = 5\n",
         _ => "",
     };
     match table {

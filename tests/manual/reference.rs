@@ -39,6 +39,7 @@ servers = ["http://localhost:9"]
 max_in_flight = 10
 max_connections = 10
 breaker = { errors = 5 }
+adaptive = { min = 3 }
 
 [limit.per-ip]
 rate = "1000/s"

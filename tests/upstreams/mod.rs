@@ -1,6 +1,7 @@
 //! The gateway and its upstream servers: balancing, health checks, ejection, retries, DNS, capacity, and the
 //! protocols that are used to reach a server.
 
+mod adaptive;
 mod balance;
 mod breaker;
 mod capacity;

@@ -1,5 +1,7 @@
 //! Facts from the rest of the config that limits depend on.
 
+use std::collections::HashMap;
+
 use crate::config::compile::limits::jwt::JWT_HELP;
 use crate::config::compile::limits::set::ListedItem;
 use crate::config::compile::names::Definitions;
@@ -16,6 +18,8 @@ pub struct LimitContext<'a> {
     pub asks_clients: bool,
     /// Maximum number of keys of the whole store.
     pub max_keys: usize,
+    /// Names of the limits that refund a request which an upstream refuses for its load, each with such an upstream.
+    pub refunded: HashMap<String, String>,
     /// Hashes keys as logs show them.
     pub hasher: &'a KeyHasher,
 }

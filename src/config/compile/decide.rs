@@ -19,6 +19,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{Source, SourceKind};
 use crate::route::decide::{DecidePoint, DecideTable, DenyStatus, FactFamily, why_undecidable};
 use crate::route::{Action, FixedResponse, Matcher, ParsingRules, PathPattern, Route, Upgrades};
+use crate::upstream::priority::Priority;
 
 const ONCE_HELP: &str = "write once = \"header:x-request-id\", and let the asking proxy set that header";
 
@@ -149,6 +150,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
         max_body: defaults.max_body,
         max_in_flight: None,
         breaker: None,
+        priority: Priority::default(),
         key_body: None,
         error_pages: defaults.error_pages.clone(),
         ratelimit_headers: None,

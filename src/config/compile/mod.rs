@@ -70,7 +70,10 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let hasher = find_hasher(admin.as_ref());
+    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
+    let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
     let context = LimitContext {
+        refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
         on_error: store.on_error,
         sets: &sets,
         has_jwt: !jwt.table.entries.is_empty(),
@@ -78,11 +81,8 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         max_keys: store.max_keys,
         hasher: &hasher,
     };
-    let jwt = compile_jwt(sources, jwt);
-    let roots = SystemRoots::default();
-    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
+    let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
-    let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
     let limits = limits::compile_limits(limits, &context, &upstreams.names);
     let context = routes::RouteContext {
         defaults: &server.defaults,

@@ -30,7 +30,7 @@ pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REW
 pub use crate::config::schema::server::{ACCESS_LOG, OVERLOAD, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
-    BREAKER, EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
+    ADAPTIVE, BREAKER, EJECT, HEALTH, RETRY, UPSTREAM, UPSTREAM_SERVER, UPSTREAM_TLS, UPSTREAM_TOTAL,
 };
 use crate::config::schema::value_type::ValueType;
 
@@ -113,6 +113,7 @@ pub const ALL: &[&Schema] = &[
     &UPSTREAM,
     &UPSTREAM_SERVER,
     &UPSTREAM_TOTAL,
+    &ADAPTIVE,
     &EJECT,
     &BREAKER,
     &HEALTH,

@@ -76,6 +76,14 @@ pub const ROUTE: Schema = Schema {
             .metric("sluicegate_breaker_state")
             .reason("route_breaker"),
         option(
+            "priority",
+            integer(0, 4),
+            Value("2"),
+            "which requests an overloaded upstream refuses first: those with 0. 4 is refused last",
+        )
+        .guide("adaptive-concurrency.md#priorities")
+        .metric("sluicegate_upstream_refused_total"),
+        option(
             "refuse",
             Table(&REFUSE),
             Described("a problem document"),

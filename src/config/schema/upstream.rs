@@ -75,6 +75,22 @@ pub const UPSTREAM: Schema = Schema {
             "how long a request waits for capacity; then 503",
         )
         .metric("sluicegate_upstream_requests_total"),
+        option(
+            "newest_first_after",
+            duration(1, HOUR),
+            Described("`\"100ms\"` with `adaptive`, else never"),
+            "when the newest of the waiting requests goes first: once the queue has not been empty for so long",
+        )
+        .guide("adaptive-concurrency.md"),
+        option(
+            "patience",
+            duration(1, HOUR),
+            Value("\"5ms\""),
+            "how long a request waits for capacity while the newest goes first; then 503",
+        ),
+        option("adaptive", Table(&ADAPTIVE), Absent, "limit the requests to what the servers can process, as measured")
+            .guide("adaptive-concurrency.md")
+            .metric("sluicegate_upstream_adaptive_limit"),
         option("eject", Table(&EJECT), Absent, "skip servers that fail for a while")
             .guide("upstreams.md#ejection")
             .metric("sluicegate_upstream_ejected"),
@@ -124,6 +140,24 @@ pub const UPSTREAM_TOTAL: Schema = Schema {
     options: &[
         option("max_in_flight", integer(1, 10_000_000), Absent, "requests to all servers at once"),
         option("max_connections", integer(1, 10_000_000), Absent, "connections to all servers"),
+    ],
+};
+
+pub const ADAPTIVE: Schema = Schema {
+    name: "upstream.adaptive",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("min", integer(1, 1_000_000), Value("3"), "least requests in flight to all servers together"),
+        option("max", integer(1, 1_000_000), Value("1000"), "most requests in flight"),
+        option("start", integer(1, 1_000_000), Value("20"), "requests in flight before anything is measured"),
+        option(
+            "fixed_baseline",
+            duration(1, HOUR),
+            Described("measured"),
+            "response time of servers without a queue: what nine of ten responses do not exceed",
+        ),
     ],
 };
 

@@ -25,6 +25,8 @@ pub struct ChargeRules {
     pub lease: bool,
     /// How long the lease outlives a client that left, while the upstream server works on its request.
     pub linger: Duration,
+    /// A request that an overloaded upstream refuses is refunded.
+    pub refund_overload: bool,
     /// Most requests that may wait in the queue of this limit at once; `None` uses the setting of the server.
     pub max_delayed: Option<usize>,
 }
@@ -97,6 +99,8 @@ pub enum RequestEnd<'a> {
     /// With a response of the gateway, because no upstream server accepted a connection. None received a byte of the
     /// request.
     ConnectError { status: StatusCode, head: &'a HeaderMap },
+    /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
+    Overloaded { status: StatusCode, head: &'a HeaderMap },
     /// Without a response: the client left or cancelled the request after a server had received part of it, or this
     /// process abandoned the request.
     Aborted,
@@ -123,7 +127,8 @@ impl OutcomeSet {
                 let code = if is_grpc(head) { Some(code(head, tail)?) } else { None };
                 Some(code.is_some_and(|code| self.grpc.contains(&code)))
             }
-            RequestEnd::ConnectError { status, head } => {
+            // A limit that is shared with other routes may lack `refund_overload`: no server got the request either way.
+            RequestEnd::ConnectError { status, head } | RequestEnd::Overloaded { status, head } => {
                 let code = GrpcCode::from_headers(head);
                 Some(
                     self.connect_error
@@ -192,6 +197,11 @@ impl ChargeRules {
 
     /// Reports whether the outcome of a request may change its charge.
     pub fn may_change_charge(&self) -> bool {
+        self.refund_overload || self.depends_on_response()
+    }
+
+    /// Reports whether the response to a request may change its charge.
+    pub fn depends_on_response(&self) -> bool {
         self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
     }
 
@@ -203,6 +213,9 @@ impl ChargeRules {
     /// Returns the units to charge on top of `cost`, or to refund if negative. `None` means that this depends on the
     /// end of the response.
     pub fn correction(&self, end: RequestEnd<'_>, cost: i64, usage: BodyUsage) -> Option<i64> {
+        if self.refund_overload && matches!(end, RequestEnd::Overloaded { .. }) {
+            return Some(-cost);
+        }
         if let (RequestEnd::Aborted, BodyUsage::Read { .. }) = (end, usage) {
             // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
             return Some(usage.correction(cost));

@@ -57,7 +57,7 @@ impl ChargedChecks {
     }
 }
 
-/// Reports whether the outcome of a request may change what the limit charged.
+/// Reports whether the response to a request may change what the limit charged.
 pub fn may_change(limit: &Limit) -> bool {
-    limit.charge_rules.as_ref().is_some_and(|rules| rules.may_change_charge())
+    limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response())
 }

@@ -25,6 +25,8 @@ pub enum UpstreamError {
     QueueFull,
     /// All servers were at their limit for as long as the request may wait in the queue.
     QueueTimeout,
+    /// The upstream is overloaded (`adaptive`). Its client may retry after this time.
+    Overloaded(Duration),
     /// The server closed the connection before the first byte of a response.
     Closed,
     /// The server stated over HTTP/2 that it has not processed the request.
@@ -63,7 +65,9 @@ impl UpstreamError {
     pub fn status(self) -> StatusCode {
         match self {
             UpstreamError::Connect(fault) if fault.is_shortage() => StatusCode::SERVICE_UNAVAILABLE,
-            UpstreamError::QueueFull | UpstreamError::QueueTimeout => StatusCode::SERVICE_UNAVAILABLE,
+            UpstreamError::QueueFull | UpstreamError::QueueTimeout | UpstreamError::Overloaded(_) => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             UpstreamError::Connect(_)
             | UpstreamError::Closed
             | UpstreamError::NotProcessed
@@ -84,6 +88,7 @@ impl UpstreamError {
             UpstreamError::QueueTimeout => {
                 "all upstream servers were busy for as long as the request could wait in the queue; try again shortly"
             }
+            UpstreamError::Overloaded(_) => "the upstream servers are overloaded; try again shortly",
             UpstreamError::Closed | UpstreamError::NotProcessed | UpstreamError::Protocol(_) => {
                 "the upstream server closed the connection or sent an invalid response"
             }
@@ -108,6 +113,7 @@ impl UpstreamError {
             UpstreamError::Connect(_) => EndReason::UpstreamConnect.label(),
             UpstreamError::QueueFull => EndReason::UpstreamQueueFull.label(),
             UpstreamError::QueueTimeout => EndReason::UpstreamQueueTimeout.label(),
+            UpstreamError::Overloaded(_) => EndReason::UpstreamOverloaded.label(),
             UpstreamError::Closed | UpstreamError::NotProcessed | UpstreamError::Protocol(_) => {
                 EndReason::UpstreamBroken.label()
             }
@@ -127,6 +133,7 @@ impl UpstreamError {
             UpstreamError::Connect(ConnectFault::TimedOut) => Some(Setting::ConnectTimeout),
             UpstreamError::QueueFull => Some(Setting::MaxWaiting),
             UpstreamError::QueueTimeout => Some(Setting::WaitingTimeout),
+            UpstreamError::Overloaded(_) => Some(Setting::Adaptive),
             UpstreamError::ResponseTimeout(_) => Some(Setting::ResponseTimeout),
             UpstreamError::BodyTooLarge => Some(Setting::MaxBody),
             UpstreamError::BodyTimeout => Some(Setting::BodyTimeout),
@@ -151,6 +158,7 @@ impl UpstreamError {
             UpstreamError::ResponseTimeout(_) => Some(RetryReason::Timeout),
             UpstreamError::QueueFull
             | UpstreamError::QueueTimeout
+            | UpstreamError::Overloaded(_)
             | UpstreamError::Protocol(_)
             | UpstreamError::ClientDeadline
             | UpstreamError::BodyTooLarge
@@ -173,6 +181,7 @@ impl UpstreamError {
             UpstreamError::Connect(_)
             | UpstreamError::QueueFull
             | UpstreamError::QueueTimeout
+            | UpstreamError::Overloaded(_)
             | UpstreamError::Closed
             | UpstreamError::NotProcessed
             | UpstreamError::Protocol(_)
@@ -199,6 +208,7 @@ impl UpstreamError {
             UpstreamError::Connect(_) => Some(UpstreamOutcome::ConnectError),
             UpstreamError::QueueFull => Some(UpstreamOutcome::QueueFull),
             UpstreamError::QueueTimeout => Some(UpstreamOutcome::QueueTimeout),
+            UpstreamError::Overloaded(_) => Some(UpstreamOutcome::Overloaded),
             UpstreamError::Closed | UpstreamError::NotProcessed | UpstreamError::Protocol(_) => {
                 Some(UpstreamOutcome::Broken)
             }
@@ -230,7 +240,9 @@ impl UpstreamError {
         match self {
             UpstreamError::Connect(ConnectFault::Tls) => Some(UpstreamFailureKind::Tls),
             UpstreamError::Connect(_) => Some(UpstreamFailureKind::Connect),
-            UpstreamError::QueueFull | UpstreamError::QueueTimeout => Some(UpstreamFailureKind::Overflow),
+            UpstreamError::QueueFull | UpstreamError::QueueTimeout | UpstreamError::Overloaded(_) => {
+                Some(UpstreamFailureKind::Overflow)
+            }
             UpstreamError::Closed | UpstreamError::NotProcessed | UpstreamError::Protocol(_) => {
                 Some(UpstreamFailureKind::Broken)
             }
@@ -251,6 +263,7 @@ impl UpstreamError {
             UpstreamError::Connect(_)
             | UpstreamError::QueueFull
             | UpstreamError::QueueTimeout
+            | UpstreamError::Overloaded(_)
             | UpstreamError::Closed
             | UpstreamError::NotProcessed
             | UpstreamError::Protocol(_) => SendFault::Broken,
@@ -266,6 +279,7 @@ impl fmt::Display for UpstreamError {
             UpstreamError::QueueFull => {
                 f.write_str("queue_full: all servers are busy and the queue is full (max_waiting)")
             }
+            UpstreamError::Overloaded(_) => f.write_str("overloaded: the servers cannot keep up (adaptive)"),
             UpstreamError::QueueTimeout => f.write_str("queue_timeout: no server had capacity within waiting_timeout"),
             UpstreamError::Closed => f.write_str("the connection ended without a response"),
             UpstreamError::NotProcessed => f.write_str("the server accepts no further request on its connection"),

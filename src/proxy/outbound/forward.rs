@@ -34,6 +34,7 @@ use crate::proxy::response::body::ResponseBody;
 use crate::route::Timeouts;
 use crate::telemetry::access_log::{AttemptEnd, Attempts};
 use crate::telemetry::metrics::UpstreamOutcome;
+use crate::upstream::adaptive::window::SampleKind;
 
 /// Interim responses extend the wait for the final response to this many times `response_timeout`.
 const EXTENSIONS: u32 = 10;
@@ -127,7 +128,12 @@ impl<'a> ForwardedRequest<'a> {
     ) -> ForwardedRequest<'a> {
         let progress = outgoing.upload.as_ref().map(Upload::share_progress);
         ForwardedRequest {
-            state: servers.begin_request(outgoing.proxy_header.take(), outgoing.hash, outgoing.client),
+            state: servers.begin_request(
+                outgoing.proxy_header.take(),
+                outgoing.hash,
+                outgoing.client,
+                outgoing.priority,
+            ),
             is_repeatable: progress.is_none() && outgoing.method.is_idempotent(),
             was_refused: false,
             servers,
@@ -193,6 +199,11 @@ impl<'a> ForwardedRequest<'a> {
         let may_extend = client_limit.is_none() && self.outgoing.respond_by.is_none();
         let head = poll_fn(|cx| {
             let polled = attempt.exchange.borrow_mut().poll_head(cx);
+            if let Some(place) = self.state.place().filter(|place| place.awaits_sending())
+                && attempt.exchange.borrow().is_sent()
+            {
+                place.record_sent();
+            }
             let interims = attempt.exchange.borrow_mut().take_interims();
             if !interims.is_empty() && polled.is_pending() && may_extend {
                 attempt.extend_deadline(self.deadline, self.timeouts.response);
@@ -231,11 +242,15 @@ impl<'a> ForwardedRequest<'a> {
             // Reading the rest of a small response frees its connection for other requests.
             attempt.exchange.borrow_mut().take_complete_body();
             self.deadline.disarm();
+            self.state.restart_place();
             return match attempt.take_request(true) {
                 Some(sender) => NextStep::BackOff(sender),
                 None => NextStep::Finish(Err(UpstreamError::Closed)),
             };
         }
+        // A tunnel begins at the pace of what it carries, and a server that sheds load responds at once.
+        let is_sample = reason.is_none() && self.outgoing.offer.is_none();
+        self.state.end_place(is_sample.then_some(SampleKind::Response));
         if let Some(progress) = &self.progress {
             progress.response_started();
         }
@@ -265,11 +280,14 @@ impl<'a> ForwardedRequest<'a> {
             attempt.exchange.borrow().mark_suspect();
         }
         if error.retry_reason().is_some_and(|reason| self.may_retry(server, reason)) {
+            self.state.restart_place();
             return match attempt.take_request(true) {
                 Some(sender) => NextStep::BackOff(sender),
                 None => NextStep::Finish(Err(error)),
             };
         }
+        let is_timeout = matches!(error, UpstreamError::ResponseTimeout(_)) && self.outgoing.offer.is_none();
+        self.state.end_place(is_timeout.then_some(SampleKind::Timeout));
         attempt.end_failed();
         NextStep::Finish(Err(error))
     }
@@ -305,8 +323,10 @@ impl<'a> ForwardedRequest<'a> {
         let Some(sender) = attempt.take_request(self.outgoing.method.is_idempotent()) else {
             error.outcome().into_iter().for_each(|outcome| self.servers.outcomes.count_outcome(outcome));
             self.servers.log_error(error, server.label());
+            self.state.end_place(None);
             return NextStep::Finish(Err(error));
         };
+        self.state.restart_place();
         if reason == RetryReason::StaleConnection {
             self.state.require_new_connection();
         }

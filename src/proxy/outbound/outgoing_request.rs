@@ -19,6 +19,7 @@ use crate::proxy::outbound::linger::Linger;
 use crate::proxy::outbound::send_clock::SendClock;
 use crate::route::Rewrite;
 use crate::upstream::eject::Blame;
+use crate::upstream::priority::Priority;
 
 /// A request that is ready to be sent.
 pub struct OutgoingRequest {
@@ -26,6 +27,8 @@ pub struct OutgoingRequest {
     pub client: Blame,
     /// Hash of the `hash_on` key, for upstreams that have one.
     pub hash: Option<u64>,
+    /// The priority decides which requests an overloaded upstream refuses first.
+    pub priority: Priority,
     /// The PROXY header that the connection begins with, for upstreams with `proxy_protocol`.
     pub proxy_header: Option<Rc<[u8]>>,
     pub method: Method,
@@ -71,6 +74,7 @@ impl OutgoingRequest {
         OutgoingRequest {
             client: Blame::from_ip(client),
             hash: None,
+            priority: Priority::default(),
             proxy_header: None,
             method: method.clone(),
             head: RequestHead::encode(method, target, headers, host, framing, tell),

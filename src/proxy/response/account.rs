@@ -259,8 +259,10 @@ impl RequestAccount {
         let none = HeaderMap::new();
         held.settle_outcome(match refusal {
             Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
-            // The breaker of an upstream to which a limit diverted the request.
-            Refusal::Shed(_) => RequestEnd::ConnectError { status, head },
+            // `Shed`: the breaker of an upstream to which a limit diverted the request.
+            Refusal::Shed(_) | Refusal::Upstream(UpstreamError::Overloaded(_)) if !self.reached_server => {
+                RequestEnd::Overloaded { status, head }
+            }
             Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
                 if !self.reached_server =>
             {

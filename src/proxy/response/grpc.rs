@@ -32,9 +32,7 @@ pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<
             violated.join(", ")
         );
     }
-    if let Refusal::Shed(shed) = refusal {
-        pushback_ms = Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX));
-    }
+    pushback_ms = pushback_ms.or(refusal.retry_ms());
     let mut response = Response::new(ResponseBody::full(Bytes::new()));
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
@@ -79,6 +77,7 @@ fn upstream_code(error: UpstreamError) -> GrpcCode {
         UpstreamError::Connect(_)
         | UpstreamError::QueueFull
         | UpstreamError::QueueTimeout
+        | UpstreamError::Overloaded(_)
         | UpstreamError::Closed
         | UpstreamError::NotProcessed
         | UpstreamError::Protocol(_) => GrpcCode::Unavailable,

@@ -139,6 +139,16 @@ impl Refusal {
         }
     }
 
+    /// Returns the time after which the client may retry, in milliseconds, if the gateway can name one. Limits name their
+    /// own.
+    pub fn retry_ms(&self) -> Option<i64> {
+        match self {
+            Refusal::Shed(shed) => Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX)),
+            Refusal::Upstream(UpstreamError::Overloaded(wait)) => i64::try_from(wait.as_millis()).ok(),
+            _ => None,
+        }
+    }
+
     /// Returns one sentence for the client: what is wrong and, if there is a remedy, what to do.
     pub fn detail(&self) -> &'static str {
         match self {

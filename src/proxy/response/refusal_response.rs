@@ -57,10 +57,7 @@ impl Refusal {
             return build_limit_refusal(route, verdict, checked, wanted);
         }
         let (status, detail) = (wanted.status(self.status(), StatusCode::BAD_REQUEST), self.detail());
-        let retry_ms = match self {
-            Refusal::Shed(shed) => Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX)),
-            _ => None,
-        };
+        let retry_ms = self.retry_ms();
         let retry_after = retry_ms.map(ceil_seconds);
         let facts = ErrorFacts { status, detail, request_id: wanted.request_id, retry_after };
         let problem = || match retry_ms {

@@ -60,6 +60,8 @@ const RULES: &[(&str, &str, WeakerIf)] = &[
     ("upstream", "breaker.slow_ratio", WeakerIf::More("0.5")),
     ("upstream", "breaker.error_ratio", WeakerIf::More("inf")),
     ("upstream", "breaker.errors", WeakerIf::More("inf")),
+    ("upstream", "adaptive", WeakerIf::Removed),
+    ("upstream", "adaptive.max", WeakerIf::More("1000")),
     ("upstream", "tls.verify", WeakerIf::Later(&["true", "false"])),
     ("upstream", "tls.ca", WeakerIf::Removed),
     ("admin", "token", WeakerIf::Removed),

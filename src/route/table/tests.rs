@@ -11,6 +11,7 @@ use crate::route::order::rank_routes;
 use crate::route::{
     Action, HostPattern, Matcher, ParsingRules, Segment, Strictness, TimeoutOrigins, Timeouts, Upgrades,
 };
+use crate::upstream::priority::Priority;
 
 const ZERO: std::time::Duration = std::time::Duration::ZERO;
 const X_V: HeaderName = HeaderName::from_static("x-v");
@@ -41,6 +42,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         max_body: 0,
         max_in_flight: None,
         breaker: None,
+        priority: Priority::default(),
         key_body: None,
         timeout_origins: TimeoutOrigins::DEFAULT,
         timeouts: Arc::new(Timeouts {

@@ -164,6 +164,8 @@ labels! {
     QueueFull = "queue_full",
     /// The request waited in the queue for longer than `queue_timeout`.
     QueueTimeout = "queue_timeout",
+    /// The upstream is overloaded (`adaptive`).
+    Overloaded = "overloaded",
 }
 
 labels! {

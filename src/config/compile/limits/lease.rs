@@ -16,9 +16,14 @@ pub fn has_lease_table(section: &Section) -> bool {
     section.node("lease").is_some_and(|node| matches!(node.value, Value::Table(_)))
 }
 
-/// Compiles the option. `None` means a mistake; `Some(None)` means that it is not set.
+/// Compiles the option. `None` means a mistake; `Some(None)` means that it is not set. `refunded_for` is an upstream whose
+/// refusals the limit refunds.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
-pub fn compile_lease(section: &Section, rule: Option<&Rule>) -> Option<Option<LeaseTerms>> {
+pub fn compile_lease(
+    section: &Section,
+    rule: Option<&Rule>,
+    refunded_for: Option<&String>,
+) -> Option<Option<LeaseTerms>> {
     if !has_lease_table(section) {
         return Some(None);
     }
@@ -38,6 +43,13 @@ pub fn compile_lease(section: &Section, rule: Option<&Rule>) -> Option<Option<Le
     if let Some(key) = ["charge_on", "refund_on", "settle"].into_iter().find(|key| section.node(key).is_some()) {
         let what = format!("cannot be combined with {key}: units of a lease are not refunded");
         return section.report_fault("lease", node, &what, "remove one of the two");
+    }
+    if let Some(upstream) = refunded_for {
+        let what = format!(
+            "a route of this limit refunds what upstream {upstream} refuses, but units of a lease are not refunded"
+        );
+        let help = format!("remove it, or `adaptive` and `breaker` of [upstream.{upstream}]");
+        return section.report_fault("lease", node, &what, &help);
     }
     let (rule, horizon_ms, hot_after) = (rule?, horizon?, hot_after?);
     let Some(basis) = rule.lease_basis() else {

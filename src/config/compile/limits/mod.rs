@@ -15,6 +15,7 @@ pub(crate) mod fair;
 pub(crate) mod jwt;
 pub(crate) mod lease;
 pub(crate) mod over;
+pub(crate) mod overload;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
@@ -42,6 +43,7 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::TextFault;
 use crate::config::{schema, values};
 use crate::limiting::algorithm::{SPECS, Spec};
+use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
@@ -177,7 +179,7 @@ fn compile_limit(
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
     let afterwards = compile_charge_rules(section, rule.as_ref(), weights.as_ref());
-    let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule));
+    let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), context.refunded.get(name));
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
     let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
@@ -193,6 +195,11 @@ fn compile_limit(
     }
     check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
+    let is_refunded = context.refunded.contains_key(name);
+    let afterwards = match afterwards {
+        None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
+        rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
+    };
     let afterwards = afterwards.map(Arc::new);
     Some(Limit {
         name: name.to_owned(),

@@ -6,7 +6,8 @@ use crate::config::values::invalid_text;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::over::{Diversion, Over};
 
-const UPSTREAM: &str = "upstream:";
+/// How the value of `over` begins that names an upstream.
+pub const UPSTREAM: &str = "upstream:";
 const HELP: &str = "write \"refuse\", \"delay\", \"annotate\" or \"upstream:NAME\"";
 
 /// Compiles `over`. `upstreams`: the index of each upstream.

@@ -49,6 +49,7 @@ use crate::net::IpSet;
 use crate::route::table::RouteTable;
 use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Upgrades};
 use crate::upstream::breaker::machine::BreakerRule;
+use crate::upstream::priority::Priority;
 
 /// Maximum number of limits per route: one store decision carries no more.
 const LIMITS_MAX: usize = 16;
@@ -152,6 +153,7 @@ fn compile_route(
     let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
     let max_in_flight = to_usize(section.read_integer("max_in_flight"));
     let breaker = compile_route_breaker(section, action.as_ref());
+    let priority = section.read_integer("priority").and_then(Priority::from_number).unwrap_or_default();
     let timeouts = read_timeouts(section, &context.defaults.timeouts);
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
@@ -198,6 +200,7 @@ fn compile_route(
         max_body,
         max_in_flight,
         breaker,
+        priority,
         key_body,
         timeouts: shared.timeouts.share_value(timeouts),
         timeout_origins: read_timeout_origins(section, SettingOrigin::Route, context.defaults.timeout_origins),

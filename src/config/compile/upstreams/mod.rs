@@ -18,7 +18,7 @@ use crate::config::compile::limits::compile_key_option;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::{to_millis, to_usize};
 use crate::config::compile::upstreams::breaker::compile_breaker;
-use crate::config::compile::upstreams::caps::{compile_caps, compile_server_caps};
+use crate::config::compile::upstreams::caps::{compile_adaptive, compile_caps, compile_server_caps};
 use crate::config::compile::upstreams::health::compile_health;
 use crate::config::compile::upstreams::tls::{Reach, SystemRoots};
 use crate::config::reader::{At, Section, find_choice};
@@ -70,7 +70,9 @@ pub fn compile_upstreams<'r>(
         let spread_above = read_spread_above(&section, balance);
         let slow_start_ms = section.read_duration("slow_start").map_or(0, to_millis);
         let proxy_protocol = section.read_label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
-        let caps = compile_caps(&section, servers.as_deref());
+        let is_adaptive = section.node("adaptive").is_some();
+        let adaptive = section.read_section("adaptive", &schema::ADAPTIVE).and_then(compile_adaptive);
+        let caps = compile_caps(&section, servers.as_deref(), is_adaptive);
         let resolve_every_ms = section.read_duration("resolve_every").map(to_millis);
         if servers.is_some() {
             reach.report_unused(&section);
@@ -90,6 +92,7 @@ pub fn compile_upstreams<'r>(
                 slow_start_ms,
                 proxy_protocol,
                 caps,
+                adaptive,
                 resolve_every_ms: resolve_every_ms.unwrap_or(plain.resolve_every_ms),
                 ..plain
             });

@@ -8,6 +8,7 @@
 //! - `acquire`: the entry point; returns a connection
 //! - `selector`: selects the server, by the balancer of `crate::upstream::balance`
 //! - `reserve`: for servers with limits: reserves a server, or waits in the queue
+//! - `place`: the place of a request below the adaptive limit; `refuse`: refusals without capacity
 //! - `endpoint`: one server in one worker, with its connections, and what it reports to the other workers
 //! - `retry`: whether a failed request is retried on another server
 //!
@@ -15,6 +16,8 @@
 
 pub(crate) mod acquire;
 pub(crate) mod endpoint;
+pub(crate) mod place;
+pub(crate) mod refuse;
 pub(crate) mod reserve;
 pub(crate) mod retry;
 pub(crate) mod retry_state;

@@ -11,21 +11,26 @@ use tokio::time::{Instant, timeout_at};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::outbound::dial::ConnectFault;
 use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::select::place::HeldPlace;
 use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::upstream::caps::{CapRule, UpstreamLoad};
+use crate::upstream::queue::{Arrival, Turn};
 
 /// Interval at which a waiting request checks for a server without being woken. Some changes wake no waiting request,
 /// such as a server that becomes usable again.
 const POLL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Reserves a server below its limits, if there is one and no other request waits for it.
-pub(super) fn try_reserve(servers: &WorkerUpstream, state: &RetryState) -> Result<Option<Reservation>, ConnectFault> {
+pub(super) fn try_reserve(
+    servers: &WorkerUpstream,
+    state: &mut RetryState,
+) -> Result<Option<Reservation>, ConnectFault> {
     let load = servers.upstream.load();
     if load.queue.len() == 0 { reserve(servers, load, state) } else { Ok(None) }
 }
 
-/// Reserves a server below its limits. Waits for one behind the requests that came earlier.
+/// Reserves a server below its limits. Waits for one if others came earlier or are more important.
 ///
 /// # Errors
 /// The queue is full, the request has waited for too long, or there is no server to wait for.
@@ -38,19 +43,26 @@ pub(super) async fn reserve_or_wait(
     if let Some(reservation) = try_reserve(servers, state)? {
         return Ok(reservation);
     }
-    let load = servers.upstream.load().clone();
+    let (load, priority) = (servers.upstream.load().clone(), state.priority);
     // A request that has already failed on a server does not queue.
     let max = match state.failures() {
         0 => rule.waiting.saturating_mul(servers.selector.endpoints().servers.len()),
         _ => 0,
     };
-    let place = load.queue.join(max).ok_or(UpstreamError::QueueFull)?;
+    let sheds = load.adaptive.is_some() && max > 0;
+    let arrival = Arrival { priority, max, now: Instant::now().into(), random: rand::random(), sheds };
+    let joined = load.queue.join(arrival);
+    let place = joined.ok_or_else(|| servers.refuse_waiting(priority, UpstreamError::QueueFull))?;
     let _waits = deadline.hold_back();
     let end = *state.queue_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
+    let gap = || load.adaptive.as_ref().map_or(Duration::ZERO, |adaptive| adaptive.gap());
+    let newest_first = rule.newest_first.as_ref();
     loop {
         let reservation = poll_fn(|cx| {
-            if !place.is_first(cx.waker()) {
-                return Poll::Pending;
+            match place.check_turn(cx.waker(), newest_first, gap(), Instant::now().into()) {
+                Turn::First => {}
+                Turn::Waits => return Poll::Pending,
+                Turn::Over => return Poll::Ready(Err(UpstreamError::QueueTimeout)),
             }
             match reserve(servers, &load, state) {
                 Ok(None) => {
@@ -61,26 +73,39 @@ pub(super) async fn reserve_or_wait(
                 Err(fault) => Poll::Ready(Err(UpstreamError::Connect(fault))),
             }
         });
-        match timeout_at(end.min(Instant::now() + POLL_PERIOD), reservation).await {
+        let patience = newest_first.filter(|_| place.is_newest_first()).map(|rule| place.leaves_at(rule, gap()).into());
+        let leaves = patience.map_or(end, |patience| end.min(patience));
+        match timeout_at(leaves.min(Instant::now() + POLL_PERIOD), reservation).await {
+            Ok(Err(error @ UpstreamError::QueueTimeout)) => return Err(servers.refuse_waiting(priority, error)),
             Ok(reservation) => return reservation,
-            Err(_) if Instant::now() >= end => return Err(UpstreamError::QueueTimeout),
+            Err(_) if Instant::now() >= leaves => {
+                return Err(servers.refuse_waiting(priority, UpstreamError::QueueTimeout));
+            }
             Err(_) => {}
         }
     }
 }
 
-/// Reserves a server below its limits, if there is one now.
+/// Reserves a server below its limits, if there is one now, and a place below the adaptive limit.
 fn reserve(
     servers: &WorkerUpstream,
     load: &Arc<UpstreamLoad>,
-    state: &RetryState,
+    state: &mut RetryState,
 ) -> Result<Option<Reservation>, ConnectFault> {
     loop {
+        if state.place.is_none() && load.adaptive.as_ref().is_some_and(|adaptive| !adaptive.has_place()) {
+            return Ok(None);
+        }
         let selected = servers.selector.select_below_limits(load, state);
         let Some(server) = selected.inspect_err(|fault| servers.record_no_server(*fault))? else { return Ok(None) };
-        // Another worker may have taken the server's last slot meanwhile.
+        // Another worker may have taken the server's last slot, or the last place, meanwhile.
         if let Some(slot) = server.take_slot(load) {
-            return Ok(Some((server, slot)));
+            if state.place.is_none() && load.adaptive.is_some() {
+                state.place = HeldPlace::take(load);
+            }
+            if state.place.is_some() || load.adaptive.is_none() {
+                return Ok(Some((server, slot)));
+            }
         }
     }
 }

@@ -8,7 +8,10 @@ use tokio::time::Instant;
 
 use crate::proxy::outbound::pool::ServerLease;
 use crate::proxy::outbound::select::endpoint::{ConnectionNeed, WorkerEndpoint};
+use crate::proxy::outbound::select::place::HeldPlace;
+use crate::upstream::adaptive::window::SampleKind;
 use crate::upstream::caps::InFlight;
+use crate::upstream::priority::Priority;
 
 /// The state of one request over all of its attempts.
 #[derive(Default)]
@@ -24,6 +27,9 @@ pub struct RetryState {
     pub(super) queue_until: Option<Instant>,
     /// The server that is reserved for the next attempt.
     pub(super) reserved: Option<Reservation>,
+    /// The place below the adaptive limit, for all attempts.
+    pub(super) place: Option<HeldPlace>,
+    pub(super) priority: Priority,
 }
 
 /// A server with a slot of its concurrency limit.
@@ -49,6 +55,25 @@ impl RetryState {
     /// Returns whether connections of the last attempt are ruled out.
     pub fn requires_new_connection(&self) -> bool {
         self.need.since_ms.is_some()
+    }
+
+    /// Returns the place below the adaptive limit.
+    pub fn place(&self) -> Option<&HeldPlace> {
+        self.place.as_ref()
+    }
+
+    /// Frees the place below the adaptive limit, and records how the last attempt ended if it is a sample.
+    pub fn end_place(&mut self, kind: Option<SampleKind>) {
+        if let Some(place) = self.place.take() {
+            place.end(kind);
+        }
+    }
+
+    /// Keeps the place below the adaptive limit for another attempt.
+    pub fn restart_place(&self) {
+        if let Some(place) = &self.place {
+            place.restart();
+        }
     }
 
     pub(super) fn has_tried(&self, server: &WorkerEndpoint) -> bool {

@@ -16,6 +16,7 @@ use crate::proxy::outbound::select::retry_state::RetryState;
 use crate::proxy::outbound::select::selector::Selector;
 use crate::telemetry::metrics::{Counter, Metrics, UpstreamOutcome};
 use crate::upstream::eject::Blame;
+use crate::upstream::priority::Priority;
 use crate::upstream::proxy_header::ProxyVersion;
 use crate::upstream::roster::UpstreamState;
 
@@ -66,11 +67,18 @@ impl WorkerUpstream {
 
     /// Begins to send a request of `client`. Its connection starts with the PROXY header `proxy_header`, if there is
     /// one. `hash` is the hash of its `hash_on` key.
-    pub fn begin_request(&self, introduction: Option<Rc<[u8]>>, hash: Option<u64>, client: Blame) -> RetryState {
+    pub fn begin_request(
+        &self,
+        introduction: Option<Rc<[u8]>>,
+        hash: Option<u64>,
+        client: Blame,
+        priority: Priority,
+    ) -> RetryState {
         self.retry.count_request(self.pools.now_ms());
         RetryState {
             need: ConnectionNeed { proxy_header: introduction, since_ms: None, client },
             hash,
+            priority,
             ..RetryState::default()
         }
     }

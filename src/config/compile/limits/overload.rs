@@ -1,0 +1,68 @@
+//! Which limits refund a request that an upstream refuses because it has no capacity. Called by `compile`.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::config::compile::limits::over::UPSTREAM;
+use crate::config::compile::names::NamedSection;
+use crate::config::reader::Section;
+use crate::config::tree::{Node, Value};
+
+/// Returns the limits that may have charged a request before an upstream refuses it, each with the name of an upstream. They
+/// are on routes
+///
+/// - to an upstream with `adaptive`, or
+/// - with a limit that diverts requests to an upstream with `adaptive` or `breaker`.
+///
+/// Mistakes in these sections are reported when they are compiled.
+pub fn list_refunded_limits(
+    routes: &[Section],
+    upstreams: &[NamedSection],
+    limits: &[NamedSection],
+) -> HashMap<String, String> {
+    let having = |options: &[&'static str]| -> HashSet<&str> {
+        let has_one = |upstream: &&NamedSection| options.iter().any(|option| upstream.section.node(option).is_some());
+        upstreams.iter().filter(has_one).map(|upstream| upstream.name).collect()
+    };
+    let (adaptive, refusing) = (having(&["adaptive"]), having(&["adaptive", "breaker"]));
+    let mut refunded = HashMap::new();
+    if refusing.is_empty() {
+        return refunded;
+    }
+    let diverting: HashMap<&str, &str> = limits
+        .iter()
+        .filter_map(|limit| {
+            let target = limit.section.node("over").and_then(text_of)?.strip_prefix(UPSTREAM)?;
+            refusing.get(target).map(|target| (limit.name, *target))
+        })
+        .collect();
+    for route in routes {
+        let names = list_limits(route);
+        let target = route.node("upstream").and_then(text_of);
+        let own = target.and_then(|name| adaptive.get(name).copied());
+        if let Some(upstream) = own.or_else(|| names.iter().find_map(|name| diverting.get(name).copied())) {
+            refunded.extend(names.into_iter().map(|name| (name.to_owned(), upstream.to_owned())));
+        }
+    }
+    refunded
+}
+
+/// Returns the names of all limits of a route, including those of `auth`.
+fn list_limits<'s>(route: &'s Section) -> Vec<&'s str> {
+    let of_auth = match route.node("auth").map(|node| &node.value) {
+        Some(Value::Table(auth)) => auth.entries.iter().find(|entry| entry.key == "limits").map(|entry| &entry.node),
+        _ => None,
+    };
+    let lists = route.node("limits").into_iter().chain(of_auth);
+    let items = lists.flat_map(|node| match &node.value {
+        Value::Array(items) => items.as_slice(),
+        _ => std::slice::from_ref(node),
+    });
+    items.filter_map(text_of).collect()
+}
+
+fn text_of(node: &Node) -> Option<&str> {
+    match &node.value {
+        Value::String(text) => Some(&text.value),
+        _ => None,
+    }
+}
