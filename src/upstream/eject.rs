@@ -70,7 +70,7 @@ pub enum AffectedClients {
 }
 
 impl AffectedClients {
-    pub(super) fn with_error_of(self, blame: Blame) -> AffectedClients {
+    pub(super) fn with_client(self, blame: Blame) -> AffectedClients {
         match (self, blame) {
             (AffectedClients::Nobody, Blame::Client(client)) => AffectedClients::One(client),
             (AffectedClients::One(before), Blame::Client(client)) if before == client => self,
@@ -84,6 +84,11 @@ impl AffectedClients {
             (AffectedClients::One(one), AffectedClients::One(other)) if one == other => self,
             _ => AffectedClients::Many,
         }
+    }
+
+    /// Returns the client, if there is exactly one.
+    pub(super) fn only(self) -> Option<u64> {
+        if let AffectedClients::One(client) = self { Some(client) } else { None }
     }
 
     /// Returns whether there are several clients.
@@ -152,9 +157,9 @@ impl Ejector {
     ) -> Option<EjectReason> {
         self.advance_window(rule, now_ms);
         self.run = self.run.saturating_add(1);
-        self.run_met = self.run_met.with_error_of(blame);
+        self.run_met = self.run_met.with_client(blame);
         let half = &mut self.halves[0];
-        (half.requests, half.errors, half.met) = (half.requests + 1, half.errors + 1, half.met.with_error_of(blame));
+        (half.requests, half.errors, half.met) = (half.requests + 1, half.errors + 1, half.met.with_client(blame));
         if self.run >= rule.consecutive_errors && self.run_met.blames_server(&serves_others_than) {
             return Some(EjectReason::Consecutive);
         }

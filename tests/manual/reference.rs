@@ -31,8 +31,13 @@ acme = ["www.example.com"]
 [[route]]
 path = "/"
 upstream = "app"
-limits = ["per-ip", "shared"]
+limits = ["shared"]
 auth = { forward = "app" }
+
+[[route]]
+path = "/leased"
+respond = {}
+limits = ["per-ip"]
 
 [upstream.app]
 servers = ["http://localhost:9"]

@@ -206,7 +206,7 @@ impl HotKey {
     }
 
     /// Reports whether unspent units of this key go back to the store.
-    pub fn returns_units(&self) -> bool {
+    fn returns_units(&self) -> bool {
         self.basis.refill.is_none()
     }
 

@@ -16,7 +16,8 @@ impl Limiter {
         let nothing = || vec![None; looks.len()];
         let Ok(before) = self.store().decide(Op::Peek, &looks).await else { return nothing() };
         for (check, answer) in checks.iter_mut().zip(&before.answers) {
-            (check.cost, check.tag) = (-check.cost, answer.receipt);
+            check.cost = -check.cost;
+            check.hold_receipt(check.rule.receipt_of_peek(answer));
         }
         let checks = Rc::new(checks);
         let end_leases = || checks.iter().for_each(|check| self.store().end_leases(Op::Adjust, &check.key));

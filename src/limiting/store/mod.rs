@@ -129,8 +129,8 @@ impl Store {
     /// the operation: a lease that was requested in between may belong to the state before.
     pub fn end_leases(&self, op: Op, key: &str) {
         let Some(hot) = self.hot_keys().and_then(|hot_keys| hot_keys.find(key)) else { return };
-        // A refund adds to a window what its leases do not count on. A bucket must not contain both.
-        if op == Op::Reset || op == Op::Adjust && !hot.returns_units() {
+        // What is refunded may be units that are leased and not spent yet, and a bucket refills what they keep in use.
+        if matches!(op, Op::Reset | Op::Adjust) {
             hot.end_all();
         }
     }

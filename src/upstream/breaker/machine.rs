@@ -7,6 +7,7 @@
 use crate::labels::labels;
 use crate::upstream::Fraction;
 use crate::upstream::breaker::window::{CallCounts, CallReport, CallWindow};
+use crate::upstream::eject::{AffectedClients, Blame};
 
 /// `breaker` of an upstream or a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,6 +100,7 @@ enum MachinePhase {
         results: CallCounts,
         /// Probes without a result: their numbers, and when their places become free. At most `probes` of them.
         running: Vec<(u64, u64)>,
+        since_ms: u64,
     },
 }
 
@@ -110,6 +112,10 @@ pub struct BreakerMachine {
     /// Results of the current epoch, while closed.
     window: CallWindow,
     last_cause: Option<OpenCause>,
+    /// The client whose failed probes alone kept the breaker open.
+    suspect: Option<u64>,
+    /// Clients that asked since the breaker opened.
+    asked: AffectedClients,
     /// Number of the next probe.
     next_probe: u64,
     /// How often each phase was entered: opened, half-opened, closed.
@@ -143,6 +149,8 @@ impl Default for BreakerMachine {
             epoch: 0,
             window: CallWindow::default(),
             last_cause: None,
+            suspect: None,
+            asked: AffectedClients::default(),
             next_probe: 0,
             entered: EnteredCounts::default(),
         }
@@ -165,22 +173,32 @@ impl BreakerMachine {
         self.epoch
     }
 
-    /// Decides whether a request is admitted at `now_ms`. An admitted probe must be reported or returned; if it is
-    /// neither, its place becomes free after `open_for`.
-    pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64) -> Admission {
+    /// Decides whether a request of `client` is admitted at `now_ms`. An admitted probe must be reported or returned; if it
+    /// is neither, its place becomes free after `open_for`. The client whose probes alone kept the breaker open gets none
+    /// for as long, if others ask too.
+    pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64, client: Blame) -> Admission {
+        if !matches!(self.phase, MachinePhase::Closed { .. }) {
+            self.asked = self.asked.with_client(client);
+        }
         if let MachinePhase::Open { until_ms } = self.phase {
             if now_ms < until_ms {
                 return Admission::Refused { wait_ms: until_ms - now_ms };
             }
-            self.enter(MachinePhase::HalfOpen { results: CallCounts::default(), running: Vec::new() });
+            self.enter(MachinePhase::HalfOpen {
+                results: CallCounts::default(),
+                running: Vec::new(),
+                since_ms: now_ms,
+            });
         }
+        let is_suspect = self.is_suspect(client) && self.asked.is_many();
         let epoch = self.epoch;
         match &mut self.phase {
             MachinePhase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
-            MachinePhase::HalfOpen { results, running } => {
+            MachinePhase::HalfOpen { results, running, since_ms } => {
+                let begins_late = is_suspect && now_ms < since_ms.saturating_add(rule.open_for_ms);
                 running.retain(|(_, free_ms)| now_ms < *free_ms);
                 let taken = results.requests + running.len() as u64;
-                if taken >= u64::from(rule.probes) {
+                if taken >= u64::from(rule.probes) || begins_late {
                     return Admission::Refused { wait_ms: SHORT_WAIT_MS };
                 }
                 self.next_probe += 1;
@@ -193,6 +211,7 @@ impl BreakerMachine {
                 let share = ramp_share(rule, now_ms.saturating_sub(since_ms));
                 if share == WHOLE {
                     *ramp_since_ms = None;
+                    self.suspect = None;
                     return ticket;
                 }
                 *credit += share;
@@ -217,8 +236,11 @@ impl BreakerMachine {
         if ticket.epoch != self.epoch {
             return;
         }
+        let is_suspect = self.is_suspect(report.client);
         match &mut self.phase {
             MachinePhase::Open { .. } => {}
+            // Its failures would end the ramp before the window has results of others.
+            MachinePhase::Closed { ramp_since_ms: Some(_), .. } if report.is_failed() && is_suspect => {}
             MachinePhase::Closed { .. } => {
                 self.window.add_report(rule.window_ms, now_ms, report);
                 let total = self.window.total(rule.window_ms, now_ms);
@@ -226,6 +248,7 @@ impl BreakerMachine {
                     return;
                 }
                 if let Some((condition, failed)) = rule.find_tripped(&total, false) {
+                    self.suspect = None;
                     self.open(
                         rule,
                         now_ms,
@@ -233,7 +256,7 @@ impl BreakerMachine {
                     );
                 }
             }
-            MachinePhase::HalfOpen { results, running } => {
+            MachinePhase::HalfOpen { results, running, .. } => {
                 running.retain(|(probe, _)| Some(*probe) != ticket.probe);
                 results.add_report(report);
                 let (results, probes) = (*results, u64::from(rule.probes));
@@ -243,6 +266,7 @@ impl BreakerMachine {
                 let tripped = rule.find_tripped(&whole, true).filter(|_| is_certain && results.blames_upstream(1));
                 if let Some((condition, failed)) = tripped {
                     let requests = results.requests;
+                    self.suspect = results.failed_clients.only();
                     self.open(rule, now_ms, OpenCause { condition, requests, failed, were_probes: true });
                 } else if results.requests >= probes {
                     self.close(rule, now_ms);
@@ -278,8 +302,13 @@ impl BreakerMachine {
 
     fn open(&mut self, rule: &BreakerRule, now_ms: u64, cause: OpenCause) {
         self.last_cause = Some(cause);
+        self.asked = AffectedClients::default();
         self.entered.open += 1;
         self.enter(MachinePhase::Open { until_ms: now_ms.saturating_add(rule.open_for_ms) });
+    }
+
+    fn is_suspect(&self, client: Blame) -> bool {
+        self.suspect.is_some_and(|suspect| client == Blame::Client(suspect))
     }
 
     fn close(&mut self, rule: &BreakerRule, now_ms: u64) {

@@ -98,7 +98,7 @@ impl CircuitBreaker {
         }
         let mut state = self.lock();
         let LockedBreaker { rule, machine } = &mut *state;
-        let admitted = machine.admit(rule, now_ms());
+        let admitted = machine.admit(rule, now_ms(), client);
         self.publish(machine);
         match admitted {
             Admission::Admitted(ticket) => Ok(permit(ticket)),

@@ -28,14 +28,14 @@ fn result(is_slow: bool, is_error: bool, client: u64) -> CallReport {
 }
 
 fn ticket(machine: &mut BreakerMachine, rule: &BreakerRule, now_ms: u64) -> Ticket {
-    match machine.admit(rule, now_ms) {
+    match machine.admit(rule, now_ms, Blame::Client(0)) {
         Admission::Admitted(ticket) => ticket,
         Admission::Refused { wait_ms } => panic!("refused for {wait_ms} ms: {machine:?}"),
     }
 }
 
 fn wait(machine: &mut BreakerMachine, rule: &BreakerRule, now_ms: u64) -> Option<u64> {
-    match machine.admit(rule, now_ms) {
+    match machine.admit(rule, now_ms, Blame::Client(0)) {
         Admission::Admitted(_) => None,
         Admission::Refused { wait_ms } => Some(wait_ms),
     }
@@ -129,7 +129,7 @@ fn failed_probes_open_it_again_and_a_ramp_that_fails_too() {
     run(&mut machine, &RULE, 5_000, &[(false, false); 3]);
     assert_eq!(phase(&machine, &RULE, 5_000), BreakerPhase::Ramp);
     let admitted: Vec<Ticket> = (0..100)
-        .filter_map(|_| match machine.admit(&RULE, 6_000) {
+        .filter_map(|_| match machine.admit(&RULE, 6_000, Blame::Client(0)) {
             Admission::Admitted(ticket) => Some(ticket),
             Admission::Refused { .. } => None,
         })
@@ -185,7 +185,7 @@ fn random_histories_keep_the_promises() {
             let before = machine.describe(&rule, now_ms);
             match random.random_range(0..10) {
                 0..5 => {
-                    let admission = machine.admit(&rule, now_ms);
+                    let admission = machine.admit(&rule, now_ms, Blame::Client(0));
                     if machine.epoch() != epoch {
                         (epoch, probes_of_epoch) = (machine.epoch(), Vec::new());
                     }
@@ -229,7 +229,7 @@ fn random_histories_keep_the_promises() {
             steps += 1;
             assert!(steps < 60, "seed {seed}: stuck in {machine:?}");
             for _ in 0..20 {
-                if let Admission::Admitted(ticket) = machine.admit(&rule, now_ms) {
+                if let Admission::Admitted(ticket) = machine.admit(&rule, now_ms, Blame::Client(0)) {
                     machine.report(&rule, now_ms, ticket, &result(false, false, random.random_range(0..3)));
                 }
             }
@@ -264,4 +264,49 @@ fn workers_take_exactly_the_probes_and_dropped_permits_return_them() {
     breaker.apply_rule(BreakerRule { ramp_ms: 0, ..RULE }, 6_000);
     assert_eq!(breaker.describe(6_000).phase, BreakerPhase::Closed);
     assert!(breaker.refused() > 3_000);
+}
+
+/// One client fails whatever it asks, and takes every probe that it can get. Others are served again after its first
+/// probes have failed, and it cannot end the ramp.
+#[test]
+fn one_client_cannot_keep_it_open() {
+    const ATTACKER: u64 = 99;
+    let mut machine = opened(&RULE);
+    let ask = |machine: &mut BreakerMachine, now_ms: u64, client: u64| {
+        let Admission::Admitted(ticket) = machine.admit(&RULE, now_ms, Blame::Client(client)) else { return false };
+        machine.report(&RULE, now_ms, ticket, &result(false, client == ATTACKER, client));
+        true
+    };
+    let served_after = (0..60_000_u64).step_by(100).find(|now_ms| {
+        for _ in 0..10 {
+            ask(&mut machine, *now_ms, ATTACKER);
+        }
+        now_ms % 500 == 0 && ask(&mut machine, *now_ms, now_ms / 500 % 4)
+    });
+    assert!(served_after.is_some_and(|at_ms| at_ms <= 2 * RULE.open_for_ms + 500), "{served_after:?}");
+    let mut served = 0;
+    for now_ms in (12_000..40_000_u64).step_by(100) {
+        for _ in 0..3 {
+            ask(&mut machine, now_ms, ATTACKER);
+        }
+        served += u32::from(now_ms >= 24_000 && ask(&mut machine, now_ms, now_ms / 100 % 4));
+        if now_ms < 24_000 {
+            ask(&mut machine, now_ms, now_ms / 100 % 4);
+        }
+    }
+    assert_eq!(served, 160, "after the ramp everybody is served");
+}
+
+/// All requests may come from one address, such as that of a load balancer.
+#[test]
+fn a_client_that_is_alone_gets_probes_at_once() {
+    let mut machine = opened(&RULE);
+    for open in 1..4 {
+        let now_ms = 5_000 * open;
+        for _ in 0..RULE.probes {
+            let Admission::Admitted(ticket) = machine.admit(&RULE, now_ms, Blame::Client(7)) else { panic!("{open}") };
+            machine.report(&RULE, now_ms, ticket, &result(false, true, 7));
+        }
+        assert_eq!(phase(&machine, &RULE, now_ms), BreakerPhase::Open);
+    }
 }

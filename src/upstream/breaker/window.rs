@@ -28,17 +28,23 @@ pub struct CallCounts {
     pub served_clients: AffectedClients,
 }
 
+impl CallReport {
+    pub fn is_failed(&self) -> bool {
+        self.is_slow || self.is_error
+    }
+}
+
 impl CallCounts {
     /// Adds a report.
     pub fn add_report(&mut self, report: &CallReport) {
         self.requests += u64::from(report.is_first);
         self.slow += u64::from(report.is_slow);
         self.errors += u64::from(report.is_error);
-        if report.is_slow || report.is_error {
-            self.failed_clients = self.failed_clients.with_error_of(report.client);
+        if report.is_failed() {
+            self.failed_clients = self.failed_clients.with_client(report.client);
         } else if report.is_first {
             self.good += 1;
-            self.served_clients = self.served_clients.with_error_of(report.client);
+            self.served_clients = self.served_clients.with_client(report.client);
         }
     }
 
