@@ -192,10 +192,10 @@ impl Drop for ConnectionSlot {
 mod tests {
     use std::sync::atomic::AtomicUsize;
     use std::task::{Wake, Waker};
-    use std::time::{Duration, Instant};
+    use std::time::Instant;
 
     use super::*;
-    use crate::upstream::queue::{Arrival, Turn};
+    use crate::upstream::queue::{Arrival, ServerPace, Turn};
 
     struct WakeCount(AtomicUsize);
 
@@ -261,7 +261,7 @@ mod tests {
         let _taken = (ONE.take_request_slot(&one, &load), ONE.take_connection_slot(&one, &load));
         let place = load.queue.join(arrival()).unwrap();
         let woken = Arc::new(WakeCount(AtomicUsize::new(0)));
-        let turn = place.check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, Instant::now());
+        let turn = place.check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), Instant::now());
         assert_eq!(turn, Turn::First);
         assert!(ONE.take_request_slot(&other, &load).is_none() && ONE.take_connection_slot(&other, &load).is_none());
         assert_eq!((woken.0.load(Ordering::SeqCst), other.in_flight(), other.connections()), (2, 0, 0));

@@ -22,9 +22,19 @@ pub struct NewestFirst {
     pub patience: Duration,
 }
 
-/// Responses of the servers in this many gaps between two responses are awaited before the newest goes first, so that
-/// slow servers have the time to work off a few requests.
+/// How fast the servers respond, as far as it is known: times of zero are unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerPace {
+    /// The time between two responses, in which one place becomes free.
+    pub gap: Duration,
+    /// The recent response time.
+    pub response: Duration,
+}
+
+/// This many gaps and response times pass before the newest goes first: slow servers need so much time to work off the
+/// requests of a random burst, which is no overload.
 const GAPS: u32 = 20;
+const RESPONSES: u32 = 2;
 
 /// The queue of one upstream.
 #[derive(Default)]
@@ -191,8 +201,9 @@ impl PriorityLine {
     }
 
     /// Lets the newest go first if the line has not been empty for long, and wakes all, whose patience may be over.
-    fn update_order(&mut self, rule: &NewestFirst, gap: Duration, now: Instant) {
-        let after = rule.after.max(gap.saturating_mul(GAPS));
+    fn update_order(&mut self, rule: &NewestFirst, pace: ServerPace, now: Instant) {
+        let burst = pace.gap.saturating_mul(GAPS).max(pace.response.saturating_mul(RESPONSES));
+        let after = rule.after.max(burst);
         let is_long = self.since.is_some_and(|since| now.saturating_duration_since(since) > after);
         if is_long && !self.newest_first {
             self.newest_first = true;
@@ -203,19 +214,18 @@ impl PriorityLine {
 
 impl QueuePlace {
     /// Returns whose turn it is. `waker` is called when that may have changed, or when a server may be below its limits.
-    /// Call this before looking for a server, so that no wake-up is missed. `gap` is the time between two responses of the
-    /// servers.
-    pub fn check_turn(&self, waker: &Waker, rule: Option<&NewestFirst>, gap: Duration, now: Instant) -> Turn {
+    /// Call this before looking for a server, so that no wake-up is missed.
+    pub fn check_turn(&self, waker: &Waker, rule: Option<&NewestFirst>, pace: ServerPace, now: Instant) -> Turn {
         let mut places = self.queue.lock();
         let line = &mut places.lines[self.priority.index()];
         if let Some(rule) = rule {
-            line.update_order(rule, gap, now);
+            line.update_order(rule, pace, now);
         }
         let Some(known) = line.taken.get_mut(&self.number) else { return Turn::Over };
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *known = Some(waker.clone());
         }
-        let is_over = rule.filter(|_| line.newest_first).is_some_and(|rule| self.leaves_at(rule, gap) <= now);
+        let is_over = rule.filter(|_| line.newest_first).is_some_and(|rule| self.leaves_at(rule, pace) <= now);
         match places.first() {
             Some((_, first)) if first == self.number => Turn::First,
             _ if is_over => Turn::Over,
@@ -224,8 +234,8 @@ impl QueuePlace {
     }
 
     /// Returns when the patience of the request ends, if the newest goes first.
-    pub fn leaves_at(&self, rule: &NewestFirst, gap: Duration) -> Instant {
-        self.joined + rule.patience.max(gap)
+    pub fn leaves_at(&self, rule: &NewestFirst, pace: ServerPace) -> Instant {
+        self.joined + rule.patience.max(pace.gap)
     }
 
     /// Returns whether the newest goes first among the requests of this priority.
@@ -269,7 +279,7 @@ mod tests {
     }
 
     fn turn(place: &QueuePlace, now: Instant) -> Turn {
-        place.check_turn(Waker::noop(), Some(&RULE), Duration::ZERO, now)
+        place.check_turn(Waker::noop(), Some(&RULE), ServerPace::default(), now)
     }
 
     #[test]
@@ -280,7 +290,7 @@ mod tests {
         let mut places: Vec<Option<QueuePlace>> = (0..3).map(|_| line.join(arrival(2, 3, now))).collect();
         assert!(line.join(arrival(2, 3, now)).is_none());
         for (place, woken) in places.iter().zip(&woken) {
-            place.as_ref().unwrap().check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, now);
+            place.as_ref().unwrap().check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), now);
         }
         line.notify_first();
         assert_eq!([times(0), times(1), times(2)], [1, 0, 0]);
@@ -288,7 +298,10 @@ mod tests {
         places[1] = None;
         places[0] = None;
         assert_eq!((times(1), times(2), line.len()), (0, 1, 1));
-        assert_eq!(places[2].as_ref().unwrap().check_turn(Waker::noop(), None, Duration::ZERO, now), Turn::First);
+        assert_eq!(
+            places[2].as_ref().unwrap().check_turn(Waker::noop(), None, ServerPace::default(), now),
+            Turn::First
+        );
         places.clear();
         line.notify_first();
         assert_eq!(line.len(), 0);
@@ -310,7 +323,12 @@ mod tests {
             [Turn::Over, Turn::Waits, Turn::Over]
         );
         // Slow servers get the time that one response takes them.
-        let slow = middle.check_turn(Waker::noop(), Some(&RULE), Duration::from_millis(30), at(103));
+        let slow = middle.check_turn(
+            Waker::noop(),
+            Some(&RULE),
+            ServerPace { gap: Duration::from_millis(30), ..ServerPace::default() },
+            at(103),
+        );
         assert_eq!(slow, Turn::Waits);
         drop((old, middle, new));
         // An empty queue is a new one.
@@ -327,7 +345,7 @@ mod tests {
         let lowest = line.join(arrival(0, 3, now)).unwrap();
         let high = line.join(arrival(3, 3, now)).unwrap();
         assert_eq!([&low, &lowest, &high].map(|place| turn(place, now)), [Turn::Waits, Turn::Waits, Turn::First]);
-        lowest.check_turn(&Waker::from(woken.clone()), None, Duration::ZERO, now);
+        lowest.check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), now);
         // There is none below the lowest.
         assert!(line.is_full_for(Priority::from_number(0).unwrap(), 3));
         assert!(line.join(arrival(0, 3, now)).is_none());

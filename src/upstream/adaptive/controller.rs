@@ -41,12 +41,14 @@ const FALL: f64 = 0.3;
 /// The limit is in force if at least this fraction of the samples met it.
 const FULL: f64 = 0.85;
 /// The elasticity that the limit is steered to: servers that are just busy.
-const KNEE: f64 = 0.18;
+const KNEE: f64 = 0.14;
 /// Guesses of the elasticity with a long queue at the servers, and without one.
 const SATURATED: f64 = 0.04;
 const FREE: f64 = 1.0;
 /// The standard error of the guess.
 const GUESS_ERROR: f64 = 0.7;
+/// Lower estimates are noise, or servers that lose throughput by switching between requests.
+const LEAST_ELASTICITY: f64 = -0.1;
 /// Relative change of the limit per unit of elasticity.
 const GAIN: f64 = 0.4;
 /// Smaller relative changes are not made.
@@ -251,7 +253,7 @@ impl Controller {
             return LimitStep::Scale(1.5);
         }
         self.is_starting = false;
-        let change = (GAIN * (elasticity - KNEE)).clamp(-0.2, 0.25);
+        let change = (GAIN * (elasticity.max(LEAST_ELASTICITY) - KNEE)).min(0.25);
         if change.abs() < LEAST_CHANGE { self.hold_or_dip() } else { LimitStep::Scale(1.0 + change) }
     }
 

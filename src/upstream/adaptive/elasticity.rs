@@ -1,22 +1,31 @@
 //! How throughput responds to the number of requests in flight: the elasticity, which is the slope of log throughput
 //! over log requests in flight. 1: a tenth more requests bring a tenth more responses, so the servers have capacity left.
-//! 0: further requests only wait at the servers. A regression over the recent windows, in which older ones count less.
+//! 0: further requests only wait at the servers. A regression over the recent windows, in which older ones and those with
+//! another number of requests in flight count less.
 
-/// How much of its weight each window keeps when another one is added.
-const KEPT: f64 = 0.8;
+/// Windows that are remembered.
+const KEPT: usize = 16;
+/// How much of its weight each window loses when another one is added.
+const FADING: f64 = 0.85;
+/// Windows with this many requests in flight more or less, as a logarithm, do not count: the slope is another there.
+const BAND: f64 = 0.35;
 /// Below this, the requests in flight varied too little to tell anything.
 const LEAST_VARIATION: f64 = 0.004;
 
-/// The weighted sums of a regression of y = ln(throughput) over x = ln(requests in flight).
+/// The recent windows in which the limit was reached, the latest first.
 #[derive(Clone, Debug, Default)]
 pub struct Elasticity {
-    weight: f64,
+    windows: [Observation; KEPT],
+    len: usize,
+}
+
+/// What one window showed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Observation {
+    /// Logarithm of the requests in flight.
     x: f64,
+    /// Logarithm of the responses per second.
     y: f64,
-    xx: f64,
-    xy: f64,
-    yy: f64,
-    /// Mean number of responses per window.
     responses: f64,
 }
 
@@ -33,21 +42,51 @@ impl Elasticity {
         if in_flight < 1.0 || responses < 1.0 || seconds <= 0.0 {
             return;
         }
-        let (x, y) = (in_flight.ln(), (responses / seconds).ln());
-        for sum in [&mut self.weight, &mut self.x, &mut self.y, &mut self.xx, &mut self.xy, &mut self.yy] {
-            *sum *= KEPT;
-        }
-        self.weight += 1.0;
-        self.x += x;
-        self.y += y;
-        self.xx += x * x;
-        self.xy += x * y;
-        self.yy += y * y;
-        self.responses += (responses - self.responses) / self.weight.max(1.0);
+        self.windows.rotate_right(1);
+        self.windows[0] = Observation { x: in_flight.ln(), y: (responses / seconds).ln(), responses };
+        self.len = (self.len + 1).min(KEPT);
     }
 
-    /// Returns the estimate. `None` if the requests in flight did not vary.
+    /// Returns the estimate for about as many requests in flight as in the latest window. `None` if they did not vary.
     pub fn estimate(&self) -> Option<Estimate> {
+        let recent = self.windows.get(..self.len)?;
+        let here = recent.first()?.x;
+        let (mut sums, mut fading) = (Sums::default(), 1.0);
+        for window in recent {
+            let distance = (window.x - here) / BAND;
+            let weight = fading * (1.0 - distance * distance).max(0.0);
+            sums.add(window, weight);
+            fading *= FADING;
+        }
+        sums.regress()
+    }
+}
+
+/// The weighted sums of a regression of y over x.
+#[derive(Default)]
+struct Sums {
+    weight: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+    yy: f64,
+    responses: f64,
+}
+
+impl Sums {
+    fn add(&mut self, window: &Observation, weight: f64) {
+        let Observation { x, y, responses } = *window;
+        self.weight += weight;
+        self.x += weight * x;
+        self.y += weight * y;
+        self.xx += weight * x * x;
+        self.xy += weight * x * y;
+        self.yy += weight * y * y;
+        self.responses += weight * responses;
+    }
+
+    fn regress(&self) -> Option<Estimate> {
         if self.weight < 1.5 {
             return None;
         }
@@ -59,7 +98,7 @@ impl Elasticity {
         }
         let slope = xy / xx;
         // Counts vary by themselves, so two windows that happen to agree are no proof.
-        let least = 0.25 / self.responses.max(1.0);
+        let least = 0.25 / (self.responses / self.weight).max(1.0);
         let residual = ((yy - slope * xy) / (self.weight - 1.0).max(0.5)).max(least);
         Some(Estimate { slope, error: (residual / xx).sqrt() })
     }
@@ -89,5 +128,19 @@ mod tests {
         assert_eq!(same.estimate(), None);
         same.add_window(0.0, 0.0, 0.0);
         assert_eq!(same.estimate(), None);
+    }
+
+    /// Below the knee, the windows from above it say nothing.
+    #[test]
+    fn windows_with_many_more_requests_do_not_count() {
+        let mut windows = Elasticity::default();
+        for in_flight in [40.0, 34.0, 29.0, 25.0, 21.0, 18.0] {
+            windows.add_window(in_flight, 10.0 * f64::min(in_flight, 24.0), 1.0);
+        }
+        for in_flight in [17.0, 19.0, 16.0, 18.0] {
+            windows.add_window(in_flight, 10.0 * in_flight, 1.0);
+        }
+        let estimate = windows.estimate().unwrap();
+        assert!(estimate.slope > 0.8, "{estimate:?}");
     }
 }

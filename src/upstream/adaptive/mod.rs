@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::upstream::adaptive::controller::{AdaptiveRule, Controller};
 use crate::upstream::adaptive::window::{ResponseSample, SampleKind};
+use crate::upstream::queue::ServerPace;
 
 /// The adaptive limit of one upstream. Survives reloads.
 pub struct AdaptiveLimit {
@@ -91,9 +92,8 @@ impl AdaptiveLimit {
         Duration::from_micros(self.recent_us.load(Ordering::Relaxed))
     }
 
-    /// Returns the time between two responses, in which one place becomes free. Zero: unknown.
-    pub fn gap(&self) -> Duration {
-        Duration::from_micros(self.gap_us.load(Ordering::Relaxed))
+    pub fn pace(&self) -> ServerPace {
+        ServerPace { gap: Duration::from_micros(self.gap_us.load(Ordering::Relaxed)), response: self.recent() }
     }
 
     pub fn report(&self) -> AdaptiveReport {

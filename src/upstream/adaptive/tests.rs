@@ -187,7 +187,7 @@ fn servers_are_busy_under_four_times_their_capacity_and_nobody_is_refused_below_
             let steady = simulation.run(Phase::new(slots, 20.0, 0.8));
             assert_eq!(steady.refused, 0, "{slots}: {steady:?}");
             let overloaded = simulation.run(Phase::new(slots, 20.0, 4.0));
-            assert!(overloaded.goodput > 0.94 && overloaded.limit < 2 * slots as u32 + 12, "{slots}: {overloaded:?}");
+            assert!(overloaded.goodput > 0.94 && overloaded.limit < 2 * slots as u32 + 15, "{slots}: {overloaded:?}");
             simulation.run(Phase::new(slots, 20.0, 0.8));
             let again = simulation.run(Phase::new(slots, 20.0, 0.8));
             assert_eq!(again.refused, 0, "{slots}: {again:?}");
@@ -217,7 +217,7 @@ fn a_longer_way_to_the_servers_is_no_overload() {
         simulation.run(Phase::new(20, 20.0, 2.0));
         let far = Phase { seconds: 60.0, delay_ms: 50.0, ..Phase::new(20, 20.0, 2.0) };
         let result = simulation.run(far);
-        assert!(result.goodput > 0.9 && result.limit > 50, "{result:?}");
+        assert!(result.goodput > 0.95 && result.limit > 50, "{result:?}");
     });
 }
 

@@ -15,7 +15,7 @@ use crate::proxy::outbound::select::place::HeldPlace;
 use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::upstream::caps::{CapRule, UpstreamLoad};
-use crate::upstream::queue::{Arrival, Turn};
+use crate::upstream::queue::{Arrival, ServerPace, Turn};
 
 /// Interval at which a waiting request checks for a server without being woken. Some changes wake no waiting request,
 /// such as a server that becomes usable again.
@@ -55,11 +55,11 @@ pub(super) async fn reserve_or_wait(
     let place = joined.ok_or_else(|| servers.refuse_waiting(priority, UpstreamError::QueueFull))?;
     let _waits = deadline.hold_back();
     let end = *state.queue_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
-    let gap = || load.adaptive.as_ref().map_or(Duration::ZERO, |adaptive| adaptive.gap());
+    let pace = || load.adaptive.as_ref().map_or_else(ServerPace::default, |adaptive| adaptive.pace());
     let newest_first = rule.newest_first.as_ref();
     loop {
         let reservation = poll_fn(|cx| {
-            match place.check_turn(cx.waker(), newest_first, gap(), Instant::now().into()) {
+            match place.check_turn(cx.waker(), newest_first, pace(), Instant::now().into()) {
                 Turn::First => {}
                 Turn::Waits => return Poll::Pending,
                 Turn::Over => return Poll::Ready(Err(UpstreamError::QueueTimeout)),
@@ -73,7 +73,8 @@ pub(super) async fn reserve_or_wait(
                 Err(fault) => Poll::Ready(Err(UpstreamError::Connect(fault))),
             }
         });
-        let patience = newest_first.filter(|_| place.is_newest_first()).map(|rule| place.leaves_at(rule, gap()).into());
+        let patience =
+            newest_first.filter(|_| place.is_newest_first()).map(|rule| place.leaves_at(rule, pace()).into());
         let leaves = patience.map_or(end, |patience| end.min(patience));
         match timeout_at(leaves.min(Instant::now() + POLL_PERIOD), reservation).await {
             Ok(Err(error @ UpstreamError::QueueTimeout)) => return Err(servers.refuse_waiting(priority, error)),
