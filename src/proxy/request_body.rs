@@ -65,7 +65,7 @@ impl KeyBody {
 pub fn find_length(request: &RequestContext<'_>) -> Option<u64> {
     match (&request.received.body, &request.read_ahead) {
         (Some(body), _) => body.size_hint().exact(),
-        (None, Some(upload)) => upload.size_hint().exact(),
+        (None, Some(upload)) => upload.find_length(),
         (None, None) => Some(0),
     }
 }

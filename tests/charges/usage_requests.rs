@@ -48,10 +48,15 @@ fn a_request_reserves_what_it_announces() {
         assert_eq!(send(&gateway, &body, JSON).status(), status, "{}", body.len());
     }
     assert_used(&gateway, 2500 * 2 + 500 * 3);
+    // A body without an announced length that is read before the decision costs what it contains.
+    let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
+    let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
+    let chunks = "11\r\n{\"model\":\"small\",\r\n10\r\n\"max_tokens\":30}\r\n0\r\nx-last: 1\r\n\r\n";
+    assert_eq!(gateway.client().ask(&head, chunks).status(), 200);
+    assert_used(&gateway, 10 + 9 + 60);
     // A body of unknown length costs the largest estimate.
     let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
     let chunks = format!("{:x}\r\n{}\r\n0\r\n\r\n", 70_000, "x".repeat(70_000));
-    let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
     assert_eq!(gateway.client().ask(&head, chunks).status(), 200);
     assert_eq!(left(&gateway), 10_000 - (2500 * 2 + 500 * 3));
 }

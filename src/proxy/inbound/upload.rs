@@ -384,12 +384,24 @@ impl Upload {
     }
 
     pub fn size_hint(&self) -> SizeHint {
-        let ahead: usize = self.ahead.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
         let rest = self.body.size_hint();
         match rest.exact() {
-            Some(length) => SizeHint::with_exact(ahead as u64 + length),
+            Some(length) => SizeHint::with_exact(self.ahead_bytes() + length),
             None => rest,
         }
+    }
+
+    /// Returns the length of the unread body; `None` if it is not known yet. A body of a length that was not announced
+    /// has a known length once it was read ahead to its end, but it keeps its framing, which its trailers may need.
+    pub fn find_length(&self) -> Option<u64> {
+        match self.progress.state() {
+            UploadState::Done => Some(self.ahead_bytes()),
+            _ => self.size_hint().exact(),
+        }
+    }
+
+    fn ahead_bytes(&self) -> u64 {
+        self.ahead.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum()
     }
 
     /// Reads and discards the rest, for a limited time. Closing the connection at once would reset it, and the client
