@@ -17,8 +17,12 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
     let usage = |value: &str| format!("data: {{\"usage\":{{\"completion_tokens\":{value}}}}}\n\n");
     let done = "data: [DONE]\n\n";
     for (stream, used) in [
-        // Repeated, decreasing, negative, fractional and late values.
-        (usage("50") + &usage("30") + &usage("-900") + &usage("1.5") + done, 50),
+        // Repeated, decreasing and late values.
+        (usage("50") + &usage("30") + done, 50),
+        // With a negative, fractional or too large number, the usage is not known.
+        (usage("50") + &usage("-900") + done, 100),
+        (usage("1.5") + &usage("50") + done, 100),
+        (usage("500") + &usage("9007199254740993") + done, 500),
         (usage("\"50\"") + &usage("[50]") + &usage("null") + done, 100),
         (usage("-1") + done, 100),
         (usage("0") + done, 0),
@@ -55,6 +59,36 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
     );
     assert_eq!(left(&gateway), 0);
     assert_eq!(ask(&gateway, "/", &whole("application/json", b"{}")).0, 429);
+}
+
+/// A part of the usage that cannot be read is not free.
+#[test]
+fn usage_that_is_read_in_part_refunds_nothing() {
+    let upstream = mirror();
+    let sources = "settle = [\"openai\", \"anthropic\", \"gemini\", \"bedrock\"]";
+    for (usage, used) in [
+        (r#"{"prompt_tokens":5,"completion_tokens":900.0}"#, 905),
+        (r#"{"prompt_tokens":5,"completion_tokens":900.5}"#, 100),
+        (r#"{"prompt_tokens":5,"completion_tokens":9e2}"#, 100),
+        (r#"{"prompt_tokens":5,"completion_tokens":"900"}"#, 100),
+        (r#"{"prompt_tokens":500,"completion_tokens":-1}"#, 500),
+        (r#"{"prompt_tokens":5,"completion_tokens":9007199254740993}"#, 100),
+        (r#"{"prompt_tokens_details":{"cached_tokens":0}}"#, 100),
+        (r#"{"cache_read_input_tokens":5,"cache_creation_input_tokens":0}"#, 100),
+        (r#"{"cacheReadInputTokens":5}"#, 100),
+    ] {
+        for stream in [false, true] {
+            let gateway = limited(&upstream, sources);
+            let response = match stream {
+                true => chunked(EVENTS, &format!("data: {{\"usage\":{usage}}}\n\ndata: [DONE]\n\n"), "0\r\n\r\n"),
+                false => whole("application/json", format!("{{\"usage\":{usage}}}").as_bytes()),
+            };
+            assert_eq!(ask(&gateway, "/", &response).0, 200);
+            let result = if used == 905 { "settled" } else { "unproven" };
+            gateway.assert_metric("usage_settlements_total", &[("result", result)], 1.0);
+            assert_used(&gateway, used);
+        }
+    }
 }
 
 #[test]

@@ -113,14 +113,18 @@ impl TextBuffer {
 struct NumberText {
     value: u64,
     digits: u32,
-    /// The number has a sign, a fraction, an exponent or a zero before other digits.
+    /// Digits of a fraction, which are all zeros.
+    zeros: Option<u32>,
+    /// The number has a sign, another fraction, an exponent or a zero before other digits.
     is_other: bool,
 }
 
 impl NumberText {
     fn push(&mut self, byte: u8) {
-        match byte {
-            b'0'..=b'9' => {
+        match (byte, self.zeros) {
+            (b'0', Some(zeros)) => self.zeros = Some(zeros.saturating_add(1)),
+            (b'.', None) => self.zeros = Some(0),
+            (b'0'..=b'9', None) => {
                 self.is_other |= self.digits > 0 && self.value == 0;
                 self.digits = self.digits.saturating_add(1);
                 self.value = self.value.saturating_mul(10).saturating_add(u64::from(byte - b'0'));
@@ -130,7 +134,8 @@ impl NumberText {
     }
 
     fn integer(&self) -> Option<u64> {
-        (!self.is_other && self.digits > 0 && self.value <= NUMBER_MAX).then_some(self.value)
+        let is_integer = !self.is_other && self.digits > 0 && self.zeros != Some(0);
+        (is_integer && self.value <= NUMBER_MAX).then_some(self.value)
     }
 }
 
@@ -410,6 +415,8 @@ mod tests {
             (r#"{"us\u0061ge":{"tot\u0061l":7}}"#, 7),
             (r#"{"usage":{"total":3,"total":9,"total":5}}"#, 9),
             (r#"{"usage":null,"usage":{"total":8}}"#, 8),
+            (r#"{"usage":{"total":90.0}}"#, 90),
+            (r#"{"usage":{"total":0.00}}"#, 0),
             (r#"{"usage":{"total":9007199254740992}}"#, 9_007_199_254_740_992),
             (r#"{"list":[{"total":1},{"total":2},{"total":3}]}"#, 2),
             (r#"[{"total":1},{"total":4},{"total":3}]"#, 4),
@@ -429,9 +436,23 @@ mod tests {
 
     #[test]
     fn only_integers_in_range_count() {
-        for value in
-            ["-1", "1.5", "7.0", "1e3", "-0", "007", "9007199254740993", "1e999", "\"7\"", "true", "[7]", "{\"a\":7}"]
-        {
+        for value in [
+            "-1",
+            "1.5",
+            "7.01",
+            "7.",
+            "7.0.0",
+            "7.0e1",
+            "1e3",
+            "-0",
+            "007",
+            "9007199254740993",
+            "1e999",
+            "\"7\"",
+            "true",
+            "[7]",
+            "{\"a\":7}",
+        ] {
             let (scanner, readings) = read(&format!("{{\"usage\":{{\"total\":{value}}}}}"), 3);
             assert!(scanner.is_done(), "{value}");
             assert_eq!(readings.number(UsageField::Total), 0, "{value}");

@@ -23,6 +23,14 @@ pub enum UsageField {
 
 const FIELDS: usize = 8;
 
+impl UsageField {
+    /// Reports whether the field states a whole part of the usage, and not just a share of another field or an addition
+    /// to it. Only such fields prove usage.
+    pub fn is_whole_part(self) -> bool {
+        matches!(self, UsageField::Total | UsageField::Input | UsageField::Output)
+    }
+}
+
 /// Meaning of a value of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
@@ -81,11 +89,11 @@ impl UsageReadings {
     }
 
     pub fn add_fault(&mut self, fault: ScanFault) {
-        self.faults |= 1 << fault as u16;
+        self.faults |= bit(fault);
     }
 
     pub fn faults(&self) -> impl Iterator<Item = ScanFault> {
-        ScanFault::ALL.iter().copied().filter(|fault| self.faults & (1 << *fault as u16) != 0)
+        ScanFault::ALL.iter().copied().filter(|fault| self.faults & bit(*fault) != 0)
     }
 
     /// Returns the value of a field, 0 if it was not reported.
@@ -97,13 +105,20 @@ impl UsageReadings {
         self.model.as_deref()
     }
 
-    /// Records the end of a document, an event or the whole response.
+    /// Records the end of a document, an event or the whole response. A number that cannot be read may be the largest
+    /// one, so the others prove nothing.
     pub fn end_document(&mut self) {
-        self.is_proven |= self.has_final_number && self.has_ended;
+        let is_readable = self.faults & bit(ScanFault::NotInteger) == 0;
+        self.is_proven |= self.has_final_number && self.has_ended && is_readable;
     }
 
     /// Reports whether the usage is known completely.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }
+}
+
+/// Returns the bit of a fault.
+fn bit(fault: ScanFault) -> u16 {
+    1 << fault as u16
 }

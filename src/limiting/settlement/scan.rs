@@ -138,7 +138,7 @@ impl SourceGroup {
             let lines = headers.get_all(name).iter();
             for number in lines.map(|line| integer(line.as_bytes()).and_then(|number| u64::try_from(number).ok())) {
                 match number.filter(|number| *number <= NUMBER_MAX) {
-                    Some(number) => readings.add_number(*field, true, number),
+                    Some(number) => readings.add_number(*field, field.is_whole_part(), number),
                     None => readings.add_fault(ScanFault::NotInteger),
                 }
                 has_headers = true;

@@ -155,10 +155,10 @@ fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
     );
 }
 
-/// Adds the fields of an object. `is_final`: which of them prove the usage.
+/// Adds the fields of an object. `is_final`: which of their whole parts prove the usage.
 fn add_fields(tree: &mut PathTree, parent: &str, fields: &[FieldPath], is_final: impl Fn(UsageField) -> bool) {
     for (path, field) in fields {
-        let target = Target::Number { field: *field, is_final: is_final(*field) };
+        let target = Target::Number { field: *field, is_final: field.is_whole_part() && is_final(*field) };
         tree.add_path(steps(parent).chain(steps(path)), target);
     }
 }
