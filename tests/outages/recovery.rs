@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::client::{Client, get};
+use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
 use crate::support::until;
+use crate::support::upstream::Upstream;
 
 /// `slots`, three for an hour unless they are given back, and `login`, which counts exactly.
 fn gateway(server: &RedisServer) -> Gateway {
@@ -130,4 +131,52 @@ fn a_store_that_takes_writes_again_is_up_without_requests() {
     for _ in 0..40 {
         assert_eq!(gateway.get("/").status(), 200);
     }
+}
+
+/// A response that settles several charges while Redis accepts no changes: each is corrected once it does.
+#[test]
+fn settlements_of_several_limits_are_retried() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            peer.send(&request.body)?;
+        }
+        Ok(())
+    });
+    let server = RedisServer::start(&[]);
+    let limit =
+        "algorithm = \"fixed_window\"\nrate = \"1000/h\"\nkey = \"all\"\ncost = 100\nsettle = \"header:x-cost\"\n";
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"open\"\n\n[[route]]\nupstream = \"{}\"\n\
+         limits = [\"one\", \"two\"]\n\n[limit.one]\n{limit}\n[limit.two]\n{limit}",
+        server.url(),
+        upstream.url()
+    ));
+    gateway.until_connected();
+    let used = |limit: &str| {
+        let state = gateway.admin(&format!("/-/limits/{limit}/state")).json();
+        1000 - state["remaining"].as_i64().unwrap_or(0)
+    };
+    let answer = "HTTP/1.1 200 OK\r\nx-cost: 7\r\ncontent-length: 0\r\n\r\n";
+    let ask_while = |change: &dyn Fn()| {
+        let mut client = gateway.client();
+        let before = used("one");
+        client.send(post("/", answer.len() as u64, ""));
+        until("the estimate is charged", || used("one") == before + 100);
+        change();
+        client.send(answer);
+        assert_eq!(client.answer("POST").status(), 200);
+    };
+    let replicate = |host: &str, port: &str| {
+        let () = redis::cmd("REPLICAOF").arg(host).arg(port).query(&mut server.client()).unwrap();
+    };
+    ask_while(&|| replicate("127.0.0.1", "1"));
+    until("both wait", || waiting(&gateway) == 2.0);
+    replicate("NO", "ONE");
+    until("both are corrected", || (used("one"), used("two")) == (7, 7));
+    assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
+    // Whether a correction happened that got no reply is unknown, so it is not repeated.
+    gateway.until_connected();
+    ask_while(&|| server.signal("STOP"));
+    until("both are lost", || gateway.metric("store_corrections_dropped_total", &[]) == Some(2.0));
+    server.signal("CONT");
 }

@@ -108,13 +108,20 @@ impl Backlog {
         }
     }
 
-    /// Drops corrections whose time is up. The leases among them have expired by themselves.
+    /// Counts a correction that failed and is not safe to repeat.
+    pub fn count_lost(&self) {
+        self.dropped.inc();
+    }
+
+    /// Drops corrections whose time is up. The leases among them have expired by themselves, the others are lost.
     fn drop_expired(&self, retired: bool) {
         let now = Instant::now();
         let mut pending = self.pending.borrow_mut();
         let expired = pending.corrections.iter().filter(|(_, one)| one.has_expired(now, retired)).map(|(id, _)| *id);
         for id in expired.collect::<Vec<u64>>() {
-            pending.remove(id);
+            if pending.remove(id).is_some_and(|one| one.lease().is_none()) {
+                self.count_lost();
+            }
             self.waiting.dec();
         }
     }
@@ -125,17 +132,26 @@ impl Backlog {
     }
 
     /// Ends one attempt to send a correction. If it failed and is safe to repeat, it moves to the end of the backlog,
-    /// so that corrections to an unavailable server do not delay the others. It is safe to repeat the release of a
-    /// lease, and any correction that certainly did not happen.
+    /// so that corrections to an unavailable server do not delay the others.
     fn end_attempt(&self, id: u64, failed: Option<ErrorKind>) {
         let mut pending = self.pending.borrow_mut();
         // It may have been dropped meanwhile.
         let Some(one) = pending.remove(id) else { return };
         match failed {
-            Some(kind) if one.check.rule.lease_ms().is_some() || !kind.is_unsure() => pending.add(one),
-            _ => self.waiting.dec(),
+            Some(kind) if is_repeatable(&one.check, kind) => pending.add(one),
+            Some(_) => {
+                self.waiting.dec();
+                self.count_lost();
+            }
+            None => self.waiting.dec(),
         }
     }
+}
+
+/// Reports whether a correction that failed with `kind` is safe to repeat: the release of a lease, and any correction
+/// that certainly did not happen.
+pub fn is_repeatable(check: &Check, kind: ErrorKind) -> bool {
+    check.rule.lease_ms().is_some() || !kind.is_unsure()
 }
 
 impl PendingCorrections {
@@ -228,6 +244,11 @@ mod tests {
         }
         let tags: Vec<i64> = backlog.next_batch(9).iter().map(|(_, check)| check[0].tag).collect();
         assert_eq!((tags, metrics.store.corrections_waiting.get()), (vec![1, 4], 2));
+        assert_eq!(metrics.store.corrections_dropped.get(), 1, "what may have happened is lost");
+        let now = Instant::now();
+        backlog.pending.borrow_mut().corrections.values_mut().for_each(|one| one.until = now);
+        backlog.drop_expired(false);
+        assert_eq!((metrics.store.corrections_waiting.get(), metrics.store.corrections_dropped.get()), (0, 2));
     }
 
     #[tokio::test]

@@ -11,8 +11,9 @@ use prometheus::IntCounter;
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::Instant;
 
+use crate::limiting::answer::Answer;
 use crate::limiting::charges::ChargedAt;
-use crate::limiting::charges::backlog::Backlog;
+use crate::limiting::charges::backlog::{self, Backlog};
 use crate::limiting::charges::hold_times::HoldTimes;
 use crate::limiting::charges::leases::{LeaseId, Leases, Renewals};
 use crate::limiting::charges::queue_refunds::{QueueRefund, QueueRefunds};
@@ -124,20 +125,21 @@ impl ChargeManager {
         if !stored.is_empty() && self.store.run_in_process(Op::Adjust, &stored).is_none() {
             let (call, stored) = (PendingCall::begin(self), Rc::new(stored));
             spawn_local(async move {
-                if let Err(kind) = call.0.store.adjust(&stored).await {
-                    call.0.keep_repeatable(Rc::unwrap_or_clone(stored), kind);
-                }
+                let outcomes = call.0.store.adjust_each(&stored).await;
+                call.0.keep_repeatable(Rc::unwrap_or_clone(stored), outcomes);
             });
         }
     }
 
-    /// Keeps the corrections of a call that failed with `kind`, as far as they are safe to repeat.
-    fn keep_repeatable(self: &Rc<Self>, checks: Vec<Check>, kind: ErrorKind) {
-        // A lease can be released twice. Another correction must not happen twice: it is repeated only if it certainly
-        // did not happen, which is unknown if the call carried several.
-        let repeatable = checks.len() == 1 && !kind.is_unsure();
-        let again = checks.into_iter().filter(|check| repeatable || check.rule.lease_ms().is_some());
-        again.for_each(|check| self.adjust_later(check));
+    /// Keeps the corrections that failed, as far as they are safe to repeat. The others are lost.
+    fn keep_repeatable(self: &Rc<Self>, checks: Vec<Check>, outcomes: Vec<Result<Answer, ErrorKind>>) {
+        for (check, outcome) in checks.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(_) => {}
+                Err(kind) if backlog::is_repeatable(&check, kind) => self.adjust_later(check),
+                Err(_) => self.backlog.count_lost(),
+            }
+        }
     }
 
     fn adjust_later(self: &Rc<Self>, check: Check) {

@@ -61,10 +61,10 @@ impl StoreMetrics {
             task_restarts: families
                 .counter("store_task_restarts_total", "Store tasks that panicked and were restarted.")?,
             corrections_waiting: families
-                .gauge("store_corrections_waiting", "Slots and refunds waiting to be returned to the store.")?,
+                .gauge("store_corrections_waiting", "Slots, refunds and settlements waiting for the store.")?,
             corrections_dropped: families.counter(
                 "store_corrections_dropped_total",
-                "Slots and refunds dropped because too many were waiting for the store.",
+                "Slots, refunds and settlements that the store did not get: too many waited, for too long, or with an unknown outcome.",
             )?,
             health: Arc::new(StoreHealth::new(up.clone(), breaker_state.clone())),
             up,
