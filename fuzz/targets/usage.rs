@@ -10,7 +10,7 @@ use sluicegate::limiting::settlement::scan::UsageScan;
 use sluicegate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
 
 fn read(pieces: &[&[u8]], head: &HeaderMap, sources: &Arc<UsageSources>, is_whole: bool) -> UsageReadings {
-    let mut scan = UsageScan::start(std::iter::once(sources), StatusCode::OK, head, true);
+    let mut scan = UsageScan::start(std::iter::once(sources), StatusCode::OK, head, true, false);
     for piece in pieces {
         scan.push(piece);
     }

@@ -257,7 +257,7 @@ async fn send_upstream(
     {
         // The server may have acted on the request, so the limits charge for it. The client gets an error, because it
         // would mistake the response for an open tunnel.
-        request.account.settle_by_response(&response);
+        request.account.settle_by_response(&response, false);
         return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
     }
     Ok(clean_response(request, response))

@@ -49,7 +49,7 @@ pub fn finish_response(
 fn settle_response(request: &mut RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
     request.account.record_head(true);
     // Charges depend on the response as the server sent it, so they are settled before the edits.
-    request.account.settle_by_response(&response);
+    request.account.settle_by_response(&response, response.body().ends_by_close());
     if let Some(body) = response.body().as_full() {
         request.account.settle_by_full_body(body);
     }

@@ -91,6 +91,36 @@ fn usage_that_is_read_in_part_refunds_nothing() {
     }
 }
 
+/// Where the connection is the only end of a response, a lost server looks like one that has finished.
+#[test]
+fn a_stream_that_breaks_off_silently_refunds_nothing() {
+    let upstream = mirror();
+    let closed = |kind: &str, body: &str| format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n\r\n{body}").into_bytes();
+    let usage = "data: {\"usage\":{\"total_tokens\":5}}\n\n";
+    let gemini = "data: {\"usageMetadata\":{\"totalTokenCount\":5}}\n\n";
+    let all = |body: String| chunked(EVENTS, &body, "0\r\n\r\n");
+    for (response, used) in [
+        (closed(EVENTS, usage), 100),
+        (closed(EVENTS, gemini), 100),
+        (closed(EVENTS, &format!("{usage}data: [DONE]\n\n")), 5),
+        (closed("application/json", "{\"usage\":{\"total_tokens\":5}}"), 5),
+        (all(format!("{gemini}data: {{\"usageMet")), 100),
+        (all(format!("{gemini}da")), 100),
+        (all(format!("{usage}data: [DO")), 100),
+        (all(gemini.to_owned()), 5),
+        // Some servers omit the last empty line.
+        (all(format!("{usage}data: [DONE]")), 5),
+        (all(format!("{usage}data: [DONE]\n")), 5),
+        (all(gemini.trim_end().to_owned()), 5),
+    ] {
+        let gateway = limited(&upstream, "settle = [\"openai\", \"gemini\"]");
+        assert_eq!(ask(&gateway, "/cut", &response).0, 200);
+        let result = if used == 5 { "settled" } else { "unproven" };
+        gateway.assert_metric("usage_settlements_total", &[("result", result)], 1.0);
+        assert_used(&gateway, used);
+    }
+}
+
 #[test]
 fn memory_does_not_grow_with_the_stream() {
     const PIECE: usize = 64 << 10;

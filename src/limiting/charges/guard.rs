@@ -120,11 +120,12 @@ impl ChargeGuard {
         self.charges.iter().filter_map(|charge| charge.charge_rules()?.usage())
     }
 
-    /// Starts to read the body of a response with this head, if a charge settles by it.
-    pub fn start_scan(&mut self, status: StatusCode, head: &HeaderMap, has_body: bool) {
+    /// Starts to read the body of a response with this head, if a charge settles by it. `ends_by_close`: only the end of
+    /// the connection ends the body.
+    pub fn start_scan(&mut self, status: StatusCode, head: &HeaderMap, has_body: bool, ends_by_close: bool) {
         if self.reads_usage() && self.scan.is_none() && !self.is_settled {
             let sources = self.usage_rules().map(|usage| &usage.sources);
-            self.scan = Some(Box::new(UsageScan::start(sources, status, head, has_body)));
+            self.scan = Some(Box::new(UsageScan::start(sources, status, head, has_body, ends_by_close)));
         }
     }
 

@@ -105,6 +105,23 @@ impl EventScanner {
         }
     }
 
+    /// Reads the end of a complete response, which may omit the empty line after the last event. A stream that ends
+    /// within an event was cut off.
+    pub fn end(&mut self, readings: &mut UsageReadings) {
+        let is_cut = match self.data {
+            _ if self.is_done_event() => false,
+            EventData::None => self.line != Line::Start,
+            EventData::Json => !self.json.is_done(),
+            EventData::Blank | EventData::Other => true,
+        };
+        if is_cut {
+            readings.add_fault(self.json.fault().unwrap_or(ScanFault::Malformed));
+            return;
+        }
+        readings.set_ended();
+        readings.end_document();
+    }
+
     fn read_name(&mut self, byte: u8) -> usize {
         const DATA: &[u8] = b"data";
         let matched = if let Line::Name(matched) = self.line { matched } else { 0 };
@@ -148,6 +165,11 @@ impl EventScanner {
         self.start_length += length;
     }
 
+    /// Reports whether the data of the event are those that end a stream.
+    fn is_done_event(&self) -> bool {
+        &self.start[..self.start_length] == DONE
+    }
+
     fn end_line(&mut self, readings: &mut UsageReadings) {
         if self.line == Line::Start {
             self.end_event(readings);
@@ -156,7 +178,7 @@ impl EventScanner {
     }
 
     fn end_event(&mut self, readings: &mut UsageReadings) {
-        if &self.start[..self.start_length] == DONE {
+        if self.is_done_event() {
             readings.set_ended();
         } else if self.data == EventData::Json && !self.json.is_done() {
             readings.add_fault(self.json.fault().unwrap_or(ScanFault::Malformed));

@@ -21,6 +21,8 @@ pub struct UsageScan {
     decoder: Option<Gunzip>,
     /// The rest of the body is not read.
     is_stopped: bool,
+    /// Only the end of the connection ends the body.
+    ends_by_close: bool,
 }
 
 /// Limits with the same sources.
@@ -47,12 +49,14 @@ enum BodyFormat {
 }
 
 impl UsageScan {
-    /// Prepares to scan a response with this head. `has_body` is false for responses that never have one.
+    /// Prepares to scan a response with this head. `has_body` is false for responses that never have one, and
+    /// `ends_by_close` is true for those that only the end of the connection ends.
     pub fn start<'s>(
         sources: impl Iterator<Item = &'s Arc<UsageSources>>,
         status: StatusCode,
         headers: &HeaderMap,
         has_body: bool,
+        ends_by_close: bool,
     ) -> UsageScan {
         let (format, encoding) = (find_format(headers), find_coding(headers));
         // An error page is no API response that lost its usage.
@@ -72,7 +76,7 @@ impl UsageScan {
         }
         let is_stopped = format.is_none() || groups.iter().all(|group| matches!(group.parser, Parser::None));
         let decoder = (!is_stopped && encoding == Some(Coding::Gzip)).then(Gunzip::default);
-        UsageScan { groups, decoder, is_stopped }
+        UsageScan { groups, decoder, is_stopped, ends_by_close }
     }
 
     /// Reads a copy of the next piece of the body.
@@ -98,7 +102,9 @@ impl UsageScan {
         if is_whole && !is_decoded {
             self.groups.iter_mut().for_each(|group| group.readings.add_fault(ScanFault::Gzip));
         }
-        let is_whole = is_whole && is_decoded && !self.is_stopped;
+        // Where a lost server looks like one that has finished, only the document itself or gzip proves the end.
+        let has_end = !self.ends_by_close || self.decoder.is_some();
+        let is_whole = is_whole && is_decoded && has_end && !self.is_stopped;
         self.groups.iter_mut().for_each(|group| group.end(is_whole));
         (self.decoder, self.is_stopped) = (None, true);
     }
@@ -176,15 +182,11 @@ impl SourceGroup {
     }
 
     fn end(&mut self, is_whole: bool) {
-        match &self.parser {
+        match &mut self.parser {
             Parser::Json(scanner) if is_whole && !scanner.is_done() => {
                 self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
             }
-            // The last event of a server that marks no end.
-            Parser::Events(_) if is_whole => {
-                self.readings.set_ended();
-                self.readings.end_document();
-            }
+            Parser::Events(scanner) if is_whole => scanner.end(&mut self.readings),
             Parser::Json(_) | Parser::Events(_) | Parser::None => {}
         }
     }

@@ -81,6 +81,11 @@ pub trait Exchange {
 
     /// Returns what is known of the remaining length of the response body.
     fn size_hint(&self) -> SizeHint;
+
+    /// Returns true if only the end of the connection ends the response body.
+    fn ends_by_close(&self) -> bool {
+        false
+    }
 }
 
 /// Waits for the response and discards it, up to 1 MiB. `response` bounds the time until its head, `stream` each pause

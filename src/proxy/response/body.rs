@@ -156,6 +156,11 @@ impl ResponseBody {
         }
     }
 
+    /// Returns true if only the end of the server's connection ends the body.
+    pub fn ends_by_close(&self) -> bool {
+        matches!(&self.source, BodySource::Upstream { exchange, .. } if exchange.borrow().ends_by_close())
+    }
+
     /// Returns a body that has arrived completely.
     pub fn as_full(&self) -> Option<&Bytes> {
         if let BodySource::Full(bytes) = &self.source { Some(bytes) } else { None }

@@ -208,6 +208,10 @@ impl Exchange for Http1Exchange {
         self.body.exact_length().map_or_else(SizeHint::new, SizeHint::with_exact)
     }
 
+    fn ends_by_close(&self) -> bool {
+        matches!(self.body, BodyDecoder::Close)
+    }
+
     fn is_sent(&self) -> bool {
         self.sender.end() == Some(SendEnd::Done)
     }
