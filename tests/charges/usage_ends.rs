@@ -148,15 +148,19 @@ fn pointers_headers_and_gzip_settle_too() {
     check(b"HTTP/1.1 200 OK\r\nx-units: 11\r\ncontent-length: 0\r\n\r\n", 11);
     let headers = "x-amzn-bedrock-input-token-count: 30\r\nx-amzn-bedrock-output-token-count: 7\r\n";
     check(format!("HTTP/1.1 200 OK\r\n{headers}content-length: 2\r\n\r\n{{}}").as_bytes(), 44);
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    encoder.write_all(format!("{{\"text\":\"{}\",\"meta\":{{\"units\":6}}}}", "x".repeat(100_000)).as_bytes()).unwrap();
-    let gzip = encoder.finish().unwrap();
-    check(&whole(&format!("{JSON}\r\ncontent-encoding: gzip"), &gzip), 12);
+    let gzip = |text_length: usize| {
+        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+        let body = format!("{{\"text\":\"{}\",\"meta\":{{\"units\":6}}}}", "x".repeat(text_length));
+        encoder.write_all(body.as_bytes()).unwrap();
+        whole(&format!("{JSON}\r\ncontent-encoding: gzip"), &encoder.finish().unwrap())
+    };
+    check(&gzip(100_000), 12);
     // A response that cannot be read keeps its estimate.
     for (response, reason) in [
         (whole("text/html", b"{\"meta\":{\"units\":7}}"), "content_type"),
         (whole(&format!("{JSON}\r\ncontent-encoding: br"), b"{\"meta\":{\"units\":7}}"), "encoding"),
         (whole(&format!("{JSON}\r\ncontent-encoding: gzip"), b"{\"meta\":{\"units\":7}}"), "gzip"),
+        (gzip(4_000_000), "too_large"),
         (whole(JSON, b"{\"meta\":{\"units\":-7}}"), "not_integer"),
         (whole(JSON, b"{\"meta\":{\"units\":7}"), "malformed"),
         (whole(JSON, format!("{{\"a\":{}1", "[".repeat(200)).as_bytes()), "too_deep"),
@@ -164,7 +168,7 @@ fn pointers_headers_and_gzip_settle_too() {
         check(&response, ESTIMATE);
         gateway.assert_metric("usage_scan_failures_total", &[("reason", reason)], 1.0);
     }
-    gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 6.0);
+    gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 7.0);
 }
 
 #[test]

@@ -10,9 +10,10 @@ use crate::telemetry::metrics::ScanFault;
 const PIECE: usize = 4096;
 /// Most decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Most decoded bytes per encoded byte, beyond the first MiB.
-const RATIO_MAX: u64 = 1000;
-const RATIO_FREE: u64 = 1 << 20;
+/// Most decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it. It also bounds how
+/// long one piece delays the other requests of the worker.
+const RATIO_MAX: u64 = 100;
+const RATIO_FREE: u64 = 256 << 10;
 
 /// Decoder of one gzip stream. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.
 pub struct Gunzip {
@@ -129,9 +130,14 @@ mod tests {
         let mut more = gzip(b"x");
         more.extend_from_slice(b"y");
         assert_eq!(read(&more, 1000).0, Err(ScanFault::Gzip));
-        let (mut decoder, mut length) = (Gunzip { output_max: 1 << 20, ..Gunzip::default() }, 0);
-        let outcome = decoder.push(&gzip(&vec![0; 2 << 20]), |decoded| length += decoded.len());
+        let (mut decoder, mut length) = (Gunzip { output_max: 100_000, ..Gunzip::default() }, 0);
+        let outcome = decoder.push(&gzip(&vec![0; 200_000]), |decoded| length += decoded.len());
         assert_eq!(outcome, Err(ScanFault::TooLarge));
-        assert!(length <= (1 << 20) + PIECE, "{length}");
+        assert!(length <= 100_000 + PIECE, "{length}");
+        // 4 KiB that decode to 4 MiB, in one piece: about a sixth of it is decoded.
+        let bomb = gzip(&vec![0; 4 << 20]);
+        let (outcome, length, _) = read(&bomb, bomb.len());
+        assert_eq!(outcome, Err(ScanFault::TooLarge));
+        assert!(length <= (256 << 10) + 100 * bomb.len() + PIECE, "{length} of {}", bomb.len());
     }
 }
