@@ -49,6 +49,7 @@ impl KeyBody {
             && let Some(changed) = ask_usage::ask_for_usage(bytes)
         {
             upload.replace_data(changed.into());
+            ask_usage::remove_digests(&mut request.received.parts.headers);
         }
     }
 

@@ -36,6 +36,10 @@ fn a_request_reserves_what_it_announces() {
         assert_eq!(send(&gateway, body, fields).status(), 200);
         assert_used(&gateway, units);
     }
+    // A compressed body hides its length and its output.
+    let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
+    assert_eq!(send(&gateway, "compressed", &format!("{JSON}content-encoding: gzip\r\n")).status(), 200);
+    assert_used(&gateway, 2500 * 2 + 500 * 3);
     let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
     for (body, status) in [
         (r#"{"max_tokens":-5}"#.to_owned(), 400),
@@ -95,7 +99,9 @@ fn servers_are_asked_for_the_usage_of_streams() {
         (json!({ "input": "x", "stream": true }), json!({ "input": "x", "stream": true })),
     ] {
         for chunked in [false, true] {
-            let (body, fields) = (body.to_string(), format!("{JSON}accept-encoding: br, gzip\r\n"));
+            let digests = "digest: md5=a\r\ncontent-digest: sha-256=:YQ==:\r\nrepr-digest: sha-256=:YQ==:\r\n";
+            let (is_changed, body) = (body != forwarded, body.to_string());
+            let fields = format!("{JSON}{digests}accept-encoding: br, gzip\r\n");
             let response = if chunked {
                 let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{fields}transfer-encoding: chunked\r\n\r\n");
                 gateway.client().ask(&head, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
@@ -106,6 +112,9 @@ fn servers_are_asked_for_the_usage_of_streams() {
             let seen = upstream.request();
             assert_eq!(serde_json::from_slice::<Value>(&seen.body).unwrap(), forwarded);
             assert_eq!(seen.get("accept-encoding"), Some("gzip, identity"));
+            // A digest of the body of the client would be wrong.
+            let has_digest = ["digest", "content-digest", "repr-digest"].map(|name| seen.get(name).is_some());
+            assert_eq!(has_digest, [!is_changed; 3]);
             if let Some(length) = seen.get("content-length") {
                 assert_eq!(length, seen.body.len().to_string());
             }

@@ -1,5 +1,5 @@
 //! Asks an OpenAI-compatible server to report the usage of a stream: sets `stream_options.include_usage` in the
-//! request. Also cuts `Accept-Encoding` to what a scanner can read.
+//! request, and removes its digests. Also cuts `Accept-Encoding` to what a scanner can read.
 
 use std::fmt;
 
@@ -67,6 +67,11 @@ impl Serialize for ObjectMembers {
     fn serialize<S: Serializer>(&self, writer: S) -> Result<S::Ok, S::Error> {
         writer.collect_map(self.0.iter().map(|(name, value)| (name, value)))
     }
+}
+
+/// Removes the digests of a body that was changed. Servers that verify them would refuse it.
+pub fn remove_digests(headers: &mut HeaderMap) {
+    ["content-digest", "repr-digest", "digest", "content-md5"].iter().for_each(|name| drop(headers.remove(*name)));
 }
 
 /// Cuts `Accept-Encoding` to gzip, if the client accepts it, and identity. Without the header, servers may use any

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 
 use crate::limiting::settlement::weights::{ModelWeights, Weights};
-use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source};
+use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};
 
 /// How the cost of a request is estimated. All numbers but the result are tokens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct Reserve {
 /// The estimate for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CostEstimate {
-    /// Tokens of the input; `None` if the length of the body is unknown.
+    /// Tokens of the input; `None` if the length of the body is unknown or that of an encoded body.
     pub input: Option<i64>,
     /// Tokens of the output that the request announces; `None` if it announces none.
     pub announced: Option<i64>,
@@ -70,7 +70,9 @@ impl Reserve {
             let Some(stated) = facts.text(source, repeated)? else { continue };
             announced = announced.max(not_integer.judged(units(&stated))?);
         }
-        let length = facts.body_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));
+        // The length of a compressed body says nothing about its tokens.
+        let plain_length = facts.body_length.filter(|length| *length == 0 || !has_content_coding(facts.headers));
+        let length = plain_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));
         let input = length.map(|length| {
             let tokens = length / self.bytes_per_token + i64::from(length % self.bytes_per_token > 0);
             self.base.saturating_add(tokens)
@@ -126,7 +128,8 @@ impl fmt::Display for CostEstimate {
 
 #[cfg(test)]
 mod tests {
-    use http::HeaderMap;
+    use http::header::CONTENT_ENCODING;
+    use http::{HeaderMap, HeaderValue};
 
     use super::*;
     use crate::limiting::source::SourceKind;
@@ -172,6 +175,12 @@ mod tests {
             assert_eq!(estimate(&plain, body, length), units, "{body} {length:?}");
         }
         assert_eq!(plain.max_units(), 5000);
+        let coded = HeaderMap::from_iter([(CONTENT_ENCODING, HeaderValue::from_static("gzip"))]);
+        for (length, units) in [(40, 5000), (0, 1010)] {
+            let facts = Facts { body_length: Some(length), ..Facts::of(&coded) };
+            let estimate = plain.estimate(&facts, Repeated::Refuse, NotInteger::Refuse).unwrap();
+            assert_eq!(estimate.units, units, "an encoded body of {length} bytes");
+        }
     }
 
     #[test]

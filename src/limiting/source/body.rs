@@ -47,7 +47,6 @@ impl BodyKind {
     /// # Errors
     /// The content type is another or ambiguous, or the body is encoded.
     pub fn from_headers(headers: &HeaderMap) -> Result<BodyKind, UnreadableBody> {
-        let mut codings = headers.get_all(CONTENT_ENCODING).iter();
         let mut types = headers.get_all(CONTENT_TYPE).iter();
         let (Some(line), None) = (types.next(), types.next()) else { return Err(UnreadableBody::Type) };
         let text = line.to_str().map_err(|_| UnreadableBody::Type)?.to_ascii_lowercase();
@@ -62,7 +61,7 @@ impl BodyKind {
             let (name, charset) = part.split_once('=').unwrap_or((part, ""));
             name.trim().starts_with("charset") && !matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii")
         };
-        match parts.any(foreign) || codings.any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity")) {
+        match parts.any(foreign) || has_content_coding(headers) {
             true => Err(UnreadableBody::Type),
             false => Ok(kind),
         }
@@ -96,6 +95,11 @@ pub struct JsonPointer {
     text: String,
     /// Names of members, or indexes of items, unescaped.
     tokens: Vec<String>,
+}
+
+/// Reports whether the body is encoded, for example compressed.
+pub fn has_content_coding(headers: &HeaderMap) -> bool {
+    headers.get_all(CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 impl JsonPointer {

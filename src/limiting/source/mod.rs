@@ -24,7 +24,7 @@ use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
-pub use crate::limiting::source::body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody};
+pub use crate::limiting::source::body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding};
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue, SourceValues};
 pub use crate::limiting::source::inputs::{Ambiguous, Repeated};
 use crate::written::{
