@@ -160,6 +160,34 @@ fn broken_chunks_end_the_answer_for_all_to_see() {
     }
 }
 
+/// A connection that closes without a byte looks as if its request had never been served, and many clients send it again.
+#[test]
+fn the_part_of_an_answer_before_it_breaks_off_reaches_the_client() {
+    let large = "x".repeat(1 << 20);
+    let sized = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{large}", 2 << 20);
+    for (answer, end) in [
+        ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n0123456789", "\r\n\r\n0123456789"),
+        ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n", "\r\n\r\n"),
+        ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "\r\n\r\n5\r\nhello\r\n"),
+        (&sized, &large),
+    ] {
+        let sent = answer.to_owned();
+        let upstream = Upstream::start(move |peer| {
+            peer.request()?;
+            peer.send(&sent)
+        });
+        let gateway = Gateway::start(&route(&upstream, ""));
+        for _ in 0..5 {
+            let mut client = gateway.client();
+            client.send(get("/", ""));
+            // The client takes its time for a large one.
+            std::thread::sleep(Duration::from_millis(if end.len() > 100 { 100 } else { 0 }));
+            let all = String::from_utf8(client.rest().unwrap()).unwrap();
+            assert!(all.starts_with("HTTP/1.1 200 ") && all.ends_with(end), "{} bytes of {answer:.60}", all.len());
+        }
+    }
+}
+
 #[test]
 fn interim_responses_are_bounded_in_rate() {
     let upstream = Upstream::start(|peer| {

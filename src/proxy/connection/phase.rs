@@ -74,6 +74,15 @@ pub(super) enum ConnectionEnd {
     Cut,
 }
 
+/// Whether a response that has failed waits until its first part is written. The library would drop what is not written
+/// yet. A client that gets no byte at all may send its request again, because it looks as if it had never been served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LastOutput {
+    Unwanted,
+    Awaited,
+    Written,
+}
+
 /// Whether the gateway ends an HTTP/2 connection with GOAWAY. A later variant replaces an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GoAway {

@@ -122,6 +122,12 @@ impl RequestDeadline {
         HeldBack(&self.state)
     }
 
+    /// Returns whether the connection may be told that the response has failed: it has written what precedes the failure.
+    /// Over HTTP/2, the stream is reset at once.
+    pub fn may_fail_response(&self) -> bool {
+        self.connection.is_multiplexed() || self.connection.has_written_rest()
+    }
+
     /// Records that the request has become a tunnel. An HTTP/1.1 connection carries nothing else from now on.
     pub fn mark_upgraded(&self) {
         self.connection.upgrade();

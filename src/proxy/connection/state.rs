@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::proxy::connection::min_rate::Output;
-use crate::proxy::connection::phase::{ConnectionEnd, GoAway, Phase};
+use crate::proxy::connection::phase::{ConnectionEnd, GoAway, LastOutput, Phase};
 use crate::proxy::connection::request_state::{RequestState, RequestWait, register, wake};
 use crate::proxy::connection::timeouts::{TICK, Ticks, Timer, due_in};
 use crate::telemetry::metrics::Cutoff;
@@ -42,6 +42,8 @@ pub struct ConnectionState {
     goaway: Cell<GoAway>,
     /// Bytes on their way to the client.
     output: Output,
+    /// Set while a response that has failed waits for the output before it.
+    last_output: Cell<LastOutput>,
     /// States of the requests under way, and free ones for the next requests.
     requests: RefCell<Vec<Rc<RequestState>>>,
     /// Set when the timer of a request expires. A hint only: the request may have reacted since.
@@ -68,6 +70,7 @@ impl ConnectionState {
             end: Cell::new(None),
             goaway: Cell::new(GoAway::No),
             output: Output::default(),
+            last_output: Cell::new(LastOutput::Unwanted),
             requests: RefCell::default(),
             has_late_request: Cell::new(false),
             keepalive: Cell::new(None),
@@ -335,6 +338,18 @@ impl ConnectionState {
             self.add_written(0);
             self.output.forget_written();
         }
+        if is_flushed && self.last_output.get() == LastOutput::Awaited {
+            self.last_output.set(LastOutput::Written);
+            self.wake_task();
+        }
+    }
+
+    /// Returns whether all that precedes the failure of a response has been written (HTTP/1.1 only). If not, the
+    /// connection's task is woken when it is.
+    pub(super) fn has_written_rest(&self) -> bool {
+        let is_written = self.last_output.get() == LastOutput::Written;
+        self.last_output.set(if is_written { LastOutput::Unwanted } else { LastOutput::Awaited });
+        is_written
     }
 
     /// Sets the minimum rate for responses. A client that reads nothing for `patience`, or less than `rate` bytes a

@@ -43,6 +43,8 @@ pub struct ResponseBody {
     /// The length of the source is not the length that the client may be told.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
+    /// The body has failed, which the connection learns once it has written what precedes.
+    failure: Option<BodyError>,
 }
 
 /// The source of the frames of a response body.
@@ -140,7 +142,7 @@ impl ResponseBody {
     }
 
     fn new(source: BodySource) -> ResponseBody {
-        ResponseBody { source, compression: None, hides_length: false, account: None }
+        ResponseBody { source, compression: None, hides_length: false, account: None, failure: None }
     }
 
     /// Returns whether a tunnel follows instead of a body.
@@ -338,6 +340,9 @@ impl HttpBody for ResponseBody {
     type Error = BodyError;
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.failure.is_some() {
+            return self.poll_failure();
+        }
         let ResponseBody { source, compression, account, .. } = &mut *self;
         let polled = match compression {
             None => source.poll_scanned(account, cx),
@@ -355,7 +360,14 @@ impl HttpBody for ResponseBody {
                 None => account.record_complete(),
             }
         }
-        let Poll::Ready(Some(Ok(mut frame))) = polled else { return polled };
+        let mut frame = match polled {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            Poll::Ready(Some(Err(error))) => {
+                self.failure = Some(error);
+                return self.poll_failure();
+            }
+            polled => return polled,
+        };
         if let Some(trailers) = frame.trailers_mut() {
             headers::clean_trailers(trailers);
         }
@@ -364,6 +376,7 @@ impl HttpBody for ResponseBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.compression {
+            _ if self.failure.is_some() => false,
             None => self.source.is_end(),
             Some(stage) => stage.is_end(),
         }
@@ -392,6 +405,16 @@ fn poll_compressed(
 }
 
 impl ResponseBody {
+    /// Returns the failure once the connection has written what precedes it.
+    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let deadline = self.account.as_ref().map(|account| account.deadline());
+        if deadline.is_none_or(|deadline| deadline.may_fail_response()) {
+            Poll::Ready(self.failure.take().map(Err))
+        } else {
+            Poll::Pending
+        }
+    }
+
     /// Reads the end of an HTTP/2 response whose `Content-Length` has been reached. The server may still send trailers,
     /// but for an HTTP/1.1 client the HTTP library stops reading at that length, and its response is complete.
     fn read_past_length(&mut self) {
