@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ring::hmac;
+use aws_lc_rs::hmac;
 use tokio::sync::watch;
 
 use crate::auth::credentials::Credentials;

@@ -9,8 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::LazyLock;
 
+use aws_lc_rs::hmac;
 use percent_encoding::percent_decode_str;
-use ring::hmac;
 
 use crate::labels::labels;
 use crate::limiting::key::{Key, KeyPart};

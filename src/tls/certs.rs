@@ -146,7 +146,7 @@ pub fn name_text(name: &GeneralName<'_>) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, KeyPair};
-    use rustls::crypto::ring::sign::any_supported_type;
+    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
     use rustls::pki_types::PrivateKeyDer;
     use x509_parser::prelude::FromDer;
 

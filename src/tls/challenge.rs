@@ -6,13 +6,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, ServerConfig};
 
 use crate::labels::labels;
-use crate::tls::pem;
+use crate::tls::{crypto_provider, pem};
 
 labels! {
     /// Types of challenges, in the order in which they are tried by default.
@@ -58,7 +58,7 @@ impl ChallengeBoard {
     /// # Errors
     /// The TLS library rejects the settings, which are always the same.
     pub fn server_config(self: &Arc<ChallengeBoard>) -> Result<Arc<ServerConfig>, Error> {
-        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let builder = ServerConfig::builder_with_provider(crypto_provider());
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(self.clone());
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -71,7 +71,7 @@ impl ChallengeBoard {
 /// because it has a critical extension.
 pub fn certificate_from_pem(text: &str) -> Option<Arc<CertifiedKey>> {
     let (chain, key) = (pem::certificates(text).ok()?, pem::private_key(text).ok()?);
-    Some(Arc::new(CertifiedKey::new(chain, ring::sign::any_supported_type(&key).ok()?)))
+    Some(Arc::new(CertifiedKey::new(chain, any_supported_type(&key).ok()?)))
 }
 
 /// Returns whether a client is an ACME server that validates a `tls-alpn-01` challenge. No other client offers its

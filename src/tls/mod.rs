@@ -10,6 +10,7 @@
 //! - `alpn.rs`: negotiates the protocol.
 //! - `internal.rs`: options of development certificates, and the names that they may have.
 //! - `challenge.rs`: responds to challenges of ACME servers.
+//! - `provider.rs`: the cryptography of all TLS connections.
 //! - `peer.rs`: what the handshake has shown of the client.
 //!
 //! To add an option, add it to `ServerFiles`, apply it in `ServerTls::new`, and compile it in `config::compile`.
@@ -20,6 +21,7 @@ mod challenge;
 pub mod internal;
 mod peer;
 pub mod pem;
+mod provider;
 mod server;
 
 pub use crate::tls::alpn::Alpn;
@@ -27,6 +29,7 @@ pub use crate::tls::certs::{CertificateValidity, NamedKey};
 pub use crate::tls::challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, certificate_from_pem, is_challenge};
 pub use crate::tls::internal::InternalTls;
 pub use crate::tls::peer::{ClientCertificate, TlsPeer};
+pub use crate::tls::provider::crypto_provider;
 pub use crate::tls::server::{
     ClientAuth, IssuedCertificates, ListedCertificate, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,
 };

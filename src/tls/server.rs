@@ -5,7 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs::Ticketer;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
@@ -14,7 +15,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 use crate::labels::labels;
 use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
 use crate::tls::challenge::ChallengeBoard;
-use crate::tls::{Alpn, InternalTls, certs, pem};
+use crate::tls::{Alpn, InternalTls, certs, crypto_provider, pem};
 
 /// Contents of the files of a listener, in PEM, and its options.
 #[derive(Clone, PartialEq, Eq)]
@@ -138,7 +139,7 @@ impl ServerTls {
             MinVersion::Tls12 => &[&version::TLS13, &version::TLS12],
             MinVersion::Tls13 => &[&version::TLS13],
         };
-        let provider = Arc::new(ring::default_provider());
+        let provider = crypto_provider();
         let client_ca = |what: &dyn fmt::Display| ServerTlsMistake::ClientCa(what.to_string());
         let builder = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(versions)
@@ -161,7 +162,7 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(certificates.clone());
         config.alpn_protocols = Alpn::offered_names(files.http2);
         config.send_tls13_tickets = TICKETS;
-        config.ticketer = ring::Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
+        config.ticketer = Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         let challenges = board.map(|board| board.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
@@ -261,7 +262,7 @@ fn named_key(place: usize, pair: &PemPair) -> Result<NamedKey, ServerTlsMistake>
         _ => return Err(cert("its first certificate cannot be read".to_owned())),
     };
     let private = pem::private_key(&pair.key).map_err(|what| key(&what))?;
-    let private = ring::sign::any_supported_type(&private)
+    let private = any_supported_type(&private)
         .map_err(|_| key("the type of the private key is not supported: use ECDSA, RSA or Ed25519"))?;
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {

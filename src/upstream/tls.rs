@@ -6,12 +6,12 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest, Sha256};
 
-use crate::tls::pem;
+use crate::tls::{crypto_provider, pem};
 use crate::upstream::WireProtocol;
 
 /// TLS settings of one upstream. Two are equal if their options and files are: their connections are then shared.
@@ -75,7 +75,7 @@ impl UpstreamTls {
         for part in pair.iter().flat_map(|pair| pair.chain.iter().map(|der| &**der).chain([pair.key.secret_der()])) {
             say(part);
         }
-        let provider = Arc::new(ring::default_provider());
+        let provider = crypto_provider();
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
             .map_err(|error| error.to_string())?;

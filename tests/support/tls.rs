@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use rustls::crypto::ring;
+use rustls::crypto::{CryptoProvider, SupportedKxGroup, aws_lc_rs};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion};
@@ -40,13 +40,18 @@ impl Trust {
         Trust::with_root(&ca.pem(), own, versions)
     }
 
+    /// Trusts `ca`, and offers these key exchanges in this order.
+    pub fn exchanging(ca: &Ca, groups: &[&'static dyn SupportedKxGroup]) -> Trust {
+        let provider = CryptoProvider { kx_groups: groups.to_vec(), ..aws_lc_rs::default_provider() };
+        let builder = ClientConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions();
+        let config = builder.unwrap().with_root_certificates(root_store(&ca.pem())).with_no_client_auth();
+        Trust { config: Arc::new(config) }
+    }
+
     fn with_root(pem: &str, own: Option<&Pair>, versions: &[&'static SupportedProtocolVersion]) -> Trust {
-        let mut roots = RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
-        let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots);
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions).unwrap();
+        let builder = builder.with_root_certificates(root_store(pem));
         let config = match own {
             Some(pair) => {
                 let chain = CertificateDer::pem_slice_iter(pair.cert.as_bytes()).map(Result::unwrap).collect();
@@ -145,6 +150,12 @@ impl SecureClient {
     pub fn alpn(&mut self) -> Option<String> {
         self.stream().conn.alpn_protocol().map(|protocol| String::from_utf8_lossy(protocol).into_owned())
     }
+}
+
+fn root_store(pem: &str) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(pem.as_bytes()).unwrap()).unwrap();
+    roots
 }
 
 fn dns_names(der: &[u8]) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! Signed tokens (RFC 7519).
 
-use ring::hmac;
+use aws_lc_rs::hmac;
 
 pub const SECRET: &str = "0123456789abcdef0123456789abcdef";
 

@@ -15,7 +15,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["labels", "net", "grpc"]),
+    ("telemetry", &["labels", "net", "grpc", "tls"]),
     ("limiting", &["labels", "written", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("overload", &["labels", "upstream"]),

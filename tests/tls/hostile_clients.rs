@@ -33,7 +33,7 @@ fn until_counted(gateway: &Gateway, result: &str, count: f64) {
 
 /// A ClientHello as a real client writes it, without the record around it.
 fn hello(name: &str) -> Vec<u8> {
-    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
+    let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::aws_lc_rs::default_provider().into())
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(rustls::RootCertStore::empty())

@@ -4,5 +4,6 @@ mod certificate_files;
 mod client_certificates;
 mod development;
 mod hostile_clients;
+mod key_exchange;
 mod listeners;
 mod slow_readers;

@@ -2,13 +2,15 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use rcgen::date_time_ymd;
+use rustls::crypto::aws_lc_rs::kx_group::{X25519, X25519MLKEM768};
+use rustls::crypto::{CryptoProvider, SupportedKxGroup};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
+use rustls::{HandshakeKind, NamedGroup, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::{get, post};
@@ -21,7 +23,7 @@ use crate::support::{put, until};
 /// What a server with this certificate is made of. `clients`: it asks for a certificate of this authority.
 /// `alpn`: the protocols it knows.
 pub fn server_config(pair: &Pair, clients: Option<&Ca>, alpn: &[&str]) -> Arc<ServerConfig> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
     let builder = match clients {
         None => builder.with_no_client_auth(),
@@ -125,6 +127,38 @@ fn https(upstream: &Upstream) -> String {
 
 fn named(upstream: &Upstream) -> String {
     format!("https://localhost:{}", upstream.addr.port())
+}
+
+#[test]
+fn the_first_key_exchange_that_a_server_knows_needs_one_round_trip() {
+    let authority = Ca::new("one");
+    let pair = authority.issue(&["127.0.0.1"], "server");
+    let agreed = Arc::new(Mutex::new(Vec::new()));
+    let servers = [&[X25519MLKEM768 as &dyn SupportedKxGroup, X25519][..], &[X25519]].map(|groups| {
+        let config = ServerConfig::clone(&server_config(&pair, None, &["http/1.1"]));
+        let provider = CryptoProvider { kx_groups: groups.to_vec(), ..CryptoProvider::clone(config.crypto_provider()) };
+        let builder = ServerConfig::builder_with_provider(Arc::new(provider)).with_safe_default_protocol_versions();
+        let config = builder.unwrap().with_no_client_auth().with_cert_resolver(config.cert_resolver);
+        let (config, agreed) = (Arc::new(config), agreed.clone());
+        let wrap = move |mut tcp: TcpStream| {
+            let mut session = ServerConnection::new(config.clone()).map_err(io::Error::other)?;
+            while session.is_handshaking() {
+                session.complete_io(&mut tcp)?;
+            }
+            let group = session.negotiated_key_exchange_group().map(|group| group.name());
+            agreed.lock().unwrap().push((group.unwrap(), session.handshake_kind().unwrap()));
+            Ok(Box::new(Secured { stream: StreamOwned::new(session, tcp), polite: true }) as Box<dyn Duplex>)
+        };
+        Upstream::wrapped(wrap, echo)
+    });
+    let tls = "tls = { ca = \"ca.pem\" }";
+    let upstreams = [("new", &*https(&servers[0]), tls), ("old", &*https(&servers[1]), tls)];
+    let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
+    for target in ["/new", "/old"] {
+        assert_eq!(gateway.client().ask(&get(target, ""), "").text(), target);
+    }
+    let groups = [NamedGroup::X25519MLKEM768, NamedGroup::X25519];
+    assert_eq!(*agreed.lock().unwrap(), groups.map(|group| (group, HandshakeKind::Full)));
 }
 
 #[test]

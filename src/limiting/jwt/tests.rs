@@ -1,8 +1,8 @@
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use ring::hmac;
-use ring::rand::SystemRandom;
-use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
+use aws_lc_rs::hmac;
+use aws_lc_rs::rand::SystemRandom;
+use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair};
 use serde_json::json;
 
 use crate::limiting::jwt::*;
@@ -80,7 +80,7 @@ fn curves_are_checked_and_a_public_key_is_no_secret() {
     let random = SystemRandom::new();
     let claims = json!({ "sub": "anna" });
     let document = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, &random).unwrap();
-    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref(), &random).unwrap();
+    let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_FIXED_SIGNING, document.as_ref()).unwrap();
     let public = pair.public_key().as_ref().to_vec();
     let key = DecodingKey::from_ec_der(&public);
     let es = TokenVerifier::new(http::header::AUTHORIZATION, key, &public, &[Algorithm::ES256], &[], &[]);

@@ -1,10 +1,10 @@
-//! Verifies signatures of tokens with `ring`, as the provider that `jsonwebtoken` requires. Nothing is signed here.
+//! Verifies signatures of tokens with `aws-lc-rs`, as the provider that `jsonwebtoken` requires. Nothing is signed here.
 
+use aws_lc_rs::{hmac, signature};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};
 use jsonwebtoken::errors::{Error, ErrorKind};
 use jsonwebtoken::signature::{Error as Mismatch, Verifier};
 use jsonwebtoken::{Algorithm, DecodingKey};
-use ring::{hmac, signature};
 
 static PROVIDER: CryptoProvider = CryptoProvider {
     signer_factory: |_, _| Err(ErrorKind::UnsupportedAlgorithm.into()),
@@ -21,7 +21,7 @@ pub fn install_provider() {
 
 /// Key and method of one algorithm.
 enum SignatureKey {
-    Hmac(hmac::Key),
+    Hmac(Box<hmac::Key>),
     Public(signature::UnparsedPublicKey<Vec<u8>>),
 }
 
@@ -37,7 +37,7 @@ fn create_verifier(algorithm: &Algorithm, key: &DecodingKey) -> Result<Box<dyn J
         return Err(ErrorKind::InvalidKeyFormat.into());
     }
     let bytes = key.try_get_as_bytes()?;
-    let mac = |algorithm| SignatureKey::Hmac(hmac::Key::new(algorithm, bytes));
+    let mac = |algorithm| SignatureKey::Hmac(Box::new(hmac::Key::new(algorithm, bytes)));
     let public = |algorithm: &'static dyn signature::VerificationAlgorithm| {
         SignatureKey::Public(signature::UnparsedPublicKey::new(algorithm, bytes.to_vec()))
     };

@@ -20,6 +20,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::telemetry::spans::SpanSettings;
+use crate::tls::crypto_provider;
 
 pub struct CollectorClient {
     /// `None` if the collector is plain HTTP.
@@ -48,7 +49,7 @@ impl CollectorClient {
         if roots.add_parsable_certificates(found.certs).0 == 0 {
             return Err(io::Error::other("this system has no certificates to trust; see SSL_CERT_FILE"));
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        let config = ClientConfig::builder_with_provider(crypto_provider())
             .with_safe_default_protocol_versions()
             .map_err(io::Error::other)?
             .with_root_certificates(roots)

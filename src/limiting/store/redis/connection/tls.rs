@@ -3,14 +3,13 @@
 use std::sync::{Arc, LazyLock};
 use std::{fmt, io};
 
-use rustls::crypto::ring;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::pem;
+use crate::tls::{crypto_provider, pem};
 
 /// TLS settings. They are equal if the contents of the files are.
 #[derive(Clone, Default)]
@@ -89,7 +88,7 @@ fn config(files: &TlsFiles) -> Result<ClientConfig, TlsMistake> {
         }
         None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
     }
-    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let builder = ClientConfig::builder_with_provider(crypto_provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| mistake("ca", error))?
         .with_root_certificates(roots);
