@@ -1,6 +1,6 @@
 //! Hand-over: a new process takes over the listening sockets without a moment in which nobody listens. It requests
-//! them from the old process on a Unix socket and reports once it serves them; then the old process drains. Called by
-//! the control loop on both sides.
+//! them from the old process on a Unix socket and reports once it serves them; then the old process drains. The secrets
+//! of session tickets come along. Called by the control loop on both sides.
 
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
 use std::mem::MaybeUninit;
@@ -22,6 +22,7 @@ use tokio::task::{AbortHandle, spawn_local};
 use tokio::time::timeout;
 
 use crate::control::local::connect_within;
+use crate::tls::TicketSecrets;
 use crate::worker::Listener;
 use crate::worker::socket_file::{SocketFile, with_suffix};
 
@@ -78,7 +79,11 @@ impl Predecessor {
         if !is_trusted_user(peer, own) {
             return Err(io::Error::other(format!("user {peer} listens there; user {own} trusts only itself and root")));
         }
-        let listeners = receive_sockets(&stream, Instant::now() + PATIENCE)?;
+        let (listeners, tickets) = receive_sockets(&stream, Instant::now() + PATIENCE)?;
+        // An earlier release sends none.
+        if let Some(tickets) = tickets {
+            tickets.adopt();
+        }
         Ok(Some((Predecessor { stream }, listeners)))
     }
 
@@ -179,7 +184,8 @@ async fn hand_over_sockets(
     Ok(())
 }
 
-/// Sends one line per socket with its name, and the sockets with the lines in the same order.
+/// Sends one line per socket with its name, and the sockets with the lines in the same order. The secrets of session
+/// tickets follow.
 fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
     for some in listeners.chunks(AT_ONCE) {
         let names: String = some.iter().map(|listener| format!("{}\n", listener.addr())).collect();
@@ -192,11 +198,13 @@ fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
             return Err(io::ErrorKind::WriteZero.into());
         }
     }
-    (&mut &*stream).write_all(format!("{END}\n").as_bytes())
+    // One write, so that it arrives at once. Earlier releases ignore what follows `END`.
+    let tickets = TicketSecrets::of_process().to_lines();
+    (&mut &*stream).write_all(format!("{END}\n{tickets}{END}\n").as_bytes())
 }
 
 /// Receives what [`send`] sent, until `due`. The other process may be hostile, so everything is bounded.
-fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener>> {
+fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<(Vec<Listener>, Option<TicketSecrets>)> {
     let (mut names, mut fds) = (Vec::new(), Vec::<OwnedFd>::new());
     while names != b"\n" && !names.ends_with(b"\n\n") {
         if names.len() > NAMES_MAX || fds.len() > SOCKETS_MAX {
@@ -227,14 +235,16 @@ fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<Vec<Listener
             }
         }
     }
-    let names = BufReader::new(&*names).lines().collect::<io::Result<Vec<_>>>()?;
-    let names: Vec<&String> = names.iter().take_while(|name| *name != END).collect();
+    let lines = BufReader::new(&*names).lines().collect::<io::Result<Vec<_>>>()?;
+    let names: Vec<&String> = lines.iter().take_while(|name| *name != END).collect();
     // The system drops sockets for which this process has no descriptor left.
     if names.len() != fds.len() {
         let (came, all) = (fds.len(), names.len());
         return Err(io::Error::other(format!("sockets were lost on the way: {came} of {all} came")));
     }
-    names.into_iter().zip(fds).map(|(name, fd)| Listener::from_fd(fd, name)).collect()
+    let tickets = TicketSecrets::from_lines(lines.iter().skip(names.len() + 1).map(String::as_str));
+    let listeners = names.into_iter().zip(fds).map(|(name, fd)| Listener::from_fd(fd, name));
+    Ok((listeners.collect::<io::Result<_>>()?, tickets))
 }
 
 #[cfg(test)]
@@ -247,8 +257,13 @@ mod tests {
         let addr = listener.addr().clone();
         let (old, new) = UnixStream::pair().unwrap();
         send_sockets(&old, &[listener]).unwrap();
-        let received = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
+        let (received, tickets) = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
+        assert!(tickets == Some(TicketSecrets::clone(&TicketSecrets::of_process())));
         assert_eq!(received.iter().map(Listener::addr).collect::<Vec<_>>(), [&addr]);
+        // An earlier release, which sends no secrets.
+        (&mut &old).write_all(b"\n").unwrap();
+        let (received, tickets) = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
+        assert!(received.is_empty() && tickets.is_none());
         // Simulates a process that has no descriptors left.
         (&mut &old).write_all(format!("{addr}\n\n").as_bytes()).unwrap();
         assert!(

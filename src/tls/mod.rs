@@ -11,6 +11,7 @@
 //! - `internal.rs`: options of development certificates, and the names that they may have.
 //! - `challenge.rs`: responds to challenges of ACME servers.
 //! - `provider.rs`: the cryptography of all TLS connections.
+//! - `tickets.rs`: session tickets, and their secrets, which survive a hand-over.
 //! - `peer.rs`: what the handshake has shown of the client.
 //!
 //! To add an option, add it to `ServerFiles`, apply it in `ServerTls::new`, and compile it in `config::compile`.
@@ -23,6 +24,7 @@ mod peer;
 pub mod pem;
 mod provider;
 mod server;
+mod tickets;
 
 pub use crate::tls::alpn::Alpn;
 pub use crate::tls::certs::{CertificateValidity, NamedKey};
@@ -33,3 +35,4 @@ pub use crate::tls::provider::crypto_provider;
 pub use crate::tls::server::{
     ClientAuth, IssuedCertificates, ListedCertificate, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake,
 };
+pub use crate::tls::tickets::TicketSecrets;

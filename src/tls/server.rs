@@ -5,16 +5,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
+use sha2::{Digest, Sha256};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::labels::labels;
 use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
 use crate::tls::challenge::ChallengeBoard;
+use crate::tls::tickets::ListenerTickets;
 use crate::tls::{Alpn, InternalTls, certs, crypto_provider, pem};
 
 /// Contents of the files of a listener, in PEM, and its options.
@@ -32,6 +33,27 @@ pub struct ServerFiles {
     pub min_version: MinVersion,
     /// Whether HTTP/2 is offered.
     pub http2: bool,
+}
+
+impl ServerFiles {
+    /// Returns a digest of everything here and of the listener's address. Session tickets are valid for one digest.
+    fn digest(&self, address: &str) -> [u8; 32] {
+        let mut digest = Sha256::new();
+        let mut add = |bytes: &[u8]| {
+            digest.update((bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        };
+        let ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 } = self;
+        // The format of sessions in tickets is that of the library.
+        add(b"rustls 0.23");
+        add(address.as_bytes());
+        add(format!("{} {} {internal:?} {client_auth:?} {min_version:?} {http2}", certificates.len(), ordered.len())
+            .as_bytes());
+        for part in certificates.iter().flat_map(|pair| [&pair.cert, &pair.key]).chain(ordered).chain(client_ca) {
+            add(part.as_bytes());
+        }
+        digest.finalize().into()
+    }
 }
 
 /// A certificate chain, the owner's certificate first, and its key.
@@ -124,11 +146,15 @@ pub enum ServerTlsMistake {
 const TICKETS: usize = 2;
 
 impl ServerTls {
-    /// Makes the settings, with none of the ordered certificates yet. Responses to challenges come from `board`.
+    /// Makes the settings of the listener at `address`, with none of the ordered certificates yet. Responses to challenges come from `board`.
     ///
     /// # Errors
     /// The first file that cannot be used.
-    pub fn new(files: ServerFiles, board: Option<&Arc<ChallengeBoard>>) -> Result<ServerTls, ServerTlsMistake> {
+    pub fn new(
+        address: &str,
+        files: ServerFiles,
+        board: Option<&Arc<ChallengeBoard>>,
+    ) -> Result<ServerTls, ServerTlsMistake> {
         let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
         let own = keys.collect::<Result<Vec<_>, _>>()?;
         let certificates = Arc::new(LiveCertificates(ArcSwap::from_pointee(Certificates::new(
@@ -162,7 +188,7 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(certificates.clone());
         config.alpn_protocols = Alpn::offered_names(files.http2);
         config.send_tls13_tickets = TICKETS;
-        config.ticketer = Ticketer::new().map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
+        config.ticketer = Arc::new(ListenerTickets::new(files.digest(address)));
         let challenges = board.map(|board| board.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })

@@ -11,10 +11,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, program};
+use crate::support::gateway::{Gateway, laid_out, program};
+use crate::support::tls::Trust;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::tls::listeners::{ECHO, config};
 
 /// The first process, of two workers, which waits for the next at `handover.sock`.
 fn first(upstream: &Upstream, server: &str) -> Gateway {
@@ -268,6 +271,37 @@ fn a_new_process_that_is_interrupted_still_takes_over() {
     until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
     signal("TERM");
     assert_eq!(new.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn clients_resume_their_tls_sessions_with_the_new_process() {
+    let ca = Ca::new("test");
+    let mut old = Gateway::launch(&[], |dir| {
+        ca.issue(&["a.test"], "gateway").save(dir, "0");
+        laid_out(dir, &config(1, "", &format!("handover = \"{}/handover.sock\"", dir.display()), ECHO))
+    });
+    let config = old.config();
+    let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
+    let trusts = versions.map(|version| Trust::with(&ca, None, &[version]));
+    let resumed = |gateway: &Gateway| {
+        trusts.each_ref().map(|trust| {
+            let mut client = trust.connect(gateway.addr, "a.test");
+            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+            client.was_resumed()
+        })
+    };
+    assert_eq!(resumed(&old), [false; 2]);
+    let mut processes = Vec::new();
+    for _ in 0..2 {
+        let new = next(&config);
+        assert_eq!(old.exit().code(), Some(0), "{}", old.log());
+        assert_eq!(resumed(&new), [true; 2]);
+        processes.push(std::mem::replace(&mut old, new));
+    }
+    // A process that did not take over has other secrets.
+    old.signal("TERM");
+    assert_eq!(old.exit().code(), Some(0));
+    assert_eq!(resumed(&next(&config)), [false; 2]);
 }
 
 #[test]

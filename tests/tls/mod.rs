@@ -5,5 +5,5 @@ mod client_certificates;
 mod development;
 mod hostile_clients;
 mod key_exchange;
-mod listeners;
+pub mod listeners;
 mod slow_readers;

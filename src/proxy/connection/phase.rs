@@ -74,7 +74,7 @@ pub(super) enum ConnectionEnd {
     Cut,
 }
 
-/// Whether a response that has failed waits until its first part is written. The library would drop what is not written
+/// Makes a response that has failed wait until its first part is written. The library would drop what is not written
 /// yet. A client that gets no byte at all may send its request again, because it looks as if it had never been served.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum LastOutput {

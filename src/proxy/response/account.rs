@@ -235,9 +235,7 @@ impl RequestAccount {
     }
 
     /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the body
-    /// or the trailers settle later.
-    ///
-    /// `ends_by_close`: only the end of the server's connection ends the body.
+    /// or the trailers settle later. `ends_by_close`: only the end of the server's connection ends the body.
     pub fn settle_by_response<B>(&mut self, response: &Response<B>, ends_by_close: bool) {
         let Some(held) = &mut self.held else { return };
         let (status, head, none) = (response.status(), response.headers(), HeaderMap::new());
@@ -245,8 +243,7 @@ impl RequestAccount {
         let is_switch = status == StatusCode::SWITCHING_PROTOCOLS;
         if held.reads_usage() {
             let is_empty = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-            let has_body = !is_switch && !is_empty && self.method != Method::HEAD;
-            held.start_scan(status, head, has_body, ends_by_close);
+            held.start_scan(status, head, !is_switch && !is_empty && self.method != Method::HEAD, ends_by_close);
         }
         let tail = if is_switch { ResponseTail::Whole(&none) } else { ResponseTail::Awaited };
         held.settle_outcome(RequestEnd::Response { status, head, tail });

@@ -19,7 +19,7 @@ pub struct Elasticity {
     len: usize,
 }
 
-/// What one window showed.
+/// Results of one window.
 #[derive(Clone, Copy, Debug, Default)]
 struct Observation {
     /// Logarithm of the requests in flight.

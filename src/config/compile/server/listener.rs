@@ -251,8 +251,10 @@ fn compile_tls(
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
     let certificates = pairs.iter().map(pem).collect();
     let files = ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 };
-    let tls =
-        ServerTls::new(files, acme.board()).map_err(|mistake| report_tls_fault(section, &pairs, &mistake)).ok()?;
+    // A listener without a valid address is not used.
+    let address = address.map(|At { value, .. }| value.to_string()).unwrap_or_default();
+    let tls = ServerTls::new(&address, files, acme.board());
+    let tls = tls.map_err(|mistake| report_tls_fault(section, &pairs, &mistake)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for (pair, term) in pairs.iter().zip(&tls.certificates.current().validities) {
         warn_about_term(section, pair, term, i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
