@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
+use crate::config::compile::limits::candidates::CandidateLists;
 use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
@@ -78,8 +79,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         max_keys: store.max_keys,
         hasher: &hasher,
     };
-    let jwt = compile_jwt(sources, jwt);
-    let roots = SystemRoots::default();
+    let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
     let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
@@ -87,6 +87,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let context = routes::RouteContext {
         defaults: &server.defaults,
         limits: &limits,
+        candidates: &CandidateLists::collect(&limits),
         jwt: &jwt,
         users: Default::default(),
         sets: &sets,
