@@ -22,8 +22,8 @@ all+=(tidy doc)
 
 # Modules whose tests measure times: subjects of their own, which run before the others, with one test for each core.
 measuring=(
-    admin::floods charges::queue_floods limits::real_time outages::far_redis stores::long_decisions
-    upstreams::balance upstreams::http2_floods
+    admin::floods charges::queue_floods limits::real_time limits::several_gateways outages::far_redis stores::long_decisions
+    upstreams::adaptive upstreams::balance upstreams::http2_floods
 )
 for module in "${measuring[@]}"; do
     program[$module]=${program[${module%%::*}]}
