@@ -91,6 +91,22 @@ impl Bound {
         };
         i64::try_from(most).unwrap_or(i64::MAX)
     }
+
+    /// Returns the most units in an interval of `interval_ms` in which the clock is set forward once. No budget can be
+    /// more than full after that. Windows of the clock (`is_anchored`) continue elsewhere: the parts of the interval
+    /// before and after can both touch the end of a window.
+    pub fn most_across_jump(self, interval_ms: i64, is_anchored: bool) -> i64 {
+        match self {
+            Bound::Windows { count, shortest_ms } if is_anchored => {
+                let windows = match interval_ms {
+                    0 | 1 => 2 + interval_ms,
+                    _ => (interval_ms - 2) / shortest_ms + 4,
+                };
+                count.saturating_mul(windows)
+            }
+            _ => self.most_in(interval_ms, 1),
+        }
+    }
 }
 
 /// Returns how many windows an interval can touch.

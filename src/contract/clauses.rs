@@ -234,10 +234,11 @@ impl ClauseWriter<'_> {
                     matter.";
         let mut clauses = vec![self.clause(ClauseKind::ClockBack, back.to_owned(), self.window_numbers())];
         if !matches!(self.bound, Bound::Slots { .. }) {
-            // Budgets refill as if the time had passed, and no budget can be more than full.
+            // Budgets refill as if the time had passed.
+            let is_anchored = matches!(&*self.limit.rule, Rule::FixedWindow(window) if window.clock);
             let most = self.list_most(|interval_ms| {
                 let passed = self.bound.most_in(interval_ms.saturating_add(FORWARD_MS), 0);
-                passed.min(self.bound.most_in(interval_ms, 1))
+                passed.min(self.bound.most_across_jump(interval_ms, is_anchored))
             });
             let text = format!(
                 "If the clock of Redis is set forward, that time counts as passed. By {}, once in the interval, a key gets \

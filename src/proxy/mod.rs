@@ -9,7 +9,7 @@
 //! - `grpc`: the request page of listeners with `serve = "grpc"`, which answers Envoy
 //! - `inbound`: reads a request strictly
 //! - `auth`: authenticates the client
-//! - `shedding`: refuses requests because of the process rule or a circuit breaker
+//! - `shedding`: refuses requests because of the process rule or a circuit breaker; `jitter`: of the waits they state
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
 //!   body
 //! - `shown_keys`: the keys of limits that the log shows
@@ -35,6 +35,7 @@ pub(crate) mod finish_response;
 pub(crate) mod grpc;
 pub(crate) mod headers;
 pub mod inbound;
+pub(crate) mod jitter;
 pub(crate) mod known_headers;
 pub(crate) mod limits;
 pub mod outbound;

@@ -177,11 +177,13 @@ fn negotiate_compression(request: &mut RequestContext<'_>, route: &Route) {
 /// Refuses a request whose upstream has no capacity, so that it would certainly refuse it, before any limit is charged.
 fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
     let Action::Upstream(index) = route.action else { return Ok(()) };
+    let servers = &request.view.upstreams[index];
     // A limit may send the request to another upstream.
-    if route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_))) {
-        return Ok(());
+    let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
+    match servers.is_full_for(route.priority) && !may_divert() {
+        true => Err(Refusal::Upstream(servers.refuse_full(route.priority))),
+        false => Ok(()),
     }
-    request.view.upstreams[index].check_capacity(route.priority).map_err(Refusal::Upstream)
 }
 
 /// Reads which protocols the client offers to switch to (`Upgrade`), and reserves a tunnel slot if it offers any.

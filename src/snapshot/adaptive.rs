@@ -60,7 +60,7 @@ impl AdaptiveMetrics {
     /// Exports the metrics of `fleet`.
     ///
     /// # Errors
-    /// They are exported already.
+    /// These series are exported already.
     pub fn export(fleet: &Fleet, metrics: &Metrics) -> prometheus::Result<()> {
         metrics.export(AdaptiveMetrics::new(fleet.clone())?)
     }

@@ -31,7 +31,7 @@ pub struct ServerPace {
     pub response: Duration,
 }
 
-/// This many gaps and response times pass before the newest goes first: slow servers need so much time to work off the
+/// Gaps and response times that pass before the newest goes first: slow servers need so much time to work off the
 /// requests of a random burst, which is no overload.
 const GAPS: u32 = 20;
 const RESPONSES: u32 = 2;

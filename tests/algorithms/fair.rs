@@ -1,4 +1,4 @@
-//! Fair sharing: the cap is exact whatever tenants do, nobody within a share is refused while the same tenants are
+//! Fair sharing: tenants cannot exceed the cap by any means, nobody within a share is refused while the same tenants are
 //! active, and what nobody uses anyone can have. Each test runs the Rust half and the whole Lua script.
 
 use std::collections::HashMap;
@@ -56,7 +56,7 @@ impl Budget {
         }
     }
 
-    /// What the pool has at `now`, in thousandths of a token.
+    /// Content of the pool at `now`, in thousandths of a token.
     fn pool(&self, (rate, per, burst): (i64, i64, i64), now: i64) -> i64 {
         let text = self.text();
         let Some((_, records)) = text.split_once('|') else { return burst * 1000 };
@@ -95,7 +95,7 @@ impl Tenants {
         self.budget.take(&self.rules[place], tenant(place), cost, self.now).admitted
     }
 
-    /// What the pool has, in parts of the reserve.
+    /// Content of the pool, in parts of the reserve.
     fn pool(&self, burst: i64) -> f64 {
         self.budget.pool((RATE, 1000, burst), self.now) as f64 / 1000.0 / RESERVE as f64
     }
@@ -105,7 +105,7 @@ fn tenant(place: usize) -> i64 {
     BUCKETS + place as i64
 }
 
-/// What a tenant could take from a bucket of its own: its part of the rate, and of 1/e of the reserve.
+/// Units that a tenant could take from a bucket of its own: its part of the rate, and of 1/e of the reserve.
 #[derive(Clone, Default)]
 struct PrivateBucket {
     tat_us: f64,

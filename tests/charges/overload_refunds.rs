@@ -21,7 +21,7 @@ const ALGORITHMS: [(&str, &str); 9] = [
     ("leaky_bucket", "rate = \"5000/s\"\nqueue = \"1s\""),
 ];
 
-/// Answers each request once it is told to.
+/// Answers each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
     let (go, told) = channel();
     let told = Mutex::new(told);

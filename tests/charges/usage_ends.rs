@@ -45,7 +45,7 @@ pub fn limited(upstream: &Upstream, limit: &str) -> Gateway {
     Gateway::start(&config(&upstream.url(), "", &format!("cost = {ESTIMATE}\n{limit}")))
 }
 
-/// What is left of the tokens.
+/// Returns the tokens that are left.
 pub fn left(gateway: &Gateway) -> i64 {
     let state = gateway.admin("/-/limits/tokens/state").text();
     let rest = state.split("\"remaining\":").nth(1).unwrap_or_else(|| panic!("{state}"));

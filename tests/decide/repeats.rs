@@ -12,6 +12,8 @@ const ONCE: &str = "[limit.ten]\nrate = \"10/day\"\nkey = [\"ip\", \"path\"]\nre
                     [limit.one]\nrate = \"1/day\"\nkey = \"ip\"\n\
                     [decide.a]\nlimits = [\"ten\"]\nonce = \"header:x-request-id\"\n\
                     [decide.b]\nlimits = [\"ten\"]\nonce = \"header:x-request-id\"\n\
+                    [limit.fair]\nrate = \"100/day\"\nkey = \"all\"\nfair = { key = \"header:x-tenant\" }\n\
+                    [decide.fair]\nlimits = [\"fair\"]\nonce = \"header:x-request-id\"\n\
                     [decide.one]\nlimits = [\"one\"]\nonce = \"header:x-request-id\"\n";
 
 /// Units that the answer leaves.
@@ -45,6 +47,11 @@ fn a_repeated_question_gets_the_same_answer_and_charges_nothing() {
     let stranger = forwarded("GET", "/", id).replace("192.0.2.1", "192.0.2.2");
     assert_eq!(left(&gateway.ask(&get("/decide/a", &stranger))), 9, "nor does that of another client");
     assert_eq!(ask(&gateway, "a", "/", "x-request-id: 1\r\nx-request-id: 1\r\n").status(), 400);
+    ask(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
+    ask(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
+    ask(&gateway, "fair", "/", "x-tenant: b\r\nx-request-id: 1\r\n");
+    let of_tenants = [("route", "fair"), ("limit", "fair"), ("decision", "allow")];
+    gateway.assert_metric("limit_decisions_total", &of_tenants, 2.0);
     // Refusals repeat as well.
     assert_eq!(ask(&gateway, "one", "/", "x-request-id: a\r\n").status(), 200);
     assert_eq!(ask(&gateway, "one", "/", "x-request-id: b\r\n").status(), 429);

@@ -61,6 +61,17 @@ key = "descriptor:two"
 rate = "100/h"
 key = "descriptor:two"
 
+[[rls]]
+domain = "edge"
+descriptor = { tenant = "*" }
+limits = ["shared"]
+
+[limit.shared]
+rate = "100/h"
+burst = 100
+key = "all"
+fair = { key = "descriptor:tenant", reserve = 40 }
+
 [limit.tried]
 rate = "1/h"
 key = "all"
@@ -93,6 +104,12 @@ fn descriptors_are_decided_in_memory() {
     let refusals = gateway.admin("/-/refusals").text();
     assert!(refusals.contains("rls:edge") && refusals.contains("192.0.2.7"), "{refusals}");
     assert!(!gateway.metrics().contains("192.0.2.7"));
+}
+
+#[test]
+fn tenants_share_a_budget_and_are_refunded_apart() {
+    let gateway = gateway(TRUSTED, "");
+    scenario("tenants", &gateway);
 }
 
 #[test]

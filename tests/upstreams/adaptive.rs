@@ -34,7 +34,7 @@ fn working(slots: usize, time: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-/// Answers each request once it is told to.
+/// Answers each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
     let (go, told) = channel();
     let told = Arc::new(Mutex::new(told));

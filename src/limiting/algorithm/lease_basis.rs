@@ -38,8 +38,8 @@ impl LeaseBasis {
     }
 
     /// Returns how many of `wanted` units may be spent, which were just debited alone or together with others, and for how
-    /// many ms since the call was sent. `reset_ms` is the time, after the debit, until the whole quota is available again: of a window until its
-    /// end, of a bucket until it is full.
+    /// many ms since the call was sent. `reset_ms` is the time, after the debit, until the whole quota is available
+    /// again: until a window ends, or until a bucket is full.
     ///
     /// A bucket must not refill so far that it and the unspent units exceed its burst. That happens when what is in use
     /// falls below the units of the lease: as long before `reset_ms` as these take to refill, and not before the next

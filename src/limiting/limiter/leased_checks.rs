@@ -34,8 +34,8 @@ impl LeasedChecks {
     /// of each check.
     pub fn spend(hot_keys: &HotKeys, indexes: &mut Vec<usize>, checks: &mut Vec<Check>) -> LeasedChecks {
         let mut leased = LeasedChecks::default();
-        let is_ordinary = |check: &Check| check.role.after.is_some() || check.role.base || check.rule.has_queue();
-        if !checks.iter().any(has_lease) || checks.iter().any(is_ordinary) {
+        let needs_store = |check: &Check| check.role.after.is_some() || check.role.base || check.rule.has_queue();
+        if !checks.iter().any(has_lease) || checks.iter().any(needs_store) {
             return leased;
         }
         let now_ms = clock::uptime_ms();

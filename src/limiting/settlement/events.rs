@@ -43,7 +43,7 @@ enum Line {
 /// Progress of the byte order mark at the start of the stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum BomState {
-    /// So many bytes of the mark have been read.
+    /// The number of its bytes that have been read.
     Read(usize),
     Over,
 }

@@ -89,7 +89,7 @@ pub fn recent_key(name: &str, id: &HeaderValue, evaluations: &[Evaluation]) -> R
     for evaluation in evaluations {
         match evaluation {
             Evaluation::Check(check) => {
-                add(check.key.as_bytes());
+                add(check.counted_key().as_bytes());
                 add(&check.cost.to_le_bytes());
             }
             Evaluation::NotApplicable => add(b"-"),

@@ -34,7 +34,7 @@ pub struct Plan {
 pub enum DescriptorPlan {
     /// No rule matches it.
     Unmatched,
-    /// Its rule has no limits.
+    /// The rule of the descriptor has no limits.
     Exempt,
     /// Places in the checks of its operation.
     Limited(HitOp, Vec<usize>),
@@ -174,6 +174,10 @@ fn add_check(
             return Err(CallError::new(GrpcCode::InvalidArgument, what));
         }
         if let Evaluation::Check(earlier) = &mut checks.evaluations[place] {
+            if earlier.tenant != check.tenant {
+                let what = format!("two descriptors use the same budget of the limit {} for two tenants", limit.name);
+                return Err(CallError::new(GrpcCode::InvalidArgument, what));
+            }
             earlier.cost = earlier.cost.saturating_add(check.cost).min(COST_MAX);
         }
         return Ok(place);

@@ -97,7 +97,7 @@ struct Decided {
 #[derive(Default)]
 struct DecidedChecks {
     checks: Checks,
-    /// Its indexes are places in `checks`.
+    /// The results, with places in `checks` as the indexes of limits.
     verdict: Verdict,
 }
 

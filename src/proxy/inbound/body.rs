@@ -1,4 +1,4 @@
-//! The request body as the gateway reads it, whatever protocol carries it. Each module that speaks a protocol to clients
+//! The request body as the gateway reads it, over any protocol. Each module that speaks a protocol to clients
 //! implements [`BodyStream`].
 
 use std::fmt;

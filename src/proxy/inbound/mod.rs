@@ -10,7 +10,7 @@
 //! - `request_id`: the id of a request, received or new
 //! - `hop`: what this gateway tells the next hop about a connection
 //! - `upgrade`, `extended_connect`: offers to switch protocols
-//! - `body`: the request body, whatever protocol carries it; `upload`: its way to the action of the route
+//! - `body`: the request body, over any protocol; `upload`: its way to the action of the route
 //!
 //! To add a rejection: add a row to the table in `reject`, and report the fault where the head is read, through
 //! [`reject::Judge::report`] if a strictness can let it pass.

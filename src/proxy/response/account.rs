@@ -305,14 +305,14 @@ impl RequestAccount {
         held.settle_end((!is_broken).then_some(ResponseTail::Whole(trailers)));
     }
 
-    /// Takes out the charges that still wait for the end of the response, with the longest time to wait. Called if the response body
-    /// has ended before its stream.
+    /// Takes out the charges that still wait for the end of the response, with the longest time to wait. Called if the
+    /// response body has ended before its stream.
     pub fn take_waiting_charges(&mut self) -> Option<(Box<ChargeGuard>, Duration)> {
         let stream = self.response.as_ref()?.stream;
         self.take_pending_charges().map(|held| (held, stream))
     }
 
-    /// Takes out the charges that still wait for the end of the response. Called if the client gets another response than the server's.
+    /// Takes out the charges that still wait for the end of the server's response, because the client gets another one.
     pub fn take_pending_charges(&mut self) -> Option<Box<ChargeGuard>> {
         self.held.take_if(|held| held.is_awaiting_end())
     }

@@ -6,7 +6,7 @@ use crate::upstream::eject::{AffectedClients, Blame};
 /// and ten parts.
 const PARTS: usize = 10;
 
-/// What one report adds to the counts.
+/// One result of a request, as the counts need it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallReport {
     /// The request is counted now. False for further facts about a request that was counted before.

@@ -212,10 +212,23 @@ def bounds(service):
     same(service.fails(b"", "/envoy.service.ratelimit.v3.RateLimitService/Other"), "UNIMPLEMENTED")
 
 
+def tenants(service):
+    one, other = descriptor(("tenant", "a")), descriptor(("tenant", "b"))
+    # One tenant leaves the reserve for others.
+    same([service.ask("edge", one).code for _ in range(62)], [OK] * 60 + [OVER] * 2)
+    same(service.ask("edge", other).codes(), [OK])
+    back = service.ask("edge", descriptor(("tenant", "a"), hits=20, negative=True))
+    same(back.codes(), [OK])
+    same(service.ask("edge", one).codes(), [OK])
+    # A decision charges a budget for one tenant.
+    same(service.fails(request("edge", one, other)), "INVALID_ARGUMENT")
+    same(service.ask("edge", other, other).codes(), [OK, OK])
+
+
 def stranger(service):
     same(service.fails(request("edge", descriptor(("tokens", "a")))), "PERMISSION_DENIED")
     same(service.call(HEALTH, b""), b"\x08\x01")
 
 
 if __name__ == "__main__":
-    {"decisions": decisions, "bounds": bounds, "stranger": stranger}[sys.argv[1]](Service(sys.argv[2]))
+    {"decisions": decisions, "bounds": bounds, "tenants": tenants, "stranger": stranger}[sys.argv[1]](Service(sys.argv[2]))

@@ -227,11 +227,11 @@ fn attack_settling(store: &Told, reached: &Reached) {
     reached.note(ClauseKind::Settle);
 }
 
-/// One tenant takes what it gets, while others may have a part.
+/// One tenant takes what it gets, in small and large charges, while others may have a part.
 fn attack_tenants(store: &Told, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
-    for _ in 0..30 {
+    for _ in 0..60 {
         let case = Case::new(&random_lines(10, rng), "", true, 1);
         let clause = case.clause(ClauseKind::Tenants);
         let (one, mut run) = (key_of(case.limit(), rng), Run::begin(rng));
@@ -239,7 +239,8 @@ fn attack_tenants(store: &Told, reached: &Reached) {
             store.one(Op::Take, &Check { tag: 2, ..one.clone() }, run.now);
         }
         for _ in 0..60 {
-            let check = Check { tag: 1, cost: rng.random_range(1..3), ..one.clone() };
+            let cost = if rng.random_bool(0.8) { rng.random_range(1..3) } else { rng.random_range(1..30) };
+            let check = Check { tag: 1, cost, ..one.clone() };
             if store.one(Op::Take, &check, run.now).admitted {
                 run.charges.push((0, check.cost, check, 0));
             }

@@ -3,7 +3,7 @@
 //! All tenants take from one token bucket, the *pool*, so the cap is that of a token bucket. In addition, each tenant has
 //! a backlog: what it took beyond its share of the rate. A request is admitted if the pool has its cost and, on top, a
 //! part of the reserve that grows with the backlog. So a tenant within its share may take the last tokens, one far above
-//! its share must leave the whole reserve, and one that is alone gets everything but the reserve.
+//! its share must leave the whole reserve. One that is alone gets the whole rate, and leaves at least half of the reserve.
 //!
 //! - The backlog is stored as a theoretical arrival time (TAT) in microseconds, like in GCRA: the time when the tenant
 //!   would have used its share only. A charge of `units` (tokens × `per_ms`) moves it by the time in which the pool
@@ -339,7 +339,7 @@ impl Fair {
         }
     }
 
-    /// Returns the largest cost that is ever admitted: with the whole reserve left, whatever other tenants do.
+    /// Returns the largest cost that is ever admitted: it leaves the whole reserve, even if nobody else is active.
     fn most(&self) -> i64 {
         self.pool.burst - self.reserve
     }

@@ -31,13 +31,11 @@ impl Rule {
         }
     }
 
-    /// Returns the most units that one tenant can take at once, if tenants share the budget. What it takes adds to its
-    /// backlog, and it has to leave as much as its backlog is, up to the reserve.
+    /// Returns the most units that one tenant can take at once, if tenants share the budget. Charges that do not add to
+    /// its backlog leave the whole reserve. The others have to leave at least as much as they take: half of the reserve.
     pub fn most_of_tenant(&self) -> Option<i64> {
-        match self {
-            Rule::Fair(rule) => Some((rule.pool.burst - rule.reserve).max(rule.pool.burst / 2)),
-            _ => None,
-        }
+        let Rule::Fair(Fair { pool, reserve, .. }) = self else { return None };
+        Some(pool.burst - reserve + reserve / 2)
     }
 
     /// Returns the units that a tenant above its share has to leave, if tenants share the budget; otherwise 0.

@@ -3,33 +3,29 @@
 
 use std::time::Duration;
 
+use crate::proxy::jitter::add_jitter;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::upstream::priority::Priority;
 
-/// The time after which clients may retry, in milliseconds. Each gets a random one within a fifth of it, so that clients
-/// that were refused together do not return together.
+/// The time after which clients may retry, in ms, before the jitter.
 const RETRY_MS: u64 = 5_000;
 
 impl WorkerUpstream {
-    /// Returns an error if the upstream is overloaded so that it would certainly refuse a request of this priority. Asked
-    /// before limits are charged.
-    ///
-    /// # Errors
-    /// The queue is full of requests of the same or a higher priority.
-    pub fn check_capacity(&self, priority: Priority) -> Result<(), UpstreamError> {
+    /// Reports whether the upstream has an adaptive limit, and its queue is full of requests of the same or a higher
+    /// priority: it would certainly refuse a request of this one.
+    pub fn is_full_for(&self, priority: Priority) -> bool {
         let load = self.upstream.load();
-        let (Some(rule), true) = (&self.upstream.settings.caps, load.adaptive.is_some()) else { return Ok(()) };
-        if load.queue.len() < rule.waiting.max(1) {
-            return Ok(());
-        }
+        let (Some(rule), true) = (&self.upstream.settings.caps, load.adaptive.is_some()) else { return false };
         let max = rule.waiting.saturating_mul(self.selector.endpoints().servers.len());
-        if !load.queue.is_full_for(priority, max) {
-            return Ok(());
-        }
+        load.queue.len() >= rule.waiting.max(1) && load.queue.is_full_for(priority, max)
+    }
+
+    /// Counts a request that is refused because the upstream is full, and returns its error.
+    pub fn refuse_full(&self, priority: Priority) -> UpstreamError {
         let error = self.refuse_waiting(priority, UpstreamError::QueueFull);
         self.record_unsent(error);
-        Err(error)
+        error
     }
 
     /// Counts a request that gets no place, and returns its error: `error`, or that of an overloaded upstream if the
@@ -38,12 +34,8 @@ impl WorkerUpstream {
         let load = self.upstream.load();
         load.count_refused(priority);
         match load.adaptive {
-            Some(_) => UpstreamError::Overloaded(jittered_wait()),
+            Some(_) => UpstreamError::Overloaded(Duration::from_millis(add_jitter(RETRY_MS))),
             None => error,
         }
     }
-}
-
-fn jittered_wait() -> Duration {
-    Duration::from_millis(rand::random_range(RETRY_MS - RETRY_MS / 5..=RETRY_MS + RETRY_MS / 5))
 }

@@ -21,7 +21,7 @@ labels! {
     /// How the rules treat a descriptor of a rate limit request.
     DescriptorResult:
     Limited = "limited",
-    /// Its rule has no limits.
+    /// The rule of the descriptor has no limits.
     Exempt = "exempt",
     /// No rule of the domain matches it.
     Unmatched = "unmatched",
