@@ -140,6 +140,8 @@ fn under_load_nobody_notices() {
     let waits = std::fs::metadata(config.with_file_name("handover.sock")).unwrap();
     assert!(waits.file_type().is_socket() && waits.permissions().mode() & 0o777 == 0o600);
     old.signal("TERM");
+    // Two signals that arrive together are one.
+    until("the log says draining", || old.log().contains("draining"));
     old.signal("TERM");
     until("nobody listens", || TcpStream::connect(old.addr).is_err());
 }
