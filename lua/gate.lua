@@ -7,13 +7,15 @@
 -- ARGV[1]    one MessagePack array of integers, a third cheaper than the same number of arguments:
 --              now (0 = the clock of this server), number of rules,
 --              per rule: algorithm, number of parameters, parameters ...
---              per decision: operation, number of checks, per check: key, rule, cost, role, tag
+--              per decision: operation, number of checks, per check: key, rule, cost, role, tag;
+--              with an operation above 4, per check: link
 -- operation  1 take; 2 peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or
---            refund it if negative; 4 reset: delete the state
+--            refund it if negative; 4 reset: delete the state; 5 take and 6 peek with links
 -- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 forwards: never
 --            refuses, and is charged with the others; + 8 x n: applies only if the n-th check of the decision is
 --            exhausted
 -- tag        a random number that identifies the decision, for algorithms that store single charges
+-- link       number of the limit from 1; + 256 x n: a candidate for the limit with the number n
 -- Reply      such an array, which is cheaper for the client to parse than a list of integers:
 --              now, per decision: admitted, per check: admitted, remaining, retry, reset, receipt
 --            A decision for which a full server has no memory is the single number 2. Nothing of it is stored.
@@ -90,9 +92,32 @@ local function run(full)
     return false
   end
 
+  -- Returns the charges that are not made although their checks admit: those of limits of which another check refuses,
+  -- and of candidates, if a limit besides their incumbent refuses. `links` is the index before the links of the checks.
+  local function find_dropped(checks, first, head, links)
+    -- By limit: true if it refuses the request, false if it refuses and has no say.
+    local refuses, refusing, dropped = {}, 0, {}
+    for i = 1, checks do
+      local limit = args[links + i] % 256
+      if reply[head + 5 * i - 4] == 0 and not refuses[limit] then
+        refuses[limit] = args[first + 5 * i - 1] % 8 == 0
+        if refuses[limit] then refusing = refusing + 1 end
+      end
+    end
+    for i = 1, checks do
+      local limit, incumbent = args[links + i] % 256, floor(args[links + i] / 256)
+      local others = incumbent > 0 and refusing - (refuses[incumbent] and 1 or 0) or 0
+      if reply[head + 5 * i - 4] == 1 and (others > 0 or refuses[limit] ~= nil) then
+        dropped[i], lives[i] = true, false
+      end
+    end
+    return dropped
+  end
+
   while cursor < total do
     local operation, checks, first, head = args[cursor + 1], args[cursor + 2], cursor + 2, size + 1
-    local at, last, refused = first, head, false
+    local at, last, refused, dropped = first, head, false, operation > 4
+    if dropped then operation = operation - 4 end
     reply[head] = 1
     for i = 1, checks do
       local key, rule, cost, role, tag = args[at + 1], rules[args[at + 2]], args[at + 3], args[at + 4], args[at + 5]
@@ -127,6 +152,9 @@ local function run(full)
       at, last = at + 5, last + 5
     end
     cursor, size = at, last
+    if dropped then
+      dropped, cursor = find_dropped(checks, first, head, at), at + checks
+    end
 
     -- Corrections and resets are independent of each other, so they are already done.
     local decides = operation <= 2
@@ -140,7 +168,7 @@ local function run(full)
         local ttl = lives[i]
         -- A charge is stored only if all checks admit. The charge of a shadow limit is stored if that limit itself
         -- admits. A refusal may also have a state to store.
-        if refused and reply[last + 1] == 1 and args[at + 4] % 2 == 0 then
+        if refused and reply[last + 1] == 1 and args[at + 4] % 2 == 0 or dropped and dropped[i] then
           -- Another check refused, so this one is not charged. Its reply is computed without the charge.
           local key, rule = args[at + 1], rules[args[at + 2]]
           local _, remaining, retry, reset, receipt = rule.decide(rule, states[key], now, 0, args[at + 5])

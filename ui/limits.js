@@ -89,7 +89,7 @@ function limitScreen(main, [name]) {
   const settings = facts("facts", [["budget", "Budget"], ["algorithm", "Algorithm"], ["key", "Per"], ["mode", "Mode"], ["cost", "Cost of a request"],
     ["missing", "Key part absent"], ["on_error", "Store unavailable"], ["routes", "Routes"]]);
   const rates = facts("cards", [["asked", "Asked per second"], ["refused", "Refused per second"], ["would", "Would refuse per second"], ["total", "Refused since the start"]]);
-  const by = choice("Keys that were", "by", [["refused", "refused"], ["would_refuse", "to be refused (shadow)"], ["admitted", "admitted"]], "refused");
+  const by = choice("Keys that were", "by", [["refused", "refused"], ["would_refuse", "to be refused (shadow)"], ["would_admit", "to be admitted (candidate)"], ["admitted", "admitted"]], "refused");
   const window = choice("in the last", "window", [["10s", "10 seconds"], ["1m", "minute"], ["10m", "10 minutes"]], "1m");
   const query = () => `limit=${encodeURIComponent(name)}&by=${by.lastElementChild.value}&window=${window.lastElementChild.value}&n=50`;
   const top = topKeys({ caption: "Keys with most requests", query, onlyOne: true });

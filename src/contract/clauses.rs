@@ -114,6 +114,15 @@ impl ClauseWriter<'_> {
         let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0));
         let numbers = self.format_most(&most);
         match (self.limit.mode, self.limit.forwards_excess(), self.bound) {
+            (Mode::Shadow, ..) if self.limit.candidate_of.is_some() => Clause {
+                kind: ClauseKind::Unbounded,
+                text: format!(
+                    "It is a candidate of {} and refuses nothing, so there is no bound. In force in its place, a key would \
+                     get at most {numbers}.",
+                    self.limit.candidate_of.as_deref().unwrap_or_default()
+                ),
+                most: Vec::new(),
+            },
             (Mode::Shadow, ..) => Clause {
                 kind: ClauseKind::Unbounded,
                 text: format!(

@@ -185,6 +185,11 @@ pub struct LimitReport {
     /// Keys with many decisions are decided from leases: when, and how long a lease lasts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<String>,
+    /// The limit that this one may replace.
+    pub candidate_of: Option<String>,
+    /// How the candidate compares with that limit: `agree`, `would_refuse` or `would_admit`. Null if another limit refuses
+    /// the request in any case.
+    pub compared: Option<String>,
     pub conditions: Vec<ConditionReport>,
     /// The key as `[admin] keys` shows it.
     pub key: Option<String>,

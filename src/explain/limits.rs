@@ -186,12 +186,18 @@ async fn decide_range(
         _ => vec![None; limits.len()],
     };
     let mut verdict = limiter.decide(walk.context.op, limits, evaluations, false).await;
+    verdict.comparisons.retain(|compared| {
+        let incumbent = limits[compared.candidate].candidate_of.as_ref();
+        let incumbent = incumbent.and_then(|name| limits.iter().position(|limit| limit.name == *name));
+        unknown[compared.candidate].is_none() && incumbent.is_none_or(|incumbent| unknown[incumbent].is_none())
+    });
     for (index, limit) in limits.iter().enumerate() {
         let checked = verdict.checks.iter().find(|checked| checked.limit == index);
         let limit_facts =
             LimitFacts { limits, index, facts, check: checks[index].as_ref(), checked, verdict: &verdict };
         let mut report = describe_limit(limit, first + index < route.auth_limit_count());
         report.conditions = describe_conditions(limit, facts, walk.context.display);
+        report.compared = verdict.effect_of(index).map(|effect| effect.label().to_owned());
         match unknown[index] {
             Some(why) => set_effect(&mut report, LimitEffect::Unknown, why),
             None => limit_facts.describe(&mut report, walk, states[index]),
@@ -253,6 +259,7 @@ fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
         before_auth,
         after: limit.after.clone(),
         lease: limit.store_ref.lease.map(|terms| terms.describe()),
+        candidate_of: limit.candidate_of.clone(),
         ..LimitReport::default()
     }
 }
@@ -407,7 +414,9 @@ impl LimitFacts<'_> {
         let (limit, check) = (self.limit(), self.check?);
         let checked = self.checked.filter(|checked| checked.standing == Standing::InForce)?;
         let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
-        let is_charged = !self.verdict.refused || limit.mode == Mode::Shadow;
+        let is_tried = limit.mode == Mode::Shadow
+            && (limit.candidate_of.is_none() || self.verdict.effect_of(self.index).is_some());
+        let is_charged = !self.verdict.refused || is_tried;
         is_charged
             .then(|| MadeCharge { limit: limit.clone(), check: check.clone().correction(check.cost, answer.receipt) })
     }

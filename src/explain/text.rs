@@ -116,7 +116,10 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
             None => format!("cost {cost}"),
         }));
         facts.extend(limit.overridden.as_ref().map(|_| "override".to_owned()));
-        facts.extend((limit.mode == "shadow").then(|| "shadow".to_owned()));
+        facts.extend(match &limit.candidate_of {
+            Some(incumbent) => Some(describe_candidate(incumbent, limit.compared.as_deref())),
+            None => (limit.mode == "shadow").then(|| "shadow".to_owned()),
+        });
         facts.extend((limit.over != "refuse").then(|| format!("over {}", limit.over)));
         facts.extend(limit.after.as_ref().map(|base| format!("after {base}")));
         facts.extend(limit.lease.clone());
@@ -136,6 +139,17 @@ fn tenant_text(fair: &TenantReport) -> String {
         None => "one of the tenants beyond `max_active`".to_owned(),
     };
     format!("{active}, weight {weight} of {total_weight}: {rate_per_second} per s; leaves {must_leave} of {reserve}")
+}
+
+/// Describes a candidate and how it compares with its incumbent.
+fn describe_candidate(incumbent: &str, compared: Option<&str>) -> String {
+    let effect = match compared {
+        Some("agree") => ", agrees",
+        Some("would_refuse") => ", which admits",
+        Some("would_admit") => ", which refuses",
+        _ => "",
+    };
+    format!("candidate of {incumbent}{effect}")
 }
 
 fn write_action(text: &mut String, action: &ActionReport) {

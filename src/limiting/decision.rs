@@ -71,6 +71,18 @@ pub struct Role {
     pub base: bool,
     /// Index of the check that must be exhausted before this one applies.
     pub after: Option<usize>,
+    /// Which limit the check belongs to. Set for all checks of a decision that needs it, and for no others.
+    pub link: Option<CheckLink>,
+}
+
+/// Relates the check of one limit to those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckLink {
+    /// Number of the limit within the decision, below [`CheckLink::GROUPS`].
+    pub group: u8,
+    /// The group of the incumbent, if the limit is a candidate. It is charged as if it were in force in place of the
+    /// incumbent: not if another limit refuses the request.
+    pub incumbent: Option<u8>,
 }
 
 impl Check {
@@ -80,7 +92,22 @@ impl Check {
     }
 }
 
+impl CheckLink {
+    /// Upper bound of groups: one decision carries no more limits.
+    pub const GROUPS: usize = 64;
+
+    /// Encodes the link for the Lua script.
+    pub fn encode(self) -> i64 {
+        i64::from(self.group) + 1 + 256 * self.incumbent.map_or(0, |group| i64::from(group) + 1)
+    }
+}
+
 impl Role {
+    /// Reports whether the check belongs to a candidate.
+    pub fn is_candidate(self) -> bool {
+        self.link.is_some_and(|link| link.incumbent.is_some())
+    }
+
     /// Reports whether a refusal of the check refuses the request.
     pub fn can_refuse(self) -> bool {
         !(self.shadow || self.base || self.forwards)
@@ -108,9 +135,59 @@ impl Decision {
         role.after.is_none_or(|base| self.answers.get(base).is_none_or(|base| !base.admitted))
     }
 
-    /// Reports whether [`Op::Take`] charged the check with that role and answer.
-    pub fn has_charged(&self, role: Role, answer: Answer) -> bool {
-        answer.admitted && self.is_applicable(role) && (self.admitted || role.shadow)
+    /// Returns for each of `checks`, in order, whether [`Op::Take`] charged it.
+    pub fn list_charged(&self, checks: &[Check]) -> Vec<bool> {
+        let dropped = DroppedCharges::find(checks, |place| self.answers.get(place).is_some_and(|one| one.admitted));
+        let is_charged = |(place, (check, answer)): (usize, (&Check, &Answer))| {
+            let Check { role, .. } = check;
+            answer.admitted && self.is_applicable(*role) && (self.admitted || role.shadow) && !dropped.contains(place)
+        };
+        checks.iter().zip(&self.answers).enumerate().map(is_charged).collect()
+    }
+}
+
+/// Charges of a decision that are not made although their checks admit, in cases in which limits that never refuse would
+/// be charged without links. `lua/gate.lua` does the same.
+///
+/// - A limit with several checks is charged by all of them, or by none if one refuses.
+/// - A candidate is not charged if a limit besides its incumbent refuses.
+#[derive(Debug, Default)]
+pub struct DroppedCharges {
+    /// By check; empty if there are none.
+    places: Vec<bool>,
+}
+
+impl DroppedCharges {
+    /// Finds the charges. `has_admitted` has the answer to each check.
+    pub fn find(checks: &[Check], has_admitted: impl Fn(usize) -> bool) -> DroppedCharges {
+        if checks.first().is_none_or(|check| check.role.link.is_none()) {
+            return DroppedCharges::default();
+        }
+        let links =
+            || checks.iter().enumerate().filter_map(|(place, check)| Some((place, check.role, check.role.link?)));
+        // By limit: whether one of its checks refuses, and whether that refuses the request.
+        let mut refusing = [(false, false); CheckLink::GROUPS];
+        for (_, role, link) in links().filter(|(place, ..)| !has_admitted(*place)) {
+            if let Some((refuses, refuses_request)) = refusing.get_mut(usize::from(link.group)) {
+                *refuses = true;
+                *refuses_request |= role.can_refuse();
+            }
+        }
+        let is_refused_besides = |incumbent: u8| {
+            let mut limits = refusing.iter().enumerate();
+            limits.any(|(group, (_, refuses_request))| *refuses_request && group != usize::from(incumbent))
+        };
+        let mut places = vec![false; checks.len()];
+        for (place, _, link) in links().filter(|(place, ..)| has_admitted(*place)) {
+            let refuses = refusing.get(usize::from(link.group)).is_some_and(|(refuses, _)| *refuses);
+            places[place] = refuses || link.incumbent.is_some_and(is_refused_besides);
+        }
+        DroppedCharges { places }
+    }
+
+    /// Reports whether the charge of the check with index `place` is among them.
+    pub fn contains(&self, place: usize) -> bool {
+        self.places.get(place).copied().unwrap_or_default()
     }
 }
 

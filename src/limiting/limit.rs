@@ -75,6 +75,8 @@ pub struct Limit {
     pub overrides: Overrides,
     /// Name of the limit that must be exhausted before this one applies.
     pub after: Option<String>,
+    /// Name of the limit that this one may replace. Such a limit is in shadow mode.
+    pub candidate_of: Option<String>,
     /// Most keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,
     /// How the outcome of a request changes its charge; `None` if it does not.
@@ -250,6 +252,7 @@ impl Limit {
             when: When::default(),
             overrides: Overrides::default(),
             after: None,
+            candidate_of: None,
             max_keys: None,
             charge_rules: None,
             fair: None,

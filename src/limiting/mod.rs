@@ -56,4 +56,4 @@ pub(crate) mod when;
 
 pub use crate::limiting::chain::{Evaluation, Standing};
 pub use crate::limiting::limiter::{Limiter, STORE_RETRY_MS};
-pub use crate::limiting::verdict::{LimitResult, Outcome, RefusedKey, Verdict};
+pub use crate::limiting::verdict::{ComparedCandidate, LimitResult, Outcome, RefusedKey, Verdict};

@@ -12,6 +12,7 @@ use crate::limiting::decision::{Decision, Role};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::over::{Diversion, Over};
 use crate::limiting::source::UnreadableBody;
+use crate::telemetry::metrics::CandidateEffect;
 
 /// Result of all limits of a request.
 #[derive(Debug, Default)]
@@ -22,6 +23,8 @@ pub struct Verdict {
     pub guard: Option<Box<ChargeGuard>>,
     /// Keys of the limits that refuse, if the request is refused and the decision keeps them.
     pub refused_keys: Vec<RefusedKey>,
+    /// How candidates differ from their incumbents; usually empty.
+    pub comparisons: Vec<ComparedCandidate>,
 }
 
 /// The key that a limit refused.
@@ -33,6 +36,14 @@ pub struct RefusedKey {
     pub key: String,
     /// `None` if the limit refused without computing it.
     pub cost: Option<i64>,
+}
+
+/// ComparedCandidate of a candidate with its incumbent for one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComparedCandidate {
+    /// Index of the candidate among the limits of the route.
+    pub candidate: usize,
+    pub effect: CandidateEffect,
 }
 
 /// Result of one limit.
@@ -141,13 +152,15 @@ impl Verdict {
     pub fn shift_indexes(&mut self, first: usize) {
         self.checks.iter_mut().for_each(|checked| checked.limit += first);
         self.refused_keys.iter_mut().for_each(|refused| refused.limit += first);
+        self.comparisons.iter_mut().for_each(|comparison| comparison.candidate += first);
     }
 
     /// Joins the verdicts of two decisions of a request; `later` tells whether it is refused.
     pub fn followed_by(mut self, later: Verdict) -> Verdict {
         self.checks.extend(later.checks);
         self.refused_keys.extend(later.refused_keys);
-        Verdict { refused: later.refused, checks: self.checks, guard: later.guard, refused_keys: self.refused_keys }
+        self.comparisons.extend(later.comparisons);
+        Verdict { refused: later.refused, guard: later.guard, ..self }
     }
 
     /// Keeps the keys that a decision refused. A key of check `i` belongs to the limit `indexes[i]`.
@@ -172,6 +185,11 @@ impl Verdict {
             let Some(answer) = decision.answers.get(place) else { return };
             self.checks.push(LimitResult { limit: *index, outcome: outcome(*answer), standing, override_rule: None });
         }
+    }
+
+    /// Returns how the limit with that index, a candidate, compares with its incumbent.
+    pub fn effect_of(&self, limit: usize) -> Option<CandidateEffect> {
+        self.comparisons.iter().find(|compared| compared.candidate == limit).map(|compared| compared.effect)
     }
 
     /// Returns the enforced limit for which an admitted request has to wait longest, and the wait in ms.

@@ -9,7 +9,7 @@ use crate::limiting::source::{BodyFacts, Facts, SourceKind, SourceOrigin};
 use crate::limiting::{LimitResult, Verdict};
 use crate::route::Route;
 use crate::snapshot::decision_label;
-use crate::telemetry::metrics::Decision;
+use crate::telemetry::metrics::{CandidateEffect, Decision};
 use crate::telemetry::tap::TapDecision;
 
 /// The keys of a request, with secrets as hashes. A key with an ambiguous part is not shown.
@@ -115,9 +115,19 @@ pub fn describe_decisions(route: &Route, verdict: &Verdict, keys: Vec<Option<Str
             remaining: answer.map(|answer| answer.remaining),
             retry_after_ms: answer.map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER),
             key: keys.next().flatten(),
+            effect: verdict.effect_of(check.limit),
         }
     };
     verdict.checks.iter().map(describe).collect()
+}
+
+/// Lists the candidates that would have decided otherwise than their incumbents; `None` if there are none.
+pub fn list_affected(route: &Route, verdict: &Verdict) -> Option<String> {
+    let affected = verdict.comparisons.iter().filter(|compared| compared.effect != CandidateEffect::Agree);
+    let texts: Vec<String> = affected
+        .map(|compared| format!("{}={}", route.limits[compared.candidate].name, compared.effect.label()))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join(","))
 }
 
 /// Ranks decisions: of several limits, the log shows the one with the highest rank.

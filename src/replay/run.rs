@@ -242,6 +242,7 @@ impl<'a> Replay<'a> {
         let own = refusal.map_or(logged, |status| Ending::new(Some(status.as_u16()), now_ms));
 
         let asked = self.configured.take_last();
+        let charged = asked.as_ref().map_or_else(Vec::new, |(checks, decision)| decision.list_charged(checks));
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
         for (place, limit) in route.limits.iter().enumerate().skip(route.auth_limit_count()) {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
@@ -254,17 +255,22 @@ impl<'a> Replay<'a> {
                 tally.record_blurred(facts);
                 continue;
             }
+            if let Some(effect) = verdict.effect_of(place) {
+                let incumbent = route.limits.iter().position(|other| limit.candidate_of.as_ref() == Some(&other.name));
+                let is_known = |other: usize| unknown[other].is_none() && !blurred(&route.limits[other]);
+                tally.effects[effect as usize] += u64::from(incumbent.is_some_and(is_known));
+            }
             let found = asked.as_ref().and_then(|(checks, decision)| {
                 let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &limit.store_ref))?;
-                Some((&checks[place], *decision.answers.get(place)?, decision))
+                Some((&checks[place], *decision.answers.get(place)?, decision, charged[place]))
             });
-            let Some((check, answer, decision)) = found else {
+            let Some((check, answer, decision, is_charged)) = found else {
                 tally.record_unasked(place, &verdict, logged_facts);
                 continue;
             };
             let key = tally.record_decision(check, answer, logged_facts);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
-            if decision.has_charged(check.role, answer) {
+            if is_charged {
                 at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));
             }
             if decision.is_applicable(check.role) {

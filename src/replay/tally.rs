@@ -19,6 +19,7 @@ use crate::replay::ends::Ending;
 use crate::replay::input::entry::ReplayEntry;
 use crate::replay::known::LoggedFacts;
 use crate::replay::tightest::{Back, Tightest};
+use crate::telemetry::metrics::CandidateEffect;
 
 pub struct Tally {
     pub limit: Arc<Limit>,
@@ -26,6 +27,8 @@ pub struct Tally {
     pub refused: u64,
     /// Requests that the limit would have admitted but another refused.
     pub refused_by_others: u64,
+    /// Comparisons of a candidate with its incumbent, by their effect.
+    pub effects: [u64; CandidateEffect::ALL.len()],
     /// Admitted, but delayed.
     pub delayed: u64,
     pub longest_delay_ms: i64,
@@ -78,6 +81,7 @@ impl Tally {
             seen: 0,
             refused: 0,
             refused_by_others: 0,
+            effects: [0; CandidateEffect::ALL.len()],
             delayed: 0,
             longest_delay_ms: 0,
             returned: 0,

@@ -19,8 +19,8 @@ use crate::limiting::{LimitResult, Outcome, Standing};
 use crate::overload::OverloadCondition;
 use crate::route::{Action, Route};
 use crate::telemetry::metrics::{
-    Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges, LimitRecord,
-    LimitRegistry, Metrics, OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
+    CandidateEffect, Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
+    LimitRecord, LimitRegistry, Metrics, OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
@@ -199,6 +199,9 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
         }
         Mode::Shadow => want(Decision::ShadowDeny),
     }
+    if limit.candidate_of.is_some() {
+        CandidateEffect::ALL.iter().for_each(|effect| record.effects.export_series(*effect as usize));
+    }
     if !route.allow.is_empty() || limit.after.is_some() || has_overrides {
         want(Decision::Bypass);
     }
@@ -266,6 +269,11 @@ impl LimitCounters {
         }
         let quota = checked.override_rule.as_ref().map_or(self.quota, |rule| rule.policy().quota);
         self.headroom.count_admission(answer.remaining, quota);
+    }
+
+    /// Counts a comparison of the limit, a candidate, with its incumbent.
+    pub fn count_effect(&self, effect: CandidateEffect) {
+        self.counts.effects.inc(effect as usize);
     }
 
     /// Counts a request that the route's `allow` list exempted from the limit.

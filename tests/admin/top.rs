@@ -116,7 +116,7 @@ fn a_wrong_query_is_explained() {
     let gateway = Gateway::start(LIMITS);
     for (query, detail) in [
         ("?limit=per-kex", "did you mean `per-key`?"),
-        ("?by=denied", "`by` is one of refused, would_refuse, exceeded, admitted"),
+        ("?by=denied", "`by` is one of refused, would_refuse, would_admit, exceeded, admitted"),
         ("?window=1h", "`window` is one of 10s, 1m, 10m"),
         ("?n=0", "`n` is an integer from 1 to 100"),
         ("?n=101", "`n` is an integer from 1 to 100"),

@@ -190,7 +190,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
     match table {
         "limit" => {
             let more = match key {
-                "after" => {
+                "after" | "candidate_of" => {
                     "[limit.first]\nrate = \"10/s\"\n[[route]]\npath = \"/f\"\nlimits = [\"l\", \"first\"]\nrespond = {}\n"
                 }
                 _ => "",
@@ -202,7 +202,7 @@ fn frame_of_limit(table: &str, key: &str) -> Frame {
                 _ => limit,
             };
             let after = match key {
-                "after" => more.to_owned(),
+                "after" | "candidate_of" => more.to_owned(),
                 "over" => format!("[upstream.name]\n{SERVERS}[[route]]\nupstream = \"name\"\nlimits = [\"l\"]\n"),
                 _ => after,
             };

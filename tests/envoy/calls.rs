@@ -91,8 +91,12 @@ fn scenario(name: &str, gateway: &Gateway) {
 
 #[test]
 fn descriptors_are_decided_in_memory() {
-    let gateway = gateway(TRUSTED, "");
+    // A candidate changes no answer.
+    let more = "[limit.logins-wide]\nrate = \"5/min\"\ncandidate_of = \"logins\"\n";
+    let gateway = gateway(TRUSTED, more);
     scenario("decisions", &gateway);
+    let effects = [("route", "rls:edge"), ("limit", "logins-wide"), ("effect", "would_admit")];
+    gateway.assert_metric("candidate_decisions_total", &effects, 2.0);
     let of = |limit, decision| {
         gateway.metric("limit_decisions_total", &[("route", "rls:edge"), ("limit", limit), ("decision", decision)])
     };

@@ -3,6 +3,7 @@
 
 mod body_keys;
 mod cached_denials;
+mod candidates;
 mod client_view;
 mod contract;
 mod decisions;

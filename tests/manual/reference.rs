@@ -54,6 +54,10 @@ lease = {}
 rate = "1000/s"
 key = "all"
 fair = { key = "header:x-tenant" }
+
+[limit.stricter]
+rate = "5/s"
+candidate_of = "per-ip"
 "#;
 
 /// The type and the labels of each metric that a gateway exports; labels only where there is a series.

@@ -97,7 +97,7 @@ fn every_format_gives_the_same_json() {
         assert_eq!(answer["requests"], common["requests"]);
     }
     let expected = json!({
-        "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "shadow": false, "over": "refuse",
+        "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "candidate_of": null, "compared": null, "shadow": false, "over": "refuse",
         "requests": 5, "not_evaluated": { "requests": 0, "sources": {} }, "refused": 1, "refused_by_others": 0, "delayed": 0, "longest_delay_ms": 0, "returned": 0,
         "keys": { "count": 2, "exact": true }, "refused_keys": { "count": 1, "exact": true },
         "tightest": { "kind": "burst", "value": 3, "none_because": null, "lower_bound": false },

@@ -100,6 +100,7 @@ fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) 
         "cost": limit.cost.to_string(),
         "mode": limit.mode.label(),
         "over": limit.over.text(),
+        "candidate_of": limit.candidate_of,
         "on_error": limit.on_error.label(),
         "routes": routes,
     })

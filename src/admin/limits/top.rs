@@ -120,10 +120,10 @@ impl LimitsApi {
         let (totals, now) = (history.totals(window), Instant::now());
         let total = |limit: &Limit| totals.get(&limit.store_ref.id).map_or(0, |sums| sums[by as usize]);
         if limit.is_none() {
-            let would_refuse = KeyOutcome::WouldRefuse as usize;
-            limits.retain(|limit| {
-                total(limit) > 0 || totals.get(&limit.store_ref.id).is_some_and(|sums| sums[would_refuse] > 0)
-            });
+            let is_tried = |sums: &[u64; KeyOutcome::ALL.len()]| {
+                [KeyOutcome::WouldRefuse, KeyOutcome::WouldAdmit].iter().any(|would| sums[*would as usize] > 0)
+            };
+            limits.retain(|limit| total(limit) > 0 || totals.get(&limit.store_ref.id).is_some_and(is_tried));
             limits.sort_by_key(|limit| Reverse(total(limit)));
             limits.truncate(n);
         }

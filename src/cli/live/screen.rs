@@ -90,7 +90,11 @@ fn text<'v>(value: &'v Value, name: &str) -> &'v str {
 }
 
 fn by_words(by: &str) -> &str {
-    if by == "would_refuse" { "that would be refused" } else { by }
+    match by {
+        "would_refuse" => "that would be refused",
+        "would_admit" => "that would be admitted",
+        by => by,
+    }
 }
 
 fn format_sum(sum: &Value) -> String {

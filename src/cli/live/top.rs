@@ -24,7 +24,7 @@ pub struct TopOptions {
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// Which decisions to count
-    #[arg(long, default_value = "refused", value_parser = PossibleValuesParser::new(["refused", "would_refuse", "exceeded", "admitted"]))]
+    #[arg(long, default_value = "refused", value_parser = PossibleValuesParser::new(["refused", "would_refuse", "would_admit", "exceeded", "admitted"]))]
     by: String,
     /// Recent time to count in
     #[arg(long, default_value = "1m", value_parser = PossibleValuesParser::new(["10s", "1m", "10m"]))]

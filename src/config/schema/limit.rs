@@ -106,6 +106,14 @@ pub const LIMIT: Schema = Schema {
             .guide("conditions.md#one-limit-after-another")
             .metric("sluicegate_limit_decisions_total"),
         option(
+            "candidate_of",
+            Text("name of a limit"),
+            Absent,
+            "the limit that this one may replace; it refuses nothing",
+        )
+        .guide("conditions.md#candidates")
+        .metric("sluicegate_candidate_decisions_total"),
+        option(
             "overrides",
             Array { item: &Table(&OVERRIDE), least: 0, most: 10_000 },
             Absent,

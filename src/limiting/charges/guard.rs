@@ -314,11 +314,11 @@ pub fn guard_charges(
 ) -> Option<Box<ChargeGuard>> {
     let answers = &decision.answers;
     let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
-    let charged = checks.into_iter().zip(rules).zip(answers).filter(|((check, rules), answer)| {
-        let watched = waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge());
-        watched && decision.has_charged(check.role, **answer)
+    let is_charged = decision.list_charged(&checks);
+    let charged = checks.into_iter().zip(rules).zip(answers).zip(is_charged).filter(|(((_, rules), _), is_charged)| {
+        *is_charged && (waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge()))
     });
-    ChargeGuard::new(desk, charged.map(|((check, rules), answer)| (check, rules, *answer)), place, waits)
+    ChargeGuard::new(desk, charged.map(|(((check, rules), answer), _)| (check, rules, *answer)), place, waits)
 }
 
 impl fmt::Debug for ChargeGuard {

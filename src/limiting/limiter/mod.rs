@@ -1,10 +1,12 @@
 //! Decides all limits of a request together. The limiter turns each limit into a check, sends all checks to the
 //! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
 //!
+//! - `candidates`: tries limits in place of another one (`candidate_of`).
 //! - `leased_checks`: decides hot keys from units that were debited in advance.
 //! - `without_store`: decides while the store is unavailable.
 //! - `refund`: refunds units without a receipt.
 
+mod candidates;
 mod leased_checks;
 mod refund;
 mod without_store;
@@ -28,12 +30,14 @@ use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::limiter::candidates::CandidateSet;
 use crate::limiting::limiter::leased_checks::LeasedChecks;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::{Store, Stores};
+use crate::limiting::usage::KeyOutcome;
 use crate::limiting::verdict::{LimitResult, Outcome, RefusedKey, Verdict};
 
 /// Decides the limits of requests for one worker.
@@ -163,6 +167,7 @@ impl Limiter {
         if chained {
             chain::link_chains(limits, &mut asks);
         }
+        let candidates = CandidateSet::link(limits, &mut asks);
         let mut verdict = Verdict::default();
         let (mut own, mut slots) = (Vec::new(), Vec::new());
         let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(asks.len()) };
@@ -189,7 +194,9 @@ impl Limiter {
                 Evaluation::Blocked(standing, key) => {
                     if op == Op::Take && standing == Standing::InForce {
                         let limit = &limits[index];
-                        self.charges.decisions.record_blocked(limit, &key);
+                        if limit.candidate_of.is_none() {
+                            self.charges.decisions.record_key(limit, KeyOutcome::over(limit), &key);
+                        }
                         verdict.refused_keys.push(RefusedKey { limit: index, key, cost: None });
                     }
                     (Outcome::Blocked, standing)
@@ -198,7 +205,13 @@ impl Limiter {
             verdict.refused |= standing == Standing::InForce && outcome.is_refused_by(&limits[index]);
             verdict.checks.push(LimitResult { limit: index, outcome, standing, override_rule: None });
         }
-        if verdict.refused || checks.is_empty() {
+        match (&candidates, verdict.refused) {
+            (None, true) => return verdict,
+            (Some(set), true) => set.keep_relevant(limits, &verdict, &mut checked_limits.indexes, &mut checks),
+            (_, false) => {}
+        }
+        if checks.is_empty() {
+            self.compare_candidates(op, candidates, limits, &mut verdict);
             return verdict;
         }
         let leased = match self.charges.store.hot_keys().filter(|_| hold && op == Op::Take) {
@@ -219,7 +232,24 @@ impl Limiter {
         if verdict.refused {
             slots.into_iter().for_each(|(index, cost)| self.estimate_wait(&mut verdict, index, &limits[index], cost));
         }
+        self.compare_candidates(op, candidates, limits, &mut verdict);
         verdict
+    }
+
+    /// Compares candidates with their incumbents, if there are any, and records the keys that they would affect.
+    fn compare_candidates(
+        &self,
+        op: Op,
+        candidates: Option<CandidateSet>,
+        limits: &[Arc<Limit>],
+        verdict: &mut Verdict,
+    ) {
+        let Some(candidates) = candidates else { return };
+        verdict.comparisons = candidates.compare(limits, verdict, |limit, outcome, key| {
+            if op == Op::Take {
+                self.charges.decisions.record_key(limit, outcome, key);
+            }
+        });
     }
 
     /// Replaces the wait of a `concurrency` refusal by an estimate from recent hold times. The store only knows when

@@ -31,8 +31,10 @@ labels! {
     KeyOutcome:
     /// Refused by a limit in force.
     Refused = "refused",
-    /// A limit in shadow mode would have refused.
+    /// A limit in shadow mode would have refused. Of a candidate: what its incumbent admitted.
     WouldRefuse = "would_refuse",
+    /// A candidate would have admitted what its incumbent refused.
+    WouldAdmit = "would_admit",
     /// Over a limit that forwards such requests (`over`).
     Exceeded = "exceeded",
     /// Admitted. Estimated from a sample: one in [`ADMITTED_SAMPLE`] decisions on average.

@@ -135,6 +135,8 @@ impl DecisionRecorder {
                 true => continue,
                 // The limit that comes after it decides in its place.
                 false if check.role.base => continue,
+                // Only what differs from the incumbent is recorded.
+                false if check.role.is_candidate() => continue,
                 false => (refused_outcome(check.role), 1),
             };
             if decision.is_applicable(check.role) {
@@ -143,9 +145,9 @@ impl DecisionRecorder {
         }
     }
 
-    /// Records that an override blocked a key.
-    pub fn record_blocked(&self, limit: &Limit, state_key: &str) {
-        self.recorder.record(limit.store_ref.id, KeyOutcome::over(limit), state_key, 1);
+    /// Records a decision of `limit` about a key that no check has: by an override, or by the comparison of a candidate.
+    pub fn record_key(&self, limit: &Limit, outcome: KeyOutcome, state_key: &str) {
+        self.recorder.record(limit.store_ref.id, outcome, state_key, 1);
     }
 
     /// Reports whether to record this admission. The gaps between samples are random, so that no pattern of requests

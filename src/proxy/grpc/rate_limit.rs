@@ -208,6 +208,7 @@ impl DecidedChecks {
         let indexes = &self.checks.indexes;
         self.verdict.checks.iter_mut().for_each(|result| result.limit = indexes[result.limit]);
         self.verdict.refused_keys.iter_mut().for_each(|refused| refused.limit = indexes[refused.limit]);
+        self.verdict.comparisons.iter_mut().for_each(|compared| compared.candidate = indexes[compared.candidate]);
         self.verdict
     }
 }

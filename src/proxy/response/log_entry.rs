@@ -17,7 +17,7 @@ use crate::limiting::Verdict;
 use crate::proxy::context::{ClientConnection, WorkerState};
 use crate::proxy::inbound::upload::UploadProgress;
 use crate::proxy::response::cause::Cause;
-use crate::proxy::shown_keys::{ShownKeys, WantedKeys, describe_decisions, find_deciding_check};
+use crate::proxy::shown_keys::{ShownKeys, WantedKeys, describe_decisions, find_deciding_check, list_affected};
 use crate::proxy::trace;
 use crate::route::Route;
 use crate::snapshot::{UNMATCHED, decision_label};
@@ -151,6 +151,7 @@ impl LogEntry {
             self.decisions = Some(describe_decisions(route, verdict, shown.each));
         }
         self.record.keys = shown.all;
+        self.record.candidates = list_affected(route, verdict);
         let Some(check) = find_deciding_check(route, verdict) else { return };
         let limit = &route.limits[check.limit];
         self.record.limit = Some(limit.name.clone());

@@ -210,7 +210,7 @@ fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists
     let has = |route: &Route, name: &str| route.limits.iter().any(|limit| limit.name == name);
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
     [
-        ("limits", before.limits.iter().any(|limit| !has(after, &limit.name))),
+        ("limits", before.limits.iter().any(|limit| limit.candidate_of.is_none() && !has(after, &limit.name))),
         ("allow", lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
         ("deny", lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
         ("auth", before.auth.is_some() && after.auth.is_none()),
@@ -231,6 +231,7 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
         OnError::Open => 2,
     };
     [
+        ("candidate_of", before.mode == Mode::Enforce && after.candidate_of.is_some()),
         ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
         ("over", after.forwards_excess() && !before.forwards_excess()),
         ("on_error", rank(after.on_error) > rank(before.on_error)),

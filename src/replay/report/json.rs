@@ -10,6 +10,7 @@ use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::units::format_time_of;
 use crate::replay::tally::Tally;
 use crate::replay::tightest::Needed;
+use crate::telemetry::metrics::CandidateEffect;
 
 impl ReplayOutcome {
     pub fn to_json(&self) -> Value {
@@ -65,8 +66,11 @@ impl ReplayOutcome {
         let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
         let logged: BTreeMap<_, _> = tally.logged_parts().map(|(part, count)| (part.to_string(), count)).collect();
         let settle = limit.charge_rules.as_ref().is_some_and(|wants| wants.settle.is_some());
+        let compared = CandidateEffect::ALL.iter().map(|effect| (effect.label(), tally.effects[*effect as usize]));
+        let compared = limit.candidate_of.as_ref().map(|_| compared.collect::<BTreeMap<_, _>>());
         json!({
             "name": limit.name, "algorithm": limit.rule.name(), "quota": policy.quota, "window_ms": policy.window_ms,
+            "candidate_of": limit.candidate_of, "compared": compared,
             "shadow": limit.mode == Mode::Shadow, "over": limit.over.text(), "requests": tally.seen,
             "not_evaluated": { "requests": tally.count_unknown(), "sources": unknown },
             "by_logged_keys": logged,

@@ -73,6 +73,14 @@ impl ReplayOutcome {
         } else {
             text.push_str("  refused   unknown: the log does not show which requests ran at the same time\n");
         }
+        if let Some(incumbent) = &limit.candidate_of {
+            let [agree, would_refuse, would_admit] = tally.effects;
+            let _ = writeln!(
+                text,
+                "  in place of {incumbent}: {agree} requests treated alike, {would_refuse} more refused, {would_admit} more \
+                 admitted"
+            );
+        }
         if limit.rule.has_queue() {
             let longest = format_duration(tally.longest_delay_ms);
             let _ = writeln!(text, "  delayed   {}, by {longest} at most", tally.delayed);

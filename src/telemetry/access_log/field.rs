@@ -28,6 +28,7 @@ labels! {
     Key = "key",
     Keys = "keys",
     RefusedBy = "refused_by",
+    Candidates = "candidates",
     Upstream = "upstream",
     Server = "server",
     Tries = "tries",

@@ -151,6 +151,7 @@ fn field_value(field: LogField, record: &LogRecord) -> FieldValue<'_> {
         LogField::Key => optional_value(record.key.as_deref()),
         LogField::Keys => optional_value(record.keys.as_deref()),
         LogField::RefusedBy => optional_value(record.refused_by.as_deref()),
+        LogField::Candidates => optional_value(record.candidates.as_deref()),
         LogField::Upstream => optional_value(record.upstream.as_deref()),
         LogField::Server => attempts
             .and_then(Attempts::last_server)

@@ -55,6 +55,8 @@ pub struct LogRecord {
     pub keys: Option<String>,
     /// The limit that refused the request.
     pub refused_by: Option<String>,
+    /// The candidates that would have decided otherwise than their incumbents, `NAME=EFFECT,...`.
+    pub candidates: Option<String>,
     pub upstream: Option<String>,
     pub attempts: Option<Rc<Attempts>>,
     /// Time that the auth server took until the head of its response.
@@ -194,6 +196,7 @@ impl Default for LogRecord {
             key: None,
             keys: None,
             refused_by: None,
+            candidates: None,
             upstream: None,
             attempts: None,
             auth_time: None,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use http::{Method, StatusCode};
 
 use crate::telemetry::metrics::exposition::exemplars::{Exemplar, Exemplars};
-use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
+use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::shards::Count;
 
 /// Counts of one route. The fields that every request writes come first, in two cache lines.
@@ -36,6 +36,8 @@ impl RouteCounts {
 pub struct LimitCounts {
     pub decisions: LabelCounts<{ Decision::ALL.len() }>,
     pub rejections: LabelCounts<{ Reason::ALL.len() }>,
+    /// Comparisons of a candidate with its incumbent.
+    pub effects: LabelCounts<{ CandidateEffect::ALL.len() }>,
 }
 
 /// One counter per value of a closed label set.

@@ -22,6 +22,18 @@ labels! {
 }
 
 labels! {
+    /// How a decision would differ if a candidate were in force in place of its incumbent; the `effect` label of
+    /// `candidate_decisions_total`.
+    CandidateEffect:
+    /// Both admit the request, or both refuse it.
+    Agree = "agree",
+    /// The incumbent admits the request, and the candidate would refuse it.
+    WouldRefuse = "would_refuse",
+    /// The incumbent refuses the request, and the candidate would admit it.
+    WouldAdmit = "would_admit",
+}
+
+labels! {
     /// Why a routed request was refused; the `reason` label of `rejections_total`.
     Reason:
     /// The limit is exhausted.

@@ -48,8 +48,8 @@ pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
-    Cutoff, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, Reason, Rejection,
-    SpanResult, UpstreamOutcome,
+    CandidateEffect, Cutoff, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol,
+    Reason, Rejection, SpanResult, UpstreamOutcome,
 };
 use crate::telemetry::metrics::limits::LimitCollector;
 pub use crate::telemetry::metrics::limits::{

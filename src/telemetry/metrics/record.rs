@@ -29,6 +29,7 @@ pub struct LimitRecord {
     pub shards: Shards<LimitCounts>,
     pub decisions: ExportedSeries,
     pub rejections: ExportedSeries,
+    pub effects: ExportedSeries,
 }
 
 /// Series of a closed label set that are exported before anything was counted, so that rates start at 0.
@@ -62,8 +63,13 @@ impl RouteRecord {
         if let Some(limit) = limits.iter().find(|limit| limit.name == name) {
             return limit.clone();
         }
-        let (decisions, rejections) = (ExportedSeries::default(), ExportedSeries::default());
-        let limit = Arc::new(LimitRecord { name: name.to_owned(), shards: Shards::default(), decisions, rejections });
+        let limit = Arc::new(LimitRecord {
+            name: name.to_owned(),
+            shards: Shards::default(),
+            decisions: ExportedSeries::default(),
+            rejections: ExportedSeries::default(),
+            effects: ExportedSeries::default(),
+        });
         limits.push(limit.clone());
         limit
     }
@@ -135,6 +141,10 @@ impl RouteRecord {
 impl LimitRecord {
     pub fn count_decisions(&self) -> Vec<(usize, u64)> {
         self.decisions.exported_series(self.shards.iter().map(|part| &part.decisions))
+    }
+
+    pub fn count_effects(&self) -> Vec<(usize, u64)> {
+        self.effects.exported_series(self.shards.iter().map(|part| &part.effects))
     }
 
     pub fn count_rejections(&self) -> Vec<(usize, u64)> {

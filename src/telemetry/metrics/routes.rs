@@ -11,7 +11,7 @@ use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
 use crate::telemetry::metrics::exposition::shown;
 use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric};
-use crate::telemetry::metrics::labels::{Decision, ForwardAuthOutcome, Reason};
+use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::record::RouteRecord;
 
 const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
@@ -60,11 +60,16 @@ pub struct RouteCollector {
 }
 
 /// Name, help and labels of each family, in the order in which [`RouteCollector::collect`] fills them.
-const FAMILIES: [(&str, &str, &[&str]); 6] = [
+const FAMILIES: [(&str, &str, &[&str]); 7] = [
     ("requests_total", "Requests with a response.", &["route", "method", "code"]),
     ("request_duration_seconds", "Time from the request head to the end of the response.", &["route"]),
     ("requests_in_flight", "Requests in progress.", &["route"]),
     ("limit_decisions_total", "Decisions by limit and result.", &["route", "limit", "decision"]),
+    (
+        "candidate_decisions_total",
+        "Requests by whether a candidate would decide them like its incumbent.",
+        &["route", "limit", "effect"],
+    ),
     ("rejections_total", "Requests refused by a limit, an address list or a cap.", &["route", "limit", "reason"]),
     ("forward_auth_total", "Requests to the auth server of the route.", &["route", "outcome"]),
 ];
@@ -85,8 +90,8 @@ impl Collector for RouteCollector {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let [mut requests, mut durations, mut in_flight, mut decisions, mut rejections, mut forward_auth] =
-            [const { Vec::new() }; 6];
+        let [mut requests, mut durations, mut in_flight, mut decisions, mut effects, mut rejections, mut forward_auth] =
+            [const { Vec::new() }; 7];
         // Requests never take this lock; only config loads and scrapes do.
         for (name, record) in self.routes.lock().iter() {
             for (code, count) in record.count_requests() {
@@ -109,6 +114,10 @@ impl Collector for RouteCollector {
                     let labels = [("decision", decision), ("limit", &limit.name), ("route", name)];
                     decisions.push(counter_metric(count, &labels));
                 }
+                for (index, count) in limit.count_effects() {
+                    let effect = CandidateEffect::ALL[index].label();
+                    effects.push(counter_metric(count, &[("effect", effect), ("limit", &limit.name), ("route", name)]));
+                }
                 for (index, count) in limit.count_rejections() {
                     let labels = [("limit", &*limit.name), ("reason", Reason::ALL[index].label()), ("route", name)];
                     rejections.push(counter_metric(count, &labels));
@@ -116,8 +125,8 @@ impl Collector for RouteCollector {
             }
         }
         use proto::MetricType::{COUNTER, GAUGE, HISTOGRAM};
-        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER, COUNTER];
-        let metrics = [requests, durations, in_flight, decisions, rejections, forward_auth];
+        let kinds = [COUNTER, HISTOGRAM, GAUGE, COUNTER, COUNTER, COUNTER, COUNTER];
+        let metrics = [requests, durations, in_flight, decisions, effects, rejections, forward_auth];
         self.families
             .iter()
             .zip(kinds)

@@ -19,6 +19,10 @@ pub fn format_event(record: &LogRecord, decisions: &[TapDecision]) -> String {
         write_number(&mut json, ",\"retry_after_ms\":", decision.retry_after_ms);
         json.push(',');
         write_text(&mut json, "key", decision.key.as_deref());
+        if let Some(effect) = decision.effect {
+            json.push(',');
+            write_text(&mut json, "effect", Some(effect.label()));
+        }
         json.push('}');
     }
     format!("data: {json}]}}\n\n")
@@ -55,6 +59,7 @@ mod tests {
             remaining: Some(0),
             retry_after_ms: None,
             key: Some(hostile.to_owned()),
+            effect: None,
         };
         let event = format_event(&record, &[decision.clone(), decision]);
         let json = event.strip_prefix("data: ").and_then(|rest| rest.strip_suffix("\n\n")).unwrap();

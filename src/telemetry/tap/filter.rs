@@ -175,7 +175,14 @@ mod tests {
     }
 
     fn decision(limit: &str, decision: Decision) -> TapDecision {
-        TapDecision { limit: limit.to_owned(), decision, remaining: None, retry_after_ms: None, key: None }
+        TapDecision {
+            limit: limit.to_owned(),
+            decision,
+            remaining: None,
+            retry_after_ms: None,
+            key: None,
+            effect: None,
+        }
     }
 
     fn matches(filters: &[(&str, &str)]) -> bool {

@@ -19,7 +19,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 
 use crate::telemetry::access_log::LogRecord;
-use crate::telemetry::metrics::{Decision, TapMetrics};
+use crate::telemetry::metrics::{CandidateEffect, Decision, TapMetrics};
 pub use crate::telemetry::tap::filter::{FILTER_NAMES, FILTERS, TapFilter};
 use crate::telemetry::tap::rate::EventRate;
 
@@ -51,6 +51,8 @@ pub struct TapDecision {
     pub retry_after_ms: Option<i64>,
     /// The key, with secrets as hashes. `None` if it is ambiguous.
     pub key: Option<String>,
+    /// How a candidate compares with its incumbent. `None` for other limits.
+    pub effect: Option<CandidateEffect>,
 }
 
 struct Tap {

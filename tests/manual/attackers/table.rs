@@ -237,6 +237,13 @@ pub const RECIPES: &[Recipe] = &[
         ..PLAIN
     },
     Recipe {
+        page: "docs/guides/choosing-a-limit.md",
+        title: "Try other numbers for a limit",
+        most: 5,
+        least: 5,
+        ..PLAIN
+    },
+    Recipe {
         page: "docs/guides/recipes.md",
         title: "Slower after a number",
         most: 4,

@@ -27,7 +27,7 @@ use sluicegate::limiting::algorithm::sliding_window::SlidingWindow;
 use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
 use sluicegate::limiting::algorithm::{NAMES, Rule};
 use sluicegate::limiting::answer::Answer;
-use sluicegate::limiting::decision::{Check, Decision, ErrorKind, LimitRef, Op};
+use sluicegate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, LimitRef, Op};
 use sluicegate::limiting::key::{Cost, Key, KeyPart, Missing};
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::over::Over;
@@ -254,6 +254,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         when: Default::default(),
         overrides: Default::default(),
         after: None,
+        candidate_of: None,
         max_keys: None,
         charge_rules: None,
         fair: None,
@@ -356,9 +357,24 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
                 checks[0].role.base = true;
                 checks[1].role.after = Some(0);
             }
+            if rng.random_bool(0.4) {
+                link_randomly(&mut checks, rng);
+            }
             (op, checks)
         })
         .collect()
+}
+
+/// Links checks as those of limits, some with several checks, some candidates of others.
+fn link_randomly(checks: &mut [Check], rng: &mut StdRng) {
+    let mut group = 0;
+    for place in 0..checks.len() {
+        let is_same = place > 0 && checks[place].role.shadow == checks[place - 1].role.shadow && rng.random_bool(0.3);
+        group += u8::from(place > 0 && !is_same);
+        let is_candidate = checks[place].role.shadow && group > 0 && rng.random_bool(0.6);
+        let incumbent = is_candidate.then(|| rng.random_range(0..group));
+        checks[place].role.link = Some(CheckLink { group, incumbent });
+    }
 }
 
 /// How much a decision may exceed its deadline on a busy machine with a dozen servers.

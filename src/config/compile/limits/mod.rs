@@ -3,12 +3,12 @@
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
 //! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `settlement`
-//! costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can happen, `set`
-//! lists of values, `jwt`
-//! token verification.
+//! costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can happen,
+//! `candidates` which limit may replace which, `set` lists of values, `jwt` token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
+pub(crate) mod candidates;
 pub(crate) mod charges;
 pub(crate) mod dates;
 pub(crate) mod fair;
@@ -23,11 +23,11 @@ pub(crate) mod set;
 pub(crate) mod settlement;
 pub(crate) mod when;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::codes::DiagnosticCode;
 use crate::config::compile::context::LimitContext;
+use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
 use crate::config::compile::limits::lease::compile_lease;
 use crate::config::compile::limits::over::{check_over, compile_over};
@@ -47,7 +47,7 @@ use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
-use crate::limiting::limit::{Limit, Mode, OnError};
+use crate::limiting::limit::{Limit, OnError};
 use crate::limiting::over::Over;
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
@@ -63,14 +63,16 @@ pub fn compile_limits(
     upstreams: &Definitions<usize>,
 ) -> Definitions<Arc<Limit>> {
     let mut limits = Definitions::new(schema::LIMIT.name);
-    let mut after: HashMap<&str, At<String>> = HashMap::new();
+    let (mut after, mut candidates) = (References::new(), References::new());
     let mut sources = None;
     let mut taken = SharesTaken::default();
     for NamedSection { name, place, section } in named {
-        let base = section.parse_at("after", |text| Ok(text.to_owned()));
+        let [base, incumbent] =
+            ["after", "candidate_of"].map(|option| section.parse_at(option, |text| Ok(text.to_owned())));
         let over = compile_over(&section, upstreams);
-        let limit = compile_limit(&section, name, context, base.as_ref(), over).map(Arc::new);
+        let limit = compile_limit(&section, name, context, (base.as_ref(), incumbent.as_ref()), over).map(Arc::new);
         after.extend(base.map(|base| (name, base)));
+        candidates.extend(incumbent.map(|incumbent| (name, incumbent)));
         sources = Some(section.sources);
         taken.add_share(limit.as_deref(), &section, context);
         section.report_unread_keys();
@@ -78,6 +80,7 @@ pub fn compile_limits(
     }
     let Some(sources) = sources else { return limits };
     taken.warn_about_rest(sources, context);
+    check_candidates(sources, &limits, &candidates, &after);
     for (name, At { place, value }) in &after {
         limits.find(sources, *place, value);
         let mut next = value.as_str();
@@ -150,7 +153,7 @@ fn compile_limit(
     section: &Section,
     name: &str,
     context: &LimitContext,
-    after: Option<&At<String>>,
+    (after, incumbent): (Option<&At<String>>, Option<&At<String>>),
     over: Option<Over>,
 ) -> Option<Limit> {
     let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
@@ -168,14 +171,14 @@ fn compile_limit(
     let when = when::compile_when(section, context);
     let overrides = overrides::compile_overrides(section, spec, rule.is_some(), key.as_ref(), context.hasher);
     let fair = fair::compile_fair(section, rule.as_ref().map(|(rule, _)| rule), key.as_ref(), context);
-    let after = after.map(|at| at.value.clone());
+    let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
     let cost = compile_cost(section, weights.clone());
     let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
     let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
     let repeated = section.read_label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
     let not_integer = section.read_label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
-    let mode = section.read_label("mode", Mode::ALL, Mode::label).unwrap_or(Mode::Enforce);
+    let mode = read_mode(section, incumbent.is_some());
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
     let afterwards = compile_charge_rules(section, rule.as_ref(), weights.as_ref());
@@ -216,6 +219,7 @@ fn compile_limit(
         when,
         overrides,
         after,
+        candidate_of,
         max_keys,
         charge_rules: afterwards,
         fair,

@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::Answer;
-use crate::limiting::decision::{Check, Decision};
+use crate::limiting::decision::{Check, Decision, DroppedCharges};
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
 use crate::limiting::store::partition::{
     EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition,
@@ -73,9 +73,12 @@ impl LockedShards<'_> {
             admitted &= step.answer.admitted || !check.role.can_refuse();
             steps.push(step);
         }
+        let dropped = DroppedCharges::find(checks, |i| steps.get(i).is_some_and(has_admitted));
         let mut answers = Vec::with_capacity(checks.len());
         for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
-            let own = check.role.shadow || !step.answer.admitted;
+            let is_dropped = dropped.contains(i);
+            let admitted = admitted && !is_dropped;
+            let own = check.role.shadow && !is_dropped || !step.answer.admitted;
             if let (Some(next), true) = (step.next, keep && (admitted || own)) {
                 // The key is spent if another request like this one would be refused.
                 let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);

@@ -89,7 +89,7 @@ const SWEEP: usize = 4;
 
 /// Reports whether a refusal of this check may be remembered.
 pub fn is_memorable(check: &Check) -> bool {
-    check.role == Role::default() && !check.limit.refundable && !check.rule.has_queue()
+    Role { link: None, ..check.role } == Role::default() && !check.limit.refundable && !check.rule.has_queue()
 }
 
 impl Recalls {

@@ -3,7 +3,8 @@
 //! request charges nothing.
 //!
 //! The checks of one slot form a unit and are sent together. A check that comes after another is sent once the answer
-//! to that is known.
+//! to that is known. A charge that depends on limits in other slots, such as that of a candidate, is refunded if the
+//! answers of all slots show that it should not have been made.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::limiting::answer::Answer;
-use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChecks};
+use crate::limiting::decision::{Check, Decision, DroppedCharges, ErrorKind, Op, Role, SharedChecks};
 use crate::limiting::store::redis::cluster::nodes::Nodes;
 use crate::limiting::store::redis::cluster::slot::key_slot;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
@@ -32,6 +33,7 @@ pub async fn decide_over_slots(
         let mut spread = SpreadDecision {
             answers: vec![None; checks.len()],
             charged: vec![false; checks.len()],
+            provisional: vec![false; checks.len()],
             refused: false,
             nodes,
             checks: &checks,
@@ -54,6 +56,8 @@ struct SpreadDecision<'a> {
     answers: Vec<Option<Answer>>,
     /// Per check, whether it was charged and a refusal has to refund it.
     charged: Vec<bool>,
+    /// Per check, whether it was charged whatever the other slots decide, but may have to be refunded in the end.
+    provisional: Vec<bool>,
     refused: bool,
 }
 
@@ -78,8 +82,15 @@ impl SpreadDecision<'_> {
                 self.refund_charges().await;
             }
         }
-        if self.refused {
-            self.update_uncharged().await;
+        let has_admitted = |i: usize| self.answers.get(i).copied().flatten().is_some_and(|answer| answer.admitted);
+        let dropped = DroppedCharges::find(self.checks, has_admitted);
+        let places: Vec<usize> = (0..self.checks.len()).filter(|i| dropped.contains(*i)).collect();
+        for i in &places {
+            self.charged[*i] |= std::mem::take(&mut self.provisional[*i]);
+        }
+        self.refund_charges_of(&places).await;
+        if self.refused || !places.is_empty() {
+            self.update_uncharged(&dropped).await;
         }
         let answers = self.answers.iter().copied().collect::<Option<Vec<Answer>>>();
         let answers = answers.ok_or(ErrorKind::Reply)?;
@@ -128,10 +139,11 @@ impl SpreadDecision<'_> {
 
     /// Updates the answers of admitting checks after a refusal: nothing is charged, so they show what is left without
     /// it.
-    async fn update_uncharged(&mut self) {
+    async fn update_uncharged(&mut self, dropped: &DroppedCharges) {
         let mut parts = BTreeMap::<usize, Vec<usize>>::new();
         for (i, (check, answer)) in self.checks.iter().zip(&self.answers).enumerate() {
-            if !check.role.shadow && answer.is_some_and(|answer| answer.admitted) {
+            let is_uncharged = self.refused && !check.role.shadow || dropped.contains(i);
+            if is_uncharged && answer.is_some_and(|answer| answer.admitted) {
                 parts.entry(key_slot(&check.key)).or_default().push(i);
             }
         }
@@ -156,7 +168,7 @@ impl SpreadDecision<'_> {
     fn checks_of(&self, part: &[usize]) -> SharedChecks {
         let checks = part.iter().map(|i| {
             let check = self.checks[*i].clone();
-            Check { role: Role { after: None, ..check.role }, ..check }
+            Check { role: Role { after: None, link: None, ..check.role }, ..check }
         });
         Rc::new(checks.collect())
     }
@@ -172,7 +184,9 @@ impl SpreadDecision<'_> {
                 self.refused = true;
                 self.nodes.recent_refusals.record_refusal(check);
             }
-            self.charged[i] = op == Op::Take && decision.admitted && answer.admitted && !check.role.shadow;
+            let is_taken = op == Op::Take && answer.admitted;
+            self.charged[i] = is_taken && decision.admitted && !check.role.shadow;
+            self.provisional[i] = is_taken && check.role.shadow && check.role.link.is_some();
             self.answers[i] = Some(answer);
         }
     }
@@ -180,10 +194,17 @@ impl SpreadDecision<'_> {
     /// Refunds the charges to enforced limits, each once and by its receipt. A charge whose refund fails remains,
     /// unless it is a lease, which the caller releases. Returns true if everything was refunded.
     async fn refund_charges(&mut self) -> bool {
+        let all: Vec<usize> = (0..self.checks.len()).collect();
+        self.refund_charges_of(&all).await
+    }
+
+    /// Does the same for the checks with the indexes `places`.
+    async fn refund_charges_of(&mut self, places: &[usize]) -> bool {
         let mut back = Vec::new();
-        for (i, charged) in self.charged.iter_mut().enumerate() {
+        for &i in places {
             let (check, answer) = (&self.checks[i], self.answers[i]);
-            if let (true, Some(answer)) = (std::mem::take(charged) && check.cost > 0, answer) {
+            let is_charged = std::mem::take(&mut self.charged[i]);
+            if let (true, Some(answer)) = (is_charged && check.cost > 0, answer) {
                 let role = Role::default();
                 let back_check = Check { role, ..check.clone() };
                 back.push(Rc::new(vec![back_check.correction(-check.cost, answer.receipt)]));

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisError, Value};
 use crate::limiting::algorithm::{Rule, SCRIPT};
 use crate::limiting::answer::Answer;
 use crate::limiting::clock;
-use crate::limiting::decision::{Check, Decision, ErrorKind, Op};
+use crate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, Op};
 use crate::limiting::store::redis::pipeline::msgpack::{IntReader, IntWriter};
 
 /// Most decisions of one call, so that a script never blocks Redis for long.
@@ -17,6 +17,9 @@ pub const DECISIONS_MAX: usize = 128;
 /// Most work of one call, in units of [`Rule::work`]. Each check is at least one unit, so this also bounds the number
 /// of keys, which the script unpacks on its stack.
 pub const WORK_MAX: i64 = 1000;
+
+/// What is added to the operation of a decision whose checks have links.
+const LINKED: i64 = 4;
 
 static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());
 
@@ -41,7 +44,9 @@ impl<'a> ScriptCall<'a> {
         let mut rules = Vec::new();
         let mut asked = IntWriter::default();
         for (op, checks) in decisions {
-            asked.push(*op as i64);
+            let decides = matches!(op, Op::Take | Op::Peek);
+            let is_linked = decides && checks.first().is_some_and(|check| check.role.link.is_some());
+            asked.push(*op as i64 + if is_linked { LINKED } else { 0 });
             asked.push_len(checks.len());
             for check in *checks {
                 asked.push_len(keys.number_of(&check.key));
@@ -49,6 +54,9 @@ impl<'a> ScriptCall<'a> {
                 asked.push(check.cost);
                 asked.push(check.role.encode());
                 asked.push(check.tag);
+            }
+            if is_linked {
+                checks.iter().for_each(|check| asked.push(check.role.link.map_or(0, CheckLink::encode)));
             }
         }
         let mut head = IntWriter::default();
