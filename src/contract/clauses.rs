@@ -45,6 +45,8 @@ labels! {
     Lease = "lease",
     /// The limit applies after another one.
     After = "after",
+    /// A client changes its address between the networks that the limit counts (`ip6tiers`).
+    Tiers = "tiers",
     /// Some keys have other numbers.
     Overrides = "overrides",
     /// Requests without a part of the key.
@@ -96,6 +98,7 @@ pub fn list_clauses(limit: &Limit, all: &LimitTable, setting: Setting) -> Vec<Cl
         clauses.extend(writer.describe_tenants());
         clauses.extend(writer.describe_lease());
         clauses.extend(writer.describe_chain(all));
+        clauses.extend(writer.describe_tiers(all));
         clauses.extend(writer.describe_overrides());
     }
     clauses.extend(writer.describe_missing());
@@ -330,6 +333,28 @@ impl ClauseWriter<'_> {
             self.format_most(&most)
         );
         Some(self.clause(ClauseKind::After, text, most))
+    }
+
+    /// Describes what a client gets that changes its address within the widest network of the limit.
+    fn describe_tiers(&self, all: &LimitTable) -> Option<Clause> {
+        if self.limit.tier_of.is_none() || self.limit.is_wider_tier() {
+            return None;
+        }
+        let wider: Vec<&Limit> = all
+            .iter()
+            .map(Arc::as_ref)
+            .filter(|tier| tier.is_wider_tier() && tier.tier_of == self.limit.tier_of)
+            .collect();
+        let widest = Bound::of(&wider.iter().max_by_key(|tier| tier.rule.max_cost())?.rule);
+        let names: Vec<&str> = wider.iter().map(|tier| tier.name.as_str()).collect();
+        let most = self.list_most(|interval_ms| widest.most_in(interval_ms, 0));
+        let text = format!(
+            "A request of an IPv6 client must fit {} as well. A client that uses all addresses of its widest network gets at \
+             most {}. A smaller network within its own budget is refused only while others use up that of a wider one.",
+            names.join(" and "),
+            self.format_most(&most)
+        );
+        Some(self.clause(ClauseKind::Tiers, text, most))
     }
 
     fn describe_overrides(&self) -> Option<Clause> {

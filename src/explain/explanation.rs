@@ -187,6 +187,8 @@ pub struct LimitReport {
     pub lease: Option<String>,
     /// The limit that this one may replace.
     pub candidate_of: Option<String>,
+    /// The limit with the key part `ip6tiers` that this one belongs to.
+    pub tier_of: Option<String>,
     /// How the candidate compares with that limit: `agree`, `would_refuse` or `would_admit`. Null if another limit refuses
     /// the request in any case.
     pub compared: Option<String>,

@@ -260,6 +260,7 @@ fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {
         after: limit.after.clone(),
         lease: limit.store_ref.lease.map(|terms| terms.describe()),
         candidate_of: limit.candidate_of.clone(),
+        tier_of: limit.tier_of.clone(),
         ..LimitReport::default()
     }
 }

@@ -120,6 +120,8 @@ fn write_limits(text: &mut String, limits: &[LimitReport]) {
             Some(incumbent) => Some(describe_candidate(incumbent, limit.compared.as_deref())),
             None => (limit.mode == "shadow").then(|| "shadow".to_owned()),
         });
+        let tier_of = limit.tier_of.as_ref().filter(|name| **name != limit.name);
+        facts.extend(tier_of.map(|name| format!("tier of {name}")));
         facts.extend((limit.over != "refuse").then(|| format!("over {}", limit.over)));
         facts.extend(limit.after.as_ref().map(|base| format!("after {base}")));
         facts.extend(limit.lease.clone());

@@ -77,6 +77,9 @@ pub struct Limit {
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
     pub candidate_of: Option<String>,
+    /// For a limit that counts several networks of a client (`ip6tiers`): the name of the limit with these tiers. One of
+    /// them has this name itself, and counts the smallest network.
+    pub tier_of: Option<String>,
     /// Most keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,
     /// How the outcome of a request changes its charge; `None` if it does not.
@@ -132,6 +135,16 @@ impl Limit {
     /// Returns the response to refused requests, on a route with the response `of_route`.
     pub fn refusal_response<'a>(&'a self, of_route: &'a Refuse) -> &'a Refuse {
         self.refuse.as_deref().unwrap_or(of_route)
+    }
+
+    /// Reports whether the limit is a tier that no list names: it applies wherever the limit with these tiers is listed.
+    pub fn is_wider_tier(&self) -> bool {
+        self.tier_of.as_ref().is_some_and(|name| *name != self.name)
+    }
+
+    /// Reports whether all tiers of the limit must be charged together, although the limit refuses nothing.
+    pub fn has_linked_tiers(&self) -> bool {
+        self.tier_of.is_some() && (self.mode == Mode::Shadow || self.forwards_excess())
     }
 
     /// Reports whether the end of a request may change its charge.
@@ -253,6 +266,7 @@ impl Limit {
             overrides: Overrides::default(),
             after: None,
             candidate_of: None,
+            tier_of: None,
             max_keys: None,
             charge_rules: None,
             fair: None,

@@ -199,7 +199,7 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
         }
         Mode::Shadow => want(Decision::ShadowDeny),
     }
-    if limit.candidate_of.is_some() {
+    if limit.candidate_of.is_some() && !limit.is_wider_tier() {
         CandidateEffect::ALL.iter().for_each(|effect| record.effects.export_series(*effect as usize));
     }
     if !route.allow.is_empty() || limit.after.is_some() || has_overrides {

@@ -19,4 +19,5 @@ mod repeated_keys;
 mod repeated_tokens;
 mod rolling_settings;
 pub mod several_gateways;
+mod tiers;
 mod wall_clock;

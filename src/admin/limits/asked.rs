@@ -137,9 +137,11 @@ fn parse_decision(node: &JsonNode, config: &Config, effort: &TimeBudget) -> Opti
         }
     }
     let limits = sort_after_bases(limits, &items);
+    let is_whole = limits.len() == items.len();
+    let limits = add_tiers(limits, config);
     let parts = match node.get("key") {
         // The key of an unknown limit is unknown as well.
-        Some(key) if limits.len() == items.len() => parse_key_values(&key, &limits)?,
+        Some(key) if is_whole => parse_key_values(&key, &limits)?,
         _ => NamedValues::default(),
     };
     let cost = match node.get("cost") {
@@ -181,6 +183,20 @@ fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc
     }
     ordered.append(&mut waiting);
     ordered
+}
+
+/// Adds the wider tiers of limits with the key part `ip6tiers`, each behind its limit.
+fn add_tiers(named: Vec<Arc<Limit>>, config: &Config) -> Vec<Arc<Limit>> {
+    let mut all = Vec::with_capacity(named.len());
+    for limit in &named {
+        all.push(limit.clone());
+        if limit.tier_of.as_ref() == Some(&limit.name) {
+            let is_named = |tier: &Arc<Limit>| named.iter().any(|other| other.name == tier.name);
+            let tiers = config.limits.iter().filter(|tier| tier.is_wider_tier() && tier.tier_of == limit.tier_of);
+            all.extend(tiers.filter(|tier| !is_named(tier)).cloned());
+        }
+    }
+    all
 }
 
 /// Rejects a name that no listed limit uses in its key: ignored, it would leave a part missing.

@@ -101,6 +101,7 @@ fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) 
         "mode": limit.mode.label(),
         "over": limit.over.text(),
         "candidate_of": limit.candidate_of,
+        "tier_of": limit.tier_of,
         "on_error": limit.on_error.label(),
         "routes": routes,
     })

@@ -86,7 +86,7 @@ fn warn_of_forgeable_keys(context: &LintContext) {
         return;
     }
     for (name, place) in context.limits.places() {
-        let Some(limit) = context.limits.get(name) else { continue };
+        let Some(limit) = context.limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
         let Some(header) = limit.key.sources().find_map(find_proxy_header) else { continue };
         let what = format!("every client can choose its budget of `{name}`: anybody may send the header `{header}`");
         let help = "write key = \"ip\", and list the proxies in front of the gateway in `trusted_proxies` of [server]";

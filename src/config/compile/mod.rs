@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
-use crate::config::compile::limits::candidates::CandidateLists;
+use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
@@ -88,7 +88,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let context = routes::RouteContext {
         defaults: &server.defaults,
         limits: &limits,
-        candidates: &CandidateLists::collect(&limits),
+        companions: &CompanionLists::collect(&limits),
         jwt: &jwt,
         users: Default::default(),
         sets: &sets,

@@ -24,7 +24,8 @@ pub fn warn_unused<'r>(
 ) {
     let all = routes.iter().chain(others);
     let used: HashSet<&str> = all.flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
-    for (name, place) in limits.places().filter(|(name, _)| !used.contains(name)) {
+    let is_named = |name: &str| limits.get(name).is_none_or(|limit| !limit.is_wider_tier());
+    for (name, place) in limits.places().filter(|(name, _)| !used.contains(name) && is_named(name)) {
         let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");
         let what = format!("no route uses the limit `{name}`, so it throttles nothing");
         sources.add_warning(DiagnosticCode::UnusedLimit, unused_warning(place, what, &help));

@@ -37,20 +37,20 @@ struct LinkedCandidate {
 }
 
 impl CandidateSet {
-    /// Finds the candidates among `limits`, and links the checks of all limits. `None` if there are none, which is the
-    /// case for most routes.
+    /// Finds the candidates among `limits`, and links the checks of all limits. `None` if there are none, and no tiers that
+    /// need links, which is the case for most routes.
     pub fn link(limits: &[Arc<Limit>], asks: &mut [Evaluation]) -> Option<CandidateSet> {
-        if limits.iter().all(|limit| limit.candidate_of.is_none()) {
+        if limits.iter().all(|limit| limit.candidate_of.is_none() && !limit.has_linked_tiers()) {
             return None;
         }
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
-            let group = u8::try_from(index).unwrap_or(u8::MAX);
-            linked.push(LinkedLimit { group, applies: !matches!(ask, Evaluation::NotApplicable) });
             // The last one: a rate limit request may have several descriptors with the same limits.
-            let name = limit.candidate_of.as_ref();
-            let incumbent = name.and_then(|name| limits[..index].iter().rposition(|other| other.name == *name));
+            let find = |name: &String| limits[..=index].iter().rposition(|other| other.name == *name);
+            let group = u8::try_from(limit.tier_of.as_ref().and_then(find).unwrap_or(index)).unwrap_or(u8::MAX);
+            linked.push(LinkedLimit { group, applies: !matches!(ask, Evaluation::NotApplicable) });
+            let incumbent = limit.candidate_of.as_ref().filter(|_| !limit.is_wider_tier()).and_then(find);
             let Some(incumbent) = incumbent else { continue };
             let key = state_key(ask).or_else(|| state_key(&asks[incumbent])).map(str::to_owned);
             candidates.push(LinkedCandidate { index, group, incumbent: linked[incumbent].group, key });

@@ -2,6 +2,7 @@
 //! a route with limits gets them, whether the request was admitted or refused.
 
 use std::cell::RefCell;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -89,13 +90,15 @@ impl PolicyCache {
 }
 
 /// Returns true if the policies of this response are the route's usual ones, so that they can be cached. They are not
-/// if a limit gave no answer, if an override changed it, or for calendar windows, whose length varies.
+/// if a limit gave no answer, if an override changed it, for calendar windows, whose length varies, or if a limit has
+/// tiers.
 fn is_cacheable(route: &Route, verdict: &Verdict) -> bool {
     let usual = |checked: &LimitResult| {
         checked.standing == Standing::InForce
             && checked.override_rule.is_none()
             && checked.outcome.answer().is_some()
             && !route.limits[checked.limit].rule.is_calendar()
+            && route.limits[checked.limit].tier_of.is_none()
     };
     verdict.checks.len() == route.limits.len() && verdict.checks.iter().all(usual)
 }
@@ -236,7 +239,7 @@ fn windowed_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<
 }
 
 /// Returns the limits to show: enforced ones that gave an answer. Shadow limits concern only the operator. Of a chain
-/// of limits (`after`), the one in force is shown.
+/// of limits (`after`), the one in force is shown, and of the tiers of a limit the tightest.
 fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Item = (&'a Limit, &'a Rule, &'a Answer)> {
     verdict
         .checks
@@ -247,6 +250,18 @@ fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Ite
             Some((limit, checked.override_rule.as_deref().unwrap_or(&limit.rule), checked.outcome.answer()?))
         })
         .filter(|(limit, ..)| limit.mode == Mode::Enforce)
+        .filter(move |(limit, ..)| limit.tier_of.is_none() || is_tightest_tier(route, verdict, limit))
+}
+
+/// Reports whether no other tier of the same limit refuses for longer or leaves less. Among equals, the first counts.
+fn is_tightest_tier(route: &Route, verdict: &Verdict, tier: &Limit) -> bool {
+    let tiers = verdict.checks.iter().filter_map(|checked| {
+        let limit = &*route.limits[checked.limit];
+        let answer = checked.outcome.answer().filter(|_| limit.tier_of == tier.tier_of)?;
+        Some((limit, Reverse(refusal_ms(answer)), answer.remaining))
+    });
+    let tightest = tiers.min_by_key(|(_, refusal_ms, remaining)| (*refusal_ms, *remaining));
+    tightest.is_some_and(|(limit, ..)| limit.name == tier.name)
 }
 
 fn counts_requests_in_flight(limit: &Limit) -> bool {

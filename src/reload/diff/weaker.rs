@@ -231,6 +231,7 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
         OnError::Open => 2,
     };
     [
+        ("key", before.tier_of.is_some() && after.tier_of.is_none()),
         ("candidate_of", before.mode == Mode::Enforce && after.candidate_of.is_some()),
         ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
         ("over", after.forwards_excess() && !before.forwards_excess()),

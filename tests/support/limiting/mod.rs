@@ -255,6 +255,7 @@ pub fn limit(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
         overrides: Default::default(),
         after: None,
         candidate_of: None,
+        tier_of: None,
         max_keys: None,
         charge_rules: None,
         fair: None,

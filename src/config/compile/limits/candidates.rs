@@ -1,5 +1,5 @@
-//! Compiles `candidate_of`: checks which limits may be candidates of which, and adds candidates to the lists that
-//! contain their incumbent. Called by `limits`, and for each list of limits.
+//! Compiles `candidate_of`: checks which limits may be candidates of which, and adds the limits that no list needs to
+//! name: candidates and wider tiers. Called by `limits`, and for each list of limits.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::limiting::limit::{Limit, Mode};
 /// Names of other limits that limits refer to by one option, by the name of the limit.
 pub type References<'a> = HashMap<&'a str, At<String>>;
 
-/// The candidates of each incumbent, by its name.
+/// The limits that apply wherever another one is listed, by the name of that: its wider tiers, and its candidates with
+/// theirs.
 #[derive(Default)]
-pub struct CandidateLists(HashMap<String, Vec<Arc<Limit>>>);
+pub struct CompanionLists(HashMap<String, Vec<Arc<Limit>>>);
 
 /// Reads `mode`. A candidate is in shadow mode without saying so.
 pub fn read_mode(section: &Section, is_candidate: bool) -> Mode {
@@ -60,19 +61,22 @@ pub fn check_candidates(
     }
 }
 
-impl CandidateLists {
-    /// Collects the candidates among `limits`, in file order.
-    pub fn collect(limits: &Definitions<Arc<Limit>>) -> CandidateLists {
-        let mut candidates = CandidateLists::default();
+impl CompanionLists {
+    /// Collects the companions among `limits`, in file order.
+    pub fn collect(limits: &Definitions<Arc<Limit>>) -> CompanionLists {
+        let mut companions = CompanionLists::default();
         for limit in limits.places().filter_map(|(name, _)| limits.get(name)) {
-            if let Some(incumbent) = &limit.candidate_of {
-                candidates.0.entry(incumbent.clone()).or_default().push(limit);
+            let tier_of = limit.tier_of.as_ref().filter(|_| limit.is_wider_tier());
+            if let Some(leader) = limit.candidate_of.as_ref().or(tier_of) {
+                companions.0.entry(leader.clone()).or_default().push(limit);
             }
         }
-        candidates
+        // A candidate precedes its tiers, which have been compiled before it.
+        companions.0.values_mut().for_each(|limits| limits.sort_by_key(|limit| limit.is_wider_tier()));
+        companions
     }
 
-    /// Adds the candidates of all incumbents in a list, each behind its incumbent. A list may name candidates too.
+    /// Adds the companions of all limits in a list, behind them. A list may name candidates too.
     /// `names`: the names in the list, with their places.
     pub fn add_to_list(
         &self,
@@ -85,6 +89,17 @@ impl CandidateLists {
         }
         let (mut all, mut ok) = (Vec::with_capacity(listed.len()), Some(()));
         for limit in &listed {
+            if let Some(leader) = limit.tier_of.as_ref().filter(|_| limit.is_wider_tier()) {
+                let place = find_place(section, names, &limit.name);
+                let what = format!("`{}` is a tier of `{leader}`", limit.name);
+                ok = section.report_fault_at(
+                    "limits",
+                    place,
+                    &what,
+                    "list the limit: its tiers are added by themselves",
+                );
+                continue;
+            }
             let Some(incumbent) = &limit.candidate_of else {
                 all.push(limit.clone());
                 all.extend(self.0.get(&limit.name).into_iter().flatten().cloned());

@@ -4,7 +4,8 @@
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
 //! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `settlement`
 //! costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can happen,
-//! `candidates` which limit may replace which, `set` lists of values, `jwt` token verification.
+//! `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `set` lists of
+//! values, `jwt` token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
@@ -21,8 +22,10 @@ pub(crate) mod refuse;
 pub(crate) mod rule;
 pub(crate) mod set;
 pub(crate) mod settlement;
+pub(crate) mod tiers;
 pub(crate) mod when;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::config::codes::DiagnosticCode;
@@ -34,6 +37,7 @@ use crate::config::compile::limits::over::{check_over, compile_over};
 use crate::config::compile::limits::refuse::compile_own_refuse;
 use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
 use crate::config::compile::limits::settlement::{compile_reserve, compile_weights};
+use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::to_usize;
 use crate::config::reader::{At, Section};
@@ -66,14 +70,39 @@ pub fn compile_limits(
     let (mut after, mut candidates) = (References::new(), References::new());
     let mut sources = None;
     let mut taken = SharesTaken::default();
+    let names: HashSet<&str> = named.iter().map(|named| named.name).collect();
     for NamedSection { name, place, section } in named {
+        let texts = section.sources;
+        sources = Some(texts);
+        let Ok(tiered) = TieredSection::read(&section, name) else {
+            limits.insert(name, place, None);
+            continue;
+        };
+        let section = tiered.as_ref().map_or(section, |tiered| tiered.first(texts));
         let [base, incumbent] =
             ["after", "candidate_of"].map(|option| section.parse_at(option, |text| Ok(text.to_owned())));
         let over = compile_over(&section, upstreams);
-        let limit = compile_limit(&section, name, context, (base.as_ref(), incumbent.as_ref()), over).map(Arc::new);
+        let references = (base.as_ref(), incumbent.as_ref());
+        let mut limit = compile_limit(&section, name, context, references, over.clone());
+        let is_sound = limit.is_some();
+        for (tier, section) in tiered.iter().filter(|_| is_sound).flat_map(|tiered| tiered.wider(texts)) {
+            let tier_name = tier.limit_name(name);
+            if names.contains(tier_name.as_str()) {
+                let what = format!("`{tier_name}` is the name of a tier, and of another limit");
+                section.report_fault_at::<()>("key", place, &what, "rename one of the two limits");
+                continue;
+            }
+            let mut wider = compile_limit(&section, &tier_name, context, references, over.clone());
+            wider.iter_mut().for_each(|wider| tiers::restrict_to_ipv6(wider, name));
+            taken.add_share(wider.as_ref(), &section, context);
+            limits.insert(&tier_name, place, wider.map(Arc::new));
+        }
+        if tiered.is_some() {
+            limit.iter_mut().for_each(|limit| limit.tier_of = Some(name.to_owned()));
+        }
+        let limit = limit.map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         candidates.extend(incumbent.map(|incumbent| (name, incumbent)));
-        sources = Some(section.sources);
         taken.add_share(limit.as_deref(), &section, context);
         section.report_unread_keys();
         limits.insert(name, place, limit);
@@ -83,6 +112,12 @@ pub fn compile_limits(
     check_candidates(sources, &limits, &candidates, &after);
     for (name, At { place, value }) in &after {
         limits.find(sources, *place, value);
+        let is_tiered = |name: &str| limits.get(name).is_some_and(|limit| limit.tier_of.is_some());
+        if is_tiered(name) || is_tiered(value) {
+            let message = format!("`after` in [limit.{name}]: a limit with tiers cannot be part of a chain");
+            let help = "write key = \"ip\" in both, or one limit for each size of network";
+            sources.add_mistake(Diagnostic::new(*place, message).with_help(help));
+        }
         let mut next = value.as_str();
         for _ in 0..after.len() {
             if next == *name {
@@ -220,6 +255,7 @@ fn compile_limit(
         overrides,
         after,
         candidate_of,
+        tier_of: None,
         max_keys,
         charge_rules: afterwards,
         fair,

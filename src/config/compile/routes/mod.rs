@@ -25,7 +25,7 @@ use crate::auth::{AuthMethod, RouteAuth};
 use http::HeaderName;
 
 use crate::config::codes::DiagnosticCode;
-use crate::config::compile::limits::candidates::CandidateLists;
+use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::jwt::TokenVerifiers;
 use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::limits::set::ListedItem;
@@ -59,7 +59,7 @@ const NAME_MAX: usize = 128;
 pub struct RouteContext<'a> {
     pub defaults: &'a Defaults,
     pub limits: &'a Definitions<Arc<Limit>>,
-    pub candidates: &'a CandidateLists,
+    pub companions: &'a CompanionLists,
     pub jwt: &'a TokenVerifiers,
     pub users: UserFiles,
     pub sets: &'a Definitions<ListedItem>,
@@ -314,9 +314,9 @@ pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<V
         limits.push(context.limits.find(section.sources, *place, value));
     }
     let ordered = order_chain(section, &names, limits.into_iter().collect::<Option<_>>()?)?;
-    let limits = context.candidates.add_to_list(section, &names, ordered)?;
+    let limits = context.companions.add_to_list(section, &names, ordered)?;
     if limits.len() > LIMITS_MAX {
-        let what = format!("{} limits with their candidates", limits.len());
+        let what = format!("{} limits with their candidates and tiers", limits.len());
         let place = section.node("limits").map_or(section.place, |node| node.place);
         return section.report_fault_at("limits", place, &what, &format!("a route may have {LIMITS_MAX}"));
     }

@@ -1,0 +1,240 @@
+//! Limits with the key part `ip6tiers`: IPv6 clients that change their address, their neighbours, and IPv4 clients.
+
+use std::fs;
+
+use rand::Rng;
+use serde_json::{Value, json};
+use sluicegate::config;
+use sluicegate::contract::clauses::ClauseKind;
+use sluicegate::contract::report::Contract;
+use sluicegate::limiting::limit::Limit;
+
+use crate::support::gateway::{Gateway, program};
+use crate::support::http::Message;
+use crate::support::limiting::topology::RedisCluster;
+use crate::support::limiting::{RedisServer, on_both_stores, seeded};
+
+/// A trusted proxy states the address of the client.
+const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
+const ROUTE: &str = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = { body = \"in\" }\nlimits = [\"per-ip\"]\n";
+
+fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
+    let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+    let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{limit}"));
+    if redis.is_some() {
+        gateway.until_connected();
+    }
+    gateway
+}
+
+fn ask(gateway: &Gateway, ip: &str) -> Message {
+    gateway.ask(&crate::support::client::get("/", &format!("x-forwarded-for: {ip}\r\n")))
+}
+
+fn statuses<const N: usize>(gateway: &Gateway, ips: [&str; N]) -> [u16; N] {
+    ips.map(|ip| ask(gateway, ip).status())
+}
+
+fn left(gateway: &Gateway, limit: &str, ip: &str) -> Value {
+    gateway.admin(&format!("/-/limits/{limit}/state?key={ip}")).json()["remaining"].clone()
+}
+
+const HOURLY: &str = "algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"ip6tiers/64/56x2/48x3\"\n";
+
+#[test]
+fn all_networks_of_a_client_are_charged_or_none() {
+    on_both_stores(|redis| {
+        let gateway = gateway(redis, HOURLY);
+        let ips = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3"];
+        assert_eq!(statuses(&gateway, ips), [200, 200, 429], "the /64");
+        let ips = ["2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1"];
+        assert_eq!(statuses(&gateway, ips), [200, 200, 429], "the /56");
+        assert_eq!(left(&gateway, "per-ip", "2001:db8:1:4::9"), 2, "the refused request is not charged");
+        let ips = ["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"];
+        assert_eq!(statuses(&gateway, ips), [200, 200, 429], "the /48");
+        assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1:300::1"), 4);
+        assert_eq!(statuses(&gateway, ["2001:db8:2::1"]), [200], "a neighbour in another /48");
+        // IPv4 clients have one budget, also as mapped addresses.
+        assert_eq!(
+            statuses(&gateway, ["192.0.2.1", "::ffff:192.0.2.1", "192.0.2.1", "192.0.2.2"]),
+            [200, 200, 429, 200]
+        );
+        let decisions = |limit: &str, decision: &str| {
+            gateway.metric("limit_decisions_total", &[("route", "app"), ("limit", limit), ("decision", decision)])
+        };
+        let refused = ["per-ip", "per-ip.56", "per-ip.48"].map(|limit| decisions(limit, "deny"));
+        assert_eq!(refused, [Some(2.0), Some(1.0), Some(1.0)], "one of them is the IPv4 client");
+        // Each tier has its own usage: a reset of one leaves the others.
+        let reset = |limit: &str| {
+            gateway.admin_ask("DELETE", &format!("/-/limits/{limit}/state?key=2001:db8:1:4::1"), "", "").status()
+        };
+        assert_eq!((reset("per-ip.56"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [429]));
+        assert_eq!((reset("per-ip.48"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [200]));
+        let top = gateway.admin("/-/top?limit=per-ip.48&by=refused").json();
+        assert_eq!(top["keys"][0]["count_min"], 2, "{top}");
+    });
+}
+
+/// Clients see the tier that leaves least; of two that refuse, the one that refuses for longer.
+#[test]
+fn headers_show_the_tightest_tier() {
+    let gateway = gateway(None, HOURLY);
+    let shown = |ip: &str| {
+        let answer = ask(&gateway, ip);
+        let field = |name| answer.get(name).unwrap_or_default().to_owned();
+        (answer.status(), field("ratelimit").split(";t").next().unwrap().to_owned(), field("ratelimit-policy"))
+    };
+    let of = |status, state: &str, policy: &str| (status, state.to_owned(), policy.to_owned());
+    assert_eq!(shown("2001:db8:1:1::1"), of(200, "\"per-ip\";r=1", "\"per-ip\";q=2;w=3600"));
+    assert_eq!(shown("2001:db8:1:2::1"), of(200, "\"per-ip\";r=1", "\"per-ip\";q=2;w=3600"));
+    assert_eq!(shown("2001:db8:1:3::1"), of(200, "\"per-ip\";r=1", "\"per-ip\";q=2;w=3600"));
+    assert_eq!(shown("2001:db8:1:4::1"), of(200, "\"per-ip.56\";r=0", "\"per-ip.56\";q=4;w=3600"));
+    assert_eq!(shown("2001:db8:1:5::1"), of(429, "\"per-ip.56\";r=0", "\"per-ip.56\";q=4;w=3600"));
+    assert_eq!(shown("192.0.2.1"), of(200, "\"per-ip\";r=1", "\"per-ip\";q=2;w=3600"));
+}
+
+#[test]
+fn overrides_belong_to_the_network_that_they_name() {
+    let more = "overrides = [{ key = [\"2001:db8:1::/56\"], rate = \"9/h\" }, { key = [\"2001:db8:2::/48\"], rate = 0 },\n\
+                { key = [\"2001:db8:1:1::\"], rate = \"unlimited\" }, { key = [\"192.0.2.9\"], rate = \"1/h\" }]\n";
+    let gateway = gateway(None, &format!("{HOURLY}{more}"));
+    assert_eq!(
+        statuses(&gateway, ["2001:db8:1:1::1"; 7]),
+        [200, 200, 200, 200, 200, 200, 429],
+        "the /48 counts all the same"
+    );
+    assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1:1::1"), 3);
+    assert_eq!(statuses(&gateway, ["2001:db8:2:7::1", "192.0.2.9", "192.0.2.9"]), [429, 200, 429]);
+}
+
+#[test]
+fn a_limit_that_refuses_nothing_charges_all_its_networks_or_none() {
+    on_both_stores(|redis| {
+        let gateway = gateway(redis, &format!("{HOURLY}mode = \"shadow\"\n"));
+        for ip in ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:1:5::1"] {
+            assert_eq!(ask(&gateway, ip).status(), 200);
+        }
+        assert_eq!(left(&gateway, "per-ip", "2001:db8:1:5::1"), 2, "its /56 would refuse");
+        assert_eq!(
+            [left(&gateway, "per-ip.56", "2001:db8:1:5::1"), left(&gateway, "per-ip.48", "2001:db8:1:5::1")],
+            [0, 2]
+        );
+    });
+}
+
+#[test]
+fn a_candidate_may_have_tiers() {
+    let gateway = Gateway::with(
+        SERVER,
+        &format!("{ROUTE}[limit.per-ip]\nrate = \"2/h\"\n[limit.tiers]\n{HOURLY}candidate_of = \"per-ip\"\n"),
+    );
+    for part in 1..=6 {
+        assert_eq!(ask(&gateway, &format!("2001:db8:1:{part}::1")).status(), 200);
+    }
+    let effect = |effect| {
+        gateway.metric("candidate_decisions_total", &[("route", "app"), ("limit", "tiers"), ("effect", effect)])
+    };
+    assert_eq!([effect("agree"), effect("would_refuse")], [Some(4.0), Some(2.0)], "the /56 has four");
+    assert_eq!(left(&gateway, "tiers.48", "2001:db8:1:6::1"), 2, "not charged for what it would refuse");
+    assert!(!gateway.metrics().contains("candidate_decisions_total{effect=\"agree\",limit=\"tiers.56\""));
+}
+
+/// The keys of the tiers are in different hash slots.
+#[test]
+fn a_cluster_decides_all_tiers() {
+    let cluster = RedisCluster::start(0);
+    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", cluster.url());
+    let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{HOURLY}"));
+    gateway.until_connected();
+    let ips = [
+        "2001:db8:1:1::1",
+        "2001:db8:1:1::2",
+        "2001:db8:1:1::3",
+        "2001:db8:1:2::1",
+        "2001:db8:1:3::1",
+        "2001:db8:1:4::1",
+    ];
+    assert_eq!(statuses(&gateway, ips), [200, 200, 429, 200, 200, 429]);
+    assert_eq!(left(&gateway, "per-ip", "2001:db8:1:4::1"), 2);
+    assert_eq!(left(&gateway, "per-ip.48", "2001:db8:1:4::1"), 2);
+}
+
+/// Random clients of two /48 try to get more than the sentences of `contract` say, over the admin listener.
+#[test]
+fn no_addresses_get_more_than_the_contract_says() {
+    let limit = "rate = \"1/day\"\nburst = 3\nkey = \"ip6tiers\"\n";
+    let gateway = gateway(None, limit);
+    let loaded = config::load_text("test", &format!("{ROUTE}[limit.per-ip]\n{limit}")).unwrap();
+    let contract = Contract::new(&loaded, Some(1), |_| true);
+    let at_once =
+        |limit: &str, kind| contract.clauses_of(limit).iter().find(|clause| clause.kind == kind).unwrap().most[0].units;
+    assert_eq!(at_once("per-ip", ClauseKind::Tiers), 48);
+    assert_eq!(["per-ip", "per-ip.56", "per-ip.48"].map(|limit| at_once(limit, ClauseKind::Window)), [3, 12, 48]);
+    let mut seeded = seeded();
+    let rng = &mut seeded.rng;
+    let mut admitted = std::collections::BTreeMap::<u64, i64>::new();
+    // The first attack is on one /56 alone, the others on all.
+    for parts in [1, 8, 8] {
+        let mut net = || {
+            let provider = 0x2001_0db8_0000 + rng.random_range(0..2);
+            provider << 16 | rng.random_range(0..parts) << 8 | rng.random_range(0..12)
+        };
+        let nets: Vec<u64> = (0..1000).map(|_| net()).collect();
+        let decisions: Vec<Value> = nets
+            .iter()
+            .map(|net| {
+                let ip = std::net::Ipv6Addr::from(u128::from(*net) << 64 | u128::from(rng.random::<u64>()));
+                json!({ "limits": ["per-ip"], "key": { "ip": ip.to_string() } })
+            })
+            .collect();
+        let body = json!({ "operation": "take", "decisions": decisions }).to_string();
+        let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body).json();
+        for (net, decided) in nets.iter().zip(answer["decisions"].as_array().unwrap()) {
+            assert_eq!(decided["limits"].as_array().unwrap().len(), 3, "{decided}");
+            *admitted.entry(*net).or_default() += i64::from(decided["admitted"] == true);
+        }
+    }
+    let most = |bits: u32| {
+        let mut sums = std::collections::BTreeMap::<u64, i64>::new();
+        admitted.iter().for_each(|(net, count)| *sums.entry(net >> bits).or_default() += count);
+        sums.into_values().max().unwrap()
+    };
+    assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached, none is passed");
+}
+
+#[test]
+fn the_commands_know_tiers() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("sluicegate.toml", &format!("{ROUTE}[limit.per-ip]\n{HOURLY}"));
+    write("plain.toml", &format!("{ROUTE}[limit.per-ip]\n{}", HOURLY.replace("ip6tiers/64/56x2/48x3", "ip")));
+    let run = |arguments: &[&str]| {
+        let out = program().current_dir(dir.path()).args(arguments).output().unwrap();
+        String::from_utf8(out.stdout).unwrap() + &String::from_utf8_lossy(&out.stderr)
+    };
+    let text = run(&["explain", "GET", "http://a/", "--from", "2001:db8::1"]);
+    assert!(text.contains("per-ip.56  admits") && text.contains("tier of per-ip"), "{text}");
+    let text = run(&["explain", "GET", "http://a/", "--from", "192.0.2.1"]);
+    assert!(text.contains("per-ip.56  skipped"), "{text}");
+    let text = run(&["contract"]);
+    assert!(text.contains("must fit per-ip.56 and per-ip.48 as well"), "{text}");
+    let text = run(&["diff", "sluicegate.toml", "plain.toml"]);
+    assert!(text.contains("weaker"), "{text}");
+    assert_eq!(run(&["check", "--deny-warnings"]).lines().count(), 1, "no tier is reported as unused");
+}
+
+#[test]
+fn multiples_are_those_of_all_numbers() {
+    let load = |limit: &str| {
+        let config = config::load_text("test", &format!("{ROUTE}[limit.per-ip]\nkey = \"ip6tiers\"\n{limit}"))
+            .unwrap_or_else(|report| panic!("{report}"));
+        config.limits.iter().map(|limit: &std::sync::Arc<Limit>| limit.rule.describe()).collect::<Vec<_>>()
+    };
+    for (limit, texts) in [
+        ("rate = \"10/s\"\nburst = 20\ndebt = 5", ["80 per 2 s", "320 per 2 s", "20 per 2 s"]),
+        ("algorithm = \"concurrency\"\nin_flight = 5", ["20 in flight", "80 in flight", "5 in flight"]),
+        ("algorithm = \"calendar\"\nrate = \"10/day\"", ["40 per day", "160 per day", "10 per day"]),
+    ] {
+        assert_eq!(load(limit), texts, "{limit}");
+    }
+}
