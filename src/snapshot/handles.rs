@@ -15,7 +15,7 @@ use crate::limiting::key::{Cost, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::over::Over;
 use crate::limiting::source::Repeated;
-use crate::limiting::{LimitResult, Outcome, Standing};
+use crate::limiting::{ComparedCandidate, LimitResult, Outcome, Standing};
 use crate::overload::OverloadCondition;
 use crate::route::{Action, Route};
 use crate::telemetry::metrics::{
@@ -151,6 +151,13 @@ impl RouteCounters {
         self.overhead.observe(time);
     }
 
+    /// Counts the comparisons of candidates with their incumbents for a request.
+    pub fn count_comparisons(&self, comparisons: &[ComparedCandidate]) {
+        for ComparedCandidate { candidate, effect } in comparisons {
+            self.limits[*candidate].counts.effects.inc(*effect as usize);
+        }
+    }
+
     /// Counts a refusal that no limit made.
     pub fn count_rejection(&self, reason: Reason) {
         self.counts.rejections.inc(reason as usize);
@@ -269,11 +276,6 @@ impl LimitCounters {
         }
         let quota = checked.override_rule.as_ref().map_or(self.quota, |rule| rule.policy().quota);
         self.headroom.count_admission(answer.remaining, quota);
-    }
-
-    /// Counts a comparison of the limit, a candidate, with its incumbent.
-    pub fn count_effect(&self, effect: CandidateEffect) {
-        self.counts.effects.inc(effect as usize);
     }
 
     /// Counts a request that the route's `allow` list exempted from the limit.

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method, Response, StatusCode};
 
+use crate::limiting::Verdict;
 use crate::limiting::charges::guard::{ChargeGuard, LeaseGuard};
 use crate::limiting::charges::rules::{RequestEnd, ResponseTail};
-use crate::limiting::{ComparedCandidate, Verdict};
 use crate::overload::process_load::OverloadPermit;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -180,9 +180,7 @@ impl RequestAccount {
         for checked in &verdict.checks {
             handles.limits[checked.limit].count_decision(&route.limits[checked.limit], checked, refusing);
         }
-        for ComparedCandidate { candidate, effect } in &verdict.comparisons {
-            handles.limits[*candidate].count_effect(*effect);
-        }
+        handles.count_comparisons(&verdict.comparisons);
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
             handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));
         }
