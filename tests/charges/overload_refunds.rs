@@ -81,6 +81,36 @@ fn a_refusal_of_the_upstream_of_a_diversion_charges_no_limit() {
     assert_eq!(remaining(&gateway, "wide"), 48);
 }
 
+/// No list names the wider tiers of a limit, nor its candidates. They are refunded with it.
+#[test]
+fn tiers_and_candidates_are_refunded_with_their_limit() {
+    let (server, go) = held();
+    let gateway = Gateway::with(
+        "trusted_proxies = [\"127.0.0.0/8\"]",
+        &format!(
+            "[[route]]\nupstream = \"app\"\nlimits = [\"per-ip\"]\n\n[upstream.app]\nservers = [\"{}\"]\n\
+             adaptive = {{ min = 1, max = 1, start = 1 }}\nmax_waiting = 1\nwaiting_timeout = \"100ms\"\n\n\
+             [limit.per-ip]\nkey = \"ip6tiers/64/56x2/48x3\"\nrate = \"10/day\"\n\n\
+             [limit.tried]\nkey = \"ip\"\nrate = \"40/day\"\ncandidate_of = \"per-ip\"\n",
+            server.url()
+        ),
+    );
+    let request = |target: &str| get(target, "x-forwarded-for: 2001:db8::1\r\n");
+    let left = || {
+        ["per-ip", "per-ip.56", "per-ip.48", "tried"].map(|limit| {
+            gateway.admin(&format!("/-/limits/{limit}/state?key=2001:db8::1&cost=0")).json()["remaining"].as_i64()
+        })
+    };
+    let mut client = gateway.client();
+    client.send(request("/held"));
+    until("one is in flight", || gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0));
+    assert_eq!(gateway.ask(&request("/refused")).status(), 503);
+    until("the refused one is refunded", || left() == [Some(9), Some(19), Some(29), Some(39)]);
+    go.send(()).unwrap();
+    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(left(), [Some(9), Some(19), Some(29), Some(39)]);
+}
+
 #[test]
 fn a_refusal_for_overload_charges_no_limit() {
     let redis = RedisServer::start(&[]);

@@ -25,6 +25,11 @@ pub struct LimitContext<'a> {
 }
 
 impl LimitContext<'_> {
+    /// Returns the upstream for whose load the limit refunds requests. A candidate applies wherever its incumbent does.
+    pub fn find_refunding_upstream(&self, limit: &str, incumbent: Option<&str>) -> Option<&String> {
+        self.refunded.get(limit).or_else(|| self.refunded.get(incumbent?))
+    }
+
     /// Returns `source`, or an error if it reads tokens or certificates and nothing configures how these are verified.
     pub fn check_readable(&self, source: Source) -> Result<Source, TextFault> {
         match source.kind().origin() {

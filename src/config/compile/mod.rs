@@ -62,8 +62,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
 
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
-    let page_files = PageFiles::default();
-    let server = server.to_section(sources, &schema::SERVER);
+    let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::SERVER));
     let mut server = server::compile_server(&server, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
     let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);

@@ -83,7 +83,7 @@ pub fn compile_limits(
             ["after", "candidate_of"].map(|option| section.parse_at(option, |text| Ok(text.to_owned())));
         let over = compile_over(&section, upstreams);
         let references = (base.as_ref(), incumbent.as_ref());
-        let mut limit = compile_limit(&section, name, context, references, over.clone());
+        let mut limit = compile_limit(&section, (name, name), context, references, over.clone());
         let is_sound = limit.is_some();
         for (tier, section) in tiered.iter().filter(|_| is_sound).flat_map(|tiered| tiered.wider(texts)) {
             let tier_name = tier.limit_name(name);
@@ -92,7 +92,7 @@ pub fn compile_limits(
                 section.report_fault_at::<()>("key", place, &what, "rename one of the two limits");
                 continue;
             }
-            let mut wider = compile_limit(&section, &tier_name, context, references, over.clone());
+            let mut wider = compile_limit(&section, (&tier_name, name), context, references, over.clone());
             wider.iter_mut().for_each(|wider| tiers::restrict_to_ipv6(wider, name));
             taken.add_share(wider.as_ref(), &section, context);
             limits.insert(&tier_name, place, wider.map(Arc::new));
@@ -184,9 +184,10 @@ impl SharesTaken {
     }
 }
 
+/// Compiles a limit. `section_name` is its name, or for a wider tier that of the limit with the tiers.
 fn compile_limit(
     section: &Section,
-    name: &str,
+    (name, section_name): (&str, &str),
     context: &LimitContext,
     (after, incumbent): (Option<&At<String>>, Option<&At<String>>),
     over: Option<Over>,
@@ -217,7 +218,8 @@ fn compile_limit(
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
     let afterwards = compile_charge_rules(section, rule.as_ref(), weights.as_ref());
-    let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), context.refunded.get(name));
+    let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
+    let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
     let refuse = compile_own_refuse(section).map(Box::new);
     let ((rule, _), key, cost, when) = (rule?, key?, cost?, when?);
     let (overrides, fair, afterwards, over, lease) = (overrides?, fair?, afterwards?, over?, lease?);
@@ -233,7 +235,7 @@ fn compile_limit(
     }
     check_over(section, &rule, &over)?;
     let rule = Arc::new(rule);
-    let is_refunded = context.refunded.contains_key(name);
+    let is_refunded = refunded_for.is_some();
     let afterwards = match afterwards {
         None if is_refunded => Some(ChargeRules { refund_overload: true, ..ChargeRules::default() }),
         rules => rules.map(|rules| ChargeRules { refund_overload: is_refunded, ..rules }),
