@@ -39,8 +39,6 @@ pub struct RateLimitDomain {
 pub struct RateLimitRule {
     /// Indexes into the limits of the domain's route. Empty exempts the descriptor from limits.
     pub limits: Vec<usize>,
-    /// A limit reads the address of the client, which is the value of this entry.
-    pub reads_address: bool,
 }
 
 /// The entry with the address of the client, as the action `remote_address` of Envoy names it.
@@ -207,7 +205,7 @@ mod tests {
     fn domain(rules: &[(&str, bool)]) -> RateLimitDomain {
         let mut domain = RateLimitDomain::new(0);
         for (index, (text, is_ordered)) in rules.iter().enumerate() {
-            let rule = RateLimitRule { limits: vec![index], reads_address: false };
+            let rule = RateLimitRule { limits: vec![index] };
             assert!(domain.add_rule(&pattern(text, *is_ordered), rule), "{text}");
         }
         domain
@@ -297,7 +295,7 @@ mod tests {
                 };
                 let entries = keys.iter().map(|key| entry(key, &mut rng)).collect();
                 let pattern = DescriptorPattern { entries, is_ordered };
-                let rule = RateLimitRule { limits: vec![patterns.len()], reads_address: false };
+                let rule = RateLimitRule { limits: vec![patterns.len()] };
                 domain.add_rule(&pattern, rule);
                 patterns.push(pattern);
             }

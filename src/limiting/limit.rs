@@ -142,9 +142,22 @@ impl Limit {
         self.tier_of.as_ref().is_some_and(|name| *name != self.name)
     }
 
+    /// Returns the prefix length of the networks that the limit counts IPv6 clients by. `None` if it does not.
+    pub fn ipv6_prefix(&self) -> Option<u8> {
+        self.key.sources().find_map(|source| match source {
+            Source::Ip(prefixes) => Some(prefixes.v6),
+            _ => None,
+        })
+    }
+
     /// Reports whether all tiers of the limit must be charged together, although the limit refuses nothing.
     pub fn has_linked_tiers(&self) -> bool {
         self.tier_of.is_some() && (self.mode == Mode::Shadow || self.forwards_excess())
+    }
+
+    /// Reports whether the limit reads the address of the client.
+    pub fn reads_address(&self) -> bool {
+        self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
     }
 
     /// Reports whether the end of a request may change its charge.

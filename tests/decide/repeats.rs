@@ -77,12 +77,16 @@ fn parallel_questions_with_one_id_are_charged_once_by_all_workers() {
 fn gateways_with_one_redis_charge_a_question_once() {
     let mut redis = RedisServer::start(&[]);
     let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ONCE}", redis.url());
-    let gateways = [gateway_with("workers = 2", &config), gateway_with("workers = 2", &config)];
+    // One gateway already tries a candidate, by a value that each repetition states anew.
+    let tried = "[limit.tried]\nrate = \"3/day\"\nkey = \"header:x-trace\"\ncandidate_of = \"ten\"\n\
+                 [limit.more]\nrate = \"2/day\"\nkey = \"ip\"\ncandidate_of = \"one\"\n";
+    let other = format!("{config}{tried}");
+    let gateways = [gateway_with("workers = 2", &config), gateway_with("workers = 2", &other)];
     gateways.iter().for_each(Gateway::until_connected);
     for round in 0..3 {
         let id = format!("x-request-id: {round}\r\n");
         thread::scope(|scope| {
-            let ask = |n: usize| ask(&gateways[n % 2], "a", "/", &id);
+            let ask = |n: usize| ask(&gateways[n % 2], "a", "/", &format!("{id}x-trace: {n}\r\n"));
             let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || ask(n))).collect();
             threads.into_iter().for_each(|thread| assert_eq!(left(&thread.join().unwrap()), 9 - round));
         });
@@ -100,6 +104,8 @@ fn gateways_with_one_redis_charge_a_question_once() {
     assert_eq!(ask(&gateways[0], "one", "/", "x-request-id: b\r\n").status(), 429);
     let again = ask(&gateways[1], "one", "/", "x-request-id: b\r\n");
     assert_eq!((again.status(), again.get("retry-after").is_some()), (429, true));
+    let compared = [("route", "one"), ("limit", "more"), ("effect", "would_admit")];
+    gateways[1].assert_metric("candidate_decisions_total", &compared, 0.0);
     assert_eq!(ask(&gateways[1], "one", "/", "x-request-id: a\r\n").status(), 200);
     let mut client = redis.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("sg:{once=*").query(&mut client).unwrap();

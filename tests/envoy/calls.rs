@@ -112,7 +112,7 @@ fn descriptors_are_decided_in_memory() {
 
 #[test]
 fn tenants_share_a_budget_and_are_refunded_apart() {
-    let gateway = gateway(TRUSTED, "");
+    let gateway = gateway(TRUSTED, "[limit.tried-too]\nrate = \"1/h\"\nkey = \"all\"\ncandidate_of = \"shared\"\n");
     scenario("tenants", &gateway);
 }
 
@@ -130,6 +130,56 @@ fn descriptors_are_decided_by_a_cluster() {
     let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url()));
     gateway.until_connected();
     scenario("decisions", &gateway);
+}
+
+/// Candidates that a request has no place for, or whose values it lacks, are left out: they never cause an error.
+#[test]
+fn candidates_refuse_no_request() {
+    let more = r#"
+[[rls]]
+domain = "edge"
+descriptor = { page = "*", remote_address = "*" }
+limits = ["pages"]
+[limit.pages]
+rate = "1/h"
+key = "descriptor:page"
+[limit.pages-of-clients]
+rate = "1/h"
+key = "ip"
+candidate_of = "pages"
+[[rls]]
+domain = "edge"
+descriptor = { plain = "*", tenant = "*" }
+limits = ["plain"]
+[limit.plain]
+rate = "100/h"
+burst = 100
+key = "all"
+[limit.plain-fair]
+rate = "100/h"
+burst = 100
+key = "all"
+fair = { key = "descriptor:tenant", reserve = 40 }
+candidate_of = "plain"
+[limit.first-tried]
+rate = "2/h"
+key = "descriptor:two"
+candidate_of = "first"
+"#;
+    let gateway = gateway(TRUSTED, &format!("{more}[admin.keys]\ndefault = \"plain\"\n"));
+    scenario("candidates", &gateway);
+    let effects = |limit: &str| {
+        ["agree", "would_refuse"].map(|effect| {
+            let labels = [("route", "rls:edge"), ("limit", limit), ("effect", effect)];
+            gateway.metric("candidate_decisions_total", &labels).unwrap()
+        })
+    };
+    assert_eq!(["pages-of-clients", "plain-fair"].map(effects), [[0.0, 0.0]; 2]);
+    assert_eq!(effects("first-tried"), [2.0, 1.0]);
+    let top = gateway.admin("/-/top?limit=first-tried&by=would_refuse").json();
+    assert_eq!((&top["keys"][0]["key"], &top["keys"][1]["key"]), (&"descriptor:two=x".into(), &().into()), "{top}");
+    let left = |two: &str| gateway.admin(&format!("/-/limits/first-tried/state?key={two}")).json()["remaining"].clone();
+    assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "in force, it would refuse the whole request");
 }
 
 #[test]

@@ -58,8 +58,7 @@ pub fn compile_rls(
                 all.len() - 1
             })
         });
-        let reads_address = limits.iter().any(|limit| reads_address(limit));
-        let rule = RateLimitRule { limits: indexes.collect(), reads_address };
+        let rule = RateLimitRule { limits: indexes.collect() };
         if !domain.add_rule(&pattern, rule) {
             let message = "`descriptor` in [[rls]]: an earlier [[rls]] of this domain has the same descriptor";
             let help = "name all limits of a descriptor in one [[rls]]";
@@ -154,11 +153,6 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
         );
     }
     Some(DescriptorPattern { entries, is_ordered })
-}
-
-/// Reports whether a limit reads the address of the client.
-fn reads_address(limit: &Limit) -> bool {
-    limit.when.reads_client() || limit.key.sources().any(|source| matches!(source, Source::Ip(_)))
 }
 
 /// Reports limits that cannot decide the requests of a rule.

@@ -14,13 +14,13 @@ use crate::telemetry::metrics::CandidateEffect;
 /// The limits of a decision with candidates.
 pub struct CandidateSet {
     limits: Vec<LinkedLimit>,
-    /// Candidates whose incumbent is among the limits.
+    /// Candidates whose incumbent is among the limits. One that decides several descriptors is there once for each.
     candidates: Vec<LinkedCandidate>,
 }
 
 struct LinkedLimit {
-    /// Number of the limit within the decision.
-    group: u8,
+    /// The limit with its tiers and all its descriptors: the index of the first of them.
+    family: u8,
     /// The limit has a say about the request.
     applies: bool,
 }
@@ -29,8 +29,10 @@ struct LinkedLimit {
 struct LinkedCandidate {
     /// Index of the limit.
     index: usize,
-    group: u8,
-    /// The group of its incumbent.
+    family: u8,
+    /// Index of its incumbent, for the same descriptor.
+    incumbent_index: usize,
+    /// The family of its incumbent.
     incumbent: u8,
     /// The key by which the request is recorded: that of the candidate, or of the incumbent if only that applies.
     key: Option<String>,
@@ -46,30 +48,37 @@ impl CandidateSet {
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
-            // The last one: a rate limit request may have several descriptors with the same limits.
-            let find = |name: &String| limits[..=index].iter().rposition(|other| other.name == *name);
-            let group = u8::try_from(limit.tier_of.as_ref().and_then(find).unwrap_or(index)).unwrap_or(u8::MAX);
-            linked.push(LinkedLimit { group, applies: !matches!(ask, Evaluation::NotApplicable) });
-            let incumbent = limit.candidate_of.as_ref().filter(|_| !limit.is_wider_tier()).and_then(find);
-            let Some(incumbent) = incumbent else { continue };
-            let key = state_key(ask).or_else(|| state_key(&asks[incumbent])).map(str::to_owned);
-            candidates.push(LinkedCandidate { index, group, incumbent: linked[incumbent].group, key });
+            let family = to_group(find_first(limits, leader_of(limit)), index);
+            linked.push(LinkedLimit { family, applies: !matches!(ask, Evaluation::NotApplicable) });
+            let incumbent = limit.candidate_of.as_ref().filter(|_| !limit.is_wider_tier());
+            let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
+            let key = state_key(ask).or_else(|| state_key(&asks[at])).map(str::to_owned);
+            let incumbent = linked[at].family;
+            candidates.push(LinkedCandidate { index, family, incumbent_index: at, incumbent, key });
         }
         let set = CandidateSet { limits: linked, candidates };
-        for (limit, ask) in set.limits.iter().zip(asks) {
+        for (index, ask) in asks.iter_mut().enumerate() {
             if let Evaluation::Check(check) = ask {
-                check.role.link = Some(CheckLink { group: limit.group, incumbent: set.incumbent_of(limit.group) });
+                let family = set.limits[index].family;
+                let incumbent = set.incumbent_of(family);
+                let is_incumbent = set.candidates.iter().any(|candidate| candidate.incumbent == family);
+                // The checks of a limit that refuses nothing are charged as without candidates: each descriptor by itself.
+                let group = match incumbent.is_some() || is_incumbent && check.role.can_refuse() {
+                    true => family,
+                    false => to_group(find_last(&limits[..=index], leader_of(&limits[index])), index),
+                };
+                check.role.link = Some(CheckLink { group, incumbent });
             }
         }
         Some(set)
     }
 
-    fn incumbent_of(&self, group: u8) -> Option<u8> {
-        self.candidates.iter().find(|candidate| candidate.group == group).map(|candidate| candidate.incumbent)
+    fn incumbent_of(&self, family: u8) -> Option<u8> {
+        self.candidates.iter().find(|candidate| candidate.family == family).map(|candidate| candidate.incumbent)
     }
 
-    fn group_of(&self, index: usize) -> Option<u8> {
-        self.limits.get(index).map(|limit| limit.group)
+    fn family_of(&self, index: usize) -> Option<u8> {
+        self.limits.get(index).map(|limit| limit.family)
     }
 
     /// Keeps only the checks of candidates that still matter, after incumbents have refused the request without the
@@ -82,7 +91,7 @@ impl CandidateSet {
         checks: &mut Vec<Check>,
     ) {
         let is_relevant = |index: usize| {
-            let incumbent = self.group_of(index).and_then(|group| self.incumbent_of(group));
+            let incumbent = self.family_of(index).and_then(|family| self.incumbent_of(family));
             incumbent.is_some_and(|incumbent| !self.is_refused_besides(incumbent, limits, verdict))
         };
         let mut kept = indexes.iter().map(|index| is_relevant(*index)).collect::<Vec<_>>().into_iter();
@@ -90,15 +99,15 @@ impl CandidateSet {
         indexes.retain(|index| is_relevant(*index));
     }
 
-    /// Reports whether a limit that is not in the group refuses the request.
-    fn is_refused_besides(&self, group: u8, limits: &[Arc<Limit>], verdict: &Verdict) -> bool {
-        verdict.refusals_of(limits, Mode::Enforce).any(|checked| self.group_of(checked.limit) != Some(group))
+    /// Reports whether a limit that is not in the family refuses the request.
+    fn is_refused_besides(&self, family: u8, limits: &[Arc<Limit>], verdict: &Verdict) -> bool {
+        verdict.refusals_of(limits, Mode::Enforce).any(|checked| self.family_of(checked.limit) != Some(family))
     }
 
-    /// Reports whether the limits of a group admit the request. `None` if some were not asked.
-    fn admits(&self, group: u8, verdict: &Verdict) -> Option<bool> {
+    /// Reports whether the limits of a family admit the request. `None` if some were not asked.
+    fn admits(&self, family: u8, verdict: &Verdict) -> Option<bool> {
         let mut is_whole = true;
-        for (index, _) in self.limits.iter().enumerate().filter(|(_, limit)| limit.group == group && limit.applies) {
+        for (index, _) in self.limits.iter().enumerate().filter(|(_, limit)| limit.family == family && limit.applies) {
             match verdict.checks.iter().find(|checked| checked.limit == index) {
                 Some(checked) if !checked.outcome.is_admitted() => return Some(false),
                 Some(_) => {}
@@ -118,11 +127,12 @@ impl CandidateSet {
         record: impl Fn(&Limit, KeyOutcome, &str),
     ) -> Vec<ComparedCandidate> {
         let mut comparisons = Vec::with_capacity(self.candidates.len());
-        for LinkedCandidate { index, group, incumbent, key } in &self.candidates {
-            if self.is_refused_besides(*incumbent, limits, verdict) {
+        for (place, LinkedCandidate { index, family, incumbent, .. }) in self.candidates.iter().enumerate() {
+            let is_compared = self.candidates[..place].iter().any(|earlier| earlier.family == *family);
+            if is_compared || self.is_refused_besides(*incumbent, limits, verdict) {
                 continue;
             }
-            let (Some(admits), Some(would)) = (self.admits(*incumbent, verdict), self.admits(*group, verdict)) else {
+            let (Some(admits), Some(would)) = (self.admits(*incumbent, verdict), self.admits(*family, verdict)) else {
                 continue;
             };
             let effect = match (admits, would) {
@@ -130,13 +140,44 @@ impl CandidateSet {
                 (false, true) => CandidateEffect::WouldAdmit,
                 (true, true) | (false, false) => CandidateEffect::Agree,
             };
-            if let (Some(outcome), Some(key)) = (key_outcome(effect), key) {
-                record(&limits[*index], outcome, key);
+            if let Some(outcome) = key_outcome(effect) {
+                let keys = self.affected_keys(place, outcome, verdict);
+                keys.into_iter().for_each(|key| record(&limits[*index], outcome, key));
             }
             comparisons.push(ComparedCandidate { candidate: *index, effect });
         }
         comparisons
     }
+
+    /// Returns the keys that make the difference: usually one, but of several descriptors those that are refused.
+    fn affected_keys(&self, first: usize, outcome: KeyOutcome, verdict: &Verdict) -> Vec<&str> {
+        let all = self.candidates[first..].iter().filter(|other| other.family == self.candidates[first].family);
+        let is_refused = |candidate: &&LinkedCandidate| {
+            let index = if outcome == KeyOutcome::WouldRefuse { candidate.index } else { candidate.incumbent_index };
+            verdict.checks.iter().any(|checked| checked.limit == index && !checked.outcome.is_admitted())
+        };
+        let refused: Vec<&str> = all.filter(is_refused).filter_map(|candidate| candidate.key.as_deref()).collect();
+        // A wider tier refuses.
+        if refused.is_empty() { self.candidates[first].key.as_deref().into_iter().collect() } else { refused }
+    }
+}
+
+/// Returns the name of the limit that a limit belongs to as one of its tiers; without tiers, its own.
+fn leader_of(limit: &Limit) -> &str {
+    limit.tier_of.as_ref().unwrap_or(&limit.name)
+}
+
+fn find_first(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
+    limits.iter().position(|limit| limit.name == name)
+}
+
+/// Finds the last limit of that name: a rate limit request may have several descriptors with the same limits.
+fn find_last(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
+    limits.iter().rposition(|limit| limit.name == name)
+}
+
+fn to_group(found: Option<usize>, otherwise: usize) -> u8 {
+    u8::try_from(found.unwrap_or(otherwise)).unwrap_or(u8::MAX)
 }
 
 /// Returns the outcome that is recorded for the key of a request; `None` if nothing would change for it.

@@ -4,6 +4,7 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
+use crate::limiting::receipts::Receipt;
 use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::decide::charged::ChargedChecks;
@@ -53,8 +54,8 @@ pub async fn decide_question(
         _ => None,
     };
     if let (Some(claim), Some(verdict)) = (claim, &request.verdict) {
-        let (refused, checks) = (verdict.refused, verdict.checks.clone());
-        claim.publish(shared_answers(request, route), RecentAnswer { refused, checks, receipt: receipt.clone() }).await;
+        let answer = RecentAnswer::new(verdict, route, receipt.clone());
+        claim.publish(shared_answers(request, route), answer).await;
     }
     result.map(|()| admit(request, receipt))
 }
@@ -68,7 +69,9 @@ async fn find_recent(
 ) -> Option<Recent> {
     let id = request.received.parts.headers.get(question.point.once.as_ref()?).filter(|id| !id.is_empty())?;
     let answers = &request.client.local.common.recent_answers;
-    let key = recent_key(&question.name, id, evaluations);
+    // A candidate must not make two questions of one, nor one that only some gateways have.
+    let in_force = evaluations.iter().zip(&route.limits).filter(|(_, limit)| limit.candidate_of.is_none());
+    let key = recent_key(&question.name, id, in_force.map(|(evaluation, _)| evaluation));
     Some(find_or_claim(answers, shared_answers(request, route), key).await)
 }
 
@@ -84,7 +87,7 @@ fn replay_answer(
     answer: &RecentAnswer,
 ) -> Result<Response<ResponseBody>, Refusal> {
     request.view.questions.count(QuestionResult::Replayed);
-    let verdict = answer.to_verdict();
+    let verdict = answer.to_verdict(route);
     request.account.record_decision(route, &verdict, ShownKeys::default());
     request.verdict = Some(verdict);
     if answer.refused { Err(Refusal::Limited) } else { Ok(admit(request, answer.receipt.clone())) }
@@ -97,8 +100,14 @@ fn make_receipt(
     charged: ChargedChecks,
     verdict: &Verdict,
 ) -> Option<HeaderValue> {
-    let bundle = charged.into_bundle(&request.view.limiter, &question.name, verdict)?;
-    let token = bundle.to_token(&request.view.snapshot.config.admin.key_display.hasher);
+    let mut bundle = charged.into_bundle(&request.view.limiter, &question.name, verdict)?;
+    let config = &request.view.snapshot.config;
+    let token = bundle.to_token(&config.admin.key_display.hasher).or_else(|| {
+        // Candidates must not cost others their receipt.
+        let find = |charge: &Receipt| config.limits.find(charge.limit_and_algorithm()?.0);
+        bundle.charges.retain(|charge| find(charge).is_some_and(|limit| limit.candidate_of.is_none()));
+        bundle.to_token(&config.admin.key_display.hasher).filter(|_| !bundle.charges.is_empty())
+    });
     if token.is_none() {
         request.view.questions.count(QuestionResult::NoReceipt);
     }

@@ -77,8 +77,8 @@ const ANSWERS_MAX: usize = 65_536;
 const PEER_WAIT: Duration = Duration::from_secs(1);
 const PEER_POLL: Duration = Duration::from_millis(10);
 
-/// Returns the key of a question about `name` for the request with `id`, whose limits are evaluated.
-pub fn recent_key(name: &str, id: &HeaderValue, evaluations: &[Evaluation]) -> RecentKey {
+/// Returns the key of a question about `name` for the request with `id`, whose limits in force are evaluated.
+pub fn recent_key<'e>(name: &str, id: &HeaderValue, evaluations: impl Iterator<Item = &'e Evaluation>) -> RecentKey {
     let mut hash = Sha256::new();
     let mut add = |part: &[u8]| {
         hash.update(part.len().to_le_bytes());

@@ -8,14 +8,16 @@ use serde_json::{Value, json};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
+use crate::limiting::limit::Limit;
 use crate::limiting::source::UnreadableBody;
 use crate::limiting::{LimitResult, Outcome, Standing, Verdict};
 use crate::route::Route;
 
-/// An answer, without what its charges hold.
+/// An answer, without what its charges hold, and without candidates: those of two gateways or configs may differ.
 #[derive(Clone, Debug)]
 pub struct RecentAnswer {
     pub refused: bool,
+    /// The results of limits in force, with indexes among these.
     pub checks: Vec<LimitResult>,
     /// The receipt of the admission.
     pub receipt: Option<HeaderValue>,
@@ -36,19 +38,40 @@ const OUTCOMES: [Outcome; 9] = [
 ];
 
 impl RecentAnswer {
-    /// Returns the answer as a verdict that charged nothing.
-    pub fn to_verdict(&self) -> Verdict {
-        Verdict { refused: self.refused, checks: self.checks.clone(), ..Verdict::default() }
+    /// Makes the answer of a decision on `route`.
+    pub fn new(verdict: &Verdict, route: &Route, receipt: Option<HeaderValue>) -> RecentAnswer {
+        let in_force: Vec<usize> = limits_in_force(route).map(|(index, _)| index).collect();
+        let checks = verdict.checks.iter().filter_map(|checked| {
+            let limit = in_force.iter().position(|index| *index == checked.limit)?;
+            Some(LimitResult { limit, ..checked.clone() })
+        });
+        RecentAnswer { refused: verdict.refused, checks: checks.collect(), receipt }
     }
+
+    /// Returns the answer as a verdict on `route` that charged nothing.
+    pub fn to_verdict(&self, route: &Route) -> Verdict {
+        let in_force: Vec<usize> = limits_in_force(route).map(|(index, _)| index).collect();
+        let checks = self.checks.iter().filter_map(|checked| {
+            let limit = *in_force.get(checked.limit)?;
+            Some(LimitResult { limit, ..checked.clone() })
+        });
+        Verdict { refused: self.refused, checks: checks.collect(), ..Verdict::default() }
+    }
+}
+
+/// Returns the limits of a route that are no candidates, with their indexes.
+fn limits_in_force(route: &Route) -> impl Iterator<Item = (usize, &Arc<Limit>)> {
+    route.limits.iter().enumerate().filter(|(_, limit)| limit.candidate_of.is_none())
 }
 
 /// Writes an answer about a request on `route`.
 pub fn write_answer(answer: &RecentAnswer, route: &Route) -> String {
+    let limits: Vec<&Arc<Limit>> = limits_in_force(route).map(|(_, limit)| limit).collect();
     let checks: Vec<Value> = answer
         .checks
         .iter()
         .map(|checked| {
-            let limit = &route.limits[checked.limit];
+            let limit = limits[checked.limit];
             let numbers = |answer: &Answer| {
                 json!([
                     answer.admitted,
@@ -83,7 +106,8 @@ pub fn read_answer(text: &str, route: &Route) -> Option<RecentAnswer> {
 
 fn read_check(checked: &Value, route: &Route) -> Option<LimitResult> {
     let (name, algorithm) = (checked[0].as_str()?, checked[1].as_str()?);
-    let limit = route.limits.iter().position(|limit| limit.name == name && limit.rule.name() == algorithm)?;
+    let is_meant = |limit: &Limit| limit.name == name && limit.rule.name() == algorithm;
+    let limit = limits_in_force(route).position(|(_, limit)| is_meant(limit))?;
     let standing = *STANDINGS.get(usize::try_from(checked[2].as_u64()?).ok()?)?;
     let outcome = match &checked[3] {
         Value::Number(number) => {

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
-use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain, RateLimitRule};
+use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::decision::Check;
 use crate::limiting::integers::COST_MAX;
@@ -89,7 +89,7 @@ pub fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
     str::from_utf8(entry.value).ok()?.parse().ok()
 }
 
-/// Plans a request.
+/// Plans a request. If candidates make it impossible to decide, it is decided without them.
 ///
 /// # Errors
 /// The request cannot be decided: it has too many limits, or values that they cannot read.
@@ -100,6 +100,23 @@ pub fn make_plan(
     request: &RateLimitRequest,
     facts: &Facts<'_>,
 ) -> Result<Plan, CallError> {
+    let is_candidate = |index: usize| route.limits[index].candidate_of.is_some();
+    plan_limits(limiter, domain, route, (request, facts), |_| true).or_else(|error| {
+        match route.limits.iter().any(|limit| limit.candidate_of.is_some()) {
+            true => plan_limits(limiter, domain, route, (request, facts), |index| !is_candidate(index)),
+            false => Err(error),
+        }
+    })
+}
+
+/// Plans a request for those limits of the route for whose index `is_wanted` is true.
+fn plan_limits(
+    limiter: &Limiter,
+    domain: &RateLimitDomain,
+    route: &Route,
+    (request, facts): (&RateLimitRequest, &Facts<'_>),
+    is_wanted: impl Fn(usize) -> bool,
+) -> Result<Plan, CallError> {
     let mut plan = Plan::default();
     let mut count = 0;
     for descriptor in &request.descriptors {
@@ -108,19 +125,21 @@ pub fn make_plan(
             None => DescriptorPlan::Unmatched,
             Some(rule) if rule.limits.is_empty() => DescriptorPlan::Exempt,
             Some(rule) => {
-                count += rule.limits.len();
+                let limits = || rule.limits.iter().copied().filter(|index| is_wanted(*index));
+                count += limits().count();
                 if count > LIMITS_MAX {
                     let what = format!("more than {LIMITS_MAX} limits apply to the descriptors of the request");
                     return Err(CallError::new(GrpcCode::InvalidArgument, what));
                 }
                 let (op, hits) = read_hits(descriptor, request);
-                let facts = descriptor_facts(rule, &entries, facts)?;
+                let reads_address = || limits().any(|index| route.limits[index].reads_address());
+                let facts = descriptor_facts(&entries, facts, reads_address)?;
                 let checks = match op {
                     HitOp::Take => &mut plan.takes,
                     HitOp::Look => &mut plan.looks,
                     HitOp::Refund => &mut plan.refunds,
                 };
-                let places = rule.limits.iter().map(|index| add_check(limiter, checks, route, *index, (&facts, hits)));
+                let places = limits().map(|index| add_check(limiter, checks, route, index, (&facts, hits)));
                 DescriptorPlan::Limited(op, places.collect::<Result<_, _>>()?)
             }
         };
@@ -129,15 +148,15 @@ pub fn make_plan(
     Ok(plan)
 }
 
-/// Returns the facts of one descriptor.
+/// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client.
 fn descriptor_facts<'f>(
-    rule: &RateLimitRule,
     entries: &'f [DescriptorEntry<'f>],
     facts: &Facts<'f>,
+    reads_address: impl Fn() -> bool,
 ) -> Result<Facts<'f>, CallError> {
     let client = match find_address(entries) {
         Some(address) => address,
-        None if rule.reads_address => {
+        None if reads_address() => {
             let what = "the value of remote_address is no IP address, but a limit reads it";
             return Err(CallError::new(GrpcCode::InvalidArgument, what));
         }

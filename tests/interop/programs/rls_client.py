@@ -225,10 +225,24 @@ def tenants(service):
     same(service.ask("edge", other, other).codes(), [OK, OK])
 
 
+def candidates(service):
+    # 16 limits are decided; their candidates are not.
+    many = [descriptor(("two", str(at))) for at in range(8)]
+    same(service.ask("edge", *many).codes(), [OK] * 8)
+    # Only a candidate reads the address, and only candidates have tenants.
+    same(service.ask("edge", descriptor(("page", "a"), ("remote_address", "nowhere"))).codes(), [OK])
+    tenants = [descriptor(("plain", "x"), ("tenant", tenant)) for tenant in "ab"]
+    same(service.ask("edge", *tenants).codes(), [OK, OK])
+    # One comparison for each request. The second descriptor makes the difference.
+    same([service.ask("edge", descriptor(("two", "x"))).code for _ in range(2)], [OK] * 2)
+    same(service.ask("edge", descriptor(("two", "y")), descriptor(("two", "x"))).codes(), [OK, OK])
+
+
 def stranger(service):
     same(service.fails(request("edge", descriptor(("tokens", "a")))), "PERMISSION_DENIED")
     same(service.call(HEALTH, b""), b"\x08\x01")
 
 
 if __name__ == "__main__":
-    {"decisions": decisions, "bounds": bounds, "tenants": tenants, "stranger": stranger}[sys.argv[1]](Service(sys.argv[2]))
+    scenarios = [decisions, bounds, tenants, candidates, stranger]
+    {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Service(sys.argv[2]))
