@@ -8,6 +8,7 @@ use sluicegate::config;
 use sluicegate::contract::clauses::ClauseKind;
 use sluicegate::contract::report::Contract;
 use sluicegate::limiting::limit::Limit;
+use sluicegate::reload::diff::Diff;
 
 use crate::support::gateway::{Gateway, program};
 use crate::support::http::Message;
@@ -221,6 +222,32 @@ fn the_commands_know_tiers() {
     let text = run(&["diff", "sluicegate.toml", "plain.toml"]);
     assert!(text.contains("weaker"), "{text}");
     assert_eq!(run(&["check", "--deny-warnings"]).lines().count(), 1, "no tier is reported as unused");
+}
+
+#[test]
+fn diff_marks_networks_that_get_more() {
+    let load = |key: &str, rate: &str| {
+        let text = format!("{ROUTE}[limit.per-ip]\nkey = \"{key}\"\nrate = \"{rate}\"\n");
+        config::load_text("test", &text).unwrap_or_else(|report| panic!("{report}"))
+    };
+    let before = load("ip6tiers/64/56x4/48x16", "100/h");
+    for (key, rate, is_weaker) in [
+        ("ip6tiers/64/56x4/48x17", "100/h", true),
+        ("ip6tiers/64/56x5/48x16", "100/h", true),
+        ("ip6tiers/64/48x16", "100/h", true),
+        ("ip6tiers/64/56x4", "100/h", true),
+        ("ip6tiers/128/56x4/48x16", "100/h", true),
+        ("ip", "100/h", true),
+        ("ip6tiers/64/56x4/48x15", "100/h", false),
+        ("ip6tiers/64/52x4/48x16", "100/h", false),
+        ("ip6tiers/64/56x4/48x16/32x99", "100/h", false),
+        ("ip6tiers/60/56x4/48x16", "100/h", false),
+        ("ip6tiers/64/56x8/48x32", "50/h", false),
+    ] {
+        let lines: Vec<String> = Diff::compare(&before, &load(key, rate)).lines().collect();
+        let line = lines.iter().find(|line| line.contains(": key ")).unwrap_or_else(|| panic!("{key}: {lines:?}"));
+        assert_eq!(line.contains("[weaker]"), is_weaker, "{line}");
+    }
 }
 
 #[test]

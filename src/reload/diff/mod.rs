@@ -215,7 +215,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
         other => Ok(other),
     };
-    let limits: Vec<&str> = limits.iter().map(|limit| limit.name.as_str()).collect();
+    let limits: Vec<&str> = named_limits(limits).collect();
     (
         (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
         (
@@ -247,8 +247,19 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
     (hosts, path, methods, headers)
 }
 
-fn limit_contents(config: &Config) -> BTreeMap<String, &Limit> {
-    config.limits.iter().map(|limit| (limit.name.clone(), &**limit)).collect()
+/// Returns the names of those limits in a list that are not added by themselves, as candidates and wider tiers are.
+fn named_limits(limits: &[Arc<Limit>]) -> impl Iterator<Item = &str> {
+    let named = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
+    named.map(|limit| limit.name.as_str())
+}
+
+/// Returns the limits of each section: with tiers, it has several.
+fn limit_contents(config: &Config) -> BTreeMap<String, Vec<&Limit>> {
+    let mut contents = BTreeMap::<String, Vec<&Limit>>::new();
+    for limit in config.limits.iter() {
+        contents.entry(limit.tier_of.as_ref().unwrap_or(&limit.name).clone()).or_default().push(limit);
+    }
+    contents
 }
 
 /// Returns limits whose previous state is no longer used.
@@ -257,7 +268,8 @@ fn limits_starting_anew(old: &Config, new: &Config) -> Vec<String> {
         let before = old.limits.find(&limit.name);
         before.is_some_and(|before| options::reason_to_start_anew(before, limit).is_some())
     };
-    new.limits.iter().filter(starts_anew).map(|limit| limit.name.clone()).collect()
+    let sections = new.limits.iter().filter(|limit| !limit.is_wider_tier());
+    sections.filter(starts_anew).map(|limit| limit.name.clone()).collect()
 }
 
 fn upstream_contents(config: &Config) -> BTreeMap<String, &Upstream> {

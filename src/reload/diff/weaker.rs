@@ -7,6 +7,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use crate::config::{Config, WrittenOption};
+use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::route::{Route, Strictness};
@@ -157,9 +158,12 @@ impl WeakerOptions {
                 found.add("route", &route.name, weaker_route_options(before, route, &mut lists));
             }
         }
-        for limit in new.limits.iter() {
+        // The options of a wider tier are those of the limit that it belongs to.
+        for limit in new.limits.iter().filter(|limit| !limit.is_wider_tier()) {
             if let Some(before) = old.limits.find(&limit.name) {
-                found.add("limit", &limit.name, weaker_limit_options(before, limit));
+                let mut options = weaker_limit_options(before, limit);
+                options.extend(has_weaker_tiers(old, new, &limit.name).then_some("key"));
+                found.add("limit", &limit.name, options);
             }
         }
         found
@@ -208,9 +212,10 @@ fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists
         Strictness::Monitor => 2,
     };
     let has = |route: &Route, name: &str| route.limits.iter().any(|limit| limit.name == name);
+    let is_named = |limit: &Limit| limit.candidate_of.is_none() && !limit.is_wider_tier();
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
     [
-        ("limits", before.limits.iter().any(|limit| limit.candidate_of.is_none() && !has(after, &limit.name))),
+        ("limits", before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name))),
         ("allow", lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
         ("deny", lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
         ("auth", before.auth.is_some() && after.auth.is_none()),
@@ -231,7 +236,6 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
         OnError::Open => 2,
     };
     [
-        ("key", before.tier_of.is_some() && after.tier_of.is_none()),
         ("candidate_of", before.mode == Mode::Enforce && after.candidate_of.is_some()),
         ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
         ("over", after.forwards_excess() && !before.forwards_excess()),
@@ -244,4 +248,24 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
     .into_iter()
     .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
     .collect()
+}
+
+/// Returns whether a client gets more from one of the networks that a limit with tiers counted: it is no longer counted,
+/// or has larger numbers. A wider network with the same numbers is stricter.
+fn has_weaker_tiers(old: &Config, new: &Config, name: &str) -> bool {
+    let tiers_of = |config: &Config| -> Vec<(u8, Arc<Rule>)> {
+        let tiers = config.limits.iter().filter(|limit| limit.tier_of.as_deref() == Some(name));
+        tiers.filter_map(|limit| Some((limit.ipv6_prefix()?, limit.rule.clone()))).collect()
+    };
+    let allows_more = |rule: &Rule, than: &Rule| {
+        let (policy, other) = (rule.policy(), than.policy());
+        // Windows are rounded to milliseconds.
+        let product = |quota: i64, window_ms: i64| i128::from(quota) * i128::from(window_ms.max(1));
+        let is_faster = product(policy.quota, other.window_ms - 1) > product(other.quota, policy.window_ms + 1);
+        rule.capacity() > than.capacity() || is_faster
+    };
+    let after = tiers_of(new);
+    tiers_of(old).iter().any(|(prefix, rule)| {
+        after.iter().all(|(other_prefix, other)| other_prefix > prefix || allows_more(other, rule))
+    })
 }
