@@ -19,8 +19,8 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use self::runs::{ALGORITHMS, Case, NOW, Reached, Run, attack, key_of, random_lines, random_step};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
-use crate::support::limiting::seeded;
 use crate::support::limiting::timed_stores::Told;
+use crate::support::limiting::{check, seeded};
 
 /// Attacks all sentences with a number, on a store, with `rounds` random limits of each algorithm.
 fn attack_sentences(store: &Told, is_shared: bool, rounds: usize, steps: usize, reached: &Reached) {
@@ -51,6 +51,7 @@ fn attack_sentences(store: &Told, is_shared: bool, rounds: usize, steps: usize, 
         }
         attack_overrides(store, round % ALGORITHMS, steps, reached, rng);
         attack_chain(store, &lines, steps, reached, rng);
+        attack_tiers(store, &lines, steps, reached, rng);
         attack_forwarding(store, &lines, steps, reached, rng);
     }
 }
@@ -141,6 +142,43 @@ fn attack_chain(store: &Told, lines: &str, steps: usize, reached: &Reached, rng:
         run.pass(random_step(&first.rule, rng));
     }
     reached.judge(&case, &case.clause(ClauseKind::After), &run);
+}
+
+/// A client moves between the networks that its /48 contains, in random order, and empties each.
+fn attack_tiers(store: &Told, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
+    if lines.contains("fair") {
+        return;
+    }
+    let text = format!(
+        "[[route]]\nupstream = \"echo:\"\nlimits = [\"l\"]\n\
+         [limit.l]\nkey = \"ip6tiers/64/56x2/48x3\"\n{lines}\n"
+    );
+    let config = config::load_text("tiers.toml", &text).unwrap_or_else(|report| panic!("{}", report.render(false)));
+    let tiers = ["l", "l.56", "l.48"].map(|name| config.limits.find(name).unwrap().clone());
+    let (case, client) = (Case { config, gateways: 1 }, rng.random_range(0..i64::MAX));
+    let mut run = Run::begin(rng);
+    for _ in 0..steps {
+        for _ in 0..8 {
+            // The number of a /64 is that of its /56, and one bit.
+            let net = rng.random_range(0..4);
+            let keys = [net, net >> 1, 0].map(|net| format!("n={client}-{net}"));
+            let most = tiers[0].rule.policy().quota + 4;
+            let mut requests: Vec<Vec<Check>> = Vec::new();
+            for _ in 0..most {
+                let mut tag = || rng.random_range(0..1 << 52);
+                let checks = tiers.iter().zip(&keys).map(|(tier, key)| Check { tag: tag(), ..check(tier, key, 1) });
+                requests.push(checks.collect());
+            }
+            let asked: Vec<(Op, &[Check])> = requests.iter().map(|checks| (Op::Take, checks.as_slice())).collect();
+            for (checks, decision) in requests.iter().zip(store.run_all(&asked, run.now)) {
+                if decision.admitted {
+                    run.charges.push((run.lived, 1, checks[0].clone(), 0));
+                }
+            }
+        }
+        run.pass(random_step(&tiers[2].rule, rng));
+    }
+    reached.judge(&case, &case.clause(ClauseKind::Tiers), &run);
 }
 
 /// A limit that forwards what exceeds it, and one in shadow mode: all requests pass, and those within are bounded.
@@ -312,7 +350,8 @@ fn random_runs_in_redis_stay_within_every_sentence() {
     attack_slots(&store, &reached);
     attack_settling(&store, &reached);
     attack_tenants(&store, &reached);
-    for kind in [ClauseKind::Window, ClauseKind::StoreLoss, ClauseKind::Outage, ClauseKind::After, ClauseKind::Crash] {
+    use ClauseKind::{After, Crash, Outage, StoreLoss, Tiers, Window};
+    for kind in [Window, StoreLoss, Outage, After, Tiers, Crash] {
         assert!(reached.contains(kind), "no run reaches the sentence {kind:?}");
     }
 }

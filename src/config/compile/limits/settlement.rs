@@ -61,6 +61,10 @@ pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) ->
         let help = "add settle = \"openai\", or an \"sse:\" pointer, or remove it";
         return section.report_fault("ask_usage", node, "`settle` reads no usage of streams", help);
     }
+    if let Some(node) = section.node("ask_usage").filter(|_| asks_usage && section.node("candidate_of").is_some()) {
+        let help = "set it in the incumbent: the candidate reads the same response";
+        return section.report_fault("ask_usage", node, "a candidate (`candidate_of`) changes no request", help);
+    }
     if !sources.is_empty() {
         let weights = weights.cloned()?;
         settle.usage = Some(UsageRules { sources: Arc::new(UsageSources::new(sources)), weights, asks_usage });
