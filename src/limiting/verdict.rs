@@ -38,7 +38,7 @@ pub struct RefusedKey {
     pub cost: Option<i64>,
 }
 
-/// ComparedCandidate of a candidate with its incumbent for one request.
+/// How a candidate compares with its incumbent for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ComparedCandidate {
     /// Index of the candidate among the limits of the route.
