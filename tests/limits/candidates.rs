@@ -18,7 +18,8 @@ const LIMITS: &str = "[limit.now]\nrate = \"3/h\"\nkey = \"header:x-key\"\n\
     [limit.wide]\nrate = \"5/h\"\nkey = \"header:x-key\"\ncandidate_of = \"now\"\n";
 
 fn gateway(redis: Option<&RedisServer>, config: &str) -> Gateway {
-    let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+    let store =
+        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
     let gateway = Gateway::with("access_log = { to = \"access.log\" }", &format!("{store}{config}"));
     if redis.is_some() {
         gateway.until_connected();

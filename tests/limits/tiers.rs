@@ -20,7 +20,8 @@ const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
 const ROUTE: &str = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = { body = \"in\" }\nlimits = [\"per-ip\"]\n";
 
 fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
-    let store = redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\n", redis.url()));
+    let store =
+        redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
     let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{limit}"));
     if redis.is_some() {
         gateway.until_connected();
