@@ -70,9 +70,12 @@ pub fn exact_text(node: &Node) -> String {
     }
 }
 
-/// Returns the value for a message. Texts with `${...}` appear as they are written.
-pub fn shown_text(node: &Node) -> String {
-    let mut text = describe(node);
+/// Returns the value of the option with these keys for a message. Texts with `${...}` appear as they are written.
+pub fn shown_text(keys: &[&str], node: &Node) -> String {
+    let mut text = match &node.value {
+        Value::String(text) => quote(&secrets::mask_option(keys, text)),
+        _ => describe(node),
+    };
     if let Some((end, _)) = text.char_indices().nth(SHOWN_MAX) {
         text.truncate(end);
         text.push_str("...");
@@ -95,14 +98,18 @@ fn describe(node: &Node) -> String {
     }
 }
 
-/// Returns the items of a list, or a single value as a list.
-pub fn list_items(node: &Node, is_secret: bool) -> Vec<ListItem> {
-    let items = match &node.value {
-        Value::Array(items) => items.as_slice(),
+/// Returns the items of a list, or a single value as a list. `shown`: the list as it is shown.
+pub fn list_items(node: &Node, shown: &Node, is_secret: bool) -> Vec<ListItem> {
+    let show = |item: &Node| if is_secret { secrets::MASK.to_owned() } else { shown_text(&[], item) };
+    let pairs = items_of(node).iter().zip(items_of(shown));
+    pairs.map(|(item, shown)| ListItem { canonical: canonical_text(item), shown: show(shown) }).collect()
+}
+
+fn items_of(node: &Node) -> &[Node] {
+    match &node.value {
+        Value::Array(items) => items,
         _ => std::slice::from_ref(node),
-    };
-    let shown = |item: &Node| if is_secret { secrets::MASK.to_owned() } else { shown_text(item) };
-    items.iter().map(|item| ListItem { canonical: canonical_text(item), shown: shown(item) }).collect()
+    }
 }
 
 /// Quotes a text as a TOML and JSON string, on one line.
