@@ -2,6 +2,7 @@
 
 use crate::config::effective::secrets;
 use crate::config::secret_options;
+use crate::config::substitute::Text;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 
@@ -34,6 +35,31 @@ pub fn canonical_text(node: &Node) -> String {
         Value::Float(number) => format!("{number:?}"),
         _ => exact_text(node),
     }
+}
+
+/// Returns the host or path of a route as it is compared: hosts in lower case, and prefixes of paths without a slash at
+/// their end. `None` for other options, and if that is how it is written.
+pub fn canonical_matcher(kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
+    let change = |text: &Text| match (kind, keys) {
+        ("route", ["host"]) => Some(text.value.to_ascii_lowercase()),
+        ("route", ["path"]) if text.value.starts_with('/') => Some(format!("/{}", text.value.trim_matches('/'))),
+        _ => None,
+    };
+    let value = match &node.value {
+        Value::String(text) => {
+            let value = change(text).filter(|value| *value != text.value)?;
+            Value::String(Text { value, written: None })
+        }
+        Value::Array(items) => {
+            let changed = items.iter().map(|item| canonical_matcher(kind, keys, item));
+            let changed: Vec<Option<Node>> = changed.collect();
+            changed.iter().any(Option::is_some).then_some(())?;
+            let pairs = changed.into_iter().zip(items);
+            Value::Array(pairs.map(|(changed, item)| changed.unwrap_or_else(|| item.clone())).collect())
+        }
+        _ => return None,
+    };
+    Some(Node { place: node.place, value })
 }
 
 /// Writes durations, rates and sizes in their smallest units.
