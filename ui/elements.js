@@ -62,12 +62,16 @@ function bar(part, whole, label) {
     svg("rect", { width: share.toFixed(1), height: 10 }));
 }
 
-// What a cell shows: a text, or { text, href, level, share }.
+// What a cell shows: a text, { text, href, level, share }, or { lines } of which each is a text or { text, href }.
 function fillCell(cell, spec) {
   const key = JSON.stringify(spec);
   if (cell.shown === key) return;
   cell.shown = key;
-  const { text, href, level, share } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  const { text, href, level, share, lines } = typeof spec === "object" && spec !== null ? spec : { text: spec };
+  if (lines) {
+    cell.replaceChildren(...lines.map((line) => el("div", {}, line.href ? el("a", { href: line.href }, line.text) : line.text || line)));
+    return;
+  }
   const link = cell.firstElementChild;
   if (href && link instanceof HTMLAnchorElement) {
     link.setAttribute("href", href);
@@ -79,7 +83,8 @@ function fillCell(cell, spec) {
 }
 
 // A table whose rows are updated in place. Rows keep their order until somebody sorts, so that nothing moves under a
-// pointer or the focus. `columns`: { name, cell(row), value(row), number }; a column with `value` can be sorted.
+// pointer or the focus. `columns`: { name, cell(row), value(row), number, kind }; a column with `value` can be sorted, and
+// `kind` is a class of its cells: `short` for texts that do not wrap, `wide` for those that need space.
 function table({ caption, columns, key, empty, most = 500 }) {
   const body = el("tbody");
   const heads = columns.map((column) => {
@@ -121,7 +126,7 @@ function table({ caption, columns, key, empty, most = 500 }) {
       let row = rows.get(name);
       if (!row) {
         row = el("tr", {}, ...columns.map((column, place) => el(place === 0 ? "th" : "td", {
-          scope: place === 0 ? "row" : null, class: column.number ? "number" : null, "data-label": place === 0 ? null : column.name,
+          scope: place === 0 ? "row" : null, class: column.number ? "number" : column.kind, "data-label": place === 0 ? null : column.name,
         })));
         rows.set(name, row);
         body.append(row);

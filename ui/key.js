@@ -122,6 +122,7 @@ function keyScreen(main, [limit, ...parts]) {
       return sendJson("POST", `/-/limits/${encodeURIComponent(limit)}/refund`, { key: keyBody(parts, config.key), cost });
     }, (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
   } }, units, el("button", { type: "submit" }, "Refund"));
+  const override = overridePanel(result, limit, parts, () => load());
   getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`).then(({ refusals }) => {
     const key = parts.join(",") || "all";
     const own = checksOf(refusals).filter((one) => one.check.limit === limit && one.check.key === key);
@@ -130,8 +131,9 @@ function keyScreen(main, [limit, ...parts]) {
     refused.replaceChildren(section(null, grid.node));
   }).catch(() => {});
   main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`),
-    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset)), result.node, problem),
+    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset), session.allows("edit") ? override.block : null), result.node, problem),
     section("Numbers", numbers.node), section("Refund", ...withRole("limits", "A refund", refund)),
+    section("Override", ...withRole("edit", "An override", override.form)),
     refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
   if (query === null) return { close() {} };
   return { close: poll(2000, load) };

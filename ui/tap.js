@@ -1,6 +1,7 @@
 // #/live: requests as they finish, from the tap.
 
 const TAP_ROWS = 200;
+const DECISIONS = [["deny", "refused"], ["shadow_deny", "would be refused"], ["allow", "admitted"]];
 
 function tapScreen(main) {
   const result = outcome();
@@ -8,21 +9,24 @@ function tapScreen(main) {
   let rows = [];
   let number = 0;
   let stream = null;
-  const decided = (row) => (row.decisions || []).map((one) => `${showText(one.limit, 40)}: ${showText(one.decision, 20)}${isNumber(one.remaining) ? `, ${showNumber(one.remaining)} left` : ""}${isNumber(one.retry_after_ms) && one.retry_after_ms > 0 ? `, passes in ${showDuration(one.retry_after_ms)}` : ""}`).join("; ");
+  const words = Object.fromEntries(DECISIONS);
+  const decided = (one) => {
+    const left = isNumber(one.remaining) ? `, ${showNumber(one.remaining)} left` : "";
+    const wait = isNumber(one.retry_after_ms) && one.retry_after_ms > 0 ? `, passes in ${showDuration(one.retry_after_ms)}` : "";
+    const text = `${showText(one.limit, 40)}: ${words[one.decision] || showText(one.decision, 20)}${left}${wait}`;
+    return one.key ? { text: `${text} (${showText(one.key)})`, href: keyLink(one.limit, one.key) } : text;
+  };
   const grid = table({ caption: `The last ${TAP_ROWS} requests, the newest first`, key: (row) => String(row.number), empty: "No request yet.", most: TAP_ROWS, columns: [
-    { name: "Time", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
-    { name: "Status", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
+    { name: "Time", kind: "short", cell: (row) => showText(row.time ? String(row.time).replace(/^.*T|Z$/g, "") : "", 20) },
+    { name: "Status", kind: "short", cell: (row) => (row.status >= 400 ? { text: showText(row.status), level: row.status >= 500 ? "bad" : "warn" } : showText(row.status)) },
     { name: "Client", cell: (row) => showText(row.client, 60) },
-    { name: "Request", cell: (row) => `${showText(row.method, 20)} ${showText(row.host, 60)}${showText(row.path)}` },
+    { name: "Request", kind: "wide", cell: (row) => ({ lines: [`${showText(row.method, 20)} ${showText(row.path)}`, showText(row.host, 60)] }) },
     { name: "Route", cell: (row) => showText(row.route, 60) },
-    { name: "Limits", cell: (row) => {
-      const key = row.decisions && row.decisions.find((one) => one.key);
-      return key ? { text: `${decided(row)} (${showText(key.key)})`, href: keyLink(key.limit, key.key) } : decided(row) || "none";
-    } },
-    { name: "User agent", cell: (row) => showText(row.user_agent) },
+    { name: "Limits", kind: "wide", cell: (row) => (row.decisions && row.decisions.length ? { lines: row.decisions.map(decided) } : "none") },
+    { name: "User agent", cell: (row) => showText(row.user_agent, 60) },
   ] });
   const fields = [textField("Limit", "limit"), textField("Route", "route"),
-    choice("Decision", "decision", [["", "any"], ["deny", "refused"], ["shadow_deny", "would be refused"], ["allow", "admitted"]], "deny"),
+    choice("Decision", "decision", [["", "any"], ...DECISIONS], "deny"),
     textField("Client (address or network)", "client"), textField("Status", "status", "", { placeholder: "429 or 5xx" })];
   let waiting = null;
   const paint = () => {

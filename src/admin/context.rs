@@ -35,5 +35,6 @@ pub struct CachedPages {
     pub(super) metrics: CachedMetrics,
     pub(super) upstreams: CachedText,
     pub(super) config: GenerationText,
+    pub(super) config_of_editors: GenerationText,
     pub(super) live: LiveHub,
 }

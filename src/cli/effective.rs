@@ -46,6 +46,7 @@ pub fn print_config(options: EffectiveOptions) -> ExitCode {
         has_origins: options.origin,
         is_anonymous: options.anonymize,
         has_defaults: options.defaults,
+        is_for_readers: false,
     };
     let text = match options.format {
         ConfigFormat::Toml => config.effective_toml(format),

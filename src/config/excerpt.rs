@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::config::secret_options::{URL_PARAMETERS, is_secret, resembles_secret};
+use crate::config::secret_options::{URL_PARAMETERS, has_secret_query, is_secret, resembles_secret};
 
 /// Values nested more deeply are masked without a look at their keys.
 const MAX_DEPTH: usize = 32;
@@ -181,9 +181,14 @@ impl<'t> Masker<'t> {
     }
 
     fn mask_if_secret(&mut self, path: &[&str], length: usize) {
-        if is_secret_path(path) {
-            let spaces = self.rest()[..length].trim_end().len();
-            self.mask(self.at..self.at + spaces);
+        let value = self.rest()[..length].trim_end();
+        let secret = match value.find('?') {
+            _ if is_secret_path(path) => Some(0),
+            Some(question) if has_secret_query(path) => Some(question + 1),
+            _ => None,
+        };
+        if let Some(start) = secret {
+            self.mask(self.at + start..self.at + value.len());
         }
     }
 
@@ -322,7 +327,9 @@ mod tests {
             ("[limit.a.when.header]\nauthorization = \"abc\"\nx-plan = \"free\"", "abc"),
             ("[[route]]\nrequest_headers.set.\"X-Api-Key\" = \"abc\"", "abc"),
             ("[store]\nurl = \"redis://user:abc@host/0\"", "abc"),
-            ("[[route]]\nauth = { forward = \"http://h/v?api_key=abc&x=1\" }", "abc"),
+            ("[[route]]\nauth = { forward = \"http://h/v?api_key=abc&x=1\" }", "api_key=abc&x=1"),
+            ("[[route]]\nauth.forward = 'http://h/v?abc'", "abc"),
+            ("[spans]\nurl = \"http://h/v?api_key=abc&x=1\"", "abc"),
         ] {
             let expected = match masked.starts_with('[') {
                 true => masked.to_owned(),

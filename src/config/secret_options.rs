@@ -21,6 +21,9 @@ const HEADER_TABLES: [&[&str]; 8] = [
     &["when", "descriptor"],
 ];
 
+/// Options that are bodies of responses.
+const BODIES: [[&str; 2]; 2] = [["respond", "body"], ["refuse", "body"]];
+
 /// Parameters of URLs that are secrets.
 pub const URL_PARAMETERS: [&str; 6] = ["token=", "api_key=", "api-key=", "apikey=", "secret=", "signature="];
 
@@ -32,6 +35,16 @@ pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
         Some(table) => table[0] == "spans" || access_log::is_secret_name(last),
         None => SECRETS.contains(&(kind, last)) || keys.starts_with(&["when", "cookie"]),
     }
+}
+
+/// Returns whether an option is a URL whose query may contain a secret with any name. `keys` may start anywhere.
+pub fn has_secret_query(keys: &[&str]) -> bool {
+    keys.ends_with(&["auth", "forward"])
+}
+
+/// Returns whether an option is the body of a response, which only some clients may be allowed to read.
+pub fn is_body(keys: &[&str]) -> bool {
+    BODIES.iter().any(|body| keys.ends_with(body))
 }
 
 /// Returns whether the value of a header, or of an entry of a nested table, is usually a secret.
@@ -58,6 +71,8 @@ mod tests {
         assert!(is_secret("route", &["header", "X-Origin-Secret"]) && is_secret("route", &["header", "x-access-key"]));
         assert!(is_secret("limit", &["when", "query", "api_key"]) && !is_secret("limit", &["when", "query", "act"]));
         assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
+        assert!(has_secret_query(&["route", "auth", "forward"]) && !has_secret_query(&["redirect", "to"]));
+        assert!(is_body(&["respond", "body"]) && !is_body(&["respond", "status"]));
         assert!(resembles_secret("tokn") && resembles_secret("Key_secret") && !resembles_secret("key"));
     }
 }

@@ -99,6 +99,12 @@ impl SourceTexts {
         self.source(file).dir.join(path)
     }
 
+    /// Resolves a path that source `file` contains to an absolute one: two ways of writing it are equal then.
+    pub fn resolve_absolute(&self, file: usize, path: &str) -> PathBuf {
+        let path = self.resolve_path(file, path);
+        std::path::absolute(&path).unwrap_or(path)
+    }
+
     /// Reads a file, and watches it even if it cannot be read.
     ///
     /// # Errors

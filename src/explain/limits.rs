@@ -167,7 +167,7 @@ async fn decide_range(
 ) -> Result<(), Refusal> {
     let (first, limits) = (range.start, &route.limits[range]);
     let limiter = walk.context.limiter;
-    let unknown = find_unknown(limits, found);
+    let unknown = find_unknown(walk, limits, found);
     let mut evaluations = limiter.evaluate_all(limits, facts);
     for (evaluation, unknown) in evaluations.iter_mut().zip(&unknown) {
         if unknown.is_some() {
@@ -196,7 +196,9 @@ async fn decide_range(
         let limit_facts =
             LimitFacts { limits, index, facts, check: checks[index].as_ref(), checked, verdict: &verdict };
         let mut report = describe_limit(limit, first + index < route.auth_limit_count());
-        report.conditions = describe_conditions(limit, facts, walk.context.display);
+        if !is_hidden(walk, limit) {
+            report.conditions = describe_conditions(limit, facts, walk.context.display);
+        }
         report.compared = verdict.effect_of(index).map(|effect| effect.label().to_owned());
         match unknown[index] {
             Some(why) => set_effect(&mut report, LimitEffect::Unknown, why),
@@ -214,14 +216,22 @@ async fn decide_range(
     if is_refused { Err(Refusal::Limited) } else { Ok(()) }
 }
 
+/// Reports whether an explanation of the limit would let the caller test a guess of a hidden value.
+fn is_hidden(walk: &ExplainWalk<'_>, limit: &Limit) -> bool {
+    !walk.context.explains_hidden && walk.context.display.hides_any(limit.sources())
+}
+
 /// Returns for each limit why it cannot be decided; `None` if it can.
-fn find_unknown(limits: &[Arc<Limit>], found: &Findings) -> Vec<Option<&'static str>> {
+fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], found: &Findings) -> Vec<Option<&'static str>> {
     let mut unknown: Vec<Option<&'static str>> = Vec::with_capacity(limits.len());
     for limit in limits {
         let base = limit.after.as_ref().and_then(|name| limits.iter().position(|base| base.name == *name));
         let reads_user = || limit.sources().any(|source| source.is_user());
         unknown.push(match base.and_then(|base| unknown.get(base).copied().flatten()) {
             Some(why) => Some(why),
+            None if is_hidden(walk, limit) => {
+                Some("the config hides values that it reads; the role `limits` sees more")
+            }
             None if found.is_user_unknown && reads_user() => Some("only the auth server knows the identity"),
             None if found.is_body_unknown && limit.key.reads_body() => Some("the body was not given"),
             None => None,

@@ -46,7 +46,14 @@ impl OfflineLimiter {
         op: Op,
     ) -> Result<(Explanation, Vec<MadeCharge>), String> {
         let display = plain_display();
-        let context = ExplainContext { config, limiter: &self.limiter, display: &display, op, is_live: false };
+        let context = ExplainContext {
+            config,
+            limiter: &self.limiter,
+            display: &display,
+            op,
+            explains_hidden: true,
+            is_live: false,
+        };
         // A store in this process never waits.
         match pin!(explain_request(input, &context)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(explained) => explained,

@@ -22,6 +22,8 @@ pub struct ExplainContext<'a> {
     pub display: &'a KeyDisplay,
     /// [`Op::Peek`] charges nothing. [`Op::Take`] charges as the request would, for test cases.
     pub op: Op,
+    /// Limits with a hidden value are explained, too. Otherwise nobody can test whether a guess is the hidden value.
+    pub explains_hidden: bool,
     /// The limiter has the live state of a gateway.
     pub is_live: bool,
 }

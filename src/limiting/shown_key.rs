@@ -139,6 +139,11 @@ impl KeyDisplay {
         all.max_by_key(|visibility| *visibility as usize).unwrap_or(KeyVisibility::Plain)
     }
 
+    /// Reports whether nothing is shown of a value of one of the sources.
+    pub fn hides_any<'s>(&self, mut sources: impl Iterator<Item = &'s Source>) -> bool {
+        sources.any(|source| self.source_visibility(source) == KeyVisibility::Hidden)
+    }
+
     fn source_visibility(&self, source: &Source) -> KeyVisibility {
         let find = |wanted: &SourceSelector| {
             self.rules.iter().find(|(selector, _)| selector == wanted).map(|(_, visibility)| *visibility)

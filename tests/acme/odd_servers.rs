@@ -11,7 +11,7 @@ use crate::support::gateway::{Gateway, laid_out};
 use crate::support::pebble::Pebble;
 use crate::support::{faketime, until};
 
-/// Pebble, and a gateway in front of it by which it is asked.
+/// Pebble behind a gateway, which passes the requests to it on.
 struct Between {
     pebble: Pebble,
     ca: Ca,

@@ -3,6 +3,7 @@
 mod audit;
 mod described;
 mod openapi;
+mod privacy;
 mod roles;
 mod sessions;
 

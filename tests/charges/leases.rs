@@ -44,7 +44,7 @@ fn hold(gateway: &Gateway, upstream: &Upstream, cost: usize) -> Client {
     holder
 }
 
-/// Asks for a slot until `end`; all of them are taken. Says how often Redis refused.
+/// Asserts that all slots stay in use until `end`. Returns how often Redis refused one.
 fn assert_all_taken(gateway: &Gateway, end: Instant) -> usize {
     let mut refused = 0;
     while Instant::now() < end {

@@ -163,6 +163,36 @@ fn order_comments_and_spelling_never_differ() {
 }
 
 #[test]
+fn a_path_that_is_written_differently_is_no_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["one.txt", "two.txt", "ca.pem"] {
+        let sample = if name == "ca.pem" { fs::read("conf/tls/sample.pem").unwrap() } else { b"192.0.2.1".to_vec() };
+        fs::write(dir.path().join(name), sample).unwrap();
+    }
+    let load = |burst: u32, [set, ca, path, host]: [&str; 4]| {
+        let file = dir.path().join(format!("{burst}.toml"));
+        let text = format!(
+            "[set.a]\nfile = \"{set}\"\n[upstream.u]\nservers = \"https://127.0.0.1:1\"\nmax_in_flight = {burst}\n\
+             tls = {{ ca = \"{ca}\" }}\n[[route]]\nname = \"r\"\npath = \"{path}\"\nhost = [\"{host}\"]\n\
+             upstream = \"u\"\nmax_in_flight = {burst}\nallow = [\"set:a\"]\nerror_pages = {{ 502 = \"{set}\" }}\n"
+        );
+        fs::write(&file, text).unwrap();
+        config::load_config(&file).unwrap_or_else(|report| panic!("{report}"))
+    };
+    let compare = |old: &Config, new: &Config| Diff::compare(old, new).lines().collect::<Vec<_>>();
+    let old = load(1, ["one.txt", "ca.pem", "/v1/", "api.example.com"]);
+    let absolute = dir.path().join("one.txt").display().to_string();
+    let new = load(2, [&absolute, "./ca.pem", "/v1", "API.example.com"]);
+    let found = compare(&old, &new);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found.iter().all(|line| line.contains("max_in_flight 1 \u{2192} 2")), "{found:?}");
+    let found = compare(&old, &load(3, ["two.txt", "ca.pem", "/v2", "api.example.org"])).join("\n");
+    for named in ["file", "error_pages", "path \"/v1/\" \u{2192} \"/v2\"", "host: removed"] {
+        assert!(found.contains(named), "{named}: {found}");
+    }
+}
+
+#[test]
 fn includes_and_one_file_are_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let (start, rest) = BASE.split_at(BASE.find("[upstream.app]").unwrap());

@@ -101,7 +101,7 @@ fn a_mistake_shows_the_text_as_it_is_written() {
 }
 
 /// Configs with a mistake near a secret, with the literal CANARY in its place.
-const NEAR_SECRETS: [&str; 18] = [
+const NEAR_SECRETS: [&str; 21] = [
     "[admin]\ntoken = \"CANARY\"\nlisten = 3\n",
     "[admin]\nlisten = 3, token = \"CANARY\"\n",
     "admin = { listen = 3, token = \"CANARY\" }\n",
@@ -118,6 +118,9 @@ const NEAR_SECRETS: [&str; 18] = [
     "[store]\nurl = \"redis+sentinel://h/m?sentinel_password=CANARY&x=1\"\n",
     "[[route]]\nauth = { forward = \"http://h:1/v?api_key=CANARY#x\" }\n",
     "[[route]]\nauth = { forward = \"ftp://h:1/v?token=CANARY\" }\n",
+    "[[route]]\nauth = { forward = \"http://h:99999/v?k=CANARY\" }\n",
+    "[[route]]\nauth = { forward = \"http://h:1/v?x=1&k=CANARY#x\" }\n",
+    "[[route]]\nauth.forward = \"http://h:1/a b?CANARY\"\n",
     "[[route]]\nrequest_headers = { set = { authorization = \"CANARY\\n\" }, sett = 1 }\n",
     "[limit.a]\nrate = 1\nwhen = { cookie = { sid = \"CANARY\" }, header = { \"bad name\" = \"1\" } }\n",
 ];

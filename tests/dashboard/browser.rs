@@ -96,6 +96,20 @@ fn the_most_refused_key_is_reset_with_the_keyboard() {
 }
 
 #[test]
+fn keys_are_blocked_and_overridden_by_an_edit() {
+    let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");
+    let statuses = |key: &str| [0; 5].map(|_| gateway.ask(&get("/", &format!("x-key: {key}\r\n"))).status());
+    run_script("override.js", &[&address(&gateway), "hush-hush-hush-hush"]);
+    assert_eq!(statuses("gold"), [429; 5]);
+    for free in ["silver", "a\"]#, \u{e9}"] {
+        assert_eq!(statuses(free), [200; 5], "{free}");
+    }
+    assert_eq!(statuses("bronze"), [200, 200, 429, 429, 429]);
+    let text = std::fs::read_to_string(gateway.config()).unwrap();
+    assert_eq!(text.matches("overrides = [").count(), 1, "{text}");
+}
+
+#[test]
 fn logins_leave_no_trace_and_old_numbers_say_so() {
     let gateway = refusing_gateway("token = \"hush-hush-hush-hush\"\n");
     run_script("login.js", &[&address(&gateway), "hush-hush-hush-hush"]);

@@ -1,5 +1,5 @@
-//! What HTTP/1.1 has beside requests and answers, byte by byte: bodies that are asked for, early hints, forms of
-//! targets, trailers, and what becomes of bytes that are no request.
+//! Tests HTTP/1.1 byte by byte: `100 Continue`, early hints, forms of targets, trailers, and bytes that are not a
+//! request.
 
 use std::process::Command;
 use std::sync::Mutex;

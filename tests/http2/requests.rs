@@ -1,4 +1,4 @@
-//! HTTP/2 from clients: how it is told from HTTP/1.1, what upstreams and clients see of it, what is refused.
+//! HTTP/2 from clients: how the gateway recognizes it, what upstreams and clients see of it, and what it refuses.
 
 use crate::support::client::get as h1_get;
 use crate::support::frames::*;

@@ -292,7 +292,7 @@ fn a_stop_lets_open_streams_finish_and_takes_no_more() {
     assert!(gateway.exit().success());
 }
 
-/// Requests that were sent when the gateway was told to stop are answered, on every connection.
+/// A gateway that shuts down still responds to the requests that it has received, on every connection.
 #[test]
 fn a_stop_under_load_loses_no_request() {
     let mut gateway = Gateway::start(FIXED);

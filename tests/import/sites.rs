@@ -1,4 +1,4 @@
-//! Checks what becomes of redirects to HTTPS, certificates, passwords, compression, error pages and HSTS.
+//! Checks how the import translates redirects to HTTPS, certificates, passwords, compression, error pages and HSTS.
 
 use std::fs;
 use std::path::Path;

@@ -304,8 +304,8 @@ fn grpc_requests_are_refused_in_grpc() {
     assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
 }
 
-/// While the store is away a limit that is closed says so in either protocol: not the client's
-/// quota is exhausted, but the service is short of something, and back soon.
+/// While the store is unavailable, a limit with `on_error = "closed"` reports that in both protocols: the client has not
+/// exhausted its quota, and should try again soon.
 #[test]
 fn a_closed_store_is_unavailable_in_grpc_too() {
     let mut server = crate::support::limiting::RedisServer::start(&[]);

@@ -1,5 +1,4 @@
-//! Several gateways as processes on one redis-server: whatever their clocks and time zones are, together they admit
-//! exactly the limit.
+//! Several gateway processes on one redis-server admit together exactly the limit, with any clocks and time zones.
 
 use std::time::{Duration, Instant};
 
@@ -55,7 +54,7 @@ pub fn apart(server: &RedisServer, config: &str) -> [Gateway; 2] {
     gateways
 }
 
-/// Every limit is asked for at both gateways at once.
+/// Sends requests for every limit to both gateways at once.
 fn assert_exact(gateways: &[Gateway; 2]) {
     for form in forms(LIMIT) {
         // Those whose requests stay for long: while their turn comes, or at the upstream.

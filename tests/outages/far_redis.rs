@@ -99,8 +99,7 @@ async fn round(redis: &Rc<RedisStore>) -> Vec<ErrorKind> {
     clients.join_all().await.into_iter().flatten().collect()
 }
 
-/// A server that does not know the script says so, and is told it with the next round trip: two are later than
-/// the deadline.
+/// A Redis server without the script gets it with the next round trip, and two round trips exceed the deadline.
 #[test]
 fn a_server_knows_the_script_before_it_is_asked() {
     // All of it five times as long as above, and as long as that from a machine's lateness.

@@ -87,7 +87,7 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
     }
 }
 
-/// A server that switches protocols if it is asked to, and otherwise breaks its response off.
+/// A server that switches protocols on request, and otherwise breaks its response off.
 fn breaking() -> Upstream {
     Upstream::start(|peer| {
         let Some(request) = peer.request()? else { return Ok(()) };

@@ -103,7 +103,7 @@ fn the_end_of_a_tunnel_and_of_the_gateway_is_a_reason() {
     assert_entry(&entry, json!({ "status": 200, "reason": "shutdown", "setting": "shutdown_timeout" }));
 }
 
-/// Opens the FIFO, and reads nothing before it is told so.
+/// Opens the FIFO, and reads nothing until the test says so.
 struct StoppedReader {
     go_on: Sender<()>,
     lines: Arc<Mutex<Vec<String>>>,

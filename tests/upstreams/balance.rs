@@ -49,7 +49,7 @@ fn requests_without_the_key_are_spread() {
     assert!(servers.iter().all(|server| server.asked() > 3));
 }
 
-/// Servers that answer once they are told, and tell who has been asked.
+/// A server whose body is its name. It holds each response to `/slow` until the test releases it.
 fn held(name: &'static str) -> (Upstream, std::sync::mpsc::Sender<()>) {
     let (more, wait) = channel::<()>();
     let wait = Arc::new(Mutex::new(wait));

@@ -29,7 +29,7 @@ fn working(time: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-/// Answers each request once it is told to.
+/// A server that holds each response until the test releases it.
 fn held() -> (Upstream, Sender<()>) {
     let (go, told) = channel();
     let told = Arc::new(std::sync::Mutex::new(told));
@@ -47,7 +47,7 @@ fn outcome(gateway: &Gateway, outcome: &str, count: f64) {
     gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", outcome)], count);
 }
 
-/// Nothing is taken any more, and the upstream serves.
+/// Asserts that no slot is in use any more, and that the upstream serves requests.
 #[track_caller]
 fn assert_free(gateway: &Gateway, server: &Upstream) {
     gateway.assert_metric("upstream_waiting", APP, 0.0);

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::Upstream;
 
-/// A server that answers with a status that can be changed, and its own name as the body. What is asked
-/// under `/status/NNN` is answered by that.
+/// A server whose status the test can change, and whose body is its name. Its responses to `/status/NNN` have that
+/// status.
 pub struct Changing {
     pub upstream: Upstream,
     status: Arc<AtomicU16>,

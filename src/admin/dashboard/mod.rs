@@ -27,7 +27,7 @@ struct DashboardPage {
 const INDEX: &str = include_str!("../../../ui/index.html");
 const STYLE: &str = include_str!("../../../ui/style.css");
 /// The parts of the script, in their order.
-const SCRIPTS: [&str; 12] = [
+const SCRIPTS: [&str; 13] = [
     include_str!("../../../ui/text.js"),
     include_str!("../../../ui/elements.js"),
     include_str!("../../../ui/session.js"),
@@ -35,6 +35,7 @@ const SCRIPTS: [&str; 12] = [
     include_str!("../../../ui/now.js"),
     include_str!("../../../ui/limits.js"),
     include_str!("../../../ui/key.js"),
+    include_str!("../../../ui/override.js"),
     include_str!("../../../ui/tap.js"),
     include_str!("../../../ui/upstreams.js"),
     include_str!("../../../ui/config.js"),
@@ -61,16 +62,23 @@ pub async fn show_dashboard(_: PageRequest) -> Result<AdminResponse, Problem> {
 }
 
 fn build_page() -> DashboardPage {
-    let script = format!("\"use strict\";\n{}", SCRIPTS.join("\n"));
-    let html = INDEX.replacen("<style></style>", &format!("<style>{STYLE}</style>"), 1);
+    let script = format!("\"use strict\";\n{}", strip_layout(&SCRIPTS.join("\n")));
+    let style = strip_layout(STYLE);
+    let html = INDEX.replacen("<style></style>", &format!("<style>{style}</style>"), 1);
     let html = html.replacen("<script></script>", &format!("<script>{script}</script>"), 1);
     let policy = format!(
         "default-src 'none'; script-src '{}'; style-src '{}'; connect-src 'self'; img-src data:; base-uri 'none'; \
          form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
         hash_source(&script),
-        hash_source(STYLE)
+        hash_source(&style)
     );
     DashboardPage { html: html.into(), policy }
+}
+
+/// Removes indents and lines that are comments. No text spans lines, so none of them is part of one.
+fn strip_layout(source: &str) -> String {
+    let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns the hash of an element's text as a policy names it.
@@ -93,6 +101,9 @@ mod tests {
         }
         // A browser hashes line ends as it reads them.
         assert!(!html.contains('\r'));
+        let spans_lines = |line: &&str| line.matches('`').count() % 2 == 1;
+        let spanning: Vec<&str> = SCRIPTS.iter().flat_map(|script| script.lines()).filter(spans_lines).collect();
+        assert!(spanning.is_empty(), "a template must end on its line: {spanning:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use http::StatusCode;
 use crate::admin::limits::LimitsApi;
 use crate::admin::limits::json::{Faults, JsonNode, parse_body};
 use crate::admin::problem::Problem;
+use crate::config::admin_tokens::Role;
 use crate::explain;
 use crate::explain::{BODY_MAX, ExplainContext, ExplainInput};
 use crate::limiting::decision::Op;
@@ -17,8 +18,8 @@ use crate::limiting::decision::Op;
 const HEADERS_MAX: usize = 10_000;
 
 impl LimitsApi {
-    /// Explains the request that `body` describes. Charges nothing.
-    pub async fn explain_request(&self, body: &[u8]) -> Result<String, Problem> {
+    /// Explains the request that `body` describes to a caller with this role. Charges nothing.
+    pub async fn explain_request(&self, body: &[u8], role: Role) -> Result<String, Problem> {
         let value = parse_body(body)?;
         let faults = Faults::default();
         let input = parse_input(&faults.root(&value));
@@ -30,6 +31,7 @@ impl LimitsApi {
             limiter: &limiter,
             display: &snapshot.config.admin.key_display,
             op: Op::Peek,
+            explains_hidden: role.includes(Role::Limits),
             is_live: true,
         };
         let unusable = |detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);

@@ -40,9 +40,10 @@ use crate::admin::limits::listing::Listing;
 use crate::admin::limits::store_check::{run_check, store_unavailable};
 use crate::admin::limits::tenant::add_standing;
 use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
+use crate::config::admin_tokens::Role;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::FORGET;
 use crate::limiting::answer::{Answer, NEVER, Policy};
@@ -178,10 +179,13 @@ impl LimitsApi {
         Ok(json!({ "decisions": answers }))
     }
 
-    /// Returns the state of a key and what the limit would decide; changes nothing.
-    pub async fn show_state(&self, name: &str, query: &str) -> Result<Value, Problem> {
+    /// Returns the state of a key and what the limit would decide to a caller with this role; changes nothing.
+    pub async fn show_state(&self, name: &str, query: &str, role: Role) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
+        if !role.includes(Role::Limits) && snapshot.config.admin.key_display.hides_any(limit.sources()) {
+            return Err(refuse_hidden(limit, role));
+        }
         let (mut parts, cost) = asked::parse_query(limit, query)?;
         let limiter = self.link.limiter();
         self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
@@ -290,6 +294,15 @@ impl LimitsApi {
         })?;
         Ok((!changed).then_some(NotRefundedReason::NothingCharged))
     }
+}
+
+/// Refuses to show the state of a key with a hidden value. The state would confirm a guess of the value.
+fn refuse_hidden(limit: &Limit, role: Role) -> Problem {
+    let detail =
+        format!("the config hides values that the limit {} reads, and the role `limits` sees more", limit.name);
+    let mut problem = Problem::new(StatusCode::FORBIDDEN, detail).with_kind(ProblemKind::RoleTooLow);
+    problem.more = json!({ "required_role": Role::Limits.label(), "token_role": role.label() });
+    problem
 }
 
 /// Makes one decision and returns it as JSON.

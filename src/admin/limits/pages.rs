@@ -28,7 +28,7 @@ pub async fn explain(mut request: PageRequest) -> Result<AdminResponse, Problem>
     let limits = &request.context.limits;
     let _turn = limits.wait_for_turn(body.len()).await?;
     let _work = request.start_work()?;
-    Ok(json_response(limits.explain_request(&body).await?))
+    Ok(json_response(limits.explain_request(&body, request.caller.role).await?))
 }
 
 pub async fn list_top(request: PageRequest) -> Result<AdminResponse, Problem> {
@@ -38,7 +38,8 @@ pub async fn list_top(request: PageRequest) -> Result<AdminResponse, Problem> {
 
 pub async fn show_state(request: PageRequest) -> Result<AdminResponse, Problem> {
     let _work = request.start_work()?;
-    Ok(json_response(request.context.limits.show_state(&request.name, request.query()).await?.to_string()))
+    let limits = &request.context.limits;
+    Ok(json_response(limits.show_state(&request.name, request.query(), request.caller.role).await?.to_string()))
 }
 
 pub async fn reset_key(request: PageRequest) -> Result<AdminResponse, Problem> {

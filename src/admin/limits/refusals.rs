@@ -49,9 +49,9 @@ impl RefusalsQuery {
     }
 
     fn matches(&self, refusal: &RecordedRefusal) -> bool {
-        self.request_id.as_ref().is_none_or(|id| id == refusal.request_id())
-            && self.route.as_ref().is_none_or(|route| route == refusal.route())
-            && self.limit.as_ref().is_none_or(|name| refusal.checks().any(|(check, _)| check.limit.name == *name))
+        self.request_id.as_ref().is_none_or(|id| **id == *refusal.request_id)
+            && self.route.as_ref().is_none_or(|route| **route == *refusal.route)
+            && self.limit.as_ref().is_none_or(|name| refusal.checks.iter().any(|check| check.limit.name == *name))
     }
 }
 
@@ -78,22 +78,22 @@ impl LimitsApi {
 }
 
 fn describe_refusal(refusal: &RecordedRefusal, display: &KeyDisplay) -> Value {
-    let checks: Vec<Value> = refusal.checks().map(|(check, key)| describe_check(check, key, display)).collect();
+    let checks: Vec<Value> = refusal.checks.iter().map(|check| describe_check(check, display)).collect();
     json!({
         "time": format_time(refusal.at_ms),
-        "request_id": Some(refusal.request_id()).filter(|id| !id.is_empty()),
+        "request_id": Some(&*refusal.request_id).filter(|id| !id.is_empty()),
         "client": refusal.client.to_string(),
-        "route": refusal.route(),
+        "route": &*refusal.route,
         "status": refusal.status,
         "limits": checks,
     })
 }
 
 /// Describes a limit that refused, by its settings at that time.
-fn describe_check(check: &RefusedCheck, state_key: &str, display: &KeyDisplay) -> Value {
+fn describe_check(check: &RefusedCheck, display: &KeyDisplay) -> Value {
     let limit = &check.limit;
     let policy = check.override_rule.as_ref().unwrap_or(&limit.rule).policy();
-    let parts = Some(state_key_parts(state_key)).filter(|parts| !parts.is_empty());
+    let parts = Some(state_key_parts(&check.key)).filter(|parts| !parts.is_empty());
     let mut value = json!({
         "limit": limit.name,
         "mode": limit.mode.label(),

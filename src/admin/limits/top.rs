@@ -163,9 +163,9 @@ fn describe_usage(limit: &Limit, found: &WindowUsage, totals: [u64; KeyOutcome::
 fn count_routes<'r>(keys: &mut [TopKey<'_>], refusals: impl Iterator<Item = &'r RecordedRefusal>) {
     let mut places: HashMap<(u64, &str), BTreeMap<&str, u64>> = HashMap::new();
     for refusal in refusals {
-        for (check, state_key) in refusal.checks().filter(|(check, _)| check.limit.mode == Mode::Enforce) {
-            let routes = places.entry((check.limit.store_ref.id, state_key_parts(state_key))).or_default();
-            *routes.entry(refusal.route()).or_default() += 1;
+        for check in refusal.checks.iter().filter(|check| check.limit.mode == Mode::Enforce) {
+            let routes = places.entry((check.limit.store_ref.id, state_key_parts(&check.key))).or_default();
+            *routes.entry(&refusal.route).or_default() += 1;
         }
     }
     for key in keys {

@@ -137,6 +137,33 @@ const WORDS: &[&str] = &[
     "",
 ];
 
+/// Tables and lists whose values are those of clients or of their requests: section and first keys. There, a number is
+/// an identifier, and no word has a meaning.
+const CLIENT_VALUES: &[(&str, &[&str])] = &[
+    ("limit", &["overrides", "key"]),
+    ("limit", &["when", "user"]),
+    ("limit", &["when", "header"]),
+    ("limit", &["when", "cookie"]),
+    ("limit", &["when", "query"]),
+    ("limit", &["when", "param"]),
+    ("limit", &["when", "jwt"]),
+    ("limit", &["when", "tls"]),
+    ("limit", &["when", "descriptor"]),
+    ("route", &["header"]),
+    ("rls", &["descriptor"]),
+    ("set", &["values"]),
+];
+
+/// Returns whether the keys of a table are values of clients.
+pub fn has_client_keys(kind: &str, table: &[&str]) -> bool {
+    kind == "limit" && table == ["fair", "weights"]
+}
+
+/// Returns whether an option has values of clients.
+pub fn has_client_values(kind: &str, keys: &[&str]) -> bool {
+    CLIENT_VALUES.iter().any(|(section, option)| *section == kind && keys.starts_with(option))
+}
+
 /// Prefixes of values before a name.
 const PREFIXES: &[&str] = &[
     "!",
@@ -195,6 +222,17 @@ impl Anonymizer {
             Some(path) => format!("/{}", self.replace_path(path)),
             None => self.hash(text),
         }
+    }
+
+    /// Replaces a value of a client: everything but addresses, and the marks of patterns and sets.
+    pub fn replace_client_value(&self, text: &str) -> String {
+        if ["", "*"].contains(&text) {
+            return text.to_owned();
+        }
+        if let Some(mark) = ["!", "set:", "~i ", "~ "].iter().find(|mark| text.starts_with(**mark)) {
+            return format!("{mark}{}", self.replace_client_value(&text[mark.len()..]));
+        }
+        self.replace_address(text).unwrap_or_else(|| self.hash(text))
     }
 
     fn replace_url(&self, scheme: &str, rest: &str) -> String {

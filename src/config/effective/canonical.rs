@@ -2,6 +2,7 @@
 
 use crate::config::effective::secrets;
 use crate::config::secret_options;
+use crate::config::substitute::Text;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 
@@ -34,6 +35,31 @@ pub fn canonical_text(node: &Node) -> String {
         Value::Float(number) => format!("{number:?}"),
         _ => exact_text(node),
     }
+}
+
+/// Returns the host or path of a route as it is compared: hosts in lower case, and prefixes of paths without a slash at
+/// their end. `None` for other options, and if that is how it is written.
+pub fn canonical_matcher(kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
+    let change = |text: &Text| match (kind, keys) {
+        ("route", ["host"]) => Some(text.value.to_ascii_lowercase()),
+        ("route", ["path"]) if text.value.starts_with('/') => Some(format!("/{}", text.value.trim_matches('/'))),
+        _ => None,
+    };
+    let value = match &node.value {
+        Value::String(text) => {
+            let value = change(text).filter(|value| *value != text.value)?;
+            Value::String(Text { value, written: None })
+        }
+        Value::Array(items) => {
+            let changed = items.iter().map(|item| canonical_matcher(kind, keys, item));
+            let changed: Vec<Option<Node>> = changed.collect();
+            changed.iter().any(Option::is_some).then_some(())?;
+            let pairs = changed.into_iter().zip(items);
+            Value::Array(pairs.map(|(changed, item)| changed.unwrap_or_else(|| item.clone())).collect())
+        }
+        _ => return None,
+    };
+    Some(Node { place: node.place, value })
 }
 
 /// Writes durations, rates and sizes in their smallest units.
@@ -70,9 +96,12 @@ pub fn exact_text(node: &Node) -> String {
     }
 }
 
-/// Returns the value for a message. Texts with `${...}` appear as they are written.
-pub fn shown_text(node: &Node) -> String {
-    let mut text = describe(node);
+/// Returns the value of the option with these keys for a message. Texts with `${...}` appear as they are written.
+pub fn shown_text(keys: &[&str], node: &Node) -> String {
+    let mut text = match &node.value {
+        Value::String(text) => quote(&secrets::mask_option(keys, text)),
+        _ => describe(node),
+    };
     if let Some((end, _)) = text.char_indices().nth(SHOWN_MAX) {
         text.truncate(end);
         text.push_str("...");
@@ -95,14 +124,18 @@ fn describe(node: &Node) -> String {
     }
 }
 
-/// Returns the items of a list, or a single value as a list.
-pub fn list_items(node: &Node, is_secret: bool) -> Vec<ListItem> {
-    let items = match &node.value {
-        Value::Array(items) => items.as_slice(),
+/// Returns the items of a list, or a single value as a list. `shown`: the list as it is shown.
+pub fn list_items(node: &Node, shown: &Node, is_secret: bool) -> Vec<ListItem> {
+    let show = |item: &Node| if is_secret { secrets::MASK.to_owned() } else { shown_text(&[], item) };
+    let pairs = items_of(node).iter().zip(items_of(shown));
+    pairs.map(|(item, shown)| ListItem { canonical: canonical_text(item), shown: show(shown) }).collect()
+}
+
+fn items_of(node: &Node) -> &[Node] {
+    match &node.value {
+        Value::Array(items) => items,
         _ => std::slice::from_ref(node),
-    };
-    let shown = |item: &Node| if is_secret { secrets::MASK.to_owned() } else { shown_text(item) };
-    items.iter().map(|item| ListItem { canonical: canonical_text(item), shown: shown(item) }).collect()
+    }
 }
 
 /// Quotes a text as a TOML and JSON string, on one line.

@@ -3,7 +3,7 @@
 //!
 //! Input: the trees that a config was compiled from. `options` divides them into sections and options, `secrets` knows
 //! which values no output may contain, `defaults` what is not written, `paths` which ones are files, `render` writes TOML
-//! and JSON, `matchers` shows the conditions of routes, and `anonymize` replaces what identifies the operator.
+//! and JSON, `readers` knows which values only editors see, `matchers` shows the conditions of routes, and `anonymize` replaces what identifies the operator.
 
 mod anonymize;
 mod canonical;
@@ -11,6 +11,7 @@ mod defaults;
 mod matchers;
 mod options;
 mod paths;
+mod readers;
 mod render;
 mod secrets;
 

@@ -23,6 +23,10 @@ pub struct WrittenOption<'a> {
     /// Keys from the section on, without the shorthand of a table with a single value.
     pub keys: Vec<&'a str>,
     pub(super) node: &'a Node,
+    /// The value as it is compared; `None` if that is how it is written.
+    compared: Option<Node>,
+    /// The value as it is shown; `None` if that is how it is written.
+    pub(super) shown: Option<Node>,
 }
 
 /// Sections that have names, `[KIND.NAME]`.
@@ -55,6 +59,13 @@ impl WrittenConfig {
                 sections.push(WrittenSection { kind, name: String::new(), is_listed: false, options });
             }
             sections.append(&mut named);
+        }
+        for section in &mut sections {
+            for option in &mut section.options {
+                option.compared = self
+                    .make_paths_absolute(section.kind, &option.keys, option.node)
+                    .or_else(|| canonical::canonical_matcher(section.kind, &option.keys, option.node));
+            }
         }
         sections
     }
@@ -110,7 +121,9 @@ fn flatten_entry<'a>(kind: &str, entry: &'a TableEntry) -> Vec<WrittenOption<'a>
     let shorthand = SHORTHANDS.iter().find(|(section, option, _)| *section == kind && *option == entry.key);
     match (&entry.node.value, shorthand) {
         (Value::Table(_), _) | (_, None) => flatten_node(&mut keys, &entry.node, &mut options),
-        (_, Some((.., key))) => options.push(WrittenOption { keys: vec![&entry.key, key], node: &entry.node }),
+        (_, Some((.., key))) => {
+            options.push(WrittenOption { keys: vec![&entry.key, key], node: &entry.node, compared: None, shown: None })
+        }
     }
     options
 }
@@ -124,7 +137,7 @@ fn flatten_node<'a>(keys: &mut Vec<&'a str>, node: &'a Node, options: &mut Vec<W
                 keys.pop();
             }
         }
-        _ => options.push(WrittenOption { keys: keys.clone(), node }),
+        _ => options.push(WrittenOption { keys: keys.clone(), node, compared: None, shown: None }),
     }
 }
 
@@ -148,7 +161,7 @@ impl WrittenOption<'_> {
 
     /// Returns a text that is equal for values that mean the same: `"60s"` and `"1m"`, `"ip"` and `["ip"]`.
     pub fn canonical_text(&self) -> String {
-        canonical::canonical_text(self.node)
+        canonical::canonical_text(self.compared_node())
     }
 
     /// Returns a text that is equal only for values that are written in the same way.
@@ -160,13 +173,21 @@ impl WrittenOption<'_> {
     pub fn shown_text(&self, kind: &str) -> String {
         match self.is_secret(kind) {
             true => secrets::MASK.to_owned(),
-            false => canonical::shown_text(self.node),
+            false => canonical::shown_text(&self.keys, self.shown_node()),
         }
     }
 
     /// Returns the items of a list, or the single value as a list.
     pub fn list_items(&self, kind: &str) -> Vec<ListItem> {
-        canonical::list_items(self.node, self.is_secret(kind))
+        canonical::list_items(self.compared_node(), self.shown_node(), self.is_secret(kind))
+    }
+
+    fn compared_node(&self) -> &Node {
+        self.compared.as_ref().unwrap_or(self.node)
+    }
+
+    pub(super) fn shown_node(&self) -> &Node {
+        self.shown.as_ref().unwrap_or(self.node)
     }
 
     /// Returns whether the value is a list.

@@ -1,10 +1,12 @@
 //! Options whose values are paths of files. Relative ones start at the file that contains them, so they are shown as
-//! absolute paths: a copy of the config in another directory means the same.
+//! absolute paths: a copy of the config in another directory means the same. For the same reason, they are compared as
+//! absolute paths.
 
 use std::path::Path;
 
 use crate::config::effective::WrittenConfig;
 use crate::config::substitute::Text;
+use crate::config::tree::{Node, Value};
 
 /// Options with paths, as section and end of the keys; `*` stands for any key.
 const PATHS: &[(&str, &[&str])] = &[
@@ -41,6 +43,35 @@ pub fn is_path(kind: &str, keys: &[&str]) -> bool {
 }
 
 impl WrittenConfig {
+    /// Returns the value of an option with absolute paths, so that two ways of writing a path are equal; `None` if it has
+    /// no path. `keys` start after the section and its name.
+    pub(super) fn make_paths_absolute(&self, kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
+        let value = match &node.value {
+            Value::String(text) if is_path(kind, keys) => {
+                let text = Text { value: text.value.clone(), written: None };
+                Value::String(Text { value: self.absolute_path(node.place.file, &text), written: None })
+            }
+            Value::Array(items) => {
+                let absolute: Vec<_> = items.iter().map(|item| self.make_paths_absolute(kind, keys, item)).collect();
+                absolute.iter().any(Option::is_some).then_some(())?;
+                let pairs = items.iter().zip(absolute);
+                Value::Array(pairs.map(|(item, absolute)| absolute.unwrap_or_else(|| item.clone())).collect())
+            }
+            Value::Table(table) => {
+                let (mut absolute, mut has_path) = (table.clone(), false);
+                for entry in &mut absolute.entries {
+                    let keys = [keys, &[entry.key.as_str()]].concat();
+                    if let Some(node) = self.make_paths_absolute(kind, &keys, &entry.node) {
+                        (entry.node, has_path) = (node, true);
+                    }
+                }
+                has_path.then_some(Value::Table(absolute))?
+            }
+            _ => return None,
+        };
+        Some(Node { place: node.place, value })
+    }
+
     /// Returns the path in a text of source `file`, absolute, as TOML writes it: with `${...}` not replaced.
     pub(super) fn absolute_path(&self, file: usize, text: &Text) -> String {
         let written = text.written.as_deref().unwrap_or(&text.value);

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value as Json, json};
 
 use crate::config::Config;
-use crate::config::effective::anonymize::Anonymizer;
+use crate::config::effective::anonymize::{Anonymizer, has_client_keys, has_client_values};
 use crate::config::effective::canonical::quote;
 use crate::config::effective::{WrittenConfig, WrittenSection, paths, secrets};
 use crate::config::secret_options;
@@ -20,13 +20,15 @@ pub struct EffectiveFormat {
     pub is_anonymous: bool,
     /// Options that are not written, with their defaults.
     pub has_defaults: bool,
+    /// Keys of overrides as logs show them, and no bodies of responses.
+    pub is_for_readers: bool,
 }
 
 impl Config {
     /// Returns the effective config as TOML. Without `is_anonymous`, it loads and has the same effect, except for
     /// secrets, which are `"***"`.
     pub fn effective_toml(&self, format: EffectiveFormat) -> String {
-        let renderer = Renderer::new(&self.written, format);
+        let renderer = Renderer::new(self, format);
         let mut text = String::new();
         for section in renderer.sections() {
             renderer.write_section(&section, &mut text);
@@ -37,7 +39,7 @@ impl Config {
     /// Returns the effective config as JSON: sections with names as objects, lists of sections as arrays, options by
     /// their path. With `has_origins`, each value is `{"value", "origin"}`; `origin` is `FILE:LINE`, or `default`.
     pub fn effective_json(&self, format: EffectiveFormat) -> Json {
-        let renderer = Renderer::new(&self.written, format);
+        let renderer = Renderer::new(self, format);
         let mut kinds = Map::new();
         for section in renderer.sections() {
             let options = Json::Object(renderer.option_values(&section));
@@ -56,9 +58,9 @@ impl Config {
 }
 
 struct Renderer<'a> {
+    config: &'a Config,
     written: &'a WrittenConfig,
-    has_origins: bool,
-    has_defaults: bool,
+    format: EffectiveFormat,
     anonymizer: Option<Anonymizer>,
 }
 
@@ -66,17 +68,24 @@ struct Renderer<'a> {
 const DEFAULT: &str = "default";
 
 impl<'a> Renderer<'a> {
-    fn new(written: &'a WrittenConfig, format: EffectiveFormat) -> Renderer<'a> {
+    fn new(config: &'a Config, format: EffectiveFormat) -> Renderer<'a> {
         let anonymizer = format.is_anonymous.then(Anonymizer::default);
-        Renderer { written, has_origins: format.has_origins, has_defaults: format.has_defaults, anonymizer }
+        Renderer { config, written: &config.written, format, anonymizer }
     }
 
     fn sections(&self) -> Vec<WrittenSection<'a>> {
-        if self.has_defaults { self.written.sections_with_defaults() } else { self.written.sections() }
+        let mut sections = match self.format.has_defaults {
+            true => self.written.sections_with_defaults(),
+            false => self.written.sections(),
+        };
+        if self.format.is_for_readers {
+            self.config.hide_from_readers(&mut sections);
+        }
+        sections
     }
 
     fn list_defaults(&self, section: &WrittenSection) -> Vec<(&'static str, Json)> {
-        if self.has_defaults { section.list_defaults() } else { Vec::new() }
+        if self.format.has_defaults { section.list_defaults() } else { Vec::new() }
     }
 
     fn write_section(&self, section: &WrittenSection, text: &mut String) {
@@ -89,10 +98,11 @@ impl<'a> Renderer<'a> {
             }
         };
         for option in &section.options {
-            let keys: Vec<String> = option.keys.iter().map(|key| quote_key(&self.key_name(key))).collect();
-            let value = to_toml(&self.shown_value(section.kind, &option.keys, option.node));
+            let keys: Vec<String> =
+                self.key_names(section.kind, &option.keys).iter().map(|key| quote_key(key)).collect();
+            let value = to_toml(&self.shown_value(section.kind, &option.keys, option.shown_node()));
             let _ = write!(text, "{} = {value}", keys.join("."));
-            if let Some(origin) = self.origin(option.node).filter(|_| self.has_origins) {
+            if let Some(origin) = self.origin(option.node).filter(|_| self.format.has_origins) {
                 let _ = write!(text, "  # {origin}");
             }
             text.push('\n');
@@ -105,12 +115,13 @@ impl<'a> Renderer<'a> {
 
     fn option_values(&self, section: &WrittenSection) -> Map<String, Json> {
         let value = |node, keys| match (self.shown_value(section.kind, keys, node), self.origin(node)) {
-            (value, origin) if self.has_origins => json!({ "value": value, "origin": origin }),
+            (value, origin) if self.format.has_origins => json!({ "value": value, "origin": origin }),
             (value, _) => value,
         };
-        let path = |keys: &[&str]| keys.iter().map(|key| self.key_name(key)).collect::<Vec<_>>().join(".");
-        let written = section.options.iter().map(|option| (path(&option.keys), value(option.node, &option.keys)));
-        let defaults = self.list_defaults(section).into_iter().map(|(key, value)| match self.has_origins {
+        let path = |keys: &[&str]| self.key_names(section.kind, keys).join(".");
+        let written =
+            section.options.iter().map(|option| (path(&option.keys), value(option.shown_node(), &option.keys)));
+        let defaults = self.list_defaults(section).into_iter().map(|(key, value)| match self.format.has_origins {
             true => (key.to_owned(), json!({ "value": value, "origin": DEFAULT })),
             false => (key.to_owned(), value),
         });
@@ -126,8 +137,17 @@ impl<'a> Renderer<'a> {
         }
     }
 
-    fn key_name(&self, key: &str) -> String {
-        self.anonymizer.as_ref().map_or_else(|| key.to_owned(), |anonymizer| anonymizer.replace_key(key))
+    fn key_names(&self, kind: &str, keys: &[&str]) -> Vec<String> {
+        keys.iter().enumerate().map(|(place, key)| self.key_name(kind, &keys[..place], key)).collect()
+    }
+
+    /// Returns a key of the table `table`, given by its keys from the section on.
+    fn key_name(&self, kind: &str, table: &[&str], key: &str) -> String {
+        match &self.anonymizer {
+            Some(anonymizer) if has_client_keys(kind, table) => anonymizer.replace_client_value(key),
+            Some(anonymizer) => anonymizer.replace_key(key),
+            None => key.to_owned(),
+        }
     }
 
     /// Returns `FILE:LINE`.
@@ -148,22 +168,29 @@ impl<'a> Renderer<'a> {
         match &node.value {
             Value::String(text) => match &self.anonymizer {
                 Some(anonymizer) if text.written.is_some() => anonymizer.hash(&text.value).into(),
+                Some(anonymizer) if has_client_values(kind, keys) => {
+                    anonymizer.replace_client_value(&text.value).into()
+                }
                 Some(anonymizer) => anonymizer.replace_text(&text.value).into(),
                 None if paths::is_path(kind, keys) => self.written.absolute_path(node.place.file, text).into(),
-                None => self.written.absolute_references(node.place.file, &secrets::mask_text(text)).into(),
+                None => self.written.absolute_references(node.place.file, &secrets::mask_option(keys, text)).into(),
             },
-            Value::Integer(number) => (*number).into(),
+            Value::Integer(number) => match &self.anonymizer {
+                Some(anonymizer) if has_client_values(kind, keys) => anonymizer.hash(&number.to_string()).into(),
+                _ => (*number).into(),
+            },
             Value::Float(number) => (*number).into(),
             Value::Bool(value) => (*value).into(),
             Value::Array(items) => items.iter().map(|item| self.shown_value(kind, keys, item)).collect(),
             Value::Table(table) => {
                 let entry = |entry: &crate::config::tree::TableEntry| {
+                    let name = self.key_name(kind, keys, &entry.key);
                     let keys = [keys, &[entry.key.as_str()]].concat();
                     let value = match secret_options::is_secret_name(&entry.key) {
                         true => secrets::MASK.into(),
                         false => self.shown_value(kind, &keys, &entry.node),
                     };
-                    (self.key_name(&entry.key), value)
+                    (name, value)
                 };
                 Json::Object(table.entries.iter().map(entry).collect())
             }

@@ -1,5 +1,6 @@
 //! Texts as outputs show them: without passwords in URLs, and without the values of `${...}`, which may be secrets.
 
+use crate::config::secret_options;
 use crate::config::secret_options::URL_PARAMETERS;
 use crate::config::substitute::Text;
 
@@ -11,6 +12,15 @@ pub fn mask_text(text: &Text) -> String {
     match &text.written {
         Some(written) => mask_passwords(&hide_defaults(written)),
         None => mask_passwords(&text.value),
+    }
+}
+
+/// Returns the text of an option as it may be shown. `keys` start after the section and its name.
+pub fn mask_option(keys: &[&str], text: &Text) -> String {
+    let shown = mask_text(text);
+    match shown.split_once('?') {
+        Some((url, _)) if secret_options::has_secret_query(keys) => format!("{url}?{MASK}"),
+        _ => shown,
     }
 }
 

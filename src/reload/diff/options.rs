@@ -91,7 +91,9 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
 
 fn sections_by_name(config: &Config) -> Sections<'_> {
     let mut routes = config.routes.iter();
-    let sections = config.written.sections().into_iter().map(|section| {
+    let mut sections = config.written.sections();
+    config.hide_from_readers(&mut sections);
+    let sections = sections.into_iter().map(|section| {
         let name = match section.kind {
             // The compiled name of a route without one comes from its host and path.
             "route" => routes.next().map_or_else(String::new, |route| route.name.clone()),

@@ -78,7 +78,7 @@ pub fn compile_target(table: &Section, key: &'static str) -> Option<LogTarget> {
         return Some(LogTarget::Stdout);
     }
     let node = table.node(key)?;
-    let path = table.sources.resolve_path(node.place.file, &text);
+    let path = table.sources.resolve_absolute(node.place.file, &text);
     if text.is_empty() || path.is_dir() {
         return table.report_fault(key, node, "it must be \"stdout\" or a file", "add the name of a file");
     }

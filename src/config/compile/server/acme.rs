@@ -131,7 +131,7 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
         return None;
     }
     let state = match state {
-        Some(At { place: Place { file, .. }, value }) => section.sources.resolve_path(file, &value),
+        Some(At { place: Place { file, .. }, value }) => section.sources.resolve_absolute(file, &value),
         None => PathBuf::from(STATE),
     };
     let contact: Vec<String> = contact.unwrap_or_default().into_iter().map(|at| at.value).collect();

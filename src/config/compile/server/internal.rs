@@ -75,7 +75,7 @@ fn read_state(tls: &Section, section: Option<&Section>) -> Option<PathBuf> {
             "" => invalid_text("the path is empty", "name a directory that only the gateway may read"),
             path => Ok(path.to_owned()),
         })?;
-        return Some(section.sources.resolve_path(file, &value));
+        return Some(section.sources.resolve_absolute(file, &value));
     }
     default_state(|name| env::var_os(name)).or_else(|| {
         let node = tls.node("internal")?;

@@ -1,0 +1,81 @@
+//! Hides values from callers that may not read the files of the config. They see keys of overrides as logs show them,
+//! and no bodies of responses.
+
+use std::borrow::Cow;
+
+use crate::config::Config;
+use crate::config::effective::{WrittenSection, secrets};
+use crate::config::secret_options::is_body;
+use crate::config::substitute::Text;
+use crate::config::tree::{Node, Table, TableEntry, Value};
+use crate::config::values;
+use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::shown_key::{KeyDisplay, KeyVisibility};
+use crate::limiting::state_key::write_value;
+
+impl Config {
+    /// Sets how sections of this config are shown to callers that may not read its files.
+    pub fn hide_from_readers(&self, sections: &mut [WrittenSection<'_>]) {
+        for section in sections {
+            let limit = (section.kind == "limit").then(|| self.limits.find(&section.name)).flatten();
+            for option in &mut section.options {
+                option.shown = match (option.keys.as_slice(), limit) {
+                    (["overrides"], Some(limit)) => hide_entries(option.node, &limit.key, &self.admin.key_display),
+                    (keys, _) if is_body(keys) => Some(text_node(option.node, secrets::MASK)),
+                    _ => None,
+                };
+            }
+        }
+    }
+}
+
+/// Returns `overrides` with keys as logs show them; `None` if that is how they are written.
+fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
+    if key.0.iter().all(|part| display.visibility(part) == KeyVisibility::Plain) {
+        return None;
+    }
+    let mut shown = node.clone();
+    let Value::Array(items) = &mut shown.value else { return None };
+    for item in items {
+        let Value::Table(table) = &mut item.value else { continue };
+        for entry in table.entries.iter_mut().filter(|entry| entry.key == "key") {
+            let values = match &mut entry.node.value {
+                Value::Array(values) => values.as_mut_slice(),
+                _ => std::slice::from_mut(&mut entry.node),
+            };
+            for (value, part) in values.iter_mut().zip(&key.0) {
+                *value = hide_value(value, part, display);
+            }
+        }
+    }
+    Some(shown)
+}
+
+fn hide_value(node: &Node, part: &KeyPart, display: &KeyDisplay) -> Node {
+    let bytes = match &node.value {
+        Value::String(text) if text.value == "*" => None,
+        Value::String(text) => Some(Cow::from(text.value.as_bytes())),
+        Value::Table(table) => match table.get("percent").map(|entry| &entry.node.value) {
+            Some(Value::String(text)) => values::percent_decode(&text.value).map(Cow::from),
+            _ => None,
+        },
+        _ => None,
+    };
+    let Some(bytes) = bytes else { return node.clone() };
+    match display.visibility(part) {
+        KeyVisibility::Plain => node.clone(),
+        KeyVisibility::Hidden => text_node(node, secrets::MASK),
+        KeyVisibility::Hashed => {
+            let mut state = part.state_name();
+            write_value(&mut state, &part.canonicalize_written(bytes.to_vec()).unwrap_or_default());
+            let hash = text_node(node, &display.hasher.hash(&state).to_string());
+            let entries = vec![TableEntry { key: "hash".to_owned(), place: node.place, node: hash }];
+            Node { place: node.place, value: Value::Table(Table { place: node.place, entries }) }
+        }
+    }
+}
+
+/// Returns a text in the place of a value.
+fn text_node(node: &Node, text: &str) -> Node {
+    Node { place: node.place, value: Value::String(Text { value: text.to_owned(), written: None }) }
+}

@@ -1,0 +1,127 @@
+//! Roles do not see values of clients that are not meant for them: keys of overrides, bodies of responses, hidden keys.
+
+use serde_json::{Value, json};
+
+use super::{ask_as, problem, secret, tokens};
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::http::Message;
+
+const CONFIG: &str = r#"
+[limit.user]
+rate = "5/day"
+algorithm = "fixed_window"
+key = ["header:x-user", "ip"]
+missing = "skip"
+overrides = [
+    { key = ["CANARY-ann", "*"], rate = "7/day" },
+    { key = [{ percent = "CANARY-b%E9" }, "127.0.0.1"], rate = 0 },
+]
+refuse = { body = "CANARY refuse" }
+
+[limit.pin]
+rate = "5/day"
+algorithm = "fixed_window"
+key = "header:x-pin"
+missing = "skip"
+overrides = [{ key = "CANARY-4711", rate = "3/day" }]
+
+[[route]]
+name = "api"
+path = "/"
+respond = { body = "CANARY respond" }
+auth = { forward = "http://127.0.0.1:9/verify?k=CANARY-forward" }
+limits = ["user"]
+
+[[route]]
+name = "pins"
+path = "/pins/"
+respond = { body = "in" }
+limits = ["pin"]
+"#;
+
+const SETTINGS: &str = "edit = true\nkeys_secret = \"0123456789abcdef0123456789abcdef\"\n\
+                        keys = { \"header:x-pin\" = \"hidden\" }\n";
+
+fn start() -> Gateway {
+    Gateway::start(&format!("{SETTINGS}{}{CONFIG}", tokens()))
+}
+
+#[track_caller]
+fn ok(answer: &Message) -> Value {
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    answer.json()
+}
+
+#[test]
+fn keys_of_overrides_and_bodies_are_for_editors() {
+    let gateway = start();
+    let state = ok(&ask_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-ann&key=::1", ""));
+    let digits = state["key"].as_str().unwrap().split(['#', ',']).nth(1).unwrap().to_owned();
+    assert_eq!(state["policy"]["quota"], 7, "{state}");
+    let mut tags = Vec::new();
+    for role in ["read", "keys", "limits"] {
+        let answer = ask_as(&gateway, role, "GET", "/-/config", "");
+        let page = ok(&answer);
+        assert!(!page.to_string().contains("CANARY"), "{role}: {page}");
+        let keys = &page["config"]["limit"]["user"]["overrides"]["value"];
+        assert_eq!(keys[0]["key"], json!([{ "hash": digits }, "*"]));
+        assert_eq!(keys[1]["key"][1], "127.0.0.1");
+        assert_eq!(page["config"]["limit"]["pin"]["overrides"]["value"][0]["key"], "***");
+        assert_eq!(page["config"]["route"][0]["auth.forward"]["value"], "http://127.0.0.1:9/verify?***");
+        tags.push(answer.get("etag").unwrap().to_owned());
+    }
+    let answer = ask_as(&gateway, "edit", "GET", "/-/config", "");
+    tags.dedup();
+    assert!(tags.len() == 1 && tags[0] != answer.get("etag").unwrap(), "{tags:?}");
+    let page = ok(&answer).to_string();
+    assert!(
+        page.contains("CANARY-ann") && page.contains("CANARY respond") && !page.contains("CANARY-forward"),
+        "{page}"
+    );
+
+    let text = std::fs::read_to_string(gateway.config()).unwrap();
+    let changed = text
+        .replace("CANARY-ann", "CANARY-bob")
+        .replace("CANARY-4711", "CANARY-0815")
+        .replace("CANARY re", "CANARY other re")
+        .replace("CANARY-forward", "CANARY-other");
+    gateway.write_config(&changed);
+    let answer = ok(&ask_as(&gateway, "edit", "POST", "/-/reload", ""));
+    let pages = ["/-/config", "/-/config/history", "/-/status", "/-/routes", "/-/limits", "/-/upstreams"];
+    let pages = pages.map(|path| ok(&ask_as(&gateway, "read", "GET", path, "")).to_string());
+    for text in pages.iter().chain([&answer.to_string(), &gateway.log()]) {
+        assert!(!text.contains("CANARY"), "{text}");
+    }
+    let log = gateway.log();
+    let removed = format!("removed {{ key = [{{ hash = \"{digits}\" }}, \"*\"], rate = \"7/day\" }}");
+    for part in ["refuse.body changed", "respond.body changed", "auth.forward changed", &removed] {
+        assert!(log.contains(part), "{part} is not in {log}");
+    }
+}
+
+#[test]
+fn a_guess_of_a_hidden_value_is_not_confirmed() {
+    let gateway = start();
+    assert_eq!(gateway.ask(&get("/pins/x", "x-pin: CANARY-4711\r\n")).status(), 200);
+    let explain = |role: &str, pin: &str| {
+        let body = json!({ "url": "http://a.test/pins/x", "headers": { "x-pin": pin } }).to_string();
+        let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
+        ok(&gateway.admin_ask("POST", "/-/explain", &fields, body))
+    };
+    let (right, wrong) = (explain("keys", "CANARY-4711"), explain("keys", "CANARY-4712"));
+    let without_pin = |page: &Value| page.to_string().replace("4711", "").replace("4712", "");
+    assert_eq!(without_pin(&right), without_pin(&wrong));
+    let limit = &right["limits"][0];
+    assert_eq!((&limit["name"], &limit["effect"]), (&json!("pin"), &json!("unknown")), "{limit}");
+    assert_eq!(explain("limits", "CANARY-4711")["limits"][0]["state"]["remaining"], 2);
+    assert_eq!(explain("limits", "CANARY-4712")["limits"][0]["state"]["remaining"], 5);
+
+    let state = |role: &str| ask_as(&gateway, role, "GET", "/-/limits/pin/state?key=CANARY-4711", "");
+    let refused = state("keys");
+    assert_eq!(refused.status(), 403, "{}", refused.text());
+    let problem = problem(&refused);
+    assert_eq!(problem["type"], "urn:sluicegate:problem:role-too-low");
+    assert_eq!((&problem["required_role"], &problem["token_role"]), (&json!("limits"), &json!("keys")));
+    assert_eq!(ok(&state("limits"))["remaining"], 2);
+}

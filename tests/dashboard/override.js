@@ -1,0 +1,53 @@
+// Blocks a key with the keyboard, and gives other keys another size, by edits of the config. Arguments: URL, TOKEN.
+const { assert, checkAccess, run } = require("./chromium.js");
+
+const [, , url, token] = process.argv;
+
+run(async (open) => {
+  const page = await open({});
+  await page.goto(url);
+  await page.fill("#token", token);
+  await page.keyboard.press("Enter");
+  const show = async (key) => {
+    await page.evaluate((part) => { location.hash = `#/limits/per-key/key/${encodeURIComponent(part)}`; }, `header:x-key=${key}`);
+    await page.waitForFunction((value) => document.querySelector("h1").textContent.includes(value) && document.querySelector("#block"), key);
+  };
+  await page.waitForFunction(() => document.getElementById("freshness").textContent === "live");
+  await show("gold");
+  await page.waitForFunction(() => document.activeElement.tagName === "H1");
+  let keys = 0;
+  const press = async (key) => {
+    keys += 1;
+    await page.keyboard.press(key);
+  };
+  const tabUntil = async (text) => {
+    do await press("Tab");
+    while (keys < 9 && await page.evaluate(() => document.activeElement.textContent) !== text);
+  };
+  await tabUntil("Block key");
+  await press("Enter");
+  await page.waitForFunction(() => document.activeElement.textContent === "Cancel");
+  const text = await page.textContent("#dialog");
+  assert(text.includes('limit per-key: overrides: added { key = ["gold"], rate = 0 }') || text.includes('percent = "gold"'), text);
+  await tabUntil("Save and apply");
+  await press("Enter");
+  await page.waitForSelector(".outcome.good");
+  assert(keys <= 5, `${keys} keystrokes, which is one more than for a reset`);
+
+  const override = async (key, size) => {
+    await show(key);
+    await page.fill("[name=size]", size);
+    await page.keyboard.press("Enter");
+  };
+  for (const key of ["silver", 'a"]#%2C \u00e9'.replace(" \u00e9", "%20%C3%A9")]) {
+    await override(key, "unlimited");
+    await page.getByRole("button", { name: "Save and apply" }).click();
+    await page.waitForSelector(".outcome.good");
+  }
+  // A key has one entry, and what cannot be applied is shown to be written by hand.
+  await override("silver", "5/h");
+  await page.waitForSelector(".outcome.bad");
+  const refused = await page.textContent(".outcome.bad");
+  assert(refused.includes("already has an entry") && refused.includes('rate = "5/h" }'), refused);
+  await checkAccess(page, "key with a refused override");
+});
