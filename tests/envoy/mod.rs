@@ -2,6 +2,7 @@
 
 mod calls;
 mod deadlines;
+mod explanations;
 mod frames;
 mod proxy;
 
