@@ -161,6 +161,12 @@ def decisions(service):
     same((answer.code, answer.codes()), (OVER, [OK, OK, OVER]))
     same(service.ask("edge", tokens(0)).statuses[0].remaining, 1000)
 
+    # A log loses its newest entries, also parts of one.
+    logged = lambda hits: descriptor(("logged", "a"), hits=abs(hits), negative=hits < 0)
+    for hits, code, left in [(4, OK, 6), (3, OK, 3), (4, OVER, 3), (-5, OK, 8), (9, OVER, 8), (8, OK, 0), (-99, OK, 10), (-1, OK, 10), (10, OK, 0)]:
+        answer = service.ask("edge", logged(hits))
+        same((hits, answer.code, answer.statuses[0].remaining), (hits, code, left))
+
     # Two descriptors of one budget are one charge of both.
     same(service.ask("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
     same([status.remaining for status in service.ask("edge", tokens(400), tokens(600)).statuses], [0, 0])
