@@ -56,9 +56,22 @@ local function decide(rule, state, now, cost)
     { anew = anew, clock = clock, cost = charge, longest = longest, largest = largest }
 end
 
--- Corrects a charge; the receipt is its millisecond.
+-- The receipt of the newest charges, whichever request they are of.
+local LATEST = 2 ^ 53 - 1
+
+-- Corrects a charge; the receipt is its millisecond, or LATEST for the newest charges that still count.
 local function adjust(rule, state, now, delta, receipt)
   local longest, largest, clock, anew = head(rule, state, now)
+  if delta < 0 and receipt == LATEST then
+    local units = min(-delta, anew or state:since(clock - rule[2]))
+    if units == 0 then return false end
+    if units == state.total or anew == units then return 1, { none = true } end
+    if anew then
+      return clock + longest + 1 - now,
+        { anew = anew - units, clock = clock, cost = 0, longest = longest, largest = largest }
+    end
+    return state.newest + longest + 1 - now, { cut = units }
+  end
   if delta < 0 then
     if anew == 0 or receipt < max(state.newest, now) - longest then return false end
     local weight = state:weight_at(receipt)

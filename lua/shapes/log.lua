@@ -327,14 +327,60 @@ function methods._set(state, ms, units)
   state:_lessen(b, 1, weight)
 end
 
+-- Removes the newest `units` units, which are fewer than all.
+function methods._cut(state, units)
+  local own = min(units, state.units)
+  state.units, state.total, units = state.units - own, state.total - own, units - own
+  local counts, sums, gone, ms, old = state.counts, state.sums, 0
+  while units > 0 and units >= sums[1] do
+    gone, units = gone + counts[1], units - sums[1]
+    state:_lessen(1, counts[1], sums[1])
+  end
+  local left = units
+  if left > 0 and counts[1] == sums[1] then
+    state:_lessen(1, left, left)
+    gone, left = gone + left, 0
+  elseif left > 0 then
+    local count, most = 0, counts[1]
+    while left > 0 and not old and count < most do
+      local found = state:_read(gone + count, gone + min(count + CHUNK, most) - 1)
+      for _, text in ipairs(found) do
+        ms, old = pair(text)
+        if old > left then break end
+        count, left, old = count + 1, left - old
+        if left == 0 then break end
+      end
+      -- Entries that the blocks promise are missing: somebody else changed the key.
+      if #found == 0 then break end
+    end
+    if not old then left = 0 end
+    state:_lessen(1, count, units)
+    gone = gone + count
+  end
+  if gone == 0 and left == 0 then return end
+  state.known = {}
+  local head = state.head and 1 or 0
+  if gone > 0 and state.sorted then
+    free('ZREMRANGEBYRANK', state.key, -gone - head, -1 - head)
+  elseif gone > 0 then
+    -- The head goes with them, and `save` writes it again.
+    free('LTRIM', state.key, gone + head, -1)
+    state.head = false
+  end
+  if left > 0 then state:_write(0, ms, old, old - left) end
+end
+
 -- Applies a change. next: { anew = units that replace all charges, or false; cost = units charged at the ms `clock`;
--- longest, largest }, or { ms, weight = units that are left at that ms }, or { none = true } to delete the log.
+-- longest, largest }, or { ms, weight = units that are left at that ms }, or { cut = units to remove, the newest first },
+-- or { none = true } to delete the log.
 function log.apply(state, next)
   clean(state)
   if next.none then
     state:_forget()
   elseif next.ms then
     state:_set(next.ms, next.weight)
+  elseif next.cut then
+    state:_cut(next.cut)
   else
     if next.anew then
       state:_forget()

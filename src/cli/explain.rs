@@ -13,9 +13,12 @@ use serde_json::Value;
 use crate::cli::ask::{Question, send_json};
 use crate::cli::check::ReportFormat;
 use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
-use crate::config;
+use crate::config::{self, Config};
 use crate::explain::text::render_explanation;
-use crate::explain::{BODY_MAX, ExplainInput, Explanation, RequestDecision, explain_offline};
+use crate::explain::{
+    BODY_MAX, DescriptorInput, ExplainInput, Explanation, RateLimitInput, RequestDecision, explain_offline,
+    explain_rate_limit_offline,
+};
 use crate::net::ListenAddr;
 
 /// Exit code of a request that is refused.
@@ -29,6 +32,8 @@ pub const HELP: &str = "\
 Examples:
   sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items -H 'x-api-key: a' --from 192.0.2.7
   sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items --admin http://127.0.0.1:9900
+  sluicegate explain -c sluicegate.toml GET https://api.example.com/v1/items --ext-authz api
+  sluicegate explain -c sluicegate.toml --rls edge path=/login remote_address=192.0.2.7 + user=anna --hits 2
 
 Nothing is sent to any upstream server, and no limit is charged. Exit code: 0 the request passes, 3 it is refused,
 4 no route matches, 2 invalid usage or config, 1 the gateway did not respond.";
@@ -37,12 +42,19 @@ Nothing is sent to any upstream server, and no limit is charged. Exit code: 0 th
 pub struct ExplainOptions {
     #[command(flatten)]
     config: ConfigFile,
-    /// Method, such as GET
-    #[arg(value_name = "METHOD")]
-    method: String,
-    /// URL: http://HOST/PATH or https://HOST/PATH, as a client writes it
-    #[arg(value_name = "URL")]
-    url: String,
+    /// METHOD and URL: http://HOST/PATH or https://HOST/PATH, as a client writes it. With --rls, the entries of a descriptor as
+    /// KEY=VALUE; + begins another descriptor
+    #[arg(value_name = "REQUEST", required = true)]
+    request: Vec<String>,
+    /// Explain a rate limit request of Envoy in this domain
+    #[arg(long, value_name = "DOMAIN", conflicts_with_all = ["headers", "from", "body", "cert_subject", "user", "ext_authz"])]
+    rls: Option<String>,
+    /// Hits of each descriptor; 0 looks, and a negative number refunds [default: 1]
+    #[arg(long, value_name = "N", requires = "rls", allow_negative_numbers = true)]
+    hits: Option<i64>,
+    /// Envoy asks about the request (ext_authz), and names this [decide.NAME] or route
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["body", "cert_subject", "user"])]
+    ext_authz: Option<String>,
     /// Header, as 'NAME: VALUE'; can be repeated
     #[arg(short = 'H', long = "header", value_name = "HEADER", value_parser = parse_header)]
     headers: Vec<(String, String)>,
@@ -66,15 +78,21 @@ pub struct ExplainOptions {
     format: ReportFormat,
 }
 
+/// The request that the command explains.
+enum ExplainTopic {
+    Request(Box<ExplainInput>),
+    RateLimit(RateLimitInput),
+}
+
 pub fn run_explain(options: &ExplainOptions) -> ExitCode {
-    let input = match read_input(options) {
-        Ok(input) => input,
+    let topic = match read_topic(options) {
+        Ok(topic) => topic,
         Err(why) => return report_usage(&why),
     };
     let explained = match &options.admin {
-        Some(url) => ask_gateway(url, &options.config.config, &input),
+        Some(url) => ask_gateway(url, &options.config.config, &topic.to_json()),
         None => match config::load_config(&options.config.config) {
-            Ok(config) => explain_offline(&input, &config).map_err(|why| (BAD_CONFIG, why)),
+            Ok(config) => topic.explain_offline(&config).map_err(|why| (BAD_CONFIG, why)),
             Err(report) => return report_bad_config(&report),
         },
     };
@@ -120,15 +138,59 @@ fn parse_header(text: &str) -> Result<(String, String), String> {
     Ok((name.trim().to_owned(), value.trim().to_owned()))
 }
 
+impl ExplainTopic {
+    /// Returns the body of `POST /-/explain`.
+    fn to_json(&self) -> Value {
+        match self {
+            ExplainTopic::Request(input) => input.to_json(),
+            ExplainTopic::RateLimit(input) => input.to_json(),
+        }
+    }
+
+    fn explain_offline(&self, config: &Config) -> Result<Explanation, String> {
+        match self {
+            ExplainTopic::Request(input) => explain_offline(input, config),
+            ExplainTopic::RateLimit(input) => explain_rate_limit_offline(input, config),
+        }
+    }
+}
+
+fn read_topic(options: &ExplainOptions) -> Result<ExplainTopic, String> {
+    match &options.rls {
+        Some(domain) => {
+            let hits = options.hits.unwrap_or(1);
+            let descriptors = options.request.split(|word| word == "+").map(|words| parse_descriptor(words, hits));
+            let descriptors = descriptors.collect::<Result<_, _>>()?;
+            Ok(ExplainTopic::RateLimit(RateLimitInput { domain: domain.clone(), descriptors }))
+        }
+        None => read_input(options).map(|input| ExplainTopic::Request(Box::new(input))),
+    }
+}
+
+fn parse_descriptor(words: &[String], hits: i64) -> Result<DescriptorInput, String> {
+    if words.is_empty() {
+        return Err("a descriptor has no entries; write KEY=VALUE ..., and + only between descriptors".to_owned());
+    }
+    let entry = |word: &String| match word.split_once('=') {
+        Some((key, value)) => Ok((key.to_owned(), value.to_owned())),
+        None => Err(format!("`{word}` is no entry of a descriptor; write KEY=VALUE")),
+    };
+    Ok(DescriptorInput { entries: words.iter().map(entry).collect::<Result<_, _>>()?, hits })
+}
+
 fn read_input(options: &ExplainOptions) -> Result<ExplainInput, String> {
+    let [method, url] = options.request.as_slice() else {
+        return Err("write a method and a URL, such as GET http://HOST/PATH, or --rls DOMAIN and entries".to_owned());
+    };
     let input = ExplainInput {
-        method: options.method.clone(),
-        url: options.url.clone(),
+        method: method.clone(),
+        url: url.clone(),
         headers: options.headers.clone(),
         from: options.from,
         body: options.body.as_deref().map(read_body).transpose()?,
         certificate_subject: options.cert_subject.clone(),
         user: options.user.clone(),
+        ext_authz: options.ext_authz.clone(),
     };
     input.to_head().map(|_| input)
 }
@@ -150,7 +212,7 @@ fn read_body(path: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// Lets a running gateway explain the request. An error is an exit code and a message.
-fn ask_gateway(url: &str, config: &Path, input: &ExplainInput) -> Result<Explanation, (u8, String)> {
+fn ask_gateway(url: &str, config: &Path, body: &Value) -> Result<Explanation, (u8, String)> {
     let addr = find_address(url).map_err(|why| (BAD_CONFIG, format!("--admin {url}: {why}")))?;
     let token = config::find_admin_contact(config).and_then(|contact| contact.token);
     let question = Question {
@@ -162,7 +224,7 @@ fn ask_gateway(url: &str, config: &Path, input: &ExplainInput) -> Result<Explana
         most: MAX_ANSWER,
         status_only: false,
     };
-    let reply = send_json(&addr, &question, &input.to_json().to_string())
+    let reply = send_json(&addr, &question, &body.to_string())
         .map_err(|error| (RUNTIME, format!("no gateway responds at {url}: {error}")))?;
     if reply.status != 200 {
         let problem: Value = serde_json::from_str(&reply.body).unwrap_or_default();

@@ -1,10 +1,12 @@
 //! Patterns for descriptors: which entries a descriptor must have.
 
+use std::fmt;
+
 use crate::limiting::source::DescriptorEntry;
 use crate::limiting::when::matches_wildcard;
 
 /// Pattern for a whole descriptor. It matches a descriptor with exactly as many entries.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DescriptorPattern {
     pub entries: Vec<EntryPattern>,
     /// The entries must come in this order.
@@ -42,6 +44,17 @@ impl ValuePattern {
             ValuePattern::Any => true,
             ValuePattern::Exact(text) => text.as_bytes() == value,
             ValuePattern::Wildcard(pieces) => matches_wildcard(pieces, value),
+        }
+    }
+}
+
+impl fmt::Display for ValuePattern {
+    /// Writes the pattern as the config has it.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ValuePattern::Any => formatter.write_str("*"),
+            ValuePattern::Exact(text) => formatter.write_str(text),
+            ValuePattern::Wildcard(pieces) => formatter.write_str(&pieces.join("*")),
         }
     }
 }

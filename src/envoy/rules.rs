@@ -37,6 +37,7 @@ pub struct RateLimitDomain {
 /// One `[[rls]]`.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RateLimitRule {
+    pub pattern: DescriptorPattern,
     /// Indexes into the limits of the domain's route. Empty exempts the descriptor from limits.
     pub limits: Vec<usize>,
 }
@@ -96,16 +97,23 @@ impl RateLimitDomain {
     }
 
     /// Adds a rule. Returns false if an earlier one has the same pattern.
-    pub fn add_rule(&mut self, pattern: &DescriptorPattern, rule: RateLimitRule) -> bool {
-        let index = self.rules.len();
-        self.rules.push(rule);
+    pub fn add_rule(&mut self, rule: RateLimitRule) -> bool {
+        let (index, pattern) = (self.rules.len(), &rule.pattern);
         // The order of a single entry is no question.
-        if pattern.is_ordered && pattern.entries.len() > 1 {
-            return self.ordered.insert(pattern.entries.iter(), index);
-        }
-        let mut sorted: Vec<&EntryPattern> = pattern.entries.iter().collect();
-        sorted.sort_by(|a, b| a.key.cmp(&b.key));
-        self.unordered.insert(sorted.into_iter(), index)
+        let is_new = if pattern.is_ordered && pattern.entries.len() > 1 {
+            self.ordered.insert(pattern.entries.iter(), index)
+        } else {
+            let mut sorted: Vec<&EntryPattern> = pattern.entries.iter().collect();
+            sorted.sort_by(|a, b| a.key.cmp(&b.key));
+            self.unordered.insert(sorted.into_iter(), index)
+        };
+        self.rules.push(rule);
+        is_new
+    }
+
+    /// Returns the rules in the order of the config.
+    pub fn rules(&self) -> &[RateLimitRule] {
+        &self.rules
     }
 
     /// Returns the rule of a descriptor with at most [`ENTRIES_MAX`] entries; `None` if none matches.
@@ -205,8 +213,8 @@ mod tests {
     fn domain(rules: &[(&str, bool)]) -> RateLimitDomain {
         let mut domain = RateLimitDomain::new(0);
         for (index, (text, is_ordered)) in rules.iter().enumerate() {
-            let rule = RateLimitRule { limits: vec![index] };
-            assert!(domain.add_rule(&pattern(text, *is_ordered), rule), "{text}");
+            let rule = RateLimitRule { pattern: pattern(text, *is_ordered), limits: vec![index] };
+            assert!(domain.add_rule(rule), "{text}");
         }
         domain
     }
@@ -260,7 +268,8 @@ mod tests {
             assert_eq!(find(&domain, text), rule, "{text}");
         }
         let mut domain = domain;
-        assert!(!domain.add_rule(&pattern("path=/a user=*", false), RateLimitRule::default()));
+        let again = RateLimitRule { pattern: pattern("path=/a user=*", false), ..RateLimitRule::default() };
+        assert!(!domain.add_rule(again));
     }
 
     #[test]
@@ -295,8 +304,8 @@ mod tests {
                 };
                 let entries = keys.iter().map(|key| entry(key, &mut rng)).collect();
                 let pattern = DescriptorPattern { entries, is_ordered };
-                let rule = RateLimitRule { limits: vec![patterns.len()] };
-                domain.add_rule(&pattern, rule);
+                let limits = vec![patterns.len()];
+                domain.add_rule(RateLimitRule { pattern: pattern.clone(), limits });
                 patterns.push(pattern);
             }
             for _ in 0..50 {

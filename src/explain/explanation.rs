@@ -18,6 +18,9 @@ pub struct Explanation {
     pub auth: Option<AuthReport>,
     /// The limits of the route, in the order in which they decide.
     pub limits: Vec<LimitReport>,
+    /// The descriptors, if this explains a rate limit request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rls: Option<RateLimitReport>,
     pub action: Option<ActionReport>,
     /// What this explanation does not know.
     pub notes: Vec<String>,
@@ -155,6 +158,8 @@ labels! {
     WouldRefuse = "would_refuse",
     /// The limit does not apply.
     Skipped = "skipped",
+    /// The descriptor refunds its hits.
+    Refunds = "refunds",
     /// The limit is exhausted, and the one after it decides.
     HandsOver = "hands_over",
     /// Another limit refused before.
@@ -201,6 +206,49 @@ pub struct LimitReport {
     pub state: Option<LimitState>,
     /// The tenant of the request, if tenants share the budget.
     pub fair: Option<TenantReport>,
+}
+
+/// A rate limit request of Envoy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RateLimitReport {
+    pub domain: String,
+    /// An `[[rls]]` has this domain.
+    pub is_known: bool,
+    pub descriptors: Vec<DescriptorReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct DescriptorReport {
+    pub entries: Vec<EntryReport>,
+    /// `take`, `look` or `refund`.
+    pub operation: String,
+    pub hits: i64,
+    /// The `descriptor` of the `[[rls]]` that applies; null if none matches.
+    pub rule: Option<String>,
+    /// The rules that come nearest, with the conditions that the descriptor does not meet. Their names are their
+    /// descriptors.
+    pub other_rules: Vec<OtherRoute>,
+    pub limits: Vec<LimitReport>,
+    /// Null if the request cannot be decided.
+    pub status: Option<StatusReport>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EntryReport {
+    pub key: String,
+    /// Null if `[admin] keys` hides the entry.
+    pub value: Option<String>,
+}
+
+/// The status that Envoy would get for a descriptor.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StatusReport {
+    /// `OK` or `OVER_LIMIT`.
+    pub code: String,
+    /// The limit that the status shows.
+    pub limit: Option<String>,
+    pub remaining: u32,
+    pub until_reset_ms: Option<i64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -4,9 +4,14 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
+
+use crate::envoy::HeaderPair;
+use crate::envoy::authorization::{Attributes, HeaderList, HttpAttributes, RequestAttributes};
+use crate::proxy::grpc::authorization;
 
 /// A request to explain.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -22,6 +27,8 @@ pub struct ExplainInput {
     pub certificate_subject: Option<String>,
     /// The identity that an auth server would state.
     pub user: Option<String>,
+    /// Envoy asks about the request over gRPC (`ext_authz`): the `[decide.NAME]` or the route that it names.
+    pub ext_authz: Option<String>,
 }
 
 /// Longest body that is read, in bytes.
@@ -55,6 +62,7 @@ impl ExplainInput {
         add("body_base64", self.body.as_ref().map(|body| BASE64_STANDARD.encode(body)));
         add("certificate_subject", self.certificate_subject.clone());
         add("user", self.user.clone());
+        add("ext_authz", self.ext_authz.clone());
         value
     }
 
@@ -87,6 +95,44 @@ impl ExplainInput {
         }
         head.extend_from_slice(b"\r\n");
         Ok((head, endpoint))
+    }
+}
+
+impl ExplainInput {
+    /// Returns the request as Envoy states it in an authorization check about the limits `name`.
+    ///
+    /// # Errors
+    /// A part is not something that a client can send.
+    pub fn to_attributes(&self, name: &str) -> Result<Attributes, String> {
+        self.to_head()?;
+        let (_, authority, target) = split_url(&self.url)?;
+        let bytes = |text: &str| Bytes::copy_from_slice(text.as_bytes());
+        let header = |(name, value): &(String, String)| HeaderPair {
+            key: bytes(&name.to_ascii_lowercase()),
+            value: Bytes::new(),
+            raw_value: bytes(value),
+        };
+        let host = self.headers.iter().find(|(name, _)| name.eq_ignore_ascii_case(HOST.as_str()));
+        let http = HttpAttributes {
+            method: bytes(&self.method),
+            path: bytes(&target),
+            host: bytes(host.map_or(authority, |(_, value)| value)),
+            header_map: Some(HeaderList { headers: self.headers.iter().map(header).collect() }),
+            ..HttpAttributes::default()
+        };
+        Ok(Attributes {
+            request: Some(RequestAttributes { http: Some(http) }),
+            context_extensions: [(authorization::NAME.to_owned(), name.as_bytes().to_vec())].into(),
+            ..Attributes::default()
+        })
+    }
+
+    /// Returns where the client connects.
+    ///
+    /// # Errors
+    /// The URL has no host or another scheme.
+    pub fn endpoint(&self) -> Result<UrlEndpoint, String> {
+        split_url(&self.url).map(|(endpoint, ..)| endpoint)
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use crate::config::Config;
+use crate::explain::descriptors::{RateLimitInput, explain_rate_limit};
 use crate::explain::explanation::Explanation;
 use crate::explain::input::ExplainInput;
 use crate::explain::steps::{explain_request, plain_display};
@@ -13,6 +14,7 @@ use crate::explain::walk::{ExplainContext, MadeCharge};
 use crate::limiting::Limiter;
 use crate::limiting::clock;
 use crate::limiting::decision::Op;
+use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::timeline::Timeline;
 use crate::limiting::store::{Store, Stores};
@@ -46,20 +48,31 @@ impl OfflineLimiter {
         op: Op,
     ) -> Result<(Explanation, Vec<MadeCharge>), String> {
         let display = plain_display();
-        let context = ExplainContext {
-            config,
-            limiter: &self.limiter,
-            display: &display,
-            op,
-            explains_hidden: true,
-            is_live: false,
-        };
-        // A store in this process never waits.
-        match pin!(explain_request(input, &context)).poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(explained) => explained,
-            Poll::Pending => Err("the store in memory did not respond".to_owned()),
-        }
+        run_now(explain_request(input, &self.context(config, &display, op)))?
     }
+
+    fn context<'a>(&'a self, config: &'a Config, display: &'a KeyDisplay, op: Op) -> ExplainContext<'a> {
+        ExplainContext { config, limiter: &self.limiter, display, op, explains_hidden: true, is_live: false }
+    }
+}
+
+/// Runs an explanation by a store in this process, which never waits.
+fn run_now<T>(explaining: impl Future<Output = T>) -> Result<T, String> {
+    match pin!(explaining).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(explained) => Ok(explained),
+        Poll::Pending => Err("the store in memory did not respond".to_owned()),
+    }
+}
+
+/// Explains a rate limit request with unused limits, at the present time.
+///
+/// # Errors
+/// The metrics of the limiter cannot be created.
+pub fn explain_rate_limit_offline(input: &RateLimitInput, config: &Config) -> Result<Explanation, String> {
+    let limiter = OfflineLimiter::new(config)?;
+    limiter.timeline.set_now(clock::now_ms());
+    let display = plain_display();
+    run_now(explain_rate_limit(input, &limiter.context(config, &display, Op::Peek)))
 }
 
 /// Explains a request with unused limits, at the present time.

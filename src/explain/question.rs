@@ -6,15 +6,21 @@ use http::HeaderMap;
 use http::request::Parts;
 
 use crate::config::{Config, Service};
-use crate::explain::explanation::RouteReport;
-use crate::explain::input::UrlEndpoint;
+use crate::explain::client::find_client;
+use crate::explain::explanation::{Explanation, RequestDecision, RouteReport, VerdictReport};
+use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::limits;
-use crate::explain::walk::{ExplainWalk, Findings};
+use crate::explain::parser::ParsedHead;
+use crate::explain::verdict::{describe_admission, describe_refusal};
+use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
+use crate::grpc::CallError;
 use crate::net::ListenAddr;
 use crate::proxy::arrival::check_denied;
 use crate::proxy::decide::question::{QuestionPurpose, read_question};
+use crate::proxy::grpc::authorization::{NAME, build_parts, find_limits};
 use crate::proxy::inbound::identity::{ClientAddress, identify};
-use crate::proxy::inbound::validate::{ValidatedHead, judge_faults};
+use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
+use crate::proxy::known_headers::HeaderSet;
 use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::refusal::{QuestionFault, Refusal};
 use crate::route::Route;
@@ -51,8 +57,6 @@ pub async fn decide_question(
     identity: &ClientAddress,
     headers: &HeaderMap,
 ) -> Result<(), Refusal> {
-    found.explanation.route =
-        Some(RouteReport { name: route.name.clone(), path: route.matcher.path.to_string(), hosts: Vec::new() });
     found.explanation.notes.push(format!(
         "another proxy asks about this request at /decide/{}; it states the request as `from = \"{}\"`",
         route.name,
@@ -64,7 +68,74 @@ pub async fn decide_question(
     if let Some(name) = &point.once {
         found.explanation.notes.push(format!("a question with a recent {name} gets the earlier answer; not checked"));
     }
+    decide_limits(walk, found, RoutedRequest { route, head, identity }, headers).await
+}
+
+async fn decide_limits(
+    walk: &ExplainWalk<'_>,
+    found: &mut Findings,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    let RoutedRequest { route, head, identity } = routed;
+    found.explanation.route =
+        Some(RouteReport { name: route.name.clone(), path: route.matcher.path.to_string(), hosts: Vec::new() });
     judge_faults(head, walk.parsed.fault, route.parsing).map_err(Refusal::InvalidHead)?;
     check_denied(route, *identity)?;
-    limits::apply_limits_of_question(walk, found, RoutedRequest { route, head, identity }, headers).await
+    limits::apply_limits_of_question(walk, found, routed, headers).await
+}
+
+/// Explains an authorization check of Envoy (`ext_authz`) about the limits `name`.
+///
+/// # Errors
+/// The input is not a request that a client can send.
+pub async fn explain_check(
+    input: &ExplainInput,
+    context: &ExplainContext<'_>,
+    name: &str,
+) -> Result<(Explanation, Vec<MadeCharge>), String> {
+    let config = context.config;
+    let attributes = input.to_attributes(name)?;
+    let mut found = Findings::new(context);
+    found.explanation.request.method = input.method.clone();
+    let asked = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, build_parts(&attributes)?)));
+    let (route, parts) = match asked {
+        Ok(asked) => asked,
+        Err(error) => {
+            found.explanation.verdict = describe_call_error(&error);
+            return Ok((found.explanation, Vec::new()));
+        }
+    };
+    found.explanation.notes.push(format!(
+        "Envoy asks about this request (`ext_authz`, context_extensions: {{ {NAME}: {name} }}); the peer is the client as Envoy \
+         determined it"
+    ));
+    let headers = parts.headers.clone();
+    let header_set = HeaderSet::from_headers(&headers);
+    let parsed = ParsedHead { parts, header_set, fault: None, body_length: Some(0) };
+    let walk = ExplainWalk { context, input, endpoint: input.endpoint()?, parsed: &parsed, question: None };
+    let (identity, report) = find_client(input.peer(), &headers, config);
+    found.explanation.client = report;
+    let decided = match validate_head(&parsed.parts, header_set, &LastHost::default()) {
+        Ok(head) => {
+            found.explanation.request = walk.describe_head(&head);
+            let routed = RoutedRequest { route, head: &head, identity: &identity };
+            decide_limits(&walk, &mut found, routed, &headers).await
+        }
+        Err(reject) => Err(Refusal::InvalidHead(reject)),
+    };
+    found.explanation.verdict = match decided {
+        Ok(()) => describe_admission(&found, Some(route), None),
+        Err(refusal) => describe_refusal(&found, Some(route), &refusal),
+    };
+    Ok((found.explanation, found.charges))
+}
+
+/// Describes a call that ends with an error in place of a decision.
+pub fn describe_call_error(error: &CallError) -> VerdictReport {
+    VerdictReport {
+        decision: RequestDecision::Reject.label().to_owned(),
+        detail: format!("the call fails with {}: {}", error.code.label(), error.message),
+        ..VerdictReport::default()
+    }
 }

@@ -14,7 +14,7 @@ use crate::route::mismatch::Mismatch;
 use crate::route::{HostPattern, PathPattern, Route};
 
 /// Number of routes that are shown besides the one that matches.
-const SHOWN: usize = 3;
+pub const SHOWN: usize = 3;
 /// Most routes that are compared, the first of the config: the admin listener must not be busy for long.
 pub const COMPARED_MAX: usize = 1000;
 /// Longest path that is compared with regexes, in bytes.

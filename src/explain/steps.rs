@@ -1,38 +1,28 @@
 //! Takes a request through the steps of the request page, in the order of `proxy::request::handle_request`. Each step
 //! calls the function that requests of clients call, and writes down what it found.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use http::header::LOCATION;
 
-use crate::explain::explanation::{
-    Explanation, LimitEffect, LimitReport, RequestDecision, RequestReport, RewriteReport, VerdictReport,
-};
+use crate::explain::explanation::Explanation;
 use crate::explain::input::ExplainInput;
 use crate::explain::parser::parse_head;
+use crate::explain::verdict::{describe_admission, describe_cutoff, describe_refusal};
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, client, identity, limits, question, routes};
-use crate::limiting::answer::NEVER;
 use crate::limiting::decision::Op;
-use crate::limiting::limit::Limit;
-use crate::limiting::over::Over;
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
-use crate::limiting::{Verdict, clock};
 use crate::net::ListenAddr;
 use crate::overload::OverloadCondition;
 use crate::proxy::arrival::check_denied;
 use crate::proxy::auth::remove_identity_headers;
-use crate::proxy::connection::parse_failure::rejection_status;
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
 use crate::proxy::request::parsing_rules;
 use crate::proxy::request_context::RoutedRequest;
-use crate::proxy::response::cause::Cause;
+use crate::proxy::response::local_responses;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::response::{local_responses, problem};
 use crate::route::{Action, Route};
-use crate::telemetry::metrics::Cutoff;
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
 pub fn plain_display() -> KeyDisplay {
@@ -47,17 +37,11 @@ pub async fn explain_request(
     input: &ExplainInput,
     context: &ExplainContext<'_>,
 ) -> Result<(Explanation, Vec<MadeCharge>), String> {
+    if let Some(name) = &input.ext_authz {
+        return question::explain_check(input, context, name).await;
+    }
     let (head, endpoint) = input.to_head()?;
-    let mut found = Findings {
-        explanation: Explanation { live: context.is_live, ..Explanation::default() },
-        decision: RequestDecision::Admit,
-        verdict: None,
-        charges: Vec::new(),
-        user: None,
-        claims: None,
-        is_user_unknown: false,
-        is_body_unknown: false,
-    };
+    let mut found = Findings::new(context);
     found.explanation.request.method = input.method.clone();
     let mut parsed = match parse_head(&head, context.config) {
         Ok(parsed) => parsed,
@@ -170,26 +154,6 @@ impl<'a> ExplainWalk<'a> {
         }
     }
 
-    fn describe_head(&self, head: &ValidatedHead) -> RequestReport {
-        let parts = &self.parsed.parts;
-        let mut rewritten = Vec::new();
-        let mut compare = |part: &str, received: &str, canonical: &str| {
-            if received != canonical {
-                let [part, received, canonical] = [part, received, canonical].map(str::to_owned);
-                rewritten.push(RewriteReport { part, received, canonical });
-            }
-        };
-        let (method, host, path) = (head.method().as_str(), head.read_host(), head.path());
-        compare("method", parts.method.as_str(), method);
-        let authority = parts.headers.get(http::header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
-        let authority = authority.unwrap_or_default();
-        if head.is_host_rewritten() {
-            compare("host", &authority, &String::from_utf8_lossy(head.authority().as_bytes()));
-        }
-        compare("path", parts.uri.path(), path);
-        RequestReport { method: method.to_owned(), host: host.to_owned(), path: path.to_owned(), rewritten }
-    }
-
     /// Returns the HTTPS port to which the listener of the URL redirects all requests.
     fn redirect_port(&self) -> Option<u16> {
         let has_port = |addr: &ListenAddr| matches!(addr, ListenAddr::Tcp(addr) if addr.port() == self.endpoint.port);
@@ -209,97 +173,4 @@ impl<'a> ExplainWalk<'a> {
         found.explanation.notes.push("the listener of this port redirects all requests (redirect_http)".to_owned());
         Ok((None, Some(response.status().as_u16())))
     }
-}
-
-fn describe_cutoff(cutoff: Cutoff) -> VerdictReport {
-    let cause = Cause::from(cutoff);
-    VerdictReport {
-        decision: RequestDecision::Reject.label().to_owned(),
-        status: Some(rejection_status(cutoff).as_u16()),
-        reason: Some(cause.reason.to_owned()),
-        setting: cause.setting.map(|setting| setting.label().to_owned()),
-        detail: "the parser rejects the request line or a header".to_owned(),
-        ..VerdictReport::default()
-    }
-}
-
-fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
-    let limits = route.map_or(&[][..], |route| &route.limits);
-    let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
-    let exceeded = found.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
-    let decision = match (exceeded, delay) {
-        (Some((_, decision)), _) => decision,
-        (None, Some(_)) => RequestDecision::Delay,
-        (None, None) => found.decision,
-    };
-    let is_unknown = |limit: &LimitReport| limit.effect == LimitEffect::Unknown.label();
-    let has_unknown = found.explanation.limits.iter().any(is_unknown);
-    let detail = match (decision, delay) {
-        (RequestDecision::Annotate, _) => "it is over the limit, and is forwarded with x-limit-exceeded".to_owned(),
-        (RequestDecision::Divert, _) => {
-            "it is over the limit, and is forwarded to another upstream with x-limit-exceeded".to_owned()
-        }
-        (_, Some((place, delay_ms))) => format!("limit {} delays it by {delay_ms} ms", limits[place].name),
-        (RequestDecision::Bypass, _) => "the client is on the route's `allow` list, so no limit applies".to_owned(),
-        _ if has_unknown => "the limits that are known admit it".to_owned(),
-        _ if limits.is_empty() => "no limit applies".to_owned(),
-        _ => "all limits admit it".to_owned(),
-    };
-    VerdictReport {
-        decision: decision.label().to_owned(),
-        status,
-        limit: exceeded
-            .map(|(place, _)| place)
-            .or(delay.map(|(place, _)| place))
-            .map(|place| limits[place].name.clone()),
-        delay_ms: delay.map(|(_, delay_ms)| delay_ms),
-        detail,
-        ..VerdictReport::default()
-    }
-}
-
-/// Returns the limit that decides how a request over limits is forwarded, and how: the first that diverts it, or the
-/// first that annotates it.
-fn find_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> Option<(usize, RequestDecision)> {
-    let places = verdict.excesses(limits).map(|checked| match &limits[checked.limit].over {
-        Over::Divert(_) => (checked.limit, RequestDecision::Divert),
-        Over::Refuse | Over::Delay | Over::Annotate => (checked.limit, RequestDecision::Annotate),
-    });
-    places.min_by_key(|(place, decision)| (*decision != RequestDecision::Divert, *place))
-}
-
-fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal) -> VerdictReport {
-    let decision = match refusal {
-        Refusal::NoRoute => RequestDecision::NoRoute,
-        Refusal::Denied => RequestDecision::Deny,
-        Refusal::Unauthorized(_) => RequestDecision::Unauthorized,
-        Refusal::Limited => RequestDecision::Refuse,
-        _ => RequestDecision::Reject,
-    };
-    let refusing = found.verdict.as_ref().zip(route).filter(|_| matches!(refusal, Refusal::Limited));
-    let refusing = refusing.and_then(|(verdict, route)| Some((route, verdict.longest_refusal(&route.limits)?)));
-    let cause = Cause::from_refusal(refusal, refusing.map(|(_, checked)| checked.outcome));
-    let mut report = VerdictReport {
-        decision: decision.label().to_owned(),
-        status: Some(refusal.status().as_u16()),
-        reason: Some(cause.reason.to_owned()),
-        setting: cause.setting.map(|setting| setting.label().to_owned()),
-        detail: refusal.detail().to_owned(),
-        ..VerdictReport::default()
-    };
-    let Some((route, checked)) = refusing else { return report };
-    let limit = &route.limits[checked.limit];
-    let status = problem::limit_refusal_status(limit.refusal_response(&route.refuse), checked.outcome);
-    report.status = Some(status.as_u16());
-    report.limit = Some(limit.name.clone());
-    report.detail = problem::refusal_title(checked.outcome, limit).into_owned();
-    report.retry_after_ms =
-        checked.outcome.answer().map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER);
-    report.passes_at =
-        report.retry_after_ms.and_then(|retry_ms| format_instant(clock::now_ms().checked_add(retry_ms)?));
-    report
-}
-
-fn format_instant(ms: i64) -> Option<String> {
-    jiff::Timestamp::from_millisecond(ms).ok().map(|instant| instant.to_string())
 }

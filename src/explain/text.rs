@@ -3,8 +3,9 @@
 use std::fmt::Write;
 
 use crate::explain::explanation::{
-    ActionReport, ClientReport, ConditionReport, Explanation, HopReport, LimitEffect, LimitReport, MismatchReport,
-    RequestReport, RewriteReport, TenantReport, TimeoutReport, VerdictReport,
+    ActionReport, ClientReport, ConditionReport, DescriptorReport, EntryReport, Explanation, HopReport, LimitEffect,
+    LimitReport, MismatchReport, OtherRoute, RateLimitReport, RequestReport, RewriteReport, StatusReport, TenantReport,
+    TimeoutReport, VerdictReport,
 };
 
 /// Width of the first column.
@@ -13,7 +14,10 @@ const LABEL: usize = 10;
 /// Returns the explanation as text that ends with a newline.
 pub fn render_explanation(explanation: &Explanation) -> String {
     let mut text = String::new();
-    write_request(&mut text, &explanation.request);
+    match &explanation.rls {
+        Some(rls) => write_rate_limit(&mut text, rls),
+        None => write_request(&mut text, &explanation.request),
+    }
     write_client(&mut text, &explanation.client);
     write_routes(&mut text, explanation);
     if let Some(auth) = &explanation.auth {
@@ -27,7 +31,9 @@ pub fn render_explanation(explanation: &Explanation) -> String {
     for note in &explanation.notes {
         write_line(&mut text, "note", note);
     }
-    if !explanation.live && explanation.limits.iter().any(|limit| limit.state.is_some()) {
+    let descriptors = explanation.rls.iter().flat_map(|rls| &rls.descriptors);
+    let mut limits = explanation.limits.iter().chain(descriptors.flat_map(|descriptor| &descriptor.limits));
+    if !explanation.live && limits.any(|limit| limit.state.is_some()) {
         write_line(&mut text, "note", "limits are shown as if nobody had used them; --admin URL shows the live state");
     }
     write_verdict(&mut text, &explanation.verdict);
@@ -77,11 +83,42 @@ fn write_routes(text: &mut String, explanation: &Explanation) {
         None if explanation.verdict.decision == "no_route" => write_line(text, "route", "none"),
         None => {}
     }
-    let width = explanation.other_routes.iter().map(|route| route.name.chars().count()).max().unwrap_or(0).min(30);
-    for other in &explanation.other_routes {
+    write_others(text, &explanation.other_routes, "a more specific route comes first");
+}
+
+/// Writes what does not match. `shadowed`: why one that meets all conditions does not apply.
+fn write_others(text: &mut String, others: &[OtherRoute], shadowed: &str) {
+    let width = others.iter().map(|other| other.name.chars().count()).max().unwrap_or(0).min(30);
+    for other in others {
         let why: Vec<String> = other.mismatches.iter().map(mismatch_text).collect();
-        let why = if why.is_empty() { "a more specific route comes first".to_owned() } else { why.join("; ") };
+        let why = if why.is_empty() { shadowed.to_owned() } else { why.join("; ") };
         write_line(text, "", &format!("not {:width$}  {why}", other.name));
+    }
+}
+
+fn write_rate_limit(text: &mut String, rls: &RateLimitReport) {
+    write_line(text, "domain", &rls.domain);
+    for DescriptorReport { entries, operation, hits, rule, other_rules, limits, status } in &rls.descriptors {
+        let entry = |EntryReport { key, value }: &EntryReport| match value {
+            Some(value) => format!("{key}={value}"),
+            None => format!("{key}=(hidden)"),
+        };
+        let entries = entries.iter().map(entry).collect::<Vec<_>>().join(" ");
+        let hits = match operation.as_str() {
+            "look" => "look".to_owned(),
+            _ => format!("{operation} {hits}"),
+        };
+        write_line(text, "entries", &format!("{entries}: {hits}"));
+        if rls.is_known {
+            write_line(text, "rule", rule.as_deref().unwrap_or("none"));
+        }
+        write_others(text, other_rules, "a more specific rule applies");
+        write_limits(text, limits);
+        if let Some(StatusReport { code, limit, remaining, until_reset_ms }) = status {
+            let limit = limit.as_ref().map_or_else(String::new, |limit| format!(" by {limit}, {remaining} left"));
+            let until = until_reset_ms.map_or_else(String::new, |ms| format!(", until reset {ms} ms"));
+            write_line(text, "status", &format!("{code}{limit}{until}"));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::Config;
-use crate::explain::explanation::{Explanation, RequestDecision};
+use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, RewriteReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::parser::ParsedHead;
 use crate::limiting::decision::{Check, Op};
@@ -11,6 +11,7 @@ use crate::limiting::jwt::Claims;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::{Limiter, Verdict};
+use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::response::refusal::QuestionFault;
 use crate::route::decide::DecidePoint;
 
@@ -57,4 +58,42 @@ pub struct Findings {
     pub is_user_unknown: bool,
     /// The request announces a body that was not given.
     pub is_body_unknown: bool,
+}
+
+impl Findings {
+    pub fn new(context: &ExplainContext<'_>) -> Findings {
+        Findings {
+            explanation: Explanation { live: context.is_live, ..Explanation::default() },
+            decision: RequestDecision::Admit,
+            verdict: None,
+            charges: Vec::new(),
+            user: None,
+            claims: None,
+            is_user_unknown: false,
+            is_body_unknown: false,
+        }
+    }
+}
+
+impl ExplainWalk<'_> {
+    /// Describes the request in canonical form.
+    pub fn describe_head(&self, head: &ValidatedHead) -> RequestReport {
+        let parts = &self.parsed.parts;
+        let mut rewritten = Vec::new();
+        let mut compare = |part: &str, received: &str, canonical: &str| {
+            if received != canonical {
+                let [part, received, canonical] = [part, received, canonical].map(str::to_owned);
+                rewritten.push(RewriteReport { part, received, canonical });
+            }
+        };
+        let (method, host, path) = (head.method().as_str(), head.read_host(), head.path());
+        compare("method", parts.method.as_str(), method);
+        let authority = parts.headers.get(http::header::HOST).map(|host| String::from_utf8_lossy(host.as_bytes()));
+        let authority = authority.unwrap_or_default();
+        if head.is_host_rewritten() {
+            compare("host", &authority, &String::from_utf8_lossy(head.authority().as_bytes()));
+        }
+        compare("path", parts.uri.path(), path);
+        RequestReport { method: method.to_owned(), host: host.to_owned(), path: path.to_owned(), rewritten }
+    }
 }

@@ -3,9 +3,10 @@
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::concurrency::Concurrency;
+use sluicegate::limiting::algorithm::gcra::Gcra;
 use sluicegate::limiting::algorithm::leaky_bucket::LeakyBucket;
 use sluicegate::limiting::algorithm::sliding_log::SlidingLog;
-use sluicegate::limiting::algorithm::{Rule, State};
+use sluicegate::limiting::algorithm::{LATEST, Rule, State};
 use sluicegate::limiting::answer::{Answer, NEVER};
 
 const NOW: i64 = 1_795_000_000_000;
@@ -354,4 +355,54 @@ fn only_the_last_slot_is_given_back() {
     assert!(!key.adjust(NOW + 10, -1, second.receipt), "given back twice");
     assert!(key.adjust(NOW + 10, -1, first.receipt));
     assert_eq!(key.take(NOW + 10, 1, 0).retry_ms, 0);
+}
+
+/// Refunds of units without a receipt: of every algorithm that a descriptor can use, exactly the units, and never more
+/// than is charged.
+#[test]
+fn units_are_refunded_without_a_receipt() {
+    use crate::support::limiting as make;
+    let rules = [
+        make::bucket(1, 20),
+        Rule::Gcra(Gcra { rate: 1, per_ms: 3_600_000, burst: 20, refunds: true }),
+        make::window(20),
+        make::log(20, false),
+        make::log(20, true),
+        make::leaky(20, true),
+        make::sliding(20, 60_000, 2),
+        make::sliding(20, 60_000, 10),
+        make::calendar(20, sluicegate::limiting::algorithm::calendar::CalendarUnit::Hour),
+    ];
+    for rule in rules {
+        let name = format!("{rule:?}");
+        let mut key = Key::new(rule);
+        let full = key.take(NOW, 0, 0).remaining;
+        for cost in [3, 1, 2] {
+            assert!(key.take(NOW, cost, 0).admitted, "{name}");
+        }
+        let refund = |key: &mut Key, units: i64| {
+            let now = key.take(NOW, 0, 0);
+            let receipt = key.rule.receipt_of_peek(&now);
+            key.adjust(NOW, -units, receipt)
+        };
+        assert!(refund(&mut key, 4), "{name}");
+        assert_eq!(key.take(NOW, 0, 0).remaining, full - 2, "{name}");
+        assert!(refund(&mut key, 9), "{name}");
+        assert_eq!(key.take(NOW, 0, 0).remaining, full, "{name}");
+        assert!(!refund(&mut key, 1) || key.take(NOW, 0, 0).remaining == full, "{name}");
+    }
+}
+
+/// The newest charges are refunded first, and the others still leave the window at their time.
+#[test]
+fn a_log_refunds_its_newest_charges() {
+    let mut key = Key::new(Rule::SlidingLog(SlidingLog { limit: 10, window_ms: 1000, sorted_set: false }));
+    for (at, cost) in [(0, 2), (300, 3), (600, 4)] {
+        assert!(key.take(NOW + at, cost, 0).admitted);
+    }
+    assert!(key.adjust(NOW + 600, -5, LATEST));
+    let mut left = |at: i64| key.take(NOW + at, 0, 0).remaining;
+    assert_eq!([600, 1000, 1001, 1300, 1301].map(&mut left), [6, 6, 8, 8, 10]);
+    // What no longer counts is not refunded.
+    assert!(!key.adjust(NOW + 1301, -1, LATEST));
 }

@@ -4,7 +4,7 @@
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
 use rand::rngs::StdRng;
-use sluicegate::limiting::algorithm::{NAMES, Rule, State};
+use sluicegate::limiting::algorithm::{LATEST, NAMES, Rule, State};
 use sluicegate::limiting::answer::{Answer, NEVER};
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::limit::Mode;
@@ -62,10 +62,16 @@ fn decides_like_its_twin(name: &str) {
         walk.keep(next);
         receipts[step % receipts.len()] = answer.receipt;
         if rng.random_bool(0.2) {
-            let delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
+            let mut delta = if rng.random_bool(0.5) { -cost } else { rng.random_range(-9..9) };
             let receipt = match rng.random_range(0..10) {
                 0..4 => answer.receipt,
-                4..9 => receipts[rng.random_range(0..receipts.len())],
+                4..8 => receipts[rng.random_range(0..receipts.len())],
+                8 if matches!(walk.rule, Rule::SlidingLog(_)) => {
+                    // Several entries and a part of one.
+                    delta = -rng.random_range(1..=walk.rule.policy().quota.min(40));
+                    LATEST
+                }
+                8 => answer.receipt,
                 // A multiple of 64, because Redis stores a lease under the numbers from its tag to its tag plus 52.
                 _ => walk.now & !63,
             };

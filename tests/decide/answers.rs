@@ -1,10 +1,12 @@
 //! What an asking proxy gets: by the name of a route, with delays, refusals of the operator, and without the store.
 
 use super::{ask, forwarded, gateway};
+use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
+use crate::support::ports::Reserved;
 
 #[test]
 fn a_route_is_asked_about_by_its_name() {
@@ -96,12 +98,24 @@ fn without_the_store_on_error_decides_and_no_answer_is_5xx() {
 fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("decide.sock");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let ca = Ca::new("Proxies");
+    ca.issue(&["localhost"], "gateway").save(dir.path(), "server");
+    ca.issue(&["nginx"], "nginx").save(dir.path(), "client");
+    std::fs::write(path("ca.pem"), ca.pem()).unwrap();
+    let secure = Reserved::new();
     let gateway = Gateway::whole(&format!(
         "[server]\ntrusted_proxies = [\"127.0.0.1\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\nproxy_protocol = true\n\
          [[listener]]\naddress = \"unix:{}\"\nserve = \"decide\"\n\
+         [[listener]]\naddress = \"{}\"\nserve = \"decide\"\n[listener.tls]\nclient_ca = \"{}\"\nclient_auth = \"required\"\n\
+         certificates = [{{ cert = \"{}\", key = \"{}\" }}]\n\
          [limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n[decide.a]\nlimits = [\"two\"]\n",
-        socket.display()
+        socket.display(),
+        secure.addr(),
+        path("ca.pem"),
+        path("server.pem"),
+        path("server.key")
     ));
     let question = get("/decide/a", &forwarded("GET", "/", ""));
     let by_socket = || {
@@ -116,6 +130,19 @@ fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
             .concat(),
         )
     };
+    // The certificate comes before any question.
+    let by_tls = |arguments: &[&str]| {
+        let url = format!("https://localhost:{}/decide/a", secure.port());
+        let shown = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "x-forwarded-for: 192.0.2.9"];
+        let facts = ["-H", "x-forwarded-method: GET", "-H", "x-forwarded-uri: /", "-H", "x-forwarded-host: a.test"];
+        let output =
+            std::process::Command::new("curl").args(shown).args(facts).args(arguments).arg(url).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let [ca, cert, key] = ["ca.pem", "client.pem", "client.key"].map(path);
+    let trusted = ["--cacert", ca.as_str(), "--cert", cert.as_str(), "--key", key.as_str()];
+    assert_eq!([0; 3].map(|_| by_tls(&trusted)), ["200", "200", "429"]);
+    assert_eq!(by_tls(&trusted[..2]), "000");
     assert_eq!(by_socket(), "200");
     let through = |peer: &str| gateway.ask(&format!("PROXY TCP4 {peer} 127.0.0.1 1 2\r\n{question}")).status();
     assert_eq!(through("127.0.0.1"), 200);

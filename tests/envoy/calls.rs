@@ -49,6 +49,16 @@ rate = "3/min"
 rate = "1000/h"
 key = "descriptor:tokens"
 
+[[rls]]
+domain = "edge"
+descriptor = { logged = "*" }
+limits = ["logged"]
+
+[limit.logged]
+algorithm = "sliding_log"
+rate = "10/h"
+key = "descriptor:logged"
+
 [limit.large]
 rate = "5000000000/h"
 key = "all"

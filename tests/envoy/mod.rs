@@ -2,8 +2,11 @@
 
 mod calls;
 mod deadlines;
+mod explanations;
 mod frames;
 mod proxy;
+mod shared_store;
+mod transports;
 
 /// Bytes of a rate limit request with one descriptor, which has one entry.
 fn question(domain: &str, key: &str, value: &str) -> Vec<u8> {

@@ -143,3 +143,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_list_of_descriptors_is_bounded_before_they_are_compared() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("limits.yaml");
+    let descriptor = |number: u32| format!("- {{ key: k, value: same-start-{number} }}\n");
+    std::fs::write(&path, format!("domain: d\ndescriptors:\n{}", (0..100_000).map(descriptor).collect::<String>()))
+        .unwrap();
+    let error = refused("ratelimit", &path);
+    assert!(error.contains("limits.yaml:3: there are more than 10000 rules"), "{error}");
+}

@@ -6,24 +6,28 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
 
-use crate::admin::limits::LimitsApi;
+use crate::admin::limits::{LimitsApi, refuse_hidden};
 use crate::admin::limits::json::{Faults, JsonNode, parse_body};
 use crate::admin::problem::Problem;
 use crate::config::admin_tokens::Role;
 use crate::explain;
-use crate::explain::{BODY_MAX, ExplainContext, ExplainInput};
+use crate::explain::{
+    BODY_MAX, DESCRIPTORS_MAX, DescriptorInput, ENTRIES_MAX, ExplainContext, ExplainInput, RateLimitInput,
+};
 use crate::limiting::decision::Op;
 
+/// Most hits of a descriptor.
+const HITS_MAX: i64 = 1 << 53;
 /// Most headers of a request: more than the parser accepts.
 const HEADERS_MAX: usize = 10_000;
 
 impl LimitsApi {
-    /// Explains the request that `body` describes to a caller with this role. Charges nothing.
+    /// Explains the request, or the rate limit request of Envoy, that `body` describes to a caller with this role.
+    /// Charges nothing.
     pub async fn explain_request(&self, body: &[u8], role: Role) -> Result<String, Problem> {
         let value = parse_body(body)?;
         let faults = Faults::default();
-        let input = parse_input(&faults.root(&value));
-        let input = faults.into_result(input)?;
+        let root = faults.root(&value);
         let snapshot = self.current.load_full();
         let limiter = self.link.limiter();
         let context = ExplainContext {
@@ -34,15 +38,54 @@ impl LimitsApi {
             explains_hidden: role.includes(Role::Limits),
             is_live: true,
         };
-        let unusable = |detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);
-        let (explanation, _) = explain::explain_request(&input, &context).await.map_err(unusable)?;
+        let explanation = if root.get("rls").is_some() {
+            let input = faults.into_result(parse_rate_limit(&root))?;
+            if !context.explains_hidden && input.has_hidden_values(context.display) {
+                return Err(refuse_hidden("the config hides values of these entries", role));
+            }
+            explain::explain_rate_limit(&input, &context).await
+        } else {
+            let input = parse_input(&root);
+            let unusable = |detail: String| Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail);
+            explain::explain_request(&faults.into_result(input)?, &context).await.map_err(unusable)?.0
+        };
         let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the explanation cannot be written");
         serde_json::to_string(&explanation).map_err(failed)
     }
 }
 
+/// Parses `{"rls": {"domain": "NAME", "descriptors": [{"entries": ..., "hits": N}]}}`.
+fn parse_rate_limit(root: &JsonNode) -> Option<RateLimitInput> {
+    root.check_members(&["rls"])?;
+    let node = root.require("rls")?;
+    node.check_members(&["domain", "descriptors"])?;
+    let domain = node.require("domain")?.text()?.to_owned();
+    let items = node.require("descriptors")?.items(1..=DESCRIPTORS_MAX)?;
+    Some(RateLimitInput { domain, descriptors: items.iter().map(parse_descriptor).collect::<Option<_>>()? })
+}
+
+fn parse_descriptor(node: &JsonNode) -> Option<DescriptorInput> {
+    node.check_members(&["entries", "hits"])?;
+    let entries = parse_pairs(&node.require("entries")?, ENTRIES_MAX)?;
+    let hits = match node.get("hits") {
+        Some(hits) => hits.integer(-HITS_MAX..=HITS_MAX)?,
+        None => 1,
+    };
+    Some(DescriptorInput { entries, hits })
+}
+
 fn parse_input(root: &JsonNode) -> Option<ExplainInput> {
-    root.check_members(&["method", "url", "headers", "from", "body", "body_base64", "certificate_subject", "user"])?;
+    root.check_members(&[
+        "method",
+        "url",
+        "headers",
+        "from",
+        "body",
+        "body_base64",
+        "certificate_subject",
+        "user",
+        "ext_authz",
+    ])?;
     let text = |name: &str| match root.get(name) {
         Some(node) => node.text().map(|text| Some(text.to_owned())),
         None => Some(None),
@@ -50,24 +93,25 @@ fn parse_input(root: &JsonNode) -> Option<ExplainInput> {
     let method = text("method")?.unwrap_or_else(|| "GET".to_owned());
     let url = root.require("url")?.text()?.to_owned();
     let headers = match root.get("headers") {
-        Some(node) => parse_headers(&node)?,
+        Some(node) => parse_pairs(&node, HEADERS_MAX)?,
         None => Vec::new(),
     };
     let from = match root.get("from") {
         Some(node) => Some(parse_address(&node)?),
         None => None,
     };
-    let (certificate_subject, user) = (text("certificate_subject")?, text("user")?);
-    Some(ExplainInput { method, url, headers, from, body: parse_request_body(root)?, certificate_subject, user })
+    let (certificate_subject, user, ext_authz) = (text("certificate_subject")?, text("user")?, text("ext_authz")?);
+    let body = parse_request_body(root)?;
+    Some(ExplainInput { method, url, headers, from, body, certificate_subject, user, ext_authz })
 }
 
-/// Parses `{"NAME": "VALUE"}`, or `[["NAME", "VALUE"]]` for headers that repeat.
-fn parse_headers(node: &JsonNode) -> Option<Vec<(String, String)>> {
+/// Parses `{"NAME": "VALUE"}`, or `[["NAME", "VALUE"]]` for names that repeat.
+fn parse_pairs(node: &JsonNode, most: usize) -> Option<Vec<(String, String)>> {
     if node.is_object() {
         let pair = |(name, value): (&str, JsonNode)| Some((name.to_owned(), value.text()?.to_owned()));
         return node.entries()?.into_iter().map(pair).collect();
     }
-    let items = node.items(0..=HEADERS_MAX)?;
+    let items = node.items(0..=most)?;
     let pair = |item: &JsonNode| match item.items(2..=2)?.as_slice() {
         [name, value] => Some((name.text()?.to_owned(), value.text()?.to_owned())),
         _ => None,

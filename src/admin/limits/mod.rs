@@ -184,7 +184,7 @@ impl LimitsApi {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
         if !role.includes(Role::Limits) && snapshot.config.admin.key_display.hides_any(limit.sources()) {
-            return Err(refuse_hidden(limit, role));
+            return Err(refuse_hidden(&format!("the config hides values that the limit {} reads", limit.name), role));
         }
         let (mut parts, cost) = asked::parse_query(limit, query)?;
         let limiter = self.link.limiter();
@@ -296,10 +296,9 @@ impl LimitsApi {
     }
 }
 
-/// Refuses to show the state of a key with a hidden value. The state would confirm a guess of the value.
-fn refuse_hidden(limit: &Limit, role: Role) -> Problem {
-    let detail =
-        format!("the config hides values that the limit {} reads, and the role `limits` sees more", limit.name);
+/// Refuses what would confirm a guess of a hidden value. `reason` says which values the config hides.
+fn refuse_hidden(reason: &str, role: Role) -> Problem {
+    let detail = format!("{reason}, and the role `limits` sees more");
     let mut problem = Problem::new(StatusCode::FORBIDDEN, detail).with_kind(ProblemKind::RoleTooLow);
     problem.more = json!({ "required_role": Role::Limits.label(), "token_role": role.label() });
     problem

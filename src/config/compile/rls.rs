@@ -58,8 +58,8 @@ pub fn compile_rls(
                 all.len() - 1
             })
         });
-        let rule = RateLimitRule { limits: indexes.collect() };
-        if !domain.add_rule(&pattern, rule) {
+        let rule = RateLimitRule { pattern, limits: indexes.collect() };
+        if !domain.add_rule(rule) {
             let message = "`descriptor` in [[rls]]: an earlier [[rls]] of this domain has the same descriptor";
             let help = "name all limits of a descriptor in one [[rls]]";
             section.add_mistake(Diagnostic::new(place, message).with_help(help));

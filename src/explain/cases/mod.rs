@@ -81,6 +81,7 @@ impl CaseRun<'_> {
             body: case.body.clone().map(String::into_bytes),
             certificate_subject: case.certificate_subject.clone(),
             user: case.user.clone(),
+            ext_authz: None,
         };
         for run in 1..=case.repeat {
             self.correct_due();

@@ -9,7 +9,7 @@ use crate::import::ratelimit::add_remark;
 use crate::import::syntax::shorten;
 use crate::import::yaml::YamlNode;
 
-/// The most rules of all domains.
+/// The most rules of a domain.
 const MOST_RULES: usize = 10_000;
 /// The deepest nesting: descriptors have no more entries.
 const MOST_DEPTH: usize = 16;
@@ -131,6 +131,12 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
     if depth > MOST_DEPTH {
         return fault(list, format!("descriptors are nested more than {MOST_DEPTH} deep"));
     }
+    let is_too_long = |count| count > MOST_RULES;
+    let too_long = || format!("there are more than {MOST_RULES} rules; import fewer descriptors");
+    // Before each is compared with all others.
+    if is_too_long(list.list().len()) {
+        return fault(list, too_long());
+    }
     let mut branches: Vec<(TreeEntry, Vec<FlatRule>)> = Vec::new();
     for node in list.list() {
         let entry = read_entry(node, out)?;
@@ -181,8 +187,8 @@ fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result
             rule.entries.insert(0, entry.clone());
             found.push(rule);
         }
-        if found.len() > MOST_RULES {
-            return fault(list, format!("there are more than {MOST_RULES} rules; import fewer descriptors"));
+        if is_too_long(found.len()) {
+            return fault(list, too_long());
         }
     }
     Ok(found)

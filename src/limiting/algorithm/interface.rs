@@ -128,6 +128,9 @@ pub fn parse_numbers(note: &str) -> Option<Vec<i64>> {
     note.split(',').map(|number| number.parse().ok()).collect()
 }
 
+/// A receipt that is later than any charge: of the newest charges, whichever requests they are of.
+pub const LATEST: i64 = (1 << 53) - 1;
+
 /// Result of one decision of one limit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step<S> {

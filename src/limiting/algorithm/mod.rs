@@ -39,7 +39,7 @@ pub mod token_bucket;
 mod tree;
 mod window;
 
-pub use crate::limiting::algorithm::interface::{Algorithm, Number, Step};
+pub use crate::limiting::algorithm::interface::{Algorithm, LATEST, Number, Step};
 pub use crate::limiting::algorithm::lease_basis::LeaseBasis;
 use crate::limiting::algorithm::params::{OptionError, OptionValues, Param};
 use crate::limiting::answer::Policy;

@@ -5,7 +5,7 @@ use crate::limiting::algorithm::exact::EXACT;
 use crate::limiting::algorithm::interface::COUNT;
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, option_error};
 use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
-use crate::limiting::algorithm::{Algorithm, Number, Policy, Step};
+use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
 use crate::limiting::answer::{Answer, NEVER};
 
 /// At most `limit` units in any `window_ms`.
@@ -71,7 +71,8 @@ impl Algorithm for SlidingLog {
     }
 
     /// A decision on charges of several units reads the charges of one block, see `WEIGHTED` in `lua/shapes/log.lua`,
-    /// and the sums of all blocks. A refund of a whole charge searches a list from its newest entry.
+    /// and the sums of all blocks. A refund of a whole charge searches a list from its newest entry. One of the newest
+    /// charges removes each entry once, in one command, which is not counted: the charges were more work.
     fn work(&self, _most_cost: i64, correction: bool) -> i64 {
         let block = self.limit.isqrt().max(64).min(self.limit);
         let search = if correction && !self.sorted_set { self.limit / 200 } else { 0 };
@@ -134,12 +135,24 @@ impl Algorithm for SlidingLog {
         }
     }
 
-    /// Corrects a charge; the receipt is its millisecond.
+    /// Corrects a charge; the receipt is its millisecond, or [`LATEST`] for the newest charges that still count.
     fn adjust(&self, state: Option<&LogState>, now: i64, delta: i64, receipt: i64) -> Option<(LogState, i64)> {
         let SlidingLog { limit, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
         let LogHead { longest, largest, clock, anew } = self.head(log, now);
+        if delta < 0 && receipt == LATEST {
+            let inside = anew.unwrap_or_else(|| log.charges.weight_since(clock - self.window_ms));
+            let units = (-delta).min(inside);
+            return match (units, anew) {
+                (0, _) => None,
+                _ if units == log.charges.sum() || anew == Some(units) => Some((LogState::default(), 1)),
+                (_, Some(kept)) => {
+                    Some((log.charged(Some(kept - units), clock, 0, longest, largest), clock + longest + 1 - now))
+                }
+                (_, None) => Some((log.without_newest(units), log.newest + longest + 1 - now)),
+            };
+        }
         if delta < 0 {
             if anew == Some(0) || receipt < log.newest.max(now) - longest {
                 return None;
@@ -237,6 +250,17 @@ impl Log {
             }
         }
         LogState(Box::new(Log { longest, largest, newest, charges }))
+    }
+
+    /// Returns the log without its newest `units` units, which are fewer than all.
+    fn without_newest(&self, units: i64) -> LogState {
+        let mut log = self.clone();
+        if let Some(ms) = log.charges.key_at(units) {
+            let kept = log.charges.weight_since(ms) - units;
+            log.charges.remove_from(ms);
+            log.charges.set(ms, kept);
+        }
+        LogState(Box::new(log))
     }
 
     /// Returns the log with `weight` units at `ms`.

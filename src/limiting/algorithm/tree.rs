@@ -153,6 +153,17 @@ impl<K: Copy + Ord> Tree<K> {
         }
     }
 
+    /// Removes `key` and all larger keys.
+    pub fn remove_from(&mut self, key: K) {
+        let kept = self.0.keep_before(key);
+        *self = kept.map_or_else(Tree::default, |child| Tree(child.node));
+        while let TreeNode::Inner(children) = &self.0
+            && let [only] = &**children
+        {
+            self.0 = only.node.clone();
+        }
+    }
+
     /// Returns all entries in order.
     pub fn entries(&self) -> Vec<(K, i64)> {
         let mut entries = Vec::new();
@@ -195,6 +206,24 @@ impl<K: Copy + Ord> TreeNode<K> {
         match self {
             TreeNode::Leaf(own) => entries.extend(own.iter()),
             TreeNode::Inner(children) => children.iter().for_each(|child| child.node.collect_entries(entries)),
+        }
+    }
+
+    /// Returns the node without `key` and all larger keys; `None` if nothing is left.
+    fn keep_before(&self, key: K) -> Option<Child<K>> {
+        match self {
+            TreeNode::Leaf(entries) => {
+                let place = entries.partition_point(|(known, _)| *known < key);
+                Child::new(TreeNode::Leaf(entries[..place].into()))
+            }
+            TreeNode::Inner(children) => {
+                let place = children.partition_point(|child| child.last < key);
+                let mut kept = children[..place].to_vec();
+                kept.extend(children.get(place).and_then(|child| child.node.keep_before(key)));
+                let last = kept.len().saturating_sub(1);
+                merge_small(&mut kept, last);
+                Child::new(TreeNode::Inner(kept.into()))
+            }
         }
     }
 
@@ -295,6 +324,12 @@ mod tests {
                 assert_eq!(tree.entries(), map.iter().map(|(key, weight)| (*key, *weight)).collect::<Vec<_>>());
             }
             let probe = rng.random_range(-1..6001);
+            if step % 1000 == 0 {
+                let mut cut = tree.clone();
+                cut.remove_from(probe);
+                let kept: Vec<_> = map.range(..probe).map(|(key, weight)| (*key, *weight)).collect();
+                assert_eq!((cut.sum(), cut.entries()), (kept.iter().map(|(_, weight)| weight).sum(), kept));
+            }
             if step % 50 == 0 {
                 assert_eq!(tree.weight_since(probe), map.range(probe..).map(|(_, weight)| weight).sum::<i64>());
             }

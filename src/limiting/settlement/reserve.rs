@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 
-use crate::limiting::settlement::weights::{ModelWeights, Weights};
+use crate::limiting::settlement::weights::{ModelWeights, Weights, is_comparable};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};
 
 /// How the cost of a request is estimated. All numbers but the result are tokens.
@@ -102,8 +102,10 @@ impl Reserve {
         }
         let BodyFacts::Json(body) = facts.body else { return self.weights.heaviest() };
         match JsonPointer::member("model").find(body, Repeated::Refuse) {
-            Ok(Some(model)) => *self.weights.find(&model).unwrap_or(self.weights.default_weights()),
-            Ok(None) | Err(_) => self.weights.heaviest(),
+            Ok(Some(model)) if is_comparable(&model) => {
+                *self.weights.find(&model).unwrap_or(self.weights.default_weights())
+            }
+            Ok(_) | Err(_) => self.weights.heaviest(),
         }
     }
 }

@@ -74,7 +74,7 @@ impl ModelWeights {
     /// Returns the weights of a model; `None` if none are listed for it. An exact name precedes the start of a name, and
     /// a longer start a shorter one.
     pub fn find(&self, model: &[u8]) -> Option<&Weights> {
-        if model.len() > TEXT_MAX {
+        if !is_comparable(model) {
             return None;
         }
         let matches = |name: &str| match name.strip_suffix('*') {
@@ -106,12 +106,20 @@ impl ModelWeights {
     }
 
     /// Returns the units of the usage that was read, and whether the model had no weights of its own although others
-    /// have.
+    /// have. Without a model, or with one whose name is too long to be compared, the largest weights of all models count: what the request names proves nothing, as the
+    /// server may go by the path.
     pub fn units(&self, readings: &UsageReadings) -> (i64, bool) {
-        let found = readings.model().and_then(|model| self.find(model));
-        let is_unknown = found.is_none() && self.depend_on_model();
-        (found.unwrap_or(&self.default).units(readings), is_unknown)
+        let Some(model) = readings.model().filter(|model| is_comparable(model)) else {
+            return (self.heaviest().units(readings), self.depend_on_model());
+        };
+        let found = self.find(model);
+        (found.unwrap_or(&self.default).units(readings), found.is_none() && self.depend_on_model())
     }
+}
+
+/// Reports whether the name of a model is short enough to be compared with those that have weights.
+pub fn is_comparable(model: &[u8]) -> bool {
+    model.len() <= TEXT_MAX
 }
 
 #[cfg(test)]
@@ -152,6 +160,18 @@ mod tests {
         ] {
             assert_eq!(prices().units(&readings(numbers, model)).0, units, "{numbers:?} {model}");
         }
+    }
+
+    /// A server that leaves the model out, or a client that finds such an endpoint, must not get a lower price.
+    #[test]
+    fn usage_without_a_model_has_the_largest_weights() {
+        let mut readings = UsageReadings::default();
+        readings.add_number(UsageField::Input, true, 10);
+        readings.add_number(UsageField::Output, true, 10);
+        assert_eq!(prices().units(&readings), (10 * 30 + 10 * 60, true));
+        assert_eq!(ModelWeights::default().units(&readings), (20, false));
+        readings.set_model(format!("gpt-large-{}", "x".repeat(TEXT_MAX)).as_bytes());
+        assert_eq!(prices().units(&readings), (10 * 30 + 10 * 60, true));
     }
 
     #[test]

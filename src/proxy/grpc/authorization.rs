@@ -36,7 +36,7 @@ use crate::route::decide::why_undecidable;
 use crate::route::error_pages::PageFormat;
 
 /// The entry of `context_extensions` that names the limits.
-const NAME: &str = "decide";
+pub const NAME: &str = "decide";
 
 /// Decides a request.
 ///
@@ -78,7 +78,10 @@ fn lacking(what: &str) -> CallError {
 }
 
 /// Finds the route whose limits decide.
-fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(usize, &'c Route), CallError> {
+///
+/// # Errors
+/// The check names no limits, or they cannot decide it.
+pub fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(usize, &'c Route), CallError> {
     let name = attributes.context_extensions.get(NAME).and_then(|name| str::from_utf8(name).ok()).ok_or_else(|| {
         let what = format!("context_extensions has no entry `{NAME}` with the name of a [decide.NAME] or a route");
         CallError::new(GrpcCode::InvalidArgument, what)
@@ -107,7 +110,10 @@ fn find_source(attributes: &Attributes) -> Option<std::net::IpAddr> {
 }
 
 /// Builds the head of the request as an HTTP/1.1 client would send it. What concerns the connection to Envoy is left out.
-fn build_parts(attributes: &Attributes) -> Result<Parts, CallError> {
+///
+/// # Errors
+/// The check has no valid request.
+pub fn build_parts(attributes: &Attributes) -> Result<Parts, CallError> {
     let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
     let http = http.ok_or_else(|| lacking("HTTP request"))?;
     let method = Method::from_bytes(&http.method).map_err(|_| lacking("valid method"))?;

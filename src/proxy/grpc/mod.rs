@@ -11,10 +11,10 @@
 //!
 //! To add a method, add it to [`RpcMethod`] with its path and its longest message, and its arm to `answer_call`.
 
-mod authorization;
+pub mod authorization;
 mod call;
-mod plan;
-mod rate_limit;
+pub mod plan;
+pub mod rate_limit;
 mod status;
 
 use bytes::Bytes;

@@ -3,8 +3,10 @@
 //!
 //! All checks that charge are decided together. Descriptors with 0 hits only look, and negative hits refund.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+
+use http::HeaderMap;
 
 use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
@@ -64,7 +66,7 @@ impl Checks {
 }
 
 /// Hits of a descriptor: what they do, and how many there are.
-fn read_hits(descriptor: &RateLimitDescriptor, request: &RateLimitRequest) -> (HitOp, i64) {
+pub fn read_hits(descriptor: &RateLimitDescriptor, request: &RateLimitRequest) -> (HitOp, i64) {
     let hits = descriptor.hits_addend.unwrap_or(match request.hits_addend {
         0 => 1,
         hits => hits.into(),
@@ -148,26 +150,44 @@ fn plan_limits(
     Ok(plan)
 }
 
-/// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client.
+/// Returns the facts of one descriptor. `reads_address`: whether one of its limits reads the address of the client. An
+/// error means that one does, and that the descriptor has none.
 fn descriptor_facts<'f>(
     entries: &'f [DescriptorEntry<'f>],
     facts: &Facts<'f>,
     reads_address: impl Fn() -> bool,
 ) -> Result<Facts<'f>, CallError> {
-    let client = match find_address(entries) {
-        Some(address) => address,
-        None if reads_address() => {
-            let what = "the value of remote_address is no IP address, but a limit reads it";
-            return Err(CallError::new(GrpcCode::InvalidArgument, what));
-        }
-        None => facts.client,
-    };
-    Ok(Facts { client, descriptor: entries, ..bare_facts(facts) })
+    if find_address(entries).is_none() && reads_address() {
+        let what = "the value of remote_address is no IP address, but a limit reads it";
+        return Err(CallError::new(GrpcCode::InvalidArgument, what));
+    }
+    Ok(add_descriptor(entries, facts))
 }
 
-/// Returns a copy of facts that have neither claims nor a body.
-fn bare_facts<'f>(facts: &Facts<'f>) -> Facts<'f> {
-    Facts { claims: None, body: BodyFacts::None, ..*facts }
+/// Returns facts with the entries of a descriptor, and the address of the client if it has one.
+pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>) -> Facts<'f> {
+    let client = find_address(entries).unwrap_or(facts.client);
+    Facts { client, descriptor: entries, claims: None, body: BodyFacts::None, ..*facts }
+}
+
+/// Returns facts that know only the route.
+pub fn bare_facts<'f>(route: &'f Route, no_headers: &'f HeaderMap) -> Facts<'f> {
+    Facts {
+        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        method: "",
+        host: "",
+        path: "",
+        query: None,
+        headers: no_headers,
+        route: &route.name,
+        params: &[],
+        claims: None,
+        certificate: None,
+        user: None,
+        body: BodyFacts::None,
+        descriptor: &[],
+        body_length: None,
+    }
 }
 
 /// Adds a limit to the checks, and returns its place. Descriptors that use the same budget share a check, because a

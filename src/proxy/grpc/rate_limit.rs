@@ -9,7 +9,7 @@ use crate::envoy::rate_limit::{DescriptorStatus, RateLimitRequest, RateLimitResp
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::Op;
-use crate::limiting::source::{BodyFacts, Facts};
+use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
 use crate::proxy::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
 use crate::proxy::grpc::{call, status};
@@ -43,22 +43,14 @@ pub async fn decide_request(
     request.account.count_on_route(route, view.route_counters(domain.route));
     let no_headers = HeaderMap::new();
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
-    let facts = Facts {
-        client: plan::find_address(&entries).unwrap_or(identity.ip),
+    let call = Facts {
+        client: identity.ip,
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
-        query: None,
-        headers: &no_headers,
-        route: &route.name,
-        params: &[],
-        claims: None,
-        certificate: None,
-        user: None,
-        body: BodyFacts::None,
-        descriptor: &entries,
-        body_length: None,
+        ..plan::bare_facts(route, &no_headers)
     };
+    let facts = plan::add_descriptor(&entries, &call);
     let plan = plan::make_plan(&view.limiter, domain, route, question, &facts)?;
     for descriptor in &plan.descriptors {
         metrics.rpc.count_descriptor(match descriptor {
@@ -67,7 +59,10 @@ pub async fn decide_request(
             DescriptorPlan::Limited(..) => DescriptorResult::Limited,
         });
     }
-    let (decided, descriptors) = run_plan(request, plan).await;
+    let end = call::find_end(&request.received.parts.headers);
+    let begun = (!view.limiter.store().is_in_process()).then(Instant::now);
+    let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
+    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
     let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
     let verdict = decided.into_verdict();
     request.account.count_decision(route, &verdict);
@@ -86,27 +81,25 @@ pub async fn decide_request(
 }
 
 /// Results of a plan.
-struct Decided {
-    takes: DecidedChecks,
-    looks: DecidedChecks,
-    refunds: Checks,
-    refunded: Vec<Option<Answer>>,
+pub struct Decided {
+    pub takes: DecidedChecks,
+    pub looks: DecidedChecks,
+    pub refunds: Checks,
+    /// The state of each key after its refund, if the store reported it.
+    pub refunded: Vec<Option<Answer>>,
 }
 
 /// Checks with the verdict about them.
 #[derive(Default)]
-struct DecidedChecks {
-    checks: Checks,
+pub struct DecidedChecks {
+    pub checks: Checks,
     /// The results, with places in `checks` as the indexes of limits.
-    verdict: Verdict,
+    pub verdict: Verdict,
 }
 
 /// Runs a plan, and returns what applies to each descriptor.
-async fn run_plan(request: &RequestContext<'_>, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
-    let limiter = &request.view.limiter;
+async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instant>) -> (Decided, Vec<DescriptorPlan>) {
     let Plan { takes, looks, refunds, descriptors } = plan;
-    let end = call::find_end(&request.received.parts.headers);
-    let begun = (!limiter.store().is_in_process()).then(Instant::now);
     let (refunded, takes, looks) = if looks.is_empty() && refunds.is_empty() {
         (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
     } else {
@@ -114,10 +107,18 @@ async fn run_plan(request: &RequestContext<'_>, plan: Plan) -> (Decided, Vec<Des
             biased;
             refund_checks(limiter, &refunds, end),
             decide_checks(limiter, Op::Take, takes, end),
-            decide_checks(limiter, Op::Peek, looks, end)
+            look_at_checks(limiter, looks, end)
         )
     };
-    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
+    (Decided { takes, looks, refunds, refunded }, descriptors)
+}
+
+/// Decides a plan without charging or refunding anything. The states of refunds are those before the refund.
+pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
+    let Plan { takes, looks, refunds, descriptors } = plan;
+    let takes = decide_checks(limiter, Op::Peek, takes, None).await;
+    let looks = look_at_checks(limiter, looks, None).await;
+    let refunded = vec![None; refunds.limits.len()];
     (Decided { takes, looks, refunds, refunded }, descriptors)
 }
 
@@ -131,9 +132,14 @@ async fn decide_checks(
         return DecidedChecks::default();
     }
     let evaluations = std::mem::take(&mut checks.evaluations);
-    let costs = if op == Op::Peek { evaluations.iter().map(cost_of).collect() } else { Vec::new() };
-    let mut verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
-    for result in &mut verdict.checks {
+    let verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
+    DecidedChecks { checks, verdict }
+}
+
+async fn look_at_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
+    let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
+    let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
+    for result in &mut decided.verdict.checks {
         // A look tells what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
             (&mut result.outcome, costs.get(result.limit))
@@ -142,7 +148,7 @@ async fn decide_checks(
             answer.remaining += cost;
         }
     }
-    DecidedChecks { checks, verdict }
+    decided
 }
 
 /// Returns what a check would charge.
@@ -177,7 +183,7 @@ async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::t
 
 impl Decided {
     /// Returns the status of a descriptor.
-    fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
+    pub fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
         match descriptor {
             DescriptorPlan::Unmatched => status::unlimited(0),
             DescriptorPlan::Exempt => status::unlimited(u32::MAX),
@@ -191,7 +197,7 @@ impl Decided {
     }
 
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
-    fn into_verdict(self) -> Verdict {
+    pub fn into_verdict(self) -> Verdict {
         let (takes, looks) = (self.takes.into_verdict(), self.looks.into_verdict());
         let refused = takes.refused || looks.refused;
         Verdict { refused, ..takes.followed_by(looks) }

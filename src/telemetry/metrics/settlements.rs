@@ -43,7 +43,7 @@ labels! {
 pub struct SettlementMetrics {
     results: IntCounterVec,
     faults: IntCounterVec,
-    /// Responses whose model has no weights of its own.
+    /// Responses whose model is not named or has no weights of its own.
     pub unknown_models: IntCounter,
 }
 
@@ -67,7 +67,7 @@ impl SettlementMetrics {
             faults,
             unknown_models: families.counter(
                 "usage_unknown_models_total",
-                "Charges settled by the default weights, because the model has none of its own.",
+                "Charges settled by default or largest weights, because the model has none of its own.",
             )?,
         })
     }

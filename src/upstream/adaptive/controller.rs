@@ -153,6 +153,10 @@ impl Controller {
         if now_us < self.window.began_us {
             return false;
         }
+        // The samples before a long pause would make the throughput look tiny, and the queue wait for it.
+        if now_us - self.window.began_us > 2 * LONGEST_WINDOW_US {
+            self.window = SampleWindow::new(now_us);
+        }
         self.window.record(sample);
         let (lasted, samples) = (now_us - self.window.began_us, self.window.samples);
         let is_complete = (lasted >= WINDOW_US && samples >= WINDOW_SAMPLES)

@@ -296,3 +296,23 @@ fn places_are_never_more_than_the_limit_over_all_threads() {
 fn the_state_is_small() {
     assert!(size_of::<AdaptiveLimit>() < 2048, "{}", size_of::<AdaptiveLimit>());
 }
+
+/// The throughput of a window says nothing about the time in which nobody sent requests.
+#[test]
+fn a_pause_does_not_count_as_slow_servers() {
+    let mut controller = Controller::new(RULE, 0);
+    let sample = ResponseSample { kind: SampleKind::Response, response_us: 5000, in_flight: 1, at_limit: false };
+    let mut now_us = 0;
+    for _ in 0..15 {
+        controller.record(sample, now_us);
+        now_us += 10_000;
+    }
+    now_us += 3_600_000_000;
+    for _ in 0..150 {
+        controller.record(sample, now_us);
+        let gap_us = controller.gap_us();
+        assert!(gap_us <= 10_000, "{gap_us}");
+        now_us += 10_000;
+    }
+    assert!(controller.gap_us() > 5000, "{}", controller.gap_us());
+}

@@ -91,9 +91,13 @@ class Status:
         self.wait = wait and first(wait, 1) + first(wait, 2) / 1e9
 
 
+CHECK = "/envoy.service.auth.v3.Authorization/Check"
+OPTIONS = [("grpc.enable_http_proxy", 0)]
+
+
 class Service:
-    def __init__(self, address):
-        self.channel = grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)])
+    def __init__(self, address, channel=None):
+        self.channel = channel or grpc.insecure_channel(address, OPTIONS)
 
     def call(self, method, message):
         return self.channel.unary_unary(method)(message, timeout=PATIENCE)
@@ -160,6 +164,12 @@ def decisions(service):
     answer = service.ask("edge", back(1 << 63), descriptor(("tokens", "b"), hits=1000), descriptor(("tokens", "b"), hits=0))
     same((answer.code, answer.codes()), (OVER, [OK, OK, OVER]))
     same(service.ask("edge", tokens(0)).statuses[0].remaining, 1000)
+
+    # A log loses its newest entries, also parts of one.
+    logged = lambda hits: descriptor(("logged", "a"), hits=abs(hits), negative=hits < 0)
+    for hits, code, left in [(4, OK, 6), (3, OK, 3), (4, OVER, 3), (-5, OK, 8), (9, OVER, 8), (8, OK, 0), (-99, OK, 10), (-1, OK, 10), (10, OK, 0)]:
+        answer = service.ask("edge", logged(hits))
+        same((hits, answer.code, answer.statuses[0].remaining), (hits, code, left))
 
     # Two descriptors of one budget are one charge of both.
     same(service.ask("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
@@ -243,6 +253,90 @@ def stranger(service):
     same(service.call(HEALTH, b""), b"\x08\x01")
 
 
+def secure_channel(address, *files):
+    ca, cert, key = [open(file, "rb").read() for file in files]
+    return grpc.secure_channel(address, grpc.ssl_channel_credentials(ca, key, cert), OPTIONS)
+
+
+def one(service):
+    for left in (2, 1):
+        same(service.ask("edge", descriptor(("a", "x"))).statuses[0].remaining, left)
+
+
+def secure(_, *files):
+    one(Service(None, secure_channel(sys.argv[2], *files)))
+
+
+def refused(_, *files):
+    same(Service(None, secure_channel(sys.argv[2], *files)).fails(request("edge", descriptor(("a", "x")))), "UNAVAILABLE")
+
+
+def unreachable(service):
+    same(service.fails(request("edge", descriptor(("a", "x")))), "UNAVAILABLE")
+
+
+def socket(_):
+    # The path of the socket, which grpcio sends by default, is no valid host.
+    service = Service(None, grpc.insecure_channel(sys.argv[2], [*OPTIONS, ("grpc.default_authority", "localhost")]))
+    same(service.ask("edge", descriptor(("a", "x"))).statuses[0].remaining, 0)
+    same(service.ask("edge", descriptor(("a", "x"))).code, OVER)
+
+
+class Verdict:
+    """The answer to an authorization check."""
+
+    def __init__(self, message):
+        fields = read(message)
+        self.code = first(read(first(fields, 1, b"")), 1)
+        denied = read(first(fields, 2, b""))
+        self.status = first(read(first(denied, 1, b"")), 1)
+        given = denied.get(2, []) + read(first(fields, 3, b"")).get(6, [])
+        headers = [read(first(read(option), 1)) for option in given]
+        self.headers = {first(header, 1).decode(): first(header, 2, b"").decode() for header in headers}
+
+
+def check(service, name, client, path="/", host="a.test", headers=(), method="GET"):
+    pair = lambda key, value: field(1, key) + field(2, value)
+    lines = b"".join(field(1, field(1, key) + field(3, value)) for key, value in headers)
+    http = field(2, method) + field(4, path) + field(5, host) + field(13, lines)
+    source = field(1, field(1, field(2, client)))
+    attributes = field(1, source) + field(4, field(2, http)) + field(10, pair("decide", name))
+    return Verdict(service.call(CHECK, field(1, attributes)))
+
+
+def checks(service, token, forged):
+    # Lists of the route, by the address that Envoy determined; also one that a trusted proxy forwards.
+    same(check(service, "lists", "192.0.2.66").status, 403)
+    forwarded = [("x-forwarded-for", "192.0.2.66, 10.0.0.1")]
+    same(check(service, "lists", "10.0.0.1", headers=forwarded).status, 403)
+    for _ in range(3):
+        same(check(service, "lists", "192.0.2.77").code, 0)
+    # Nobody else's forwarding headers help into the list.
+    forwarded = [("x-forwarded-for", "192.0.2.77")]
+    same([check(service, "lists", "192.0.2.1", headers=forwarded).status for _ in range(2)], [0, 429])
+    # Verified tokens alone have budgets.
+    bearer = lambda text: [("authorization", f"Bearer {text}")]
+    same([check(service, "tokens", "192.0.2.1", headers=bearer(token)).status for _ in range(3)], [0, 0, 429])
+    same(check(service, "tokens", "192.0.2.1", headers=bearer(forged)).status, 403)
+    same(check(service, "tokens", "192.0.2.1").status, 403)
+    same(check(service, "tokens", "192.0.2.1", headers=bearer(token) * 2).status, 400)
+    # What servers could read differently, by the strictness of the route. A budget is not multiplied by other spellings.
+    for path in ("/a%2fb", "/a\\b", "/a%00"):
+        same((path, check(service, "lists", "192.0.2.2", path=path).status), (path, 400))
+    same(check(service, "lenient", "192.0.2.2", path="/a\\b").status, 0)
+    same(check(service, "lenient", "192.0.2.2", path="/a/../a\\b").status, 429)
+    for host in ("", "a b", "a.test:x", "a.test, b.test"):
+        same((host, check(service, "lists", "192.0.2.3", host=host).status), (host, 400))
+    same(service.fails(b"", CHECK), "INVALID_ARGUMENT")
+    for wrong in (dict(method="G T"), dict(path="a b"), dict(path="")):
+        try:
+            check(service, "lists", "192.0.2.3", **wrong)
+        except grpc.RpcError as error:
+            same((wrong, error.code().name), (wrong, "INVALID_ARGUMENT"))
+    # A source that is no address: the peer counts, which is trusted, so that its headers name the client.
+    same(check(service, "lists", "nowhere", headers=[("x-forwarded-for", "192.0.2.66")]).status, 403)
+
+
 if __name__ == "__main__":
-    scenarios = [decisions, bounds, tenants, candidates, stranger]
-    {scenario.__name__: scenario for scenario in scenarios}[sys.argv[1]](Service(sys.argv[2]))
+    scenario = globals()[sys.argv[1]]
+    scenario(Service(sys.argv[2]), *sys.argv[3:])

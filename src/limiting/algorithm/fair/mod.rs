@@ -65,8 +65,6 @@ pub const ACTIVE_MOST_MS: i64 = 86_400_000;
 pub const BUCKETS: i64 = 16;
 /// A correction with a delta of 0 and this receipt makes the pool forget the tenant.
 pub const FORGET: i64 = -1;
-/// A receipt that is later than any charge.
-const LATEST: i64 = (1 << 53) - 1;
 
 /// Largest burst × period: larger numbers would not be exact in all sums.
 const FULL_MOST: i64 = EXACT / 8;

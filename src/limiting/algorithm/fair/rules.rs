@@ -1,7 +1,8 @@
 //! Questions to rules of any algorithm about tenants.
 
+use crate::limiting::algorithm::LATEST;
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::fair::{FAIR, Fair, FairSettings, LATEST, TenantShare};
+use crate::limiting::algorithm::fair::{FAIR, Fair, FairSettings, TenantShare};
 use crate::limiting::algorithm::params::{OptionError, option_error};
 use crate::limiting::answer::Answer;
 
@@ -58,7 +59,7 @@ impl Rule {
     /// cost of 0.
     pub fn receipt_of_peek(&self, answer: &Answer) -> i64 {
         match self {
-            Rule::Fair(_) => LATEST,
+            Rule::Fair(_) | Rule::SlidingLog(_) => LATEST,
             _ => answer.receipt,
         }
     }

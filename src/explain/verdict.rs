@@ -1,0 +1,112 @@
+//! Describes the end of an explanation: whether the request passes, and which limit decides that.
+
+use std::sync::Arc;
+
+use crate::explain::explanation::{LimitEffect, LimitReport, RequestDecision, VerdictReport};
+use crate::explain::walk::Findings;
+use crate::limiting::answer::NEVER;
+use crate::limiting::limit::Limit;
+use crate::limiting::over::Over;
+use crate::limiting::{Verdict, clock};
+use crate::proxy::connection::parse_failure::rejection_status;
+use crate::proxy::response::cause::Cause;
+use crate::proxy::response::problem;
+use crate::proxy::response::refusal::Refusal;
+use crate::route::Route;
+use crate::telemetry::metrics::Cutoff;
+
+/// Describes a head that the parser rejects.
+pub fn describe_cutoff(cutoff: Cutoff) -> VerdictReport {
+    let cause = Cause::from(cutoff);
+    VerdictReport {
+        decision: RequestDecision::Reject.label().to_owned(),
+        status: Some(rejection_status(cutoff).as_u16()),
+        reason: Some(cause.reason.to_owned()),
+        setting: cause.setting.map(|setting| setting.label().to_owned()),
+        detail: "the parser rejects the request line or a header".to_owned(),
+        ..VerdictReport::default()
+    }
+}
+
+/// Describes the verdict of an admitted request.
+pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
+    let limits = route.map_or(&[][..], |route| &route.limits);
+    let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
+    let exceeded = found.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
+    let decision = match (exceeded, delay) {
+        (Some((_, decision)), _) => decision,
+        (None, Some(_)) => RequestDecision::Delay,
+        (None, None) => found.decision,
+    };
+    let is_unknown = |limit: &LimitReport| limit.effect == LimitEffect::Unknown.label();
+    let has_unknown = found.explanation.limits.iter().any(is_unknown);
+    let detail = match (decision, delay) {
+        (RequestDecision::Annotate, _) => "it is over the limit, and is forwarded with x-limit-exceeded".to_owned(),
+        (RequestDecision::Divert, _) => {
+            "it is over the limit, and is forwarded to another upstream with x-limit-exceeded".to_owned()
+        }
+        (_, Some((place, delay_ms))) => format!("limit {} delays it by {delay_ms} ms", limits[place].name),
+        (RequestDecision::Bypass, _) => "the client is on the route's `allow` list, so no limit applies".to_owned(),
+        _ if has_unknown => "the limits that are known admit it".to_owned(),
+        _ if limits.is_empty() => "no limit applies".to_owned(),
+        _ => "all limits admit it".to_owned(),
+    };
+    VerdictReport {
+        decision: decision.label().to_owned(),
+        status,
+        limit: exceeded
+            .map(|(place, _)| place)
+            .or(delay.map(|(place, _)| place))
+            .map(|place| limits[place].name.clone()),
+        delay_ms: delay.map(|(_, delay_ms)| delay_ms),
+        detail,
+        ..VerdictReport::default()
+    }
+}
+
+/// Returns the limit that decides how a request over limits is forwarded, and how: the first that diverts it, or the
+/// first that annotates it.
+fn find_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> Option<(usize, RequestDecision)> {
+    let places = verdict.excesses(limits).map(|checked| match &limits[checked.limit].over {
+        Over::Divert(_) => (checked.limit, RequestDecision::Divert),
+        Over::Refuse | Over::Delay | Over::Annotate => (checked.limit, RequestDecision::Annotate),
+    });
+    places.min_by_key(|(place, decision)| (*decision != RequestDecision::Divert, *place))
+}
+
+/// Describes the verdict of a refused request.
+pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal) -> VerdictReport {
+    let decision = match refusal {
+        Refusal::NoRoute => RequestDecision::NoRoute,
+        Refusal::Denied => RequestDecision::Deny,
+        Refusal::Unauthorized(_) => RequestDecision::Unauthorized,
+        Refusal::Limited => RequestDecision::Refuse,
+        _ => RequestDecision::Reject,
+    };
+    let refusing = found.verdict.as_ref().zip(route).filter(|_| matches!(refusal, Refusal::Limited));
+    let refusing = refusing.and_then(|(verdict, route)| Some((route, verdict.longest_refusal(&route.limits)?)));
+    let cause = Cause::from_refusal(refusal, refusing.map(|(_, checked)| checked.outcome));
+    let mut report = VerdictReport {
+        decision: decision.label().to_owned(),
+        status: Some(refusal.status().as_u16()),
+        reason: Some(cause.reason.to_owned()),
+        setting: cause.setting.map(|setting| setting.label().to_owned()),
+        detail: refusal.detail().to_owned(),
+        ..VerdictReport::default()
+    };
+    let Some((route, checked)) = refusing else { return report };
+    let limit = &route.limits[checked.limit];
+    let status = problem::limit_refusal_status(limit.refusal_response(&route.refuse), checked.outcome);
+    report.status = Some(status.as_u16());
+    report.limit = Some(limit.name.clone());
+    report.detail = problem::refusal_title(checked.outcome, limit).into_owned();
+    report.retry_after_ms =
+        checked.outcome.answer().map(|answer| answer.retry_ms).filter(|retry_ms| *retry_ms != NEVER);
+    report.passes_at =
+        report.retry_after_ms.and_then(|retry_ms| format_instant(clock::now_ms().checked_add(retry_ms)?));
+    report
+}
+
+fn format_instant(ms: i64) -> Option<String> {
+    jiff::Timestamp::from_millisecond(ms).ok().map(|instant| instant.to_string())
+}
