@@ -28,7 +28,7 @@ pub async fn serve_connection(
     // The gauge shows it as HTTP/1.1 until the protocol is known.
     let mut open = worker.count_open(&client.listener.name, agreed.unwrap_or(Protocol::Http11));
     let detected = match agreed {
-        None if client.settings.http2 => preface::detect(&mut stream, &client, &worker).await,
+        None if client.settings.http2 => Box::pin(preface::detect(&mut stream, &client, &worker)).await,
         agreed => Some((agreed.unwrap_or(Protocol::Http11), Bytes::new())),
     };
     match detected {

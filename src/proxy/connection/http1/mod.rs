@@ -31,21 +31,26 @@ use crate::proxy::context::ClientConnection;
 use crate::proxy::request;
 
 /// Serves the requests of a client until its connection ends.
-///
-/// What is boxed here would make the task of every idle connection larger otherwise.
 pub async fn serve_connection(mut io: Box<Http1Io>, worker: &WorkerContext) {
-    // A parser with its buffers takes about 20 kB. A resting connection has none.
     while wait_for_bytes(&io, worker).await || has_late_bytes(&io, worker).await {
-        match Box::pin(serve_requests(io, worker)).await {
-            AfterParser::Rest(rested) => io = rested,
-            AfterParser::Unread(io, response) => return Box::pin(io.refuse_and_close(&response)).await,
-            AfterParser::Tunnel(stream, early, client) => {
-                return Box::pin(run_tunnel(stream, early, client, worker)).await;
-            }
-            AfterParser::End => return,
+        // Boxed: a parser with its buffers takes about 20 kB, and a resting connection has none.
+        match Box::pin(serve_until_rest(io, worker)).await {
+            Some(rested) => io = rested,
+            None => return,
         }
     }
     io.close().await;
+}
+
+/// Serves the client until its connection rests. Returns `None` when the connection has ended.
+async fn serve_until_rest(io: Box<Http1Io>, worker: &WorkerContext) -> Option<Box<Http1Io>> {
+    match serve_requests(io, worker).await {
+        AfterParser::Rest(rested) => return Some(rested),
+        AfterParser::Unread(io, response) => Box::pin(io.refuse_and_close(&response)).await,
+        AfterParser::Tunnel(stream, early, client) => run_tunnel(stream, early, client, worker).await,
+        AfterParser::End => {}
+    }
+    None
 }
 
 /// Runs the tunnel that the connection has become. The client has sent `early` already.
