@@ -4,6 +4,7 @@
     benches/compare.py                               everything, about half an hour
     benches/compare.py --rounds 3 nginx sluicegate   some subjects
     benches/compare.py '*/h2' '*/tls'                some rows of wire.py: HTTP/2, TLS, bodies and more
+    benches/compare.py --rounds 1 '*/idle*'          the memory of idle connections
     benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
 
 The proxy under test is alone on the first core; wrk, the upstream and Redis share the second. Every
@@ -73,6 +74,7 @@ def main():
     print_distance(results)
     for suffix in ("", BEFORE):
         wire.table(results, suffix)
+        wire.idle_table(results, suffix)
     return print_faults(chosen, results, failures)
 
 

@@ -15,6 +15,8 @@ import time
 import subjects as make
 
 IDLE = 10_000
+# Time to open them, one after the other.
+IDLE_OPEN_S = 300
 # A connection that is used no more is put away after half a second, and memory given back within seconds.
 SETTLE_S = 4
 TUNNELS = 32
@@ -274,9 +276,9 @@ def idle(subject, pid, core):
     command = ["taskset", "-c", str(core), *PEERS, "idle", str(subject.port), str(IDLE), ROWS[subject.row][2]]
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        ready, _, _ = select.select([client.stdout], [], [], make.LONGEST_S)
+        ready, _, _ = select.select([client.stdout], [], [], IDLE_OPEN_S)
         if not ready:
-            raise make.Failed(f"{IDLE} connections were not open within {make.LONGEST_S} s")
+            raise make.Failed(f"{IDLE} connections were not open within {IDLE_OPEN_S} s")
         if not client.stdout.readline():
             raise make.Failed(f"the proxy did not keep {IDLE} connections")
         time.sleep(SETTLE_S)
@@ -310,6 +312,19 @@ def table(results, suffix=""):
             head = True
         cells = "".join(f"{found[peer]:9.2f}" if peer in found else f"{'-':>9}" for peer in PROXIES[1:])
         print(f"{label:52}{cells}{'  met' if max(found.values()) <= 1 else '  missed'}")
+
+
+def idle_table(results, suffix=""):
+    """The memory of idle connections in bytes: what the process grew by, for each of them."""
+    rows = {row: label for row, (label, *_, figure) in ROWS.items() if figure == "each"}
+    names = {row: [f"{proxy}/{row}{suffix * (proxy == 'sluicegate')}" for proxy in PROXIES] for row in rows}
+    if not any(results.get(name) for each in names.values() for name in each):
+        return
+    print(f"\n{f'Memory of idle connections{suffix}':52}" + "".join(f"{proxy:>11}" for proxy in PROXIES))
+    for row, label in rows.items():
+        found = [results.get(name) for name in names[row]]
+        if any(found):
+            print(f"{label:52}" + "".join(f"{one[0]['each']:11.0f}" if one else f"{'-':>11}" for one in found))
 
 
 def missing_programs():

@@ -15,6 +15,13 @@ use std::hint::black_box;
 /// From `MI_MAX_ALLOC_SIZE` on, which is 2^48 bytes less 128 KiB, mimalloc would refuse by itself and not collect.
 const TOO_MUCH: usize = (1 << 48) - (1 << 21);
 
+/// Turns transparent huge pages off for this process. With them, the kernel backs the first byte of a buffer with 2 MiB:
+/// an idle HTTP/2 connection would hold all of buffers of which it has used a few hundred bytes. Without effect on
+/// a system that does not know the setting.
+pub fn disable_huge_pages() {
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 /// Returns the memory that the calling thread has freed to the system. Takes some milliseconds, depending on how much
 /// that is.
 pub fn release_free_memory() {
@@ -27,7 +34,7 @@ pub fn release_free_memory() {
     }
 }
 
-/// Tracks how much memory the connections of a worker use. The unit is a connection at rest, about 2 kB.
+/// Tracks how much memory the connections of a worker use, in kilobytes. A connection at rest counts as one.
 #[derive(Default)]
 pub struct HeapTrimmer {
     parsers: Cell<usize>,
@@ -37,10 +44,12 @@ pub struct HeapTrimmer {
     ticks: Cell<u32>,
 }
 
-/// The weight of a parser with its buffers, about 18 kB.
-const PARSER_WEIGHT: usize = 9;
-/// Smaller drops are not worth a collection: about a megabyte.
-const MIN_DROP: usize = 500;
+/// Kilobytes of a parser with its buffers.
+const PARSER_KB: usize = 18;
+/// Smaller drops, in kilobytes, are not worth a collection. Nor are those of less than this share of the peak: what is
+/// returned costs the kernel time when it is needed again.
+const MIN_DROP_KB: usize = 1000;
+const MIN_DROP_SHARE: usize = 8;
 /// Ticks between two checks, one second. Memory that is needed again at once is cheaper to keep.
 const CHECK_TICKS: u32 = 10;
 
@@ -54,15 +63,16 @@ impl HeapTrimmer {
         ParserCount(self)
     }
 
-    /// Called on each tick of a worker that has `connections`. Returns unused memory if their use has halved.
+    /// Called on each tick of a worker that has `connections`. Returns unused memory if they use less than before.
     pub fn tick(&self, connections: usize) {
-        let weight = connections + self.parsers.get() * PARSER_WEIGHT;
-        self.peak.set(self.peak.get().max(weight));
+        let used = connections + self.parsers.get() * PARSER_KB;
+        self.peak.set(self.peak.get().max(used));
         self.ticks.set(self.ticks.get() + 1);
         if self.ticks.get() >= CHECK_TICKS {
             self.ticks.set(0);
-            if weight + MIN_DROP <= self.peak.get() && weight * 2 <= self.peak.get() {
-                self.peak.set(weight);
+            let drop = self.peak.get() - used;
+            if drop >= MIN_DROP_KB && drop * MIN_DROP_SHARE >= self.peak.get() {
+                self.peak.set(used);
                 release_free_memory();
             }
         }
@@ -86,15 +96,32 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_returns_memory_when_its_use_has_halved_and_checks_once_a_second() {
+    fn a_worker_returns_memory_when_its_use_has_dropped_and_checks_once_a_second() {
         let trimmer = HeapTrimmer::default();
         let second = |connections| (0..CHECK_TICKS).for_each(|_| trimmer.tick(connections));
-        second(2 * MIN_DROP);
-        trimmer.tick(MIN_DROP);
-        assert_eq!(trimmer.peak.get(), 2 * MIN_DROP, "it is not yet time");
-        second(MIN_DROP);
-        assert_eq!(trimmer.peak.get(), MIN_DROP);
+        second(MIN_DROP_KB * 2);
+        trimmer.tick(0);
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB * 2, "it is not yet time");
+        second(MIN_DROP_KB);
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB);
         second(1);
-        assert_eq!(trimmer.peak.get(), MIN_DROP, "the drop is too small");
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB, "the drop is too small");
+        let many = MIN_DROP_KB * MIN_DROP_SHARE;
+        second(many * 2);
+        second(many * 2 - MIN_DROP_KB);
+        assert_eq!(trimmer.peak.get(), many * 2, "the drop is too small a share");
+        second(many);
+        assert_eq!(trimmer.peak.get(), many);
+    }
+
+    #[test]
+    fn parsers_that_are_gone_are_a_drop() {
+        let trimmer = HeapTrimmer::default();
+        let parsers: Vec<_> = (0..100).map(|_| trimmer.count_parser()).collect();
+        (0..CHECK_TICKS).for_each(|_| trimmer.tick(1000));
+        assert_eq!(trimmer.peak.get(), 1000 + 100 * PARSER_KB);
+        drop(parsers);
+        (0..CHECK_TICKS).for_each(|_| trimmer.tick(1000));
+        assert_eq!(trimmer.peak.get(), 1000);
     }
 }

@@ -38,7 +38,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::control::ConfigSource;
 use crate::telemetry::sampled::libraries::SampleLibraries;
 use crate::telemetry::sampled::stderr::BoundedStderr;
-use crate::{config, control};
+use crate::{config, control, heap};
 
 /// Exit code of an invalid config; clap uses the same for invalid usage.
 const BAD_CONFIG: u8 = 2;
@@ -283,6 +283,7 @@ fn write_output(text: io::Result<Vec<u8>>) -> ExitCode {
 
 /// Runs the gateway until it stops.
 fn run_gateway(source: ConfigSource) -> ExitCode {
+    heap::disable_huge_pages();
     match control::run_gateway(source) {
         Ok(()) => ExitCode::SUCCESS,
         Err(control::Error::Config(report)) => report_bad_config(&report),

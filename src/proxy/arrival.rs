@@ -65,7 +65,7 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>,
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.
 pub fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
     let Received { parts, header_set: fields, .. } = &*request.received;
-    let head = validate::validate_head(parts, *fields, &request.client.last_host).map_err(Refusal::InvalidHead)?;
+    let head = validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::InvalidHead)?;
     if let Some(entry) = request.account.log_entry() {
         entry.record_target(head.read_host(), head.path());
     }
@@ -77,7 +77,7 @@ pub fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAd
     let (client, fields) = (request.client, request.received.header_set);
     if !identity.trusted_peer && (fields.has_client_headers || fields.has(KnownHeader::Forwarded)) {
         let trusted = &request.view.snapshot.config.server.trusted_proxies;
-        client.untrusted.report_headers(
+        client.listener.untrusted.report_headers(
             &request.received.parts.headers,
             client.peer,
             trusted,

@@ -1,6 +1,6 @@
 //! The state that requests use, from the widest scope to the narrowest: per process ([`ProcessState`]), per worker
-//! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), and per client connection
-//! ([`ClientConnection`]). The workers create it.
+//! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), per worker and listener
+//! ([`ListenerContext`]), and per client connection ([`ClientConnection`]). The workers create it.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::{IpAddr, SocketAddr};
@@ -12,7 +12,7 @@ use arc_swap::Cache;
 use http::HeaderValue;
 
 use crate::auth::password_verifier::PasswordVerifier;
-use crate::config::Service;
+use crate::config::ListenerSettings;
 use crate::limiting::Limiter;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::store::settings::StoreSettings;
@@ -20,6 +20,7 @@ use crate::limiting::store::{Store, Stores};
 use crate::limiting::usage::refusals::RefusalRecorder;
 use crate::overload::process_load::ProcessLoad;
 use crate::proxy::connection::registry::ConnectionTicket;
+use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
 use crate::proxy::decide::recent::RecentAnswers;
@@ -100,6 +101,8 @@ pub struct WorkerSnapshot {
     /// Worker-local state per upstream, indexed like `config.upstreams`.
     pub upstreams: Vec<WorkerUpstream>,
     pub ratelimit: PolicyCache,
+    /// The settings of connections that are accepted under this snapshot.
+    pub connection_settings: Rc<ConnectionSettings>,
     /// Counters of questions that other proxies ask.
     pub questions: QuestionCounters,
     /// Metrics of requests that no route matches.
@@ -109,48 +112,119 @@ pub struct WorkerSnapshot {
     metrics: Metrics,
 }
 
-/// State that the requests of one client connection share.
+/// State that the connections of one listener share, for as long as its settings are the same.
+pub struct ListenerContext {
+    /// Address of the listener, as in the log and the metrics.
+    pub name: Rc<str>,
+    /// The settings in force, or the last ones until the listener is closed.
+    pub settings: Arc<ListenerSettings>,
+    /// Reports forwarding headers that this listener ignores.
+    pub untrusted: Rc<UntrustedForwarding>,
+    /// Value of `Strict-Transport-Security` for every response (`hsts`). A copy of this worker's own: a value that
+    /// workers share would make them share a reference count.
+    pub hsts: Option<HeaderValue>,
+}
+
+/// State that the requests of one client connection share. Small, because an idle connection keeps it.
 pub struct ClientConnection {
     pub local: Rc<WorkerState>,
     /// The connection's entry in the registry, with its deadline.
     pub ticket: ConnectionTicket,
-    /// Address of the listener, as in the log and the metrics.
-    pub listener: Rc<str>,
-    /// Reports forwarding headers that this listener ignores.
-    pub untrusted: Rc<UntrustedForwarding>,
-    /// The connection has already sent such headers.
+    pub listener: Rc<ListenerContext>,
+    /// Settings as they were when the connection was accepted. It keeps them across reloads.
+    pub settings: Rc<ConnectionSettings>,
+    /// The connection has already sent forwarding headers that its listener ignores.
     pub untrusted_reported: Cell<bool>,
-    /// TLS version of the connection.
-    pub tls_version: Option<&'static str>,
     /// Address of the TCP peer, or the one that its PROXY header names; `127.0.0.1` on a Unix socket.
     pub peer: IpAddr,
     /// Port of the peer.
     pub port: u16,
     /// Local address that the client connected to.
     pub local_addr: SocketAddr,
-    /// Parts of the forwarding headers that are the same for all requests of the connection.
-    pub hop: Hop,
     /// Result of the TLS handshake. `None` without TLS.
     pub tls: Option<Box<TlsPeer>>,
-    /// The service of the listener. It selects the page of code that answers the requests of the connection.
-    pub service: Service,
-    /// HTTPS port to which every request is redirected (`redirect_http`).
-    pub redirect_port: Option<u16>,
-    /// Value of `Strict-Transport-Security` for every response (`hsts`).
-    pub hsts: Option<HeaderValue>,
-    pub last_host: LastHost,
     /// Reads the bytes of the connection to find what the HTTP parser repairs. Only if some route or the server has
     /// `strictness = "strict"`.
-    pub inspector: Option<RefCell<Inspector>>,
+    pub inspector: Option<Box<RefCell<Inspector>>>,
     /// Interim response (103) to write before the final one, as long as nothing of that is written.
     pub interim: RefCell<Vec<u8>>,
     /// The tunnel that the connection becomes once its last response, a 101, is written.
     pub tunnel: Cell<Option<Box<dyn Upgrade>>>,
+    caches: OnceCell<Box<ConnectionCaches>>,
+}
+
+/// Results that the requests of a connection reuse. Made with its first request, and again with the first one after the
+/// connection has rested.
+struct ConnectionCaches {
+    hop: Hop,
+    last_host: LastHost,
+}
+
+/// The two ends of a client connection, and what its TLS handshake has shown.
+pub struct ConnectionEnds {
+    pub peer: SocketAddr,
+    pub local_addr: SocketAddr,
+    pub tls: Option<Box<TlsPeer>>,
 }
 
 impl ClientConnection {
+    /// Makes the state of a connection that has been accepted, and whose handshakes have succeeded.
+    pub fn new(
+        local: Rc<WorkerState>,
+        ticket: ConnectionTicket,
+        listener: Rc<ListenerContext>,
+        ends: ConnectionEnds,
+    ) -> ClientConnection {
+        let view = local.view();
+        let ConnectionEnds { peer, local_addr, tls } = ends;
+        let config = &view.snapshot.config;
+        let inspector = || Box::new(RefCell::new(Inspector::new(config.server.max_header_bytes)));
+        ClientConnection {
+            ticket,
+            listener,
+            settings: view.connection_settings.clone(),
+            untrusted_reported: Cell::default(),
+            peer: peer.ip(),
+            port: peer.port(),
+            local_addr,
+            tls,
+            inspector: config.is_strict_somewhere.then(inspector),
+            interim: RefCell::default(),
+            tunnel: Cell::default(),
+            caches: OnceCell::new(),
+            local,
+        }
+    }
+
     pub fn connection(&self) -> &Rc<ConnectionState> {
         self.ticket.connection()
+    }
+
+    /// Returns the TLS version of the connection, as logs write it.
+    pub fn tls_version(&self) -> Option<&'static str> {
+        self.tls.as_ref()?.version
+    }
+
+    /// Returns the parts of the forwarding headers that are the same for all requests of the connection.
+    pub fn hop(&self) -> &Hop {
+        &self.caches().hop
+    }
+
+    /// Returns the host of the last request.
+    pub fn last_host(&self) -> &LastHost {
+        &self.caches().last_host
+    }
+
+    fn caches(&self) -> &ConnectionCaches {
+        self.caches.get_or_init(|| {
+            let hop = Hop::new(self.peer, self.tls.is_some(), self.local_addr.port());
+            Box::new(ConnectionCaches { hop, last_host: LastHost::default() })
+        })
+    }
+
+    /// Frees what the next request can compute again.
+    pub fn release_caches(&mut self) {
+        self.caches.take();
     }
 }
 
@@ -244,6 +318,7 @@ impl WorkerSnapshot {
         WorkerSnapshot {
             limiter,
             ratelimit: PolicyCache::default(),
+            connection_settings: Rc::new(ConnectionSettings::new(&snapshot.config.server)),
             upstreams: snapshot
                 .upstreams
                 .iter()

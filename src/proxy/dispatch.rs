@@ -48,7 +48,7 @@ pub async fn dispatch(
     let RoutedRequest { route, head, identity } = routed;
     let request_id = request.request_id.clone();
     let forwarding = ForwardedHeadersWriter {
-        hop: &client.hop,
+        hop: client.hop(),
         via: &client.local.common.via,
         version: request.received.parts.version,
         identity,

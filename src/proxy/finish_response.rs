@@ -156,7 +156,7 @@ fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<R
 /// Sets `Strict-Transport-Security` if the listener has `hsts`. It replaces the header of the upstream server, because
 /// browsers use only one (RFC 6797, section 8.1).
 fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    if let Some(hsts) = &request.client.hsts {
+    if let Some(hsts) = &request.client.listener.hsts {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
     }
 }

@@ -70,7 +70,7 @@ async fn respond(
 ) -> Result<Response<ResponseBody>, Infallible> {
     account.deadline().disarm();
     let mut request = RequestContext::new(&client, &view, received, account);
-    let result = match request.client.service {
+    let result = match request.client.listener.settings.service {
         Service::Http => handle_request(&mut request).await,
         // Boxed, so that the future of a proxied request is not larger for it.
         Service::Grpc => Box::pin(handle_call(&mut request)).await,
@@ -154,7 +154,7 @@ fn redirect_to_https(
     request: &RequestContext<'_>,
     head: &ValidatedHead,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
-    let Some(port) = request.client.redirect_port else { return Ok(None) };
+    let Some(port) = request.client.listener.settings.redirect_port else { return Ok(None) };
     local_responses::redirect_to_https(head, port).map(Some).ok_or(Refusal::NoRoute)
 }
 

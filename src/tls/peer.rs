@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
-use rustls::ServerConnection;
+use rustls::{ProtocolVersion, ServerConnection};
 use x509_parser::objects::{oid_registry, oid2abbrev};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Name};
 
@@ -15,6 +15,8 @@ use crate::tls::certs::Certificates;
 pub struct TlsPeer {
     /// The lower-case server name of the client (SNI). `None` if it connected to an address.
     pub server_name: Option<String>,
+    /// The protocol version as logs write it, such as `TLSv1.3`.
+    pub version: Option<&'static str>,
     /// The cipher suite, by its IANA name.
     pub cipher: Option<&'static str>,
     /// The listener's certificates at the time of the handshake.
@@ -39,6 +41,11 @@ impl TlsPeer {
         let certificate = connection.peer_certificates().and_then(<[_]>::first);
         TlsPeer {
             server_name: connection.server_name().map(str::to_ascii_lowercase),
+            version: match connection.protocol_version() {
+                Some(ProtocolVersion::TLSv1_2) => Some("TLSv1.2"),
+                Some(ProtocolVersion::TLSv1_3) => Some("TLSv1.3"),
+                _ => None,
+            },
             cipher: connection.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str()),
             certificates,
             certificate: certificate.and_then(|der| parse_certificate(der)),

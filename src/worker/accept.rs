@@ -1,7 +1,6 @@
 //! Accepts connections, in one loop per listener and worker. All workers share the socket, so that any free worker
 //! accepts the next connection, and no connection is reset when one worker closes its handle.
 
-use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
@@ -19,12 +18,10 @@ use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::tls::{CompletedHandshake, FailedHandshake};
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::connection::{proxy_protocol, serve, tls};
-use crate::proxy::context::ClientConnection;
-use crate::proxy::inbound::hop::Hop;
+use crate::proxy::context::{ClientConnection, ConnectionEnds, ListenerContext};
 use crate::proxy::inbound::untrusted_headers::UntrustedForwarding;
-use crate::proxy::inbound::validate::LastHost;
 use crate::telemetry::metrics::{Cutoff, HandshakeCounters, HandshakeResult, Protocol};
-use crate::tls::{Alpn, TlsPeer};
+use crate::tls::{Alpn, ServerTls, TlsPeer};
 use crate::worker::listener::{Accepted, Acceptor, Listener, to_canonical};
 
 /// Pause after an accept has failed because file descriptors or memory are exhausted.
@@ -37,11 +34,7 @@ const HTTPS_PORT: u16 = 443;
 
 /// A listener with what its connections share.
 struct ListenerState {
-    /// The address, as logs and metrics name it.
-    name: Rc<str>,
-    untrusted: Rc<UntrustedForwarding>,
-    /// The settings in force, or the last ones until the listener is closed.
-    settings: Arc<ListenerSettings>,
+    shared: Rc<ListenerContext>,
     handshakes: Option<HandshakeCounters>,
 }
 
@@ -66,7 +59,16 @@ impl ListenerState {
             // The series exists before the first connection.
             drop(worker.connections_gauge(&name, *protocol));
         }
-        ListenerState { name, untrusted, settings, handshakes }
+        let hsts = settings.hsts.as_ref().and_then(|hsts| HeaderValue::from_bytes(hsts.as_bytes()).ok());
+        ListenerState { shared: Rc::new(ListenerContext { name, settings, untrusted, hsts }), handshakes }
+    }
+
+    fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    fn settings(&self) -> &ListenerSettings {
+        &self.shared.settings
     }
 
     fn count_handshake(&self, result: HandshakeResult) {
@@ -102,7 +104,7 @@ pub async fn run_accept_loop(worker: Rc<WorkerContext>, listener: Listener, mut 
                 apply_settings(&mut door, &acceptor, worker.listener_settings(&addr), &worker);
                 spawn_connection(&worker, accepted, &door);
             }
-            Err(error) => pause_after_error(&worker, &door.name, &error).await,
+            Err(error) => pause_after_error(&worker, door.name(), &error).await,
         }
     }
     let is_room = || descriptors::can_accept_client(worker.connections.count_of_all_workers());
@@ -116,11 +118,12 @@ fn apply_settings(
     now: Option<Arc<ListenerSettings>>,
     worker: &WorkerContext,
 ) {
-    if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, &door.settings)) {
-        if settings.max_unsent != door.settings.max_unsent {
+    let ListenerContext { name, settings: before, untrusted, .. } = &*door.shared;
+    if let Some(settings) = now.filter(|now| !Arc::ptr_eq(now, before)) {
+        if settings.max_unsent != before.max_unsent {
             acceptor.set_max_unsent(settings.max_unsent);
         }
-        *door = Rc::new(ListenerState::new(door.name.clone(), door.untrusted.clone(), settings, worker));
+        *door = Rc::new(ListenerState::new(name.clone(), untrusted.clone(), settings, worker));
     }
 }
 
@@ -130,109 +133,118 @@ fn spawn_connection(
     Accepted { stream, peer, local_addr: asked }: Accepted,
     door: &Rc<ListenerState>,
 ) {
-    let Some(ticket) = worker.register_connection(peer.ip(), &door.name) else { return };
+    let Some(ticket) = worker.register_connection(peer.ip(), door.name()) else { return };
     let entered = RegisteredConnection { ticket, peer, local_addr: asked };
-    let (worker, door) = (worker.clone(), door.clone());
-    if door.settings.proxy_protocol {
-        tokio::task::spawn_local(async move { serve_behind_proxy(stream, entered, &worker, &door).await });
+    let worker = worker.clone();
+    if !door.settings().proxy_protocol && door.settings().tls.is_none() {
+        let client = entered.into_client(None, &worker, door);
+        drop(tokio::task::spawn_local(serve::serve_connection(stream, None, client, worker)));
         return;
     }
-    match &door.settings.tls {
-        None => {
-            drop(tokio::task::spawn_local(
-                async move { serve_http(stream, entered, &worker, &door, (None, None)).await },
-            ))
+    // Boxed, so that the task does not keep their memory when they are over.
+    let handshakes = Box::pin(perform_handshakes(stream, entered, worker.clone(), door.clone()));
+    drop(tokio::task::spawn_local(async move {
+        if let Some((stream, agreed, client)) = handshakes.await {
+            serve::serve_connection(stream, agreed, client, worker).await;
         }
-        Some(_) => drop(tokio::task::spawn_local(async move { serve_tls(stream, entered, &worker, &door).await })),
+    }));
+}
+
+/// A connection whose handshakes have succeeded: its stream, the protocol that TLS has negotiated, and its client.
+type OpenConnection = (Stream, Option<Protocol>, Rc<ClientConnection>);
+
+/// Reads the PROXY header and performs the TLS handshake, as the listener is configured. `None`: the connection ends.
+async fn perform_handshakes(
+    mut stream: Stream,
+    mut entered: RegisteredConnection,
+    worker: Rc<WorkerContext>,
+    door: Rc<ListenerState>,
+) -> Option<OpenConnection> {
+    if door.settings().proxy_protocol {
+        read_proxy_header(&mut stream, &mut entered, &worker, &door).await?;
+    }
+    match &door.settings().tls {
+        None => {
+            let client = entered.into_client(None, &worker, &door);
+            Some((stream, None, client))
+        }
+        Some(tls) => perform_tls_handshake(stream, tls, entered, &worker, &door).await,
     }
 }
 
-/// Serves a connection that begins with a PROXY header.
-async fn serve_behind_proxy(
-    mut stream: Stream,
-    mut entered: RegisteredConnection,
-    worker: &Rc<WorkerContext>,
+/// Reads the PROXY header that a connection begins with, and applies it if the peer is trusted. `None`: the connection
+/// ends.
+async fn read_proxy_header(
+    stream: &mut Stream,
+    entered: &mut RegisteredConnection,
+    worker: &WorkerContext,
     door: &ListenerState,
-) {
-    let open = worker.count_open(&door.name, Protocol::Handshake);
-    let introduction = proxy_protocol::read_header(&mut stream, entered.ticket.connection(), worker).await;
+) -> Option<()> {
+    let open = worker.count_open(door.name(), Protocol::Handshake);
+    let introduction = proxy_protocol::read_header(stream, entered.ticket.connection(), worker).await;
     drop(open);
     match introduction {
         ProxyHeaderResult::Client(named) if worker.is_trusted_proxy(entered.peer.ip()) => {
             let client = to_canonical(named.source);
-            if !worker.count_for_client(&mut entered.ticket, client.ip(), &door.name) {
-                return;
+            if !worker.count_for_client(&mut entered.ticket, client.ip(), door.name()) {
+                return None;
             }
             (entered.peer, entered.local_addr) = (client, Some(to_canonical(named.destination)));
         }
         ProxyHeaderResult::Client(_) | ProxyHeaderResult::Itself => {}
-        ProxyHeaderResult::Missing if worker.is_draining() => return,
-        ProxyHeaderResult::Missing => return worker.local.common.metrics.rejected_counter(Cutoff::ProxyHeader).inc(),
+        ProxyHeaderResult::Missing => {
+            if !worker.is_draining() {
+                worker.local.common.metrics.rejected_counter(Cutoff::ProxyHeader).inc();
+            }
+            return None;
+        }
     }
-    match &door.settings.tls {
-        None => Box::pin(serve_http(stream, entered, worker, door, (None, None))).await,
-        Some(_) => Box::pin(serve_tls(stream, entered, worker, door)).await,
-    }
+    Some(())
 }
 
-/// Serves a connection over TLS.
-async fn serve_tls(stream: Stream, entered: RegisteredConnection, worker: &Rc<WorkerContext>, door: &ListenerState) {
-    let Some(tls) = &door.settings.tls else { return };
-    let open = worker.count_open(&door.name, Protocol::Handshake);
-    let handshake = Box::pin(tls::perform_handshake(stream, tls, entered.ticket.connection(), worker));
-    let result = handshake.await;
+/// Performs the TLS handshake, and counts and logs its result. `None`: the connection ends.
+async fn perform_tls_handshake(
+    stream: Stream,
+    tls: &ServerTls,
+    entered: RegisteredConnection,
+    worker: &WorkerContext,
+    door: &ListenerState,
+) -> Option<OpenConnection> {
+    let open = worker.count_open(door.name(), Protocol::Handshake);
+    let result = tls::perform_handshake(stream, tls, entered.ticket.connection(), worker).await;
     drop(open);
-    let (listener, peer) = (&*door.name, entered.peer.ip());
     match result {
-        Ok(CompletedHandshake { stream, result, peer: tls }) => {
+        Ok(CompletedHandshake { stream, result, peer }) => {
             door.count_handshake(result);
             let agreed = match Alpn::from_negotiated(stream.get_ref().1.alpn_protocol()) {
                 Alpn::Http2 => Protocol::Http2,
                 Alpn::Http11 => Protocol::Http11,
             };
-            serve_http(Stream::Tls(Box::new(stream)), entered, worker, door, (Some(agreed), Some(tls))).await;
+            let client = entered.into_client(Some(peer), worker, door);
+            Some((Stream::Tls(Box::new(stream)), Some(agreed), client))
         }
         Err(FailedHandshake { result, error }) => {
             door.count_handshake(result);
-            worker.local.common.failure_log.log_handshake_failure(result, listener, peer, error.as_ref());
+            let (name, peer) = (door.name(), entered.peer.ip());
+            worker.local.common.failure_log.log_handshake_failure(result, name, peer, error.as_ref());
+            None
         }
     }
 }
 
-/// Serves HTTP on a connection. A handshake may have negotiated the protocol (`agreed`) and identified the client
-/// (`tls`).
-async fn serve_http(
-    stream: Stream,
-    entered: RegisteredConnection,
-    worker: &Rc<WorkerContext>,
-    door: &ListenerState,
-    (agreed, tls): (Option<Protocol>, Option<Box<TlsPeer>>),
-) {
-    let RegisteredConnection { ticket, peer, local_addr: asked } = entered;
-    let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
-    let asked = asked.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), implied));
-    let client = Rc::new(ClientConnection {
-        local: worker.local.clone(),
-        ticket,
-        listener: door.name.clone(),
-        untrusted: door.untrusted.clone(),
-        untrusted_reported: Cell::default(),
-        peer: peer.ip(),
-        port: peer.port(),
-        local_addr: asked,
-        hop: Hop::new(peer.ip(), tls.is_some(), asked.port()),
-        tls,
-        service: door.settings.service,
-        redirect_port: door.settings.redirect_port,
-        // A copy of its own: a value that workers share would make them share a reference count.
-        hsts: door.settings.hsts.as_ref().and_then(|hsts| HeaderValue::from_bytes(hsts.as_bytes()).ok()),
-        last_host: LastHost::default(),
-        inspector: worker.new_inspector(),
-        interim: RefCell::default(),
-        tunnel: Cell::default(),
-        tls_version: stream.tls_version(),
-    });
-    serve::serve_connection(stream, agreed, client, worker).await;
+impl RegisteredConnection {
+    /// Makes the state of the connection. `tls`: what the handshake has shown of the client.
+    fn into_client(
+        self,
+        tls: Option<Box<TlsPeer>>,
+        worker: &WorkerContext,
+        door: &ListenerState,
+    ) -> Rc<ClientConnection> {
+        let implied = if tls.is_some() { HTTPS_PORT } else { HTTP_PORT };
+        let local_addr = self.local_addr.unwrap_or(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), implied));
+        let ends = ConnectionEnds { peer: self.peer, local_addr, tls };
+        Rc::new(ClientConnection::new(worker.local.clone(), self.ticket, door.shared.clone(), ends))
+    }
 }
 
 /// Waits until there is a file descriptor for another client, and closes idle connections meanwhile. New clients wait

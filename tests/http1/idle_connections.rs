@@ -1,10 +1,12 @@
 //! Idle client connections: they use next to no memory and lose no request.
 
+use std::net::Shutdown;
 use std::time::Duration;
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::until;
+use crate::support::upstream::{Upstream, ok};
 
 const FIXED: &str = "[[route]]\nname = \"fixed\"\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -93,9 +95,72 @@ fn an_answer_that_the_client_has_not_taken_is_not_lost() {
 }
 
 #[test]
-fn a_connection_at_rest_holds_at_most_8_kb_and_leaves_nothing_behind() {
-    const COUNT: u64 = 800;
-    let patient = "max_connections_per_ip = 1000\nheader_timeout = \"10m\"\nkeepalive_timeout = \"10m\"";
+fn a_connection_that_has_rested_forwards_the_same_facts() {
+    const FACTS: [&str; 5] =
+        ["x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-real-ip"];
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            peer.send(ok(&format!("{:?}", FACTS.map(|name| request.all(name)))))?;
+        }
+        Ok(())
+    });
+    let gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
+    let mut client = gateway.client();
+    let other = "GET / HTTP/1.1\r\nhost: b.test\r\n\r\n";
+    let before = [client.ask(&get("/", ""), "").text(), client.ask(other, "").text()];
+    assert!(before[0].contains("127.0.0.1") && before[0].contains("a.test") && before[1].contains("b.test"));
+    rest();
+    assert_eq!([client.ask(&get("/", ""), "").text(), client.ask(other, "").text()], before);
+}
+
+#[test]
+fn connections_wake_in_every_way_and_lose_no_request() {
+    const COUNT: usize = 120;
+    in_both(|gateway, _| {
+        let one = get("/", "");
+        let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
+        for client in &mut clients {
+            assert_eq!(client.ask(&one, "").text(), "fixed");
+        }
+        rest();
+        for (number, client) in clients.iter_mut().enumerate() {
+            match number % 6 {
+                0 => client.send(&one),
+                1 => client.send(one.repeat(3)),
+                2 => {
+                    client.send(&one);
+                    client.stream().shutdown(Shutdown::Write).unwrap();
+                }
+                3 => client.send(&one[..1]),
+                4 => client.send(post("/", 4, "") + "bo"),
+                _ => client.stream().shutdown(Shutdown::Write).unwrap(),
+            }
+        }
+        rest();
+        for (number, client) in clients.iter_mut().enumerate() {
+            match number % 6 {
+                3 => client.send(&one[1..]),
+                4 => client.send("dy"),
+                _ => {}
+            }
+            let answers = [1, 3, 1, 1, 1, 0][number % 6];
+            (0..answers).for_each(|_| assert_eq!(client.answer("GET").text(), "fixed", "{number}"));
+            if [2, 5].contains(&(number % 6)) {
+                client.assert_closed();
+            }
+        }
+        // Of six clients one sends a POST, and the others six requests together, after the first one of each.
+        let [gets, posts] = [COUNT + COUNT, COUNT / 6];
+        let count =
+            |method| gateway.metric("requests_total", &[("route", "fixed"), ("method", method), ("code", "200")]);
+        assert_eq!([count("GET"), count("POST")], [Some(gets as f64), Some(posts as f64)]);
+    });
+}
+
+#[test]
+fn a_connection_at_rest_holds_at_most_3_kb_and_leaves_nothing_behind() {
+    const COUNT: u64 = 1200;
+    let patient = "max_connections_per_ip = 1300\nheader_timeout = \"10m\"\nkeepalive_timeout = \"10m\"";
     let gateway = Gateway::with(patient, FIXED);
     // What the first request brings into memory stays.
     assert_eq!(gateway.get("/").status(), 200);
@@ -105,7 +170,7 @@ fn a_connection_at_rest_holds_at_most_8_kb_and_leaves_nothing_behind() {
         assert_eq!(client.ask(&get("/", ""), "").status(), 200);
     }
     let each = || memory.grown() / COUNT;
-    until("they are at rest", || each() < 8192);
+    until("they are at rest", || each() < 3072);
     drop(clients);
-    until("what they took is given back", || each() < 2048);
+    until("what they took is given back", || each() < 1024);
 }

@@ -137,6 +137,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
         "cli",
         &[
             "net",
+            "heap",
             "telemetry",
             "limiting",
             "tls",

@@ -44,7 +44,7 @@ pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) 
         Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it",
         _ => return,
     };
-    common.failure_log.log_rejected_client(cutoff, &client.listener, client.peer, format_args!("{message}"));
+    common.failure_log.log_rejected_client(cutoff, &client.listener.name, client.peer, format_args!("{message}"));
 }
 
 /// Counts and logs a malformed HTTP/2 head, whose stream is reset. The log shows the status that an HTTP/1.1 client
@@ -82,7 +82,7 @@ pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -
     let facts = ErrorFacts { status, detail, request_id: None, retry_after: None };
     let format = accept::negotiate_head(bytes);
     let (mut headers, body) = error_page::build_page(&facts, format, server.error_pages.as_deref(), problem);
-    headers.extend(client.hsts.clone().map(|hsts| (STRICT_TRANSPORT_SECURITY, hsts)));
+    headers.extend(client.listener.hsts.clone().map(|hsts| (STRICT_TRANSPORT_SECURITY, hsts)));
     let reason = status.canonical_reason().unwrap_or_default();
     let mut response = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
     for (name, value) in &headers {

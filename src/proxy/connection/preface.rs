@@ -9,7 +9,6 @@ use bytes::Bytes;
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::task::yield_now;
 
-use crate::proxy::connection::settings::has_ended;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
@@ -33,7 +32,7 @@ pub async fn detect(
         let detected = poll_fn(|cx| {
             client.connection().register_task(cx.waker());
             match poll_detect(stream, &mut start, cx) {
-                Poll::Pending if worker.is_closing() || has_ended(client, worker) => Poll::Ready(None),
+                Poll::Pending if worker.is_closing() || worker.has_ended(client.connection()) => Poll::Ready(None),
                 detected => detected,
             }
         });

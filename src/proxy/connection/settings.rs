@@ -1,14 +1,10 @@
-//! The settings that bound a client connection, and the check whether one of its timers has ended it.
+//! The settings that bound a client connection.
 
 use std::time::Duration;
 
-use crate::proxy::connection::phase::Phase;
-use crate::proxy::connection::request_state::RequestWait;
-use crate::proxy::connection::worker_context::WorkerContext;
-use crate::proxy::context::ClientConnection;
+use crate::config::ServerSettings;
 
-/// Settings of the connection's listener and of `[server]`, as they were when it was accepted. A connection keeps
-/// them across reloads.
+/// Settings of `[server]` for the connections that are accepted while they are in force.
 pub struct ConnectionSettings {
     pub header_timeout: Duration,
     pub keepalive_timeout: Duration,
@@ -24,10 +20,7 @@ pub struct ConnectionSettings {
 }
 
 impl ConnectionSettings {
-    /// Reads the settings in force.
-    pub fn new(client: &ClientConnection) -> ConnectionSettings {
-        let view = client.local.view();
-        let server = &view.snapshot.config.server;
+    pub fn new(server: &ServerSettings) -> ConnectionSettings {
         ConnectionSettings {
             header_timeout: server.header_timeout,
             keepalive_timeout: server.keepalive_timeout,
@@ -40,16 +33,4 @@ impl ConnectionSettings {
             http2: server.http2,
         }
     }
-}
-
-/// Returns whether an HTTP/1.1 connection ends because it was cut or a timer has expired. Counts the reason. A request
-/// that has reacted to its own timer, with an error response, does not end the connection.
-pub fn has_ended(client: &ClientConnection, worker: &WorkerContext) -> bool {
-    if client.connection().is_cut() || client.connection().is_half_close_over() {
-        return true;
-    }
-    let expired = client.connection().expired_phase().map(Phase::cutoff);
-    let expired = expired.or_else(|| client.connection().expired_request_wait().map(RequestWait::cutoff));
-    let expired = expired.or_else(|| client.connection().slow_reader_cutoff().map(Some));
-    expired.inspect(|reason| worker.count_cutoff(*reason)).is_some()
 }

@@ -5,7 +5,7 @@
 //! ([`GoAway`]). The first two lead to a [`ConnectionEnd`]. The connection's task acts on these conditions when it is
 //! woken.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::task::Waker;
 use std::time::Duration;
@@ -52,8 +52,8 @@ pub struct ConnectionState {
     keepalive: Cell<Option<Duration>>,
     /// The most requests that were under way at once.
     most_requests: Cell<usize>,
-    /// Wakes exchanges that linger, when the connection is cut.
-    cut_notify: Notify,
+    /// Wakes exchanges that linger, when the connection is cut. Made for the first of them.
+    cut_notify: OnceCell<Box<Notify>>,
     /// Wakes the connection's task.
     task: RefCell<Option<Waker>>,
 }
@@ -75,7 +75,7 @@ impl ConnectionState {
             has_late_request: Cell::new(false),
             keepalive: Cell::new(None),
             most_requests: Cell::new(0),
-            cut_notify: Notify::new(),
+            cut_notify: OnceCell::new(),
             task: RefCell::default(),
         }
     }
@@ -186,6 +186,14 @@ impl ConnectionState {
             request.end();
             request.read_whole();
         }
+    }
+
+    /// Frees the states of past requests. Over HTTP/2, the connection may never have as many again.
+    fn free_request_states(&self) {
+        let mut requests = self.requests.borrow_mut();
+        let is_needed = |request: &RequestState| !request.is_over() || !(self.is_multiplexed() || request.is_whole());
+        requests.retain(|request| is_needed(request) || Rc::strong_count(request) > 1);
+        requests.shrink_to_fit();
     }
 
     /// Returns what a request waited for when its timer expired, if it has not reacted to that.
@@ -417,7 +425,9 @@ impl ConnectionState {
     /// Ends the connection in any phase, without a response.
     pub fn cut_off(&self) {
         self.set_end(ConnectionEnd::Cut);
-        self.cut_notify.notify_waiters();
+        if let Some(notify) = self.cut_notify.get() {
+            notify.notify_waiters();
+        }
     }
 
     /// Returns whether the worker has cut the connection.
@@ -438,7 +448,7 @@ impl ConnectionState {
     /// Waits until the connection is cut, for an exchange that continues without its client.
     pub async fn wait_for_cut(&self) {
         while !self.is_cut() {
-            self.cut_notify.notified().await;
+            self.cut_notify.get_or_init(Box::default).notified().await;
         }
     }
 
@@ -469,10 +479,8 @@ impl ConnectionState {
         if rests {
             self.phase.set(Phase::Resting);
         }
-        if rests && self.is_multiplexed() {
-            // Frees the states of past streams: the connection may never have as many again.
-            self.requests.borrow_mut().retain(|request| !request.is_over() || Rc::strong_count(request) > 1);
-            self.requests.borrow_mut().shrink_to_fit();
+        if rests {
+            self.free_request_states();
         }
         let is_head_late = self.head_timer.check(now_ms);
         if self.timer.check(now_ms) || is_slow || is_late || rests || is_head_late {

@@ -7,7 +7,6 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use rustls::ProtocolVersion;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -58,16 +57,6 @@ macro_rules! either {
 }
 
 impl Stream {
-    /// Returns the version of TLS as logs write it, such as `TLSv1.3`. `None` without TLS.
-    pub fn tls_version(&self) -> Option<&'static str> {
-        let Stream::Tls(stream) = self else { return None };
-        match stream.get_ref().1.protocol_version()? {
-            ProtocolVersion::TLSv1_2 => Some("TLSv1.2"),
-            ProtocolVersion::TLSv1_3 => Some("TLSv1.3"),
-            _ => None,
-        }
-    }
-
     /// Returns the number of bytes that the socket below TLS has accepted so far. `None` without TLS, where that is
     /// what was written.
     pub fn sent_bytes(&self) -> Option<u64> {

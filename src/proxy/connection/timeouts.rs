@@ -11,24 +11,22 @@ pub type Ticks = Rc<Cell<u64>>;
 /// Interval at which a worker checks the timers. A timeout may expire this much late.
 pub const TICK: Duration = Duration::from_millis(100);
 
-/// The value of `due_ms` of a timer that is off.
-const OFF: u64 = u64::MAX;
+/// Set in a [`Timer`] that has expired.
+const EXPIRED: u64 = 1 << 63;
+/// The due time of a timer that is off.
+const OFF: u64 = EXPIRED - 1;
 
-/// A point in time, and whether it has passed.
-pub(super) struct Timer {
-    due_ms: Cell<u64>,
-    has_expired: Cell<bool>,
-}
+/// A point in time in milliseconds, and whether it has passed. One word, because each connection has several.
+pub(super) struct Timer(Cell<u64>);
 
 impl Timer {
     pub(super) fn off() -> Timer {
-        Timer { due_ms: Cell::new(OFF), has_expired: Cell::new(false) }
+        Timer(Cell::new(OFF))
     }
 
     /// Starts or restarts the timer, to expire at `due_ms`.
     pub(super) fn arm(&self, due_ms: u64) {
-        self.due_ms.set(due_ms);
-        self.has_expired.set(false);
+        self.0.set(due_ms.min(OFF));
     }
 
     /// Stops the timer.
@@ -38,30 +36,36 @@ impl Timer {
 
     /// Returns whether the timer was started, even if it has expired since.
     pub(super) fn is_armed(&self) -> bool {
-        self.due_ms.get() != OFF
+        self.due_ms() != OFF
     }
 
     pub(super) fn due_ms(&self) -> u64 {
-        self.due_ms.get()
+        self.0.get() & !EXPIRED
     }
 
     /// Moves the timer into the future by `time`. A timer that is off stays off.
     pub(super) fn postpone(&self, time: Duration) {
-        self.due_ms.set(self.due_ms.get().saturating_add(to_ms(time)));
+        let due_ms = self.due_ms().saturating_add(to_ms(time)).min(OFF);
+        self.0.set(self.0.get() & EXPIRED | due_ms);
     }
 
     /// Expires the timer now.
     pub(super) fn expire(&self) {
-        self.has_expired.set(true);
+        self.0.set(self.0.get() | EXPIRED);
     }
 
     pub(super) fn has_expired(&self) -> bool {
-        self.has_expired.get()
+        self.0.get() & EXPIRED != 0
     }
 
     /// Returns true once, on the first tick at or after the due time.
     pub(super) fn check(&self, now_ms: u64) -> bool {
-        now_ms >= self.due_ms.get() && !self.has_expired.replace(true)
+        // One that has expired is later than any time.
+        let expires = now_ms >= self.0.get();
+        if expires {
+            self.expire();
+        }
+        expires
     }
 }
 
@@ -82,7 +86,7 @@ mod tests {
     #[test]
     fn a_timer_expires_once_and_may_be_armed_again() {
         let timer = Timer::off();
-        assert!(!timer.check(u64::MAX - 1) && !timer.is_armed());
+        assert!(!timer.check(OFF - 1) && !timer.is_armed());
         timer.arm(100);
         assert_eq!([99, 100, 101].map(|now| timer.check(now)), [false, true, false]);
         assert!(timer.has_expired() && timer.is_armed());

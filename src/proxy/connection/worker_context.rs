@@ -13,9 +13,11 @@ use tokio::sync::Semaphore;
 use crate::config::{ListenerSettings, ServerSettings};
 use crate::heap::HeapTrimmer;
 use crate::net::ListenAddr;
+use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::registry::{ConnectionCount, ConnectionRegistry, ConnectionTicket};
+use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::context::{ProcessState, WorkerState};
-use crate::proxy::inbound::inspector::Inspector;
 use crate::telemetry::metrics::{Cutoff, Protocol};
 
 /// The part of a worker that its connections use.
@@ -120,14 +122,6 @@ impl WorkerContext {
         self.local.view().snapshot.config.listener(addr).cloned()
     }
 
-    /// Makes an inspector for a new connection. `None` if no route is strict.
-    pub fn new_inspector(&self) -> Option<RefCell<Inspector>> {
-        let view = self.local.view();
-        let config = &view.snapshot.config;
-        let max_line = config.server.max_header_bytes;
-        config.is_strict_somewhere.then(|| RefCell::new(Inspector::new(max_line)))
-    }
-
     /// Returns the gauge of open connections of `listener`.
     pub fn connections_gauge(&self, listener: &str, protocol: Protocol) -> IntGauge {
         let new = || self.local.common.metrics.connection_gauge(listener, protocol);
@@ -139,6 +133,18 @@ impl WorkerContext {
         if let Some(reason) = reason {
             self.local.common.metrics.rejected_counter(reason).inc();
         }
+    }
+
+    /// Returns whether an HTTP/1.1 connection ends because it was cut or a timer has expired. Counts the reason. A
+    /// request that has reacted to its own timer, with an error response, does not end the connection.
+    pub fn has_ended(&self, connection: &ConnectionState) -> bool {
+        if connection.is_cut() || connection.is_half_close_over() {
+            return true;
+        }
+        let expired = connection.expired_phase().map(Phase::cutoff);
+        let expired = expired.or_else(|| connection.expired_request_wait().map(RequestWait::cutoff));
+        let expired = expired.or_else(|| connection.slow_reader_cutoff().map(Some));
+        expired.inspect(|reason| self.count_cutoff(*reason)).is_some()
     }
 
     /// Enters `stage`, and wakes every connection to act on it.

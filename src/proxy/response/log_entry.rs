@@ -64,7 +64,7 @@ impl LogEntry {
             path: uri.path().to_owned(),
             query: uri.query().map(|query| mask.mask_query(query).into_owned()),
             protocol: Some(protocol_name(*version)),
-            tls: client.tls_version,
+            tls: client.tls_version(),
             tls_cipher: peer.and_then(|peer| peer.cipher),
             tls_name: peer.and_then(|peer| peer.server_name.clone()),
             tls_subject: peer.and_then(|peer| Some(peer.certificate.as_ref()?.subject.clone())),
@@ -266,7 +266,7 @@ fn write_rejected(
     }
     let mut record = LogRecord {
         client: client.peer.to_canonical(),
-        tls: client.tls_version,
+        tls: client.tls_version(),
         status: status.as_u16(),
         reason: Some(cause.reason),
         setting: cause.setting.map(|setting| setting.label()),

@@ -124,7 +124,7 @@ fn describe_request(
     ];
     let configured = request.view.snapshot.config.server.forwarded_headers;
     let forwarding = ForwardedHeadersWriter {
-        hop: &request.client.hop,
+        hop: request.client.hop(),
         via: &request.client.local.common.via,
         version: request.received.parts.version,
         identity,

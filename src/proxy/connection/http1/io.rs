@@ -14,7 +14,6 @@ use tokio::time::timeout;
 
 use crate::proxy::connection::client_io::{ClientIo, ReadFilter};
 use crate::proxy::connection::phase::Phase;
-use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
 
@@ -24,8 +23,6 @@ use crate::proxy::context::ClientConnection;
 /// - The inspector sees all bytes, and keeps some from the parser.
 /// - The end of the stream is withheld from the parser while requests are under way that do not need the client.
 pub struct Http1Filter {
-    header_timeout: Duration,
-    half_close_timeout: Duration,
     /// Bytes from where the framing of a body is broken. The parser does not get them.
     kept_back: Bytes,
     /// The parser has written an error response of its own, which the gateway replaces.
@@ -37,18 +34,20 @@ pub type Http1Io = ClientIo<Http1Filter>;
 
 impl Http1Io {
     /// Wraps `stream`, from which `start` was read while the protocol was detected.
-    pub fn new(stream: Stream, start: Bytes, client: Rc<ClientConnection>, bounds: &ConnectionSettings) -> Http1Io {
-        let ConnectionSettings { header_timeout, half_close_timeout, .. } = *bounds;
+    pub fn new(stream: Stream, start: Bytes, client: Rc<ClientConnection>) -> Http1Io {
         let mut unread = start;
         let kept_back = unread.split_off(count_visible_bytes(&client, &unread));
-        let filter = Http1Filter { header_timeout, half_close_timeout, kept_back, withheld: false };
-        ClientIo { stream, unread, client, filter }
+        ClientIo { stream, unread, client, filter: Http1Filter { kept_back, withheld: false } }
     }
 
-    /// Prepares the stream for the next parser, which reads `unread` first.
-    pub fn with_unread(self, unread: &[u8]) -> Http1Io {
+    /// Frees what a resting connection does not need. The next parser reads `unread` first.
+    pub fn prepare_rest(&mut self, unread: &[u8]) {
         // A copy of a few bytes. A part of the buffer, even an empty one, would keep all of it.
-        ClientIo { unread: Bytes::copy_from_slice(unread), ..self }
+        self.unread = Bytes::copy_from_slice(unread);
+        // An exchange that lingers may hold the client too, and keeps the caches then.
+        if let Some(client) = Rc::get_mut(&mut self.client) {
+            client.release_caches();
+        }
     }
 
     /// Returns the stream and all bytes that were read from it and not used. `read`: those that the parser has read.
@@ -62,7 +61,7 @@ impl Http1Io {
     }
 
     /// Shuts the connection down, as far as that is possible without waiting.
-    pub async fn close(mut self) {
+    pub async fn close(mut self: Box<Self>) {
         poll_fn(|cx| {
             let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
             Poll::Ready(())
@@ -78,7 +77,7 @@ impl Http1Io {
     /// Writes an error response and closes with a linger: reads and drops what the client still sends, until it closes
     /// its side, a second has passed or a MiB has come. To close at once would reset the connection, and the client
     /// might lose the response.
-    pub async fn refuse_and_close(mut self, response: &[u8]) {
+    pub async fn refuse_and_close(mut self: Box<Self>, response: &[u8]) {
         let lingering_close = async {
             self.stream.write_all(response).await?;
             self.stream.shutdown().await?;
@@ -98,7 +97,7 @@ impl Http1Io {
     /// Starts the timer of a head with its first byte.
     fn begin_head(&self) {
         if self.client.connection().phase().is_idle() {
-            self.client.connection().enter_phase(Phase::Head, self.filter.header_timeout);
+            self.client.connection().enter_phase(Phase::Head, self.client.settings.header_timeout);
         }
     }
 }
@@ -143,7 +142,7 @@ impl ReadFilter for Http1Filter {
         let result = Pin::new(&mut io.stream).poll_read(cx, buf);
         let fresh = &buf.filled()[before..];
         let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
-        if ended && io.client.connection().half_close(io.filter.half_close_timeout) {
+        if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
             // The parser would drop the request. It reads again after the response.
             return Poll::Pending;
         }

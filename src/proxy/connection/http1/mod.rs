@@ -14,11 +14,10 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
 use http::Request;
 use http_body::Body as _;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::http1::{self, Parts};
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::task::yield_now;
@@ -26,47 +25,42 @@ use tokio::task::yield_now;
 use crate::proxy::connection::http1::io::Http1Io;
 use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::parse_failure;
-use crate::proxy::connection::settings::{ConnectionSettings, has_ended};
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::request;
 
-/// Serves `stream`, of which `start` has been read.
-pub async fn serve_connection(
-    stream: Stream,
-    start: Bytes,
-    client: Rc<ClientConnection>,
-    bounds: &ConnectionSettings,
-    worker: &WorkerContext,
-) {
-    let mut io = Http1Io::new(stream, start, client.clone(), bounds);
-    // A parser with its buffers takes about 20 kB. A resting connection has none.
-    while wait_for_bytes(&io, &client, worker).await || has_late_bytes(&io, &client, worker).await {
-        io = match serve_requests(io, &client, worker, bounds).await {
-            AfterParser::Rest(io) => io,
-            // Boxed, because otherwise the task of every connection would be as large as this rare case needs.
-            AfterParser::Unread(io, response) => {
-                return Box::pin(io.refuse_and_close(&response)).await;
-            }
-            AfterParser::Tunnel(stream, early) => {
-                let Some(tunnel) = client.tunnel.take() else { return };
-                let is_over = |cx: &mut Context<'_>| {
-                    client.connection().register_task(cx.waker());
-                    has_ended(&client, worker)
-                };
-                return tunnel.run(Box::new(stream), early, Box::new(is_over)).await;
-            }
-            AfterParser::End => {
-                // The client has left before its 101 response was written.
-                if let Some(tunnel) = client.tunnel.take() {
-                    tunnel.abandon();
-                }
-                return;
-            }
+/// Serves the requests of a client until its connection ends.
+pub async fn serve_connection(mut io: Box<Http1Io>, worker: &WorkerContext) {
+    while wait_for_bytes(&io, worker).await || has_late_bytes(&io, worker).await {
+        // Boxed: a parser with its buffers takes about 20 kB, and a resting connection has none.
+        match Box::pin(serve_until_rest(io, worker)).await {
+            Some(rested) => io = rested,
+            None => return,
         }
     }
     io.close().await;
+}
+
+/// Serves the client until its connection rests. Returns `None` when the connection has ended.
+async fn serve_until_rest(io: Box<Http1Io>, worker: &WorkerContext) -> Option<Box<Http1Io>> {
+    match serve_requests(io, worker).await {
+        AfterParser::Rest(rested) => return Some(rested),
+        AfterParser::Unread(io, response) => Box::pin(io.refuse_and_close(&response)).await,
+        AfterParser::Tunnel(stream, early, client) => run_tunnel(stream, early, client, worker).await,
+        AfterParser::End => {}
+    }
+    None
+}
+
+/// Runs the tunnel that the connection has become. The client has sent `early` already.
+async fn run_tunnel(stream: Stream, early: Vec<u8>, client: Rc<ClientConnection>, worker: &WorkerContext) {
+    let Some(tunnel) = client.tunnel.take() else { return };
+    let is_over = |cx: &mut Context<'_>| {
+        client.connection().register_task(cx.waker());
+        worker.has_ended(client.connection())
+    };
+    tunnel.run(Box::new(stream), early, Box::new(is_over)).await;
 }
 
 /// Why the parser has ended.
@@ -80,12 +74,13 @@ enum RequestsEnd {
 }
 
 /// Waits for bytes of the client, or the end of its stream. Returns false if the connection ends before.
-async fn wait_for_bytes(io: &Http1Io, client: &ClientConnection, worker: &WorkerContext) -> bool {
+async fn wait_for_bytes(io: &Http1Io, worker: &WorkerContext) -> bool {
     poll_fn(|cx| {
-        client.connection().register_task(cx.waker());
+        let connection = io.client.connection();
+        connection.register_task(cx.waker());
         match io.poll_readable(cx) {
             Poll::Ready(()) => Poll::Ready(true),
-            Poll::Pending if worker.is_closing() || has_ended(client, worker) => Poll::Ready(false),
+            Poll::Pending if worker.is_closing() || worker.has_ended(connection) => Poll::Ready(false),
             Poll::Pending => Poll::Pending,
         }
     })
@@ -95,8 +90,9 @@ async fn wait_for_bytes(io: &Http1Io, client: &ClientConnection, worker: &Worker
 /// Returns whether the client of a connection that closes has sent something that the runtime does not know of yet. The
 /// connection closes because the worker does, or because it has been idle for too long. The latter happens to many
 /// connections at once when the process was stopped for a while.
-async fn has_late_bytes(io: &Http1Io, client: &ClientConnection, worker: &WorkerContext) -> bool {
-    let closes = if client.connection().is_over() { client.connection().is_idle_over() } else { worker.is_closing() };
+async fn has_late_bytes(io: &Http1Io, worker: &WorkerContext) -> bool {
+    let connection = io.client.connection();
+    let closes = if connection.is_over() { connection.is_idle_over() } else { worker.is_closing() };
     let late = closes && io.stream.has_unread_bytes();
     if late {
         yield_now().await;
@@ -107,22 +103,18 @@ async fn has_late_bytes(io: &Http1Io, client: &ClientConnection, worker: &Worker
 /// How a connection continues without its parser.
 enum AfterParser {
     /// The connection rests until the next request.
-    Rest(Http1Io),
+    Rest(Box<Http1Io>),
     /// The connection is upgraded. The client may have sent some bytes already.
-    Tunnel(Stream, Vec<u8>),
+    Tunnel(Stream, Vec<u8>, Rc<ClientConnection>),
     /// The gateway writes this error response to bytes that are no request, and closes.
-    Unread(Http1Io, Vec<u8>),
+    Unread(Box<Http1Io>, Vec<u8>),
     End,
 }
 
 /// Serves requests until the connection rests, is upgraded or ends.
-async fn serve_requests(
-    io: Http1Io,
-    client: &Rc<ClientConnection>,
-    worker: &WorkerContext,
-    bounds: &ConnectionSettings,
-) -> AfterParser {
+async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser {
     let _parsing = worker.heap_trimmer.count_parser();
+    let client = io.client.clone();
     let service = service_fn(|request: Request<Incoming>| {
         client.connection().end_requests();
         let deadline = client.connection().start_request(request.body().is_end_stream());
@@ -130,10 +122,9 @@ async fn serve_requests(
     });
     // The connection's state has a timer for every phase, so hyper has none. Its
     // limits on heads are a second line of defence.
-    let connection =
-        new_parser(bounds.max_headers, bounds.max_header_bytes).serve_connection(TokioIo::new(io), service);
-    // Boxed, so that the task of a resting connection does not keep the parser's memory.
-    let mut connection = Box::new(connection);
+    let settings = &client.settings;
+    let mut connection =
+        new_parser(settings.max_headers, settings.max_header_bytes).serve_connection(TokioIo::new(io), service);
     let mut leaves = false;
     let end = poll_fn(|cx| {
         client.connection().register_task(cx.waker());
@@ -141,7 +132,7 @@ async fn serve_requests(
             return Poll::Ready(RequestsEnd::Closed);
         }
         loop {
-            if let Poll::Ready(served) = Pin::new(&mut *connection).poll(cx) {
+            if let Poll::Ready(served) = Pin::new(&mut connection).poll(cx) {
                 return Poll::Ready(match served {
                     Ok(()) if client.connection().is_upgraded() => RequestsEnd::Switched,
                     Ok(()) => RequestsEnd::Closed,
@@ -154,37 +145,45 @@ async fn serve_requests(
                 break;
             }
             leaves = true;
-            Pin::new(&mut *connection).graceful_shutdown();
+            Pin::new(&mut connection).graceful_shutdown();
         }
         // A connection that has been idle for too long rests first, to check for bytes that have just come.
         if client.connection().is_idle_over() && !leaves {
             return Poll::Ready(RequestsEnd::Rests);
         }
-        if has_ended(client, worker) {
+        if worker.has_ended(client.connection()) {
             return Poll::Ready(RequestsEnd::Closed);
         }
         let rests = client.connection().is_resting() || (worker.is_closing() && client.connection().is_idle());
         if rests && !leaves { Poll::Ready(RequestsEnd::Rests) } else { Poll::Pending }
     })
     .await;
-    let parts = connection.into_parts();
-    let io = parts.io.into_inner();
+    let Parts { io, read_buf, .. } = connection.into_parts();
+    let mut io = io.into_inner();
     match end {
-        RequestsEnd::Rests => return AfterParser::Rest(io.with_unread(&parts.read_buf)),
-        RequestsEnd::Switched => {
-            let (stream, early) = io.into_stream(&parts.read_buf);
-            return AfterParser::Tunnel(stream, early);
+        RequestsEnd::Rests => {
+            drop(client);
+            io.prepare_rest(&read_buf);
+            return AfterParser::Rest(io);
         }
-        RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(&error, &parts.read_buf) {
+        RequestsEnd::Switched => {
+            let (stream, early) = io.into_stream(&read_buf);
+            return AfterParser::Tunnel(stream, early, client);
+        }
+        RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(&error, &read_buf) {
             Some(cutoff) => {
-                parse_failure::report_rejected(client, cutoff, &parts.read_buf);
+                parse_failure::report_rejected(&client, cutoff, &read_buf);
                 if io.has_withheld() {
-                    return AfterParser::Unread(io, parse_failure::error_response(client, cutoff, &parts.read_buf));
+                    return AfterParser::Unread(io, parse_failure::error_response(&client, cutoff, &read_buf));
                 }
             }
-            None => parse_failure::report_incomplete(worker, client, &parts.read_buf),
+            None => parse_failure::report_incomplete(worker, &client, &read_buf),
         },
-        RequestsEnd::Closed => parse_failure::report_incomplete(worker, client, &parts.read_buf),
+        RequestsEnd::Closed => parse_failure::report_incomplete(worker, &client, &read_buf),
+    }
+    // The client may have left before its 101 response was written.
+    if let Some(tunnel) = client.tunnel.take() {
+        tunnel.abandon();
     }
     AfterParser::End
 }

@@ -6,7 +6,6 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -16,7 +15,6 @@ use crate::proxy::connection::http2::frames::{Flood, FrameMonitor};
 use crate::proxy::connection::http2::head_check::{CheckedBytes, HeadCheck, MalformedHead};
 use crate::proxy::connection::parse_failure;
 use crate::proxy::connection::phase::Phase;
-use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
 use crate::telemetry::metrics::Cutoff;
@@ -27,8 +25,6 @@ pub struct Http2Filter {
     heads: HeadCheck,
     /// Bytes that the check has replaced or held back, and that the library reads next.
     checked: Bytes,
-    header_timeout: Duration,
-    keepalive_timeout: Duration,
 }
 
 /// The stream of an HTTP/2 client, as the library reads and writes it.
@@ -44,11 +40,9 @@ impl Http2Io {
         start: Bytes,
         client: Rc<ClientConnection>,
         frames: Rc<RefCell<FrameMonitor>>,
-        bounds: &ConnectionSettings,
     ) -> Http2Io {
-        let ConnectionSettings { header_timeout, keepalive_timeout, max_header_bytes, .. } = *bounds;
-        let heads = HeadCheck::new(max_header_bytes);
-        let filter = Http2Filter { frames, heads, checked: Bytes::new(), header_timeout, keepalive_timeout };
+        let heads = HeadCheck::new(client.settings.max_header_bytes);
+        let filter = Http2Filter { frames, heads, checked: Bytes::new() };
         ClientIo { stream, unread: start, client, filter }
     }
 
@@ -58,7 +52,7 @@ impl Http2Io {
         let mut frames = self.filter.frames.borrow_mut();
         let calm = frames.feed(bytes, deadline.now_ms());
         if frames.has_begun() && deadline.phase() == Phase::Head {
-            deadline.enter_phase(Phase::Idle, self.filter.keepalive_timeout);
+            deadline.enter_phase(Phase::Idle, self.client.settings.keepalive_timeout);
         }
         if frames.has_moved_on() {
             deadline.end_head();
@@ -69,7 +63,7 @@ impl Http2Io {
     /// Starts the timer of an incomplete head, when all bytes that have come are read.
     fn update_head_timer(&self) {
         match self.filter.frames.borrow().is_inside_head() {
-            true => self.client.connection().begin_head(self.filter.header_timeout),
+            true => self.client.connection().begin_head(self.client.settings.header_timeout),
             false => self.client.connection().end_head(),
         }
     }

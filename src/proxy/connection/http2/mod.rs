@@ -24,6 +24,7 @@ pub(crate) mod tunnel_stream;
 use std::cell::RefCell;
 use std::error::Error;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -43,7 +44,6 @@ use crate::proxy::connection::http2::io::Http2Io;
 use crate::proxy::connection::http2::streams::{StreamBody, StreamSpawner};
 use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::phase::Phase;
-use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
@@ -65,15 +65,9 @@ const FAULTY_STREAMS: usize = 100;
 const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// Serves `stream`, of which `start` has been read.
-pub async fn serve_connection(
-    stream: Stream,
-    start: Bytes,
-    client: Rc<ClientConnection>,
-    bounds: &ConnectionSettings,
-    worker: &WorkerContext,
-) {
+pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientConnection>, worker: &WorkerContext) {
     let _parsing = worker.heap_trimmer.count_parser();
-    let deadline = client.connection();
+    let (deadline, bounds) = (client.connection(), &client.settings);
     deadline.set_multiplexed(bounds.keepalive_timeout);
     deadline.set_min_rate(bounds.stream_timeout, bounds.min_response_rate);
     let frames = Rc::new(RefCell::new(FrameMonitor::new(deadline.now_ms())));
@@ -90,7 +84,7 @@ pub async fn serve_connection(
             StreamBody::wrap_response(response, &method, deadline, &frames)
         })
     });
-    let io = Http2Io::new(stream, start, client.clone(), frames.clone(), bounds);
+    let io = Http2Io::new(stream, start, client.clone(), frames.clone());
     // The state has a timer for every phase, also for dead clients. So hyper has none, and no PING is sent.
     let connection = http2::Builder::new(streams.clone())
         .enable_connect_protocol()
@@ -102,7 +96,7 @@ pub async fn serve_connection(
         .max_pending_accept_reset_streams(PENDING_RESETS)
         .max_local_error_reset_streams(FAULTY_STREAMS)
         .serve_connection(TokioIo::new(io), service);
-    let mut connection = Box::pin(connection);
+    let mut connection = pin!(connection);
     let mut leaving = false;
     let ended = poll_fn(|cx| {
         deadline.register_task(cx.waker());
