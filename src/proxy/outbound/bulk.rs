@@ -22,7 +22,7 @@ const START_BYTES: usize = 4_000_000;
 /// A bulk connection that receives fewer bytes per millisecond ceases to be one: 10 MB/s.
 const KEEP_RATE: usize = 10_000;
 
-/// What the bulk connections of one worker share.
+/// State that the bulk connections of one worker share.
 pub struct BulkBudget {
     /// Coarse clock of the worker, in milliseconds.
     now_ms: Rc<Cell<u64>>,

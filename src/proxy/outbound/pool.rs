@@ -50,7 +50,7 @@ pub struct ServerPool {
     shared: WorkerShared,
 }
 
-/// What all pools of a worker share. Cheap to clone.
+/// State that all pools of a worker share. Cheap to clone.
 #[derive(Clone)]
 pub struct WorkerShared {
     /// The coarse clock in milliseconds.
