@@ -4,6 +4,7 @@
 mod connections;
 mod early_refusals;
 mod exchange;
+mod fast_readers;
 mod headers;
 mod idle_connections;
 mod messages;

@@ -3,7 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll, Waker};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -14,6 +15,7 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Semaphore;
+use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -21,6 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
 use crate::labels::labels;
+use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter};
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
@@ -28,7 +31,7 @@ use crate::upstream::{Scheme, WireProtocol};
 
 /// Size of the read buffer at first, in bytes.
 const READ_MIN: usize = 8 * 1024;
-/// Size up to which the read buffer grows while the server sends faster than it is read.
+/// Size up to which the read buffer grows while the server sends faster than it is read. Bulk transfers have larger ones.
 const READ_MAX: usize = 64 * 1024;
 
 /// A connection to one server.
@@ -43,6 +46,10 @@ pub struct UpstreamConnection {
     pub slot: Option<ConnectionSlot>,
     /// Size of the buffer for the next read.
     read_size: usize,
+    /// Decides about larger reads. `None` over HTTP/2.
+    bulk: Option<BulkMeter>,
+    /// `received` is a part of a buffer that other connections use as well.
+    is_shared: bool,
 }
 
 enum UpstreamStream {
@@ -218,6 +225,8 @@ impl UpstreamConnection {
             received: BytesMut::new(),
             slot: None,
             read_size: READ_MIN,
+            bulk: None,
+            is_shared: false,
         })
     }
 
@@ -233,6 +242,11 @@ impl UpstreamConnection {
             // An error is harmless: the kernel then uses its default.
             let _ = socket.set_recv_buffer_size(max);
         }
+    }
+
+    /// Permits larger reads while responses arrive at a high rate.
+    pub fn allow_bulk(&mut self, budget: Rc<BulkBudget>) {
+        self.bulk = Some(BulkMeter::new(budget));
     }
 
     /// Returns whether nothing arrived after the last response, not even the end of the connection.
@@ -252,15 +266,38 @@ impl UpstreamConnection {
 
     /// Frees the buffer that only a large response needs.
     pub fn shrink_buffer(&mut self) {
+        self.leave_shared_buffer();
         if self.read_size > READ_MIN {
             (self.received, self.read_size) = (BytesMut::new(), READ_MIN);
         }
     }
 
+    /// Lets other connections use a shared buffer, once everything in it is used. Called after each piece of a body.
+    pub fn leave_shared_buffer(&mut self) {
+        if self.is_shared && self.received.is_empty() {
+            (self.received, self.is_shared) = (BytesMut::new(), false);
+        }
+    }
+
     /// Receives more bytes. Returns 0 at the end of the connection.
     pub fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if let Some(max) = self.bulk.as_mut().and_then(BulkMeter::check_rate) {
+            self.limit_receive_buffer(max);
+        }
+        let received = ready!(self.poll_receive_shared(cx).unwrap_or_else(|| self.poll_receive_own(cx)));
+        if let (Ok(count), Some(bulk)) = (&received, &mut self.bulk)
+            && let Some(max) = bulk.record(*count)
+        {
+            self.limit_receive_buffer(max);
+        }
+        Poll::Ready(received)
+    }
+
+    /// Receives into the connection's own buffer.
+    fn poll_receive_own(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         if self.received.capacity() - self.received.len() < self.read_size / 4 {
             self.received.reserve(self.read_size);
+            self.is_shared = false;
         }
         let space = self.received.capacity() - self.received.len();
         let polled = pin!(self.stream.as_byte_stream().read_buf(&mut self.received)).poll(cx);
@@ -270,6 +307,26 @@ impl UpstreamConnection {
             self.read_size = (self.read_size * 2).min(READ_MAX);
         }
         polled
+    }
+
+    /// Receives into a shared buffer. Returns `None` if the connection may not use one, or none is free.
+    fn poll_receive_shared(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
+        let buffers = self.bulk.as_ref()?.buffers().filter(|_| self.received.is_empty())?;
+        // A part of a shared buffer, even an empty one, keeps the buffer in use.
+        self.received = BytesMut::new();
+        let stream = self.stream.as_byte_stream();
+        let (polled, received) = buffers.with_buffer(|buffer| {
+            let polled = pin!(stream.read_buf(buffer)).poll(cx);
+            (polled, buffer.split())
+        })?;
+        if let Poll::Ready(Ok(count)) = &polled {
+            (self.received, self.is_shared) = (received, true);
+            // The worker's other tasks get their turn after as many bytes as if the reads were small.
+            for _ in 0..count / READ_MAX {
+                let _ = pin!(consume_budget()).poll(cx);
+            }
+        }
+        Some(polled)
     }
 
     /// Sends a part of `bytes` and returns its length.
@@ -355,4 +412,54 @@ async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<
         None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,
     };
     TlsConnector::from(tls.config.clone()).connect(name, tcp).await.map_err(failed)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::future::poll_fn;
+
+    use super::*;
+
+    /// Returns a connection to a server at the other end of the socket.
+    fn connection() -> (UpstreamConnection, UnixStream) {
+        let (stream, server) = UnixStream::pair().unwrap();
+        let mut connection = UpstreamConnection {
+            stream: UpstreamStream::Unix(stream),
+            _descriptor: descriptors::acquire_server_descriptor().unwrap(),
+            http2: false,
+            received: BytesMut::new(),
+            slot: None,
+            read_size: READ_MIN,
+            bulk: None,
+            is_shared: false,
+        };
+        SockRef::from(&server).set_send_buffer_size(4 * 1024 * 1024).unwrap();
+        connection.allow_bulk(Rc::new(BulkBudget::new(Rc::new(Cell::new(1)), Rc::default())));
+        (connection, server)
+    }
+
+    #[tokio::test]
+    async fn reads_grow_at_a_high_rate_and_every_byte_arrives_in_order() {
+        let (mut connection, mut server) = connection();
+        let pattern: Vec<u8> = (0..30_000_000_u32).map(|index| (index % 251) as u8).collect();
+        let sent = pattern.clone();
+        tokio::spawn(async move { server.write_all(&sent).await });
+        let (mut at, mut largest, mut held) = (0, 0, Vec::new());
+        while at < pattern.len() {
+            let count = poll_fn(|cx| connection.poll_receive(cx)).await.unwrap();
+            assert!(count > 0);
+            largest = largest.max(count);
+            // A part stays, as the start of a line does that is incomplete.
+            let rest = if at % 3 == 0 { 5.min(connection.received.len() - 1) } else { 0 };
+            let piece = connection.received.split_to(connection.received.len() - rest).freeze();
+            connection.leave_shared_buffer();
+            assert!(pattern[at..].starts_with(&piece), "at {at}");
+            at += piece.len();
+            // Slow clients hold more and more pieces.
+            held.push((at - piece.len(), piece));
+        }
+        assert!(largest > READ_MAX, "{largest}");
+        assert!(held.iter().all(|(at, piece)| pattern[*at..].starts_with(piece)), "a buffer was used again too early");
+    }
 }

@@ -12,6 +12,7 @@ use http::HeaderValue;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::proxy::outbound::bulk::BulkBudget;
 use crate::proxy::outbound::dial::{ConnectError, ConnectFault, DialQueue, UpstreamConnection};
 use crate::proxy::outbound::http2::Http2Connection;
 use crate::proxy::outbound::http2::streams::{StreamPool, StreamSlot};
@@ -46,8 +47,17 @@ pub struct ServerPool {
     client_pools: RefCell<HashMap<Rc<[u8]>, Rc<ServerPool>>>,
     counts: Rc<PoolCounts>,
     cap: RefCell<Option<Rc<PoolCap>>>,
-    now_ms: Rc<Cell<u64>>,
-    max_unread: Rc<Cell<usize>>,
+    shared: WorkerShared,
+}
+
+/// State that all pools of a worker share. Cheap to clone.
+#[derive(Clone)]
+pub struct WorkerShared {
+    /// The coarse clock in milliseconds.
+    pub now_ms: Rc<Cell<u64>>,
+    /// Bound of the unread bytes per connection; 0 leaves that to the kernel.
+    pub max_unread: Rc<Cell<usize>>,
+    pub bulk: Rc<BulkBudget>,
 }
 
 /// The limit of connections of a pool. Such a pool belongs to one upstream only.
@@ -108,9 +118,8 @@ pub struct PooledStream {
 struct RequestCount(Rc<ServerPool>);
 
 impl ServerPool {
-    /// Returns an empty pool. `now_ms` and `max_unread` are shared by all pools of the worker: its coarse clock, and
-    /// the bound of unread bytes per connection.
-    pub fn new(endpoint: &Endpoint, now_ms: Rc<Cell<u64>>, max_unread: Rc<Cell<usize>>) -> ServerPool {
+    /// Returns an empty pool.
+    pub fn new(endpoint: &Endpoint, shared: WorkerShared) -> ServerPool {
         let origin = &endpoint.origin;
         ServerPool {
             host: HeaderValue::from_str(origin.default_host()).unwrap_or(HeaderValue::from_static("localhost")),
@@ -123,8 +132,7 @@ impl ServerPool {
             client_pools: RefCell::default(),
             counts: Rc::default(),
             cap: RefCell::default(),
-            now_ms,
-            max_unread,
+            shared,
         }
     }
 
@@ -139,7 +147,7 @@ impl ServerPool {
             Rc::new(ServerPool {
                 proxy_header: Some(introduction.clone()),
                 counts: self.counts.clone(),
-                ..ServerPool::new(&self.endpoint, self.now_ms.clone(), self.max_unread.clone())
+                ..ServerPool::new(&self.endpoint, self.shared.clone())
             })
         };
         let pool = self.client_pools.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone();
@@ -237,7 +245,7 @@ impl ServerPool {
     }
 
     fn take_stream(self: &Rc<ServerPool>, since_ms: Option<u64>) -> Option<PooledStream> {
-        let place = self.streams.take_stream(&self.now_ms, since_ms.unwrap_or(0))?;
+        let place = self.streams.take_stream(&self.shared.now_ms, since_ms.unwrap_or(0))?;
         let reused = place.connection.served.replace(true);
         Some(PooledStream { place, reused, counted: None, load: self.count_request() })
     }
@@ -290,7 +298,7 @@ impl ServerPool {
                     NewConnection::Connection(connection) => Ok(ServerLease::Connection(self.lease_connection(
                         connection,
                         false,
-                        self.now_ms.get(),
+                        self.shared.now_ms.get(),
                         max_idle,
                     ))),
                     // The server chose HTTP/2 now, and HTTP/1.1 before.
@@ -313,7 +321,7 @@ impl ServerPool {
         let outcome = match self.open_connection(limit).await {
             Ok(NewConnection::Shared(connection)) => Ok(Some(connection)),
             Ok(NewConnection::Connection(connection)) => {
-                let now_ms = self.now_ms.get();
+                let now_ms = self.shared.now_ms.get();
                 self.keep_idle(IdleConnection { connection, since_ms: now_ms, born_ms: now_ms });
                 Ok(None)
             }
@@ -342,11 +350,14 @@ impl ServerPool {
         let opening = async {
             let mut connection =
                 UpstreamConnection::open(&self.endpoint, introduction, &self.counts.dial_queue).await?;
-            connection.limit_receive_buffer(self.max_unread.get());
+            connection.limit_receive_buffer(self.shared.max_unread.get());
             connection.slot = slot;
             match connection.http2 {
-                false => Ok(NewConnection::Connection(connection)),
-                true => Http2Connection::start(connection, self.now_ms.get(), &self.label, &self.counts.floods)
+                false => {
+                    connection.allow_bulk(self.shared.bulk.clone());
+                    Ok(NewConnection::Connection(connection))
+                }
+                true => Http2Connection::start(connection, self.shared.now_ms.get(), &self.label, &self.counts.floods)
                     .await
                     .map(NewConnection::Shared),
             }
@@ -438,7 +449,7 @@ impl PooledConnection {
     /// Keeps the connection for another request: the exchange ended cleanly on both sides.
     pub fn release(self) {
         let PooledConnection { mut connection, born_ms, max_idle, load, .. } = self;
-        let now_ms = load.0.now_ms.get();
+        let now_ms = load.0.shared.now_ms.get();
         let cap = load.0.cap.borrow();
         if cap.as_ref().is_some_and(|cap| cap.state.claim.take_from_other(cap.worker).is_some()) {
             return;

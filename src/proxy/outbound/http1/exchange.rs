@@ -168,6 +168,7 @@ impl Exchange for Http1Exchange {
                     return Poll::Ready(None);
                 }
                 Ok(BodyPiece::Data(data)) => {
+                    connection.leave_shared_buffer();
                     if self.body.is_end() {
                         self.complete_response();
                     }

@@ -1,0 +1,153 @@
+//! Responses at high rates, which are read in large steps, and clients that stop in the middle of one.
+
+use std::io::Read;
+use std::time::Duration;
+
+use crate::support::client::{Client, get};
+use crate::support::gateway::Gateway;
+use crate::support::until;
+use crate::support::upstream::{Peer, Upstream};
+
+const MB: usize = 1_000_000;
+const PERIOD: usize = 251 * 1021;
+
+/// A body in which each byte depends on its place.
+fn pattern() -> Vec<u8> {
+    (0..PERIOD * 2).map(|at| (at % 251) as u8 ^ (at % 1021) as u8).collect()
+}
+
+/// Checks a body piece by piece.
+struct Check {
+    pattern: Vec<u8>,
+    seen: usize,
+}
+
+impl Check {
+    fn new() -> Check {
+        Check { pattern: pattern(), seen: 0 }
+    }
+
+    fn take(&mut self, piece: &[u8]) {
+        for part in piece.chunks(PERIOD) {
+            let at = self.seen % PERIOD;
+            assert!(self.pattern[at..at + part.len()] == *part, "wrong bytes after {}", self.seen);
+            self.seen += part.len();
+        }
+    }
+}
+
+/// Sends `total` bytes of the pattern in pieces of `sizes`, each framed by `frame`.
+fn send_pattern(peer: &mut Peer, total: usize, sizes: &[usize], chunked: bool) -> std::io::Result<()> {
+    let pattern = pattern();
+    let (mut sent, mut buffer) = (0, Vec::new());
+    for size in sizes.iter().cycle() {
+        let size = (*size).min(total - sent);
+        if size == 0 {
+            break;
+        }
+        let at = sent % PERIOD;
+        let piece = &pattern[at..at + size];
+        if chunked {
+            let extension = if size > 1000 { ";x=y" } else { "" };
+            buffer.extend_from_slice(format!("{size:x}{extension}\r\n").as_bytes());
+        }
+        buffer.extend_from_slice(piece);
+        if chunked {
+            buffer.extend_from_slice(b"\r\n");
+        }
+        sent += size;
+        // What a write ends with is any part of a chunk.
+        if buffer.len() > 700_000 {
+            let rest = buffer.split_off(buffer.len() - 3);
+            peer.send(&buffer)?;
+            buffer = rest;
+        }
+    }
+    peer.send(&buffer)
+}
+
+/// Answers `/length`, `/chunked`, `/tiny` (chunks) and `/close` with so many bytes.
+fn fast_server(total: usize) -> Upstream {
+    Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            match request.target() {
+                "/length" => {
+                    peer.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {total}\r\n\r\n"))?;
+                    send_pattern(peer, total, &[200_000], false)?;
+                }
+                "/close" => {
+                    peer.send("HTTP/1.0 200 OK\r\n\r\n")?;
+                    return send_pattern(peer, total, &[99_999], false);
+                }
+                path => {
+                    let sizes: &[usize] =
+                        if path == "/tiny" { &[1, 2, 300, 17] } else { &[250_000, 1, 70_001, 16_384] };
+                    peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n")?;
+                    send_pattern(peer, if path == "/tiny" { total / 20 } else { total }, sizes, true)?;
+                    peer.send("0\r\nx-sum: 7\r\n\r\n")?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn in_front_of(upstream: &Upstream) -> Gateway {
+    let route = format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    Gateway::with("workers = 1\nstream_timeout = \"30s\"\nmin_response_rate = 0\n", &route)
+}
+
+#[test]
+fn a_fast_response_arrives_whole_in_every_framing() {
+    let total = 24 * MB;
+    let upstream = fast_server(total);
+    let gateway = in_front_of(&upstream);
+    let mut client = gateway.client();
+    for target in ["/length", "/chunked", "/length", "/tiny", "/close", "/chunked", "/length"] {
+        let mut check = Check::new();
+        client.send(get(target, "te: trailers\r\n"));
+        let message = client.stream_answer("GET", |piece| check.take(piece)).unwrap();
+        assert_eq!(message.status(), 200);
+        assert_eq!(check.seen, if target == "/tiny" { total / 20 } else { total }, "{target}");
+    }
+}
+
+/// Each of them leaves a large buffer half written: there are few of those.
+#[test]
+fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
+    let upstream = fast_server(40 * MB);
+    let gateway = in_front_of(&upstream);
+    let before = gateway.memory("VmRSS");
+    let mut check = vec![0; 65_536];
+    let stopped: Vec<Client> = (0..48)
+        .map(|_| {
+            let mut client = gateway.client();
+            client.send(get("/length", ""));
+            let mut left = 8 * MB;
+            while left > 0 {
+                left = left.saturating_sub(client.stream().read(&mut check).unwrap());
+            }
+            client
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(200));
+    let held = gateway.memory("VmRSS").saturating_sub(before);
+    // 16 buffers of 1 MiB, and as much as 48 slow readers have anyway.
+    assert!(held < 34 << 20, "{} MiB for 48 clients", held >> 20);
+    // Whoever comes now is served, without a large buffer.
+    let mut late = Check::new();
+    let mut client = gateway.client();
+    client.send(get("/length", ""));
+    client.stream_answer("GET", |piece| late.take(piece)).unwrap();
+    assert_eq!(late.seen, 40 * MB);
+    // Those that continue get every byte, and those that leave free everything.
+    for (index, mut client) in stopped.into_iter().enumerate() {
+        if index % 12 == 0 {
+            let mut left = 20 * MB;
+            while left > 0 {
+                left = left.saturating_sub(client.stream().read(&mut check).unwrap());
+            }
+        }
+    }
+    until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
+}
