@@ -6,10 +6,8 @@
 --        there is a seventh number: the limit may refund charges
 -- state  records of lua/refill.lua
 -- No state means a full bucket, so the key of a full bucket may expire.
--- The code that every decision runs compares numbers instead of calling max and min, because calls are expensive.
-local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
-
-local EMPTY_KEPT_MS = 86400000
+-- The code that every decision runs calls few functions, because calls are expensive: it compares numbers instead of
+-- calling max and min, and rounds with `%` instead of calling ceil and floor. That is exact for the same numbers.
 
 local shared
 local function refilling()
@@ -17,16 +15,10 @@ local function refilling()
   return shared
 end
 
-local NO_MARKS = {}
-
 -- Reports whether charges get marks. At intervals a bucket without the charge would refill at other times, so the
 -- bounds of the ledger do not apply.
 local function is_marked(rule)
   return rule[7] and rule[5] ~= 1
-end
-
-local function lump_of(rule)
-  return rule[5] == 1 and rule[2] or 1
 end
 
 local function owns(rule, record)
@@ -36,64 +28,75 @@ end
 -- Returns what is in use now, the time of that, burst and debt in the same unit, lump and refill of a lump, and whether
 -- the state has to be stored even after a refusal.
 local function level(rule, record, now)
-  local rate, per, burst, debt, interval, empty = rule[1], rule[2], rule[3], rule[4] or 0, rule[5], rule[6]
-  local full, floor_debt = burst * per, debt * per
-  local lump = interval == 1 and per or 1
+  local rate, per = rule[1], rule[2]
+  local full, floor_debt = rule[3] * per, (rule[4] or 0) * per
+  local lump = rule[5] == 1 and per or 1
   local gain = rate * lump
-  if not record then return empty == 1 and full or 0, now, full, floor_debt, lump, gain, empty == 1 end
+  if not record then
+    local empty = rule[6] == 1
+    return empty and full or 0, now, full, floor_debt, lump, gain, empty
+  end
 
-  local used, at, mended = record[1], record[2], false
-  -- A time further ahead than a whole refill comes from a clock that was wrong. It has to be corrected and stored, or
-  -- the refill would start again with each refusal.
-  if at > now and at > now + ceil(max(full + floor_debt, used) / gain) * lump then at, mended = now, true end
-  if at < now then
-    local steps = lump == 1 and now - at or floor((now - at) / lump)
-    if steps >= ceil(used / gain) then
+  local used, at = record[1], record[2]
+  if at > now then
+    -- A time further ahead than a whole refill comes from a clock that was wrong. It has to be corrected and stored, or
+    -- the refill would start again with each refusal.
+    local most = full + floor_debt
+    if most < used then most = used end
+    if at > now + (most + -most % gain) / gain * lump then return used, now, full, floor_debt, lump, gain, true end
+  elseif at < now then
+    local steps = (now - at - (now - at) % lump) / lump
+    if steps * gain >= used then
       used, at = 0, now
     else
       used, at = used - steps * gain, at + steps * lump
     end
   end
-  return used, at, full, floor_debt, lump, gain, mended
+  return used, at, full, floor_debt, lump, gain, false
 end
 
+-- Returns how long to store a bucket that is full after `reset`. One that starts empty is stored for another day.
 local function stored_for(rule, reset)
-  return reset + 1 + (rule[6] == 1 and EMPTY_KEPT_MS or 0)
+  return reset + 1 + (rule[6] == 1 and 86400000 or 0)
 end
 
 local function decide(rule, record, now, cost)
-  local per, burst, debt = rule[2], rule[3], rule[4] or 0
+  local per, most = rule[2], rule[3] + (rule[4] or 0)
   local used, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
 
-  local need = (cost <= burst + debt and cost or burst + debt + 1) * per
+  local need = (cost <= most and cost or most + 1) * per
   local over = used + need - full
-  if debt > 0 then over = max(over - floor_debt, min(over, used - full + 1)) end
+  if floor_debt > 0 then over = math.max(over - floor_debt, math.min(over, used - full + 1)) end
   local admitted = cost == 0 or over <= 0
-  local before = used
-  if admitted then used = used + need end
-
-  local retry = 0
-  if cost > burst + debt then
+  local before, retry = used, 0
+  if admitted then
+    used = used + need
+  elseif cost > most then
     retry = -1
-  elseif not admitted then
-    retry = at + ceil(over / gain) * lump - now
+  else
+    retry = at + (over + -over % gain) / gain * lump - now
   end
-  local reset = at + ceil(used / gain) * lump - now
-  local store = cost > 0 and (admitted or mended)
-  local next = store and { used, at, rule[1], per, fields == 5 and lump or nil }
-  if store and admitted and (rule[7] or record and record[6]) then
-    refilling().marked(next, not mended and record or NO_MARKS, before, is_marked(rule))
+
+  local reset = at + (used + -used % gain) / gain * lump - now
+  local ttl, next = false, nil
+  if cost > 0 and (admitted or mended) then
+    ttl, next = stored_for(rule, reset), { used, at, rule[1], per, fields == 5 and lump or nil }
+    if admitted and (rule[7] or record and record[6]) then
+      refilling().marked(next, not mended and record or {}, before, is_marked(rule))
+    end
   end
-  return admitted, full > used and floor((full - used) / per) or 0, retry, reset > 0 and reset or 0,
-    at > now and at or now, store and stored_for(rule, reset), next
+  local free = full - used
+  return admitted, free > 0 and (free - free % per) / per or 0, retry, reset > 0 and reset or 0, at > now and at or now,
+    ttl, next
 end
 
 -- Corrects a charge; the receipt is its time. A refund gives back what is certainly left of the charge. Tokens charged
 -- on top empty the bucket at most to its debt.
 local function adjust(rule, record, now, delta, receipt)
+  local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
   local per, burst, debt = rule[2], rule[3], rule[4] or 0
   local before, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
-  local refill, marks = refilling(), not mended and record or NO_MARKS
+  local refill, marks = refilling(), not mended and record or {}
   local next = { before, at, rule[1], per, fields == 5 and lump or nil }
   local more
   if delta < 0 then
@@ -118,12 +121,13 @@ return recorded(fields, owns, decide, adjust, function()
   local refill = refilling()
 
   function refill.adopt(rule, record, now)
-    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and lump_of(rule) or nil)
+    local lump = rule[5] == 1 and rule[2] or 1
+    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and lump or nil)
     return own, own[1]
   end
 
   function refill.lasts(rule, record, now)
-    return max(stored_for(rule, refill.life(record, now)), kept_ms and kept_ms(rule) or 1)
+    return math.max(stored_for(rule, refill.life(record, now)), kept_ms and kept_ms(rule) or 1)
   end
 
   function refill.left(_, record, now, cost, receipt)
@@ -132,5 +136,5 @@ return recorded(fields, owns, decide, adjust, function()
 
   return refill
 end, function(rule)
-  return { rule[1], rule[2], fields == 5 and lump_of(rule) or nil }
+  return { rule[1], rule[2], fields == 5 and (rule[5] == 1 and rule[2] or 1) or nil }
 end)

@@ -41,9 +41,13 @@ local function rules_of(args)
     local form = made.shape or 'cells'
     local kept = shapes[form] or shape(form)
     modules[algorithm], shapes[form] = made, kept
-    local rule = { unpack(args, cursor + 3, cursor + 2 + numbers) }
-    rule.decide, rule.adjust, rule.shape, rule.fields = made.decide, made.adjust, kept, made.fields
-    rule.basis = made.basis and kept.basis(made.basis(rule))
+    -- One constructor with everything, as each field that is added later can rebuild the table.
+    local rule = {
+      decide = made.decide, adjust = made.adjust, fields = made.fields, basis = false,
+      open = kept.open, apply = kept.apply or false, save = kept.save,
+      unpack(args, cursor + 3, cursor + 2 + numbers),
+    }
+    rule.basis = kept.basis and kept.basis(made.basis and made.basis(rule), made.fields)
     rules[i] = rule
     cursor = cursor + 2 + numbers
   end
@@ -64,32 +68,35 @@ local function run(full)
   local nexts, lives = {}, {}
 
   local function apply(key, rule, ttl, next)
-    local change = rule.shape.apply
+    local change = rule.apply
     if change then next = change(states[key], next, KEYS[key]) end
     states[key] = next
     owners[key] = rule
     ttls[key] = ttl
   end
 
-  -- Reports whether the server has no memory for a new state of the key.
-  local function lacks_room(key)
-    local state = states[key]
-    return full and not (state and (not state.is_kept or state:is_kept()))
-  end
-
-  -- Reports whether the server has no memory for a state that a decision has to store. A shadow limit is not worth
-  -- failing the decision, so its state is dropped.
-  local function is_undecidable(checks, first, head, refused)
-    for i = 1, checks do
-      local at = first + 5 * i - 5
-      local shadow = args[at + 4] % 2 == 1
-      local own = shadow or reply[head + 5 * i - 4] == 0
-      if lives[i] and (own or not refused) and lacks_room(args[at + 1]) then
-        if not shadow then return true end
-        lives[i] = false
-      end
+  local lacks_room, is_undecidable
+  if full then
+    -- Reports whether the server has no memory for a new state of the key.
+    function lacks_room(key)
+      local state = states[key]
+      return not (state and (not state.is_kept or state:is_kept()))
     end
-    return false
+
+    -- Reports whether the server has no memory for a state that a decision has to store. A shadow limit is not worth
+    -- failing the decision, so its state is dropped.
+    function is_undecidable(checks, first, head, refused)
+      for i = 1, checks do
+        local at = first + 5 * i - 5
+        local shadow = args[at + 4] % 2 == 1
+        local own = shadow or reply[head + 5 * i - 4] == 0
+        if lives[i] and (own or not refused) and lacks_room(args[at + 1]) then
+          if not shadow then return true end
+          lives[i] = false
+        end
+      end
+      return false
+    end
   end
 
   -- Returns the charges that are not made although their checks admit: those of limits of which another check refuses,
@@ -124,7 +131,7 @@ local function run(full)
       local admitted, remaining, retry, reset, receipt, ttl, next = true, 0, 0, 0, 0
       local state = states[key]
       if state == nil and operation < 4 then
-        state = rule.shape.open(KEYS[key], rule, texts[key])
+        state = rule.open(KEYS[key], rule, texts[key])
         states[key] = state
       end
       if operation <= 2 then
@@ -135,10 +142,16 @@ local function run(full)
         end
         -- A refusal counts unless the check is a shadow check, a base, or forwards what exceeds it.
         if not admitted and role % 8 == 0 then refused = true end
-        nexts[i], lives[i] = next, operation == 1 and ttl
+        if operation == 2 then ttl = false end
+        if checks > 1 or full then
+          nexts[i], lives[i] = next, ttl
+        elseif ttl then
+          -- The decision has no other check, so this one admits it.
+          apply(key, rule, ttl, next)
+        end
       elseif operation == 3 then
         ttl, next = rule.adjust(rule, state, now, cost, tag)
-        admitted, receipt = ttl and not lacks_room(key), tag
+        admitted, receipt = ttl and not (full and lacks_room(key)), tag
         if admitted then apply(key, rule, ttl, next) end
       else
         free('UNLINK', KEYS[key])
@@ -156,13 +169,12 @@ local function run(full)
       dropped, cursor = find_dropped(checks, first, head, at), at + checks
     end
 
+    if refused then reply[head] = 0 end
     -- Corrections and resets are independent of each other, so they are already done.
-    local decides = operation <= 2
-    if decides and full and is_undecidable(checks, first, head, refused) then
+    if full and operation <= 2 and is_undecidable(checks, first, head, refused) then
       for i = head + 1, size do reply[i] = nil end
       size, reply[head] = head, 2
-    elseif decides then
-      if refused then reply[head] = 0 end
+    elseif operation <= 2 and (checks > 1 or full) then
       at, last = first, head
       for i = 1, checks do
         local ttl = lives[i]
@@ -181,9 +193,12 @@ local function run(full)
     end
   end
 
-  for key, ttl in pairs(ttls) do
-    local rule = owners[key]
-    rule.shape.save(KEYS[key], rule, states[key], ttl)
+  for key = 1, #KEYS do
+    local ttl = ttls[key]
+    if ttl then
+      local rule = owners[key]
+      rule.save(KEYS[key], rule, states[key], ttl)
+    end
   end
   return reply
 end

@@ -4,14 +4,7 @@
 -- A shape is the representation of a state in Redis. It opens the state of a key once per call, applies the changes of
 -- decisions if they are not the state itself, and saves the state once. Algorithms only see what `open` returns. The
 -- other shapes are log.lua, leases.lua and tenants.lua.
-local tonumber, match, gmatch, format, concat = tonumber, string.match, string.gmatch, string.format, table.concat
-
--- `%d` is exact for these numbers, whereas `..` and tostring keep only 14 digits.
-local FORMAT = { '%d', '%d %d', '%d %d %d', '%d %d %d %d', '%d %d %d %d %d' }
-local PATTERN = {
-  '^(%d+)$', '^(%d+) (%d+)$', '^(%d+) (%d+) (%d+)$', '^(%d+) (%d+) (%d+) (%d+)$',
-  '^(%d+) (%d+) (%d+) (%d+) (%d+)$',
-}
+local match, gmatch, format, rep, concat = string.match, string.gmatch, string.format, string.rep, table.concat
 
 -- Stored numbers are less than this. A larger one, written by somebody else, would not be an exact integer.
 local MOST = 2 ^ 53
@@ -23,7 +16,7 @@ local function numbers(text)
   local array, size = {}, 0
   for digits in gmatch(text, '%d+') do
     size = size + 1
-    array[size] = tonumber(digits)
+    array[size] = digits + 0
   end
   return array
 end
@@ -55,45 +48,43 @@ local function several(text, width)
   return state
 end
 
--- Opens a state. Almost always it is a single record with the basis of the rule; then only its first two numbers are
--- parsed.
+-- Opens a state. Almost always it is a single record with the basis of the rule; then only its other numbers are
+-- parsed. Adding 0 converts digits to a number without the call of a function.
 function cells.open(_, rule, text)
   if not text then return false end
-  local basis, width = rule.basis, rule.fields
+  local basis = rule.basis
   if basis then
-    local a, b = match(text, basis.pattern)
-    a, b = tonumber(a), tonumber(b)
-    if a and a < MOST and b < MOST then return { a, b, basis[1], basis[2], basis[3] } end
+    local a, b, c = match(text, basis.pattern)
+    if a then
+      a, b, c = a + 0, b + 0, basis[1] or c + 0
+      if a < MOST and b < MOST and c < MOST then return { a, b, c, basis[2], basis[3] } end
+    end
   end
-  if width then
-    local record = { match(text, PATTERN[width]) }
-    for i = 1, #record do record[i] = tonumber(record[i]) end
-    if fits(record, width) then return record end
-  elseif match(text, '^[%d ]+$') then
+  local width = rule.fields
+  if not width and match(text, '^[%d ]+$') then
     local record = numbers(text)
-    return fits(record, width) and record
+    return fits(record) and record
   end
   return several(text, width)
 end
 
-local function written(record, width)
-  if width and #record <= 5 then return format(FORMAT[width], record[1], record[2], record[3], record[4], record[5]) end
+local function written(record)
   local parts = {}
   for i = 1, #record do parts[i] = format('%d', record[i]) end
   return concat(parts, ' ')
 end
 
--- Returns a state as text.
+-- Returns a state as text. `%d` is exact for these numbers, whereas `..` and tostring keep only 14 digits.
 function cells.text(rule, state)
   local basis, text = rule.basis, nil
   if basis and not state[6] then
-    text = format(basis.format, state[1], state[2])
+    text = format(basis.format, state[1], state[2], state[3])
   else
-    text = written(state, rule.fields)
+    text = written(state)
   end
   if state.others then
     for _, record in ipairs(state.others) do
-      text = text .. format(' | %d ', record.till) .. written(record, rule.fields)
+      text = text .. format(' | %d ', record.till) .. written(record)
     end
   end
   return text
@@ -104,11 +95,15 @@ function cells.save(key, rule, state, ttl)
   call('SET', key, cells.text(rule, state), 'PX', format('%d', ttl))
 end
 
--- Prepares the pattern and the format for records with this basis: the numbers that follow the first two.
-function cells.basis(basis)
-  local text = ''
-  for i = 1, #basis do text = text .. format(' %d', basis[i]) end
-  basis.pattern, basis.format = '^(%d+) (%d+)' .. text .. '$', '%d %d' .. text
+-- Prepares the pattern and the format for records with this basis: the numbers that follow the first two. Without a
+-- basis, they are for records of three numbers, none of which is the same in all.
+function cells.basis(basis, width)
+  if not width then return false end
+  basis = basis or {}
+  local fixed = #basis
+  local text = format(rep(' %d', fixed), basis[1], basis[2], basis[3])
+  basis.pattern = '^(%d+)' .. rep(' (%d+)', width - fixed - 1) .. text .. '$'
+  basis.format = '%d' .. rep(' %d', width - fixed - 1) .. text
   return basis
 end
 

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::future::poll_fn;
+use std::future::{Future as _, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +15,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use prometheus::Histogram;
 use redis::{Cmd, RedisResult, Value};
 use tokio::sync::oneshot;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::limiting::algorithm::Rule;
@@ -39,10 +40,18 @@ pub async fn run_pump(queue: Rc<DecisionQueue>, caller: Rc<Caller>) {
     let mut calls = FuturesUnordered::new();
     let mut left = Instant::now();
     let (mut alarm, mut armed) = (pin!(sleep_until(left)), false);
+    // After a yield, the pump runs again when the worker has polled its sockets and served what had arrived.
+    let mut gathering = pin!(yield_now());
     poll_fn(|cx| {
         loop {
             while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
             match queue.next_action(calls.len(), left, cx.waker()) {
+                NextAction::Gather => {
+                    gathering.set(yield_now());
+                    if gathering.as_mut().poll(cx).is_pending() {
+                        return Poll::Pending;
+                    }
+                }
                 NextAction::Call(batch) => {
                     left = Instant::now();
                     calls.push(caller.clone().call_batch(batch));
