@@ -38,10 +38,19 @@ name = "pins"
 path = "/pins/"
 respond = { body = "in" }
 limits = ["pin"]
+
+[limit.code]
+rate = "5/day"
+key = "descriptor:code"
+
+[[rls]]
+domain = "edge"
+descriptor = { code = "*" }
+limits = ["code"]
 "#;
 
 const SETTINGS: &str = "edit = true\nkeys_secret = \"0123456789abcdef0123456789abcdef\"\n\
-                        keys = { \"header:x-pin\" = \"hidden\" }\n";
+                        keys = { \"header:x-pin\" = \"hidden\", \"descriptor:code\" = \"hidden\" }\n";
 
 fn start() -> Gateway {
     Gateway::start(&format!("{SETTINGS}{}{CONFIG}", tokens()))
@@ -124,4 +133,13 @@ fn a_guess_of_a_hidden_value_is_not_confirmed() {
     assert_eq!(problem["type"], "urn:sluicegate:problem:role-too-low");
     assert_eq!((&problem["required_role"], &problem["token_role"]), (&json!("limits"), &json!("keys")));
     assert_eq!(ok(&state("limits"))["remaining"], 2);
+
+    let body = json!({ "rls": { "domain": "edge", "descriptors": [{ "entries": [["code", "4711"]] }] } }).to_string();
+    let explain = |role: &str| {
+        let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
+        gateway.admin_ask("POST", "/-/explain", &fields, body.clone())
+    };
+    let refused = explain("keys");
+    assert_eq!(refused.status(), 403, "{}", refused.text());
+    assert_eq!(ok(&explain("limits"))["rls"]["descriptors"][0]["limits"][0]["state"]["remaining"], 5);
 }

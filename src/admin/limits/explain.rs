@@ -6,8 +6,8 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http::StatusCode;
 
-use crate::admin::limits::{LimitsApi, refuse_hidden};
 use crate::admin::limits::json::{Faults, JsonNode, parse_body};
+use crate::admin::limits::{LimitsApi, refuse_hidden};
 use crate::admin::problem::Problem;
 use crate::config::admin_tokens::Role;
 use crate::explain;
@@ -39,7 +39,8 @@ impl LimitsApi {
             is_live: true,
         };
         let explanation = if root.get("rls").is_some() {
-            let input = faults.into_result(parse_rate_limit(&root))?;
+            let input = parse_rate_limit(&root);
+            let input = faults.into_result(input)?;
             if !context.explains_hidden && input.has_hidden_values(context.display) {
                 return Err(refuse_hidden("the config hides values of these entries", role));
             }
