@@ -153,7 +153,7 @@ impl Decision {
 /// - A candidate is not charged if a limit besides its incumbent refuses.
 #[derive(Debug, Default)]
 pub struct DroppedCharges {
-    /// By check; empty if there are none.
+    /// One element for each check, or none if no charge is dropped.
     places: Vec<bool>,
 }
 

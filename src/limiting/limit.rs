@@ -77,8 +77,8 @@ pub struct Limit {
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
     pub candidate_of: Option<String>,
-    /// For a limit that counts several networks of a client (`ip6tiers`): the name of the limit with these tiers. One of
-    /// them has this name itself, and counts the smallest network.
+    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a limit of
+    /// its own, and the one with this very name counts the smallest network.
     pub tier_of: Option<String>,
     /// Most keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,

@@ -105,7 +105,8 @@ fn a_candidate_is_charged_as_in_place_of_its_incumbent() {
     });
 }
 
-/// What an incumbent refuses without its state: a blocked key, a missing part. And what only one of both applies to.
+/// An incumbent refuses a blocked key and a missing part without reading its state. Some requests concern only one of
+/// both limits.
 #[test]
 fn overrides_conditions_and_missing_parts_are_compared_too() {
     let gateway = gateway(

@@ -3,8 +3,8 @@
 //! buffer. So a large response needs fewer system calls, and its server and its client are woken less often.
 //!
 //! A client that stops reading leaves a large buffer in use, and the socket's receive buffer full. So both are bounded for
-//! all connections of a worker together ([`CONNECTIONS_MAX`]), and a connection at a lower rate loses them. `dial` calls
-//! this module for each read.
+//! all connections of a worker together ([`CONNECTIONS_MAX`]), and a connection at a lower rate loses them. Called by
+//! `dial` for each read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -28,7 +28,7 @@ const AMOUNTS: [&str; 4] = ["rate", "burst", "debt", "in_flight"];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tier {
     pub prefix: u8,
-    /// Its numbers are those of the limit times this.
+    /// The tier's numbers are those of the limit times this factor.
     times: i64,
 }
 

@@ -56,7 +56,7 @@ struct SpreadDecision<'a> {
     answers: Vec<Option<Answer>>,
     /// Per check, whether it was charged and a refusal has to refund it.
     charged: Vec<bool>,
-    /// Per check, whether it was charged whatever the other slots decide, but may have to be refunded in the end.
+    /// Per check, whether it was charged before the decision of the other slots is known. It may have to be refunded.
     provisional: Vec<bool>,
     refused: bool,
 }

@@ -18,7 +18,7 @@ pub const DECISIONS_MAX: usize = 128;
 /// of keys, which the script unpacks on its stack.
 pub const WORK_MAX: i64 = 1000;
 
-/// What is added to the operation of a decision whose checks have links.
+/// Added to the operation of a decision whose checks have links.
 const LINKED: i64 = 4;
 
 static SHA: LazyLock<String> = LazyLock::new(|| sha1_smol::Sha1::from(SCRIPT).digest().to_string());

@@ -45,8 +45,9 @@ struct PendingQueue {
     /// Work of all waiting decisions.
     work: i64,
     pump: Option<Waker>,
-    /// For how many turns the next call has gathered decisions, and how many there were before the last one.
+    /// Turns of the event loop for which the next call has waited for more decisions.
     turns: u32,
+    /// Number of decisions that waited before the last turn.
     gathered: usize,
     /// The pump is woken by the next decision, not only when a call is full.
     listening: bool,
@@ -198,7 +199,7 @@ mod tests {
         answer
     }
 
-    /// What follows once nothing more is gathered.
+    /// Returns the next action once nothing more is gathered.
     fn action(queue: &DecisionQueue, calls: usize, left: Instant) -> NextAction {
         match queue.next_action(calls, left, Waker::noop()) {
             NextAction::Gather => queue.next_action(calls, left, Waker::noop()),
