@@ -1,5 +1,5 @@
-//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and what
-//! it never changes.
+//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and which
+//! states and responses a candidate never changes.
 
 use std::fs;
 
@@ -160,7 +160,7 @@ fn slots_of_candidates_are_released() {
     });
 }
 
-/// On a cluster, the slots of incumbent, candidate and other limits differ.
+/// On a cluster, the keys of the incumbent, of the candidate and of other limits are in different slots.
 #[test]
 fn a_cluster_charges_candidates_alike() {
     let cluster = RedisCluster::start(0);
