@@ -153,7 +153,7 @@ fn nginx(dir: &Path, servers: &str) -> Command {
     let temp: String =
         ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"].map(|of| format!("{of}_temp_path {of};\n")).concat();
     let text = format!(
-        "daemon off;\npid n.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{temp}{servers}}}\n"
+        "daemon off;\nmaster_process off;\npid n.pid;\nerror_log stderr;\nevents {{}}\nhttp {{\naccess_log off;\n{temp}{servers}}}\n"
     );
     fs::write(dir.join("nginx.conf"), text).unwrap();
     let mut command = Command::new("nginx");

@@ -10,10 +10,12 @@ use crate::telemetry::metrics::ScanFault;
 const PIECE: usize = 4096;
 /// Most decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Most decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it. It also bounds how
-/// long one piece delays the other requests of the worker.
+/// Most decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it.
 const RATIO_MAX: u64 = 100;
 const RATIO_FREE: u64 = 256 << 10;
+/// Most decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other requests of the
+/// worker: the ratio alone would let a response that begins with incompressible data end in a small piece of 64 MiB.
+const PIECE_OUTPUT_MAX: u64 = 16 << 20;
 
 /// Decoder of one gzip stream. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.
 pub struct Gunzip {
@@ -21,6 +23,7 @@ pub struct Gunzip {
     output: Box<[u8]>,
     has_ended: bool,
     output_max: u64,
+    piece_output_max: u64,
 }
 
 impl Default for Gunzip {
@@ -30,6 +33,7 @@ impl Default for Gunzip {
             output: vec![0; PIECE].into(),
             has_ended: false,
             output_max: OUTPUT_MAX,
+            piece_output_max: PIECE_OUTPUT_MAX,
         }
     }
 }
@@ -45,6 +49,7 @@ impl Gunzip {
     /// # Errors
     /// The data are damaged, something follows them, or they expand beyond the bounds.
     pub fn push(&mut self, mut bytes: &[u8], mut sink: impl FnMut(&[u8])) -> Result<(), ScanFault> {
+        let output_max = self.output_max.min(self.inflate.total_out() + self.piece_output_max);
         loop {
             if self.has_ended {
                 return if bytes.is_empty() { Ok(()) } else { Err(ScanFault::Gzip) };
@@ -56,7 +61,7 @@ impl Gunzip {
             let written = usize::try_from(total_out - written).unwrap_or(0);
             sink(&self.output[..written.min(PIECE)]);
             bytes = &bytes[read.min(bytes.len())..];
-            if total_out > self.output_max || total_out > RATIO_FREE + RATIO_MAX * total_in {
+            if total_out > output_max || total_out > RATIO_FREE + RATIO_MAX * total_in {
                 return Err(ScanFault::TooLarge);
             }
             match status {
@@ -139,5 +144,18 @@ mod tests {
         let (outcome, length, _) = read(&bomb, bomb.len());
         assert_eq!(outcome, Err(ScanFault::TooLarge));
         assert!(length <= (256 << 10) + 100 * bomb.len() + PIECE, "{length} of {}", bomb.len());
+        // A response that begins with incompressible data may expand more, but not all at once.
+        let random: Vec<u8> = (0..20_000_u32).flat_map(|n| n.wrapping_mul(n ^ 0x9e37_79b9).to_le_bytes()).collect();
+        let bomb = gzip(&[random, vec![0; 2 << 20]].concat());
+        let decode = |size: usize| {
+            let (mut decoder, mut length) = (Gunzip { piece_output_max: 1 << 20, ..Gunzip::default() }, 0);
+            let outcome =
+                bomb.chunks(size).try_for_each(|piece| decoder.push(piece, |decoded| length += decoded.len()));
+            (outcome, length)
+        };
+        assert_eq!(decode(500).0, Ok(()));
+        let (outcome, length) = decode(bomb.len());
+        assert_eq!(outcome, Err(ScanFault::TooLarge));
+        assert!(length <= (1 << 20) + PIECE, "{length} in one piece");
     }
 }

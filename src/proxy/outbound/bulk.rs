@@ -74,11 +74,15 @@ impl BulkBudget {
         Some(read(&mut buffers[index]))
     }
 
-    /// Frees the buffers if there is no bulk connection. Those in use are freed by a later call.
+    /// Frees unused buffers until there are as many as bulk connections. Those in use are freed by a later call.
     pub fn sweep(&self) {
-        if self.free.get() == CONNECTIONS_MAX {
-            self.buffers.borrow_mut().retain_mut(|buffer| !buffer.try_reclaim(READ_MAX));
-        }
+        let mut buffers = self.buffers.borrow_mut();
+        let mut excess = (buffers.len() + self.free.get()).saturating_sub(CONNECTIONS_MAX);
+        buffers.retain_mut(|buffer| {
+            let is_freed = excess > 0 && buffer.try_reclaim(READ_MAX);
+            excess -= usize::from(is_freed);
+            !is_freed
+        });
     }
 }
 
@@ -127,6 +131,14 @@ impl BulkMeter {
         free.set(free.get().checked_sub(1)?);
         self.phase = BulkPhase::Bulk;
         Some(self.budget.max_unread.get().saturating_mul(UNREAD_FACTOR)).filter(|max| *max > 0)
+    }
+
+    /// Ends a bulk transfer. Called for a connection that becomes a tunnel, as nothing measures the rate of a tunnel.
+    /// Returns the size that the socket's receive buffer must now have.
+    pub fn end(&mut self) -> Option<usize> {
+        let has_large_buffer = self.phase == BulkPhase::Bulk;
+        self.release_permit();
+        Some(self.budget.max_unread.get()).filter(|max| has_large_buffer && *max > 0)
     }
 
     fn release_permit(&mut self) {
@@ -248,5 +260,26 @@ mod tests {
         drop(part);
         budget.sweep();
         assert!(budget.buffers.borrow().is_empty());
+    }
+
+    #[test]
+    fn unused_buffers_beyond_the_bulk_connections_are_freed() {
+        let (_, budget) = budget();
+        let mut meter = BulkMeter::new(budget.clone());
+        receive(&mut meter, START_BYTES);
+        let fill = || {
+            budget.with_buffer(|buffer| {
+                buffer.extend_from_slice(b"x");
+                buffer.split().freeze()
+            })
+        };
+        let held: Vec<_> = (0..5).map(|_| fill().unwrap()).collect();
+        drop(held);
+        budget.sweep();
+        assert_eq!(budget.buffers.borrow().len(), 1, "for the one connection");
+        assert_eq!(meter.end(), Some(MAX_UNREAD));
+        budget.sweep();
+        assert!(budget.buffers.borrow().is_empty());
+        assert_eq!((meter.end(), budget.free.get()), (None, CONNECTIONS_MAX));
     }
 }

@@ -239,14 +239,24 @@ impl UpstreamConnection {
             UpstreamStream::Unix(_) => return,
         };
         if max > 0 {
-            // An error is harmless: the kernel then uses its default.
-            let _ = socket.set_recv_buffer_size(max);
+            // The option is a C `int`. An error is harmless: the kernel then uses its default.
+            let _ = socket.set_recv_buffer_size(max.min(i32::MAX as usize));
         }
     }
 
     /// Permits larger reads while responses arrive at a high rate.
     pub fn allow_bulk(&mut self, budget: Rc<BulkBudget>) {
         self.bulk = Some(BulkMeter::new(budget));
+    }
+
+    /// Makes an ordinary connection of one with larger reads, before it is read as a tunnel.
+    pub fn end_bulk(&mut self) {
+        if self.is_shared {
+            (self.received, self.is_shared) = (BytesMut::from(&self.received[..]), false);
+        }
+        if let Some(max) = self.bulk.as_mut().and_then(BulkMeter::end) {
+            self.limit_receive_buffer(max);
+        }
     }
 
     /// Returns whether nothing arrived after the last response, not even the end of the connection.
@@ -437,6 +447,29 @@ mod tests {
         SockRef::from(&server).set_send_buffer_size(4 * 1024 * 1024).unwrap();
         connection.allow_bulk(Rc::new(BulkBudget::new(Rc::new(Cell::new(1)), Rc::default())));
         (connection, server)
+    }
+
+    #[tokio::test]
+    async fn a_tunnel_gives_the_larger_reads_up_and_keeps_what_was_received() {
+        let (mut connection, mut server) = connection();
+        tokio::spawn(async move { server.write_all(&[b'x'; 10_000_000]).await });
+        while !connection.is_shared {
+            connection.received.clear();
+            poll_fn(|cx| connection.poll_receive(cx)).await.unwrap();
+        }
+        let received = connection.received.to_vec();
+        connection.end_bulk();
+        assert_eq!((&connection.received[..], connection.is_shared), (&received[..], false));
+    }
+
+    #[tokio::test]
+    async fn a_receive_buffer_of_any_size_is_set() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (mut connection, _server) = connection();
+        connection.stream = UpstreamStream::Tcp(TcpStream::connect(listener.local_addr().unwrap()).await.unwrap());
+        connection.limit_receive_buffer(1 << 32);
+        let UpstreamStream::Tcp(stream) = &connection.stream else { unreachable!() };
+        assert!(SockRef::from(stream).recv_buffer_size().unwrap() > 100_000);
     }
 
     #[tokio::test]

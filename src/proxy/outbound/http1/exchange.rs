@@ -141,7 +141,9 @@ impl Exchange for Http1Exchange {
     }
 
     fn take_switched(&mut self) -> Option<PooledConnection> {
-        self.lease.take()
+        let mut lease = self.lease.take()?;
+        lease.connection.end_bulk();
+        Some(lease)
     }
 
     fn take_interims(&mut self) -> Vec<InterimResponse> {
