@@ -6,9 +6,9 @@ use http::HeaderName;
 /// Why a text is invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextFault {
-    /// What is wrong.
+    /// The mistake.
     pub what: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub help: String,
 }
 

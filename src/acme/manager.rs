@@ -86,7 +86,7 @@ struct OrderResultReport {
     settings: AcmeSettings,
     account: Option<RegisteredAccount>,
     result: Result<StoredCertificate, OrderError>,
-    /// Whether the certificate, or its failure, was written to the directory.
+    /// Result of writing the certificate, or its failure, to the directory.
     written: Result<(), StateError>,
     attempt: Option<OrderPause>,
 }
@@ -163,7 +163,7 @@ impl AcmeAccountState {
         (&self.settings.state, &self.settings.directory) == (&settings.state, &settings.directory)
     }
 
-    /// Uses these settings from now on. The server is told of new contacts.
+    /// Applies these settings. Sends new contacts to the ACME server.
     fn update_settings(&mut self, settings: &AcmeSettings) {
         if self.settings != *settings {
             self.settings = settings.clone();

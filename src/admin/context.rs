@@ -1,4 +1,4 @@
-//! What the pages of the admin listener show and change. Created by `control`, and shared by all requests.
+//! Context of the admin pages: the state that they show and change. Created by `control`, and shared by all requests.
 
 use std::sync::Arc;
 

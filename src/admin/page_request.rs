@@ -24,7 +24,7 @@ pub struct PageRequest {
     /// The name in the path; empty if the page has none.
     pub name: String,
     pub head: Parts,
-    /// Who sent it, with which role.
+    /// The authenticated sender, with its role.
     pub caller: AdminCaller,
     pub peer: Peer,
     /// `None` once it was read.

@@ -19,11 +19,11 @@ struct SlotTable {
     arrivals: u64,
     at_work: usize,
     held: usize,
-    /// Who has a slot for streams.
+    /// The streams that are open.
     streams: Vec<StreamClaim>,
 }
 
-/// What a slot for streams is for.
+/// A stream's claim to one of the slots for streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamClaim {
     /// The token, or without tokens the peer.
@@ -45,9 +45,9 @@ pub struct AdminSlot {
     arrival: u64,
     /// Kept by a connection that moved to a slot for streams, so that it never loses its slot.
     _kept: RefCell<Option<oneshot::Sender<()>>>,
-    /// When the connection last took a piece of its stream, or asked for one; `None` if it does not stream.
+    /// When the connection last took or polled for a piece of its stream; `None` if it does not stream.
     stream_read: Cell<Option<Instant>>,
-    /// Told once the stream has ended.
+    /// Notified once the stream has ended.
     stream_end: Notify,
 }
 
@@ -57,8 +57,9 @@ pub type SlotLost = oneshot::Receiver<()>;
 /// While it exists, the connection waits for the gateway and keeps its slot.
 pub struct WorkGuard<'t>(&'t AdminSlot);
 
-/// The slot of a connection that streams its response: one of a few of their own, not counted among the others. Both
-/// whoever makes the stream and whoever sends it have a handle; the slot is released when the first one is dropped.
+/// The slot of a connection that streams its response. Streams have a few slots of their own, which are not counted
+/// among the others. The task that makes the events and the one that sends them each have a handle; the slot is
+/// released when the first handle is dropped.
 pub struct AdminStreamSlot {
     slot: Rc<AdminSlot>,
     claim: StreamClaim,
@@ -112,7 +113,7 @@ impl SlotTable {
         })
     }
 
-    /// Removes the slot. The connection learns it when what this returns is dropped.
+    /// Removes the slot. Dropping the returned sender tells the connection so.
     fn release_slot(&mut self, arrival: u64) -> Option<oneshot::Sender<()>> {
         let place = self.taken.remove(&arrival)?;
         self.held -= place.held;
@@ -162,7 +163,7 @@ impl AdminSlot {
     /// Moves the connection to a slot for streams. From then on, it is not dropped for others.
     ///
     /// # Errors
-    /// Why there is no slot.
+    /// If all slots that the owner may use are taken; the text says which.
     pub fn take_stream_slot(slot: &Rc<AdminSlot>, claim: StreamClaim) -> Result<AdminStreamSlot, String> {
         let mut places = slot.room.0.borrow_mut();
         if slot.stream_read.get().is_some() {
@@ -175,7 +176,7 @@ impl AdminSlot {
         Ok(AdminStreamSlot { slot: slot.clone(), claim })
     }
 
-    /// Waits until the time is over that the connection has after its stream ended; for ever if it does not stream.
+    /// Waits until the stream has ended and [`REST_TIMEOUT`] is over. Never returns if the connection does not stream.
     pub async fn wait_after_stream(&self) {
         self.stream_end.notified().await;
         tokio::time::sleep(REST_TIMEOUT).await;

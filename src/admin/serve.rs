@@ -45,8 +45,8 @@ where
     }
 }
 
-/// Waits until the time limit of the connection. While its client reads a stream, it has none: whoever makes the stream
-/// ends it.
+/// Waits until the time limit of the connection. While its client reads a stream, there is no time limit: the task that
+/// makes the events ends it.
 async fn wait_for_end(slot: &AdminSlot) {
     loop {
         sleep(CONNECTION_TIMEOUT).await;

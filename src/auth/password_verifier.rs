@@ -161,7 +161,7 @@ impl PasswordVerifier {
         Known::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
     }
 
-    /// Forgets that this user was verified for this client, whatever the password.
+    /// Forgets the successful check of this user for this client, with any password.
     pub fn forget_success(&self, id: &CredentialId) {
         let mut memory = self.lock_memory();
         memory.young.remove(&id.login);

@@ -155,7 +155,7 @@ pub struct Config {
     pub decide: DecideTable,
     /// Which limits apply to the rate limit requests of Envoy.
     pub rls: RateLimitDomains,
-    /// Where each route is written, indexed like `routes`.
+    /// File and line of each route, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
     /// inspected then.
@@ -271,7 +271,7 @@ pub struct ServerSettings {
     pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
-    /// Whether clients may use HTTP/2.
+    /// True if clients may use HTTP/2.
     pub http2: bool,
     /// Maximum number of concurrent requests per HTTP/2 connection.
     pub max_streams: u32,
@@ -305,7 +305,7 @@ pub struct ServerSettings {
     pub access_log: Option<Arc<AccessLogSettings>>,
     /// `None` if spans are off.
     pub spans: Option<Arc<SpanSettings>>,
-    /// Whether responses carry the request id.
+    /// True if responses carry the request id.
     pub answer_request_id: bool,
     /// Error pages of requests without a route. Routes have a copy. `None` if there are none.
     pub error_pages: Option<Arc<ErrorPages>>,
@@ -391,9 +391,9 @@ pub struct Admin {
     pub listen: ListenAddr,
     /// Every token that is accepted. If there is none, only this machine may see keys and change state.
     pub tokens: Vec<AdminToken>,
-    /// Whether `/metrics` requires a token. Otherwise everyone who reaches the listener may read it.
+    /// True if `/metrics` requires a token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
-    /// Whether clients with the token may change config files.
+    /// True if clients with the token may change config files.
     pub edit: bool,
     /// How keys of limits are shown in logs, spans and pages.
     pub key_display: KeyDisplay,

@@ -32,7 +32,7 @@ pub struct SourceText {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MistakeKind {
-    /// A value or name that is wrong, whatever the other files say.
+    /// A value or name that no other file could make valid.
     Wrong,
     /// Something required is missing. Not reported next to a syntax error or an unreadable file, which may contain it.
     Absent,

@@ -16,7 +16,7 @@ pub const FILE_SIZE_MAX: u64 = 16 * 1024 * 1024;
 #[derive(Debug, PartialEq)]
 pub struct Unreadable {
     what: String,
-    /// Remedy that applies whoever names the file.
+    /// Remedy that applies wherever the config names the file.
     help: String,
     pub kind: UnreadableKind,
 }

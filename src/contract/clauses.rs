@@ -19,7 +19,7 @@ labels! {
     ClauseKind:
     /// The most that a key gets in any interval.
     Window = "window",
-    /// As `window`, for the requests that the limit does not forward as over it.
+    /// Like `window`, but only for requests that the limit does not forward as over the limit.
     Within = "within",
     /// The limit refuses nothing.
     Unbounded = "unbounded",

@@ -62,8 +62,8 @@ async fn ask_address(config: &Path) -> io::Result<Option<ListenAddr>> {
 }
 
 /// Returns whether the answering process is trusted. Any user, and a container that shares the network, could bind any
-/// name: only processes in this PID namespace count. Root asks gateways of every user, but trusts only a user who may
-/// read the config while others may not.
+/// name, so only processes in this PID namespace count. Root contacts gateways of every user, but trusts a user only if
+/// that user can read the config and others cannot.
 fn is_trusted_peer(peer: UCred, config: &Path) -> bool {
     let own = rustix::process::geteuid();
     let may_read = |path: &Path| {

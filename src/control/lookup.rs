@@ -59,7 +59,7 @@ pub struct LookupResult {
 /// Addresses of one family.
 struct FamilyAnswer {
     found: Result<(Vec<IpAddr>, Duration), LookupOutcome>,
-    /// Whether the response also tells that the name exists.
+    /// True if the response also shows that the name exists.
     tells_all: bool,
 }
 
@@ -87,7 +87,7 @@ impl HostResolver {
         self.changed == files_changed_at()
     }
 
-    /// Looks up `name`. Addresses of a family that cannot be queried now are taken from `before`.
+    /// Looks up `name`. For an address family that cannot be queried now, returns the addresses in `before`.
     pub async fn resolve(&self, name: &str, before: &[IpAddr]) -> Result<LookupResult, LookupOutcome> {
         let (answer, ttl) = match self.find_in_hosts(name) {
             Some(found) => found,
@@ -245,7 +245,7 @@ fn classify_error(error: &NetError) -> LookupOutcome {
     }
 }
 
-/// Returns whether the name does not exist, whatever its record type.
+/// Returns whether the name does not exist with any record type.
 fn is_nonexistent(error: &NetError) -> bool {
     matches!(error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain)
 }

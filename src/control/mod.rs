@@ -205,7 +205,7 @@ async fn or_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) 
     }
 }
 
-/// What exists at the `handover` path of the config when the process starts.
+/// State of the `handover` path of the config when the process starts.
 enum HandoverPath {
     /// Nothing, or a socket without a listener: later processes take over there.
     Free,

@@ -77,7 +77,7 @@ impl SavedState {
     }
 }
 
-/// Checks the owner, because whoever may write the file can lift limits.
+/// Checks the owner, because a user who can write the file can lift limits.
 fn check_owner(file: &File) -> Result<(), String> {
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let own = rustix::process::geteuid().as_raw();

@@ -32,7 +32,7 @@ pub enum Evaluation {
     Unlimited,
 }
 
-/// Whether the answer of a limit counts, where limits come one after another.
+/// How the answer of a limit counts if limits are evaluated one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// The answer counts. Only such limits are charged.

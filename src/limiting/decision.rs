@@ -9,7 +9,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
 use crate::limiting::hot_keys::terms::LeaseTerms;
 
-/// What a store needs to know of a limit. Each limit makes one, which all of its checks share.
+/// Properties of a limit that a store needs. Each limit makes one, which all of its checks share.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LimitRef {
     /// Hash of the name; the same in every config.
@@ -17,7 +17,7 @@ pub struct LimitRef {
     pub name: String,
     /// The largest cost that a request can have.
     pub max_cost: i64,
-    /// Whether the outcome of a request may change or release its charge: a refund, a settled cost, a lease.
+    /// True if the outcome of a request may change or release its charge: a refund, a settled cost, a lease.
     pub refundable: bool,
     /// The option `lease`; `None` if hot keys have no leases.
     pub lease: Option<LeaseTerms>,

@@ -23,7 +23,7 @@ pub const GATEWAYS_REMEMBERED: Duration = Duration::from_secs(3600);
 /// Largest number that a budget is divided by.
 pub const GATEWAYS_MAX: i64 = 1000;
 
-/// Without a report for this long, the store counts as unavailable.
+/// The store counts as unavailable after this long without a report.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Restarts beyond this number do not halve the share further: it is at its minimum by then.
 const HALVINGS_MAX: usize = 10;

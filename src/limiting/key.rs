@@ -27,7 +27,7 @@ pub enum KeyPart {
 }
 
 labels! {
-    /// What happens if the request does not contain a part of the key.
+    /// Handling of a request that does not contain a part of the key.
     Missing:
     /// The limit does not apply.
     Skip = "skip",

@@ -56,14 +56,14 @@ impl Deref for LimitTable {
 #[derive(Debug, PartialEq)]
 pub struct Limit {
     pub name: String,
-    /// What stores know of the limit, made by [`LimitRef::new`].
+    /// Properties of the limit that stores need, made by [`LimitRef::new`].
     pub store_ref: Arc<LimitRef>,
     pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
     /// Which value counts if the request repeats a header, parameter or field that the limit reads.
     pub repeated: Repeated,
-    /// What happens if the limit reads an integer and the request contains something else.
+    /// Handling of a request if the limit reads an integer and the request contains something else.
     pub not_integer: NotInteger,
     pub cost: Cost,
     pub mode: Mode,
@@ -241,7 +241,7 @@ impl LimitRef {
 }
 
 labels! {
-    /// Whether a limit refuses requests.
+    /// Mode of a limit: enforced, or evaluated only.
     Mode:
     Enforce = "enforce",
     /// Decides and counts, but never refuses.

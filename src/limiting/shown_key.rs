@@ -1,6 +1,6 @@
-//! How keys of limits are shown to people: in the access log, in spans, and over the admin API. Addresses are shown as
-//! they are, and secrets as hashes. The config compiler creates the settings, `proxy` writes shown keys, and the replay
-//! reads them from a log.
+//! Format of limit keys for people: in the access log, in spans, and over the admin API. Addresses are shown
+//! unchanged, and secrets as hashes. The config compiler creates the settings, `proxy` writes shown keys, and the
+//! replay reads them from a log.
 //!
 //! A shown key has the form of a state key: `NAME=VALUE`, `NAME#HASH`, `NAME=***` if it is hidden, `NAME!` if the
 //! request has no value, and `all`, separated by `,`.

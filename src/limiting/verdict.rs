@@ -62,7 +62,7 @@ pub struct LimitResult {
 pub enum Outcome {
     /// The store decided; exact.
     Store(Answer),
-    /// This gateway decided from memory, because the store is unavailable.
+    /// Decided from this gateway's memory, because the store is unavailable.
     Local(Answer),
     /// Admitted: the store is unavailable and the limit has `on_error = "open"`.
     Open,

@@ -24,7 +24,7 @@ pub struct Ends {
 pub enum Correction {
     /// Under the configured limits: changes the charge with the tag's receipt by the cost of the check.
     Configured(Check),
-    /// In the search for the tightest number: a refund for the limit with that tally.
+    /// A refund for the limit with this tally, in the search for the tightest number.
     Unrefused(usize, Back),
 }
 
@@ -35,7 +35,7 @@ pub struct Ending {
     pub at_ms: i64,
 }
 
-/// Maximum number of requests in progress; bounds memory whatever durations a log claims.
+/// Maximum number of requests in progress. Bounds memory, even if a log claims very long durations.
 const WAITING_MAX: usize = 131_072;
 /// Status that nginx and this gateway log for a client that left before its response.
 const CLIENT_CLOSED: u16 = 499;

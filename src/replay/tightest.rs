@@ -21,7 +21,7 @@ pub struct Tightest {
     max_keys: usize,
 }
 
-/// What a request refunds at its end.
+/// Refund of a request at its end.
 pub struct Back {
     pub key: u64,
     pub delta: i64,

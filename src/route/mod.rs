@@ -257,17 +257,17 @@ pub struct Timeouts {
 }
 
 labels! {
-    /// Where the config sets an option of a route.
+    /// Section of the config that sets an option of a route.
     SettingOrigin:
-    /// In the route.
+    /// The route.
     Route = "route",
-    /// In `[server]`.
+    /// `[server]`.
     Server = "server",
     /// Nowhere.
     Default = "default",
 }
 
-/// Where the config sets the timeouts of a route.
+/// Sections of the config that set the timeouts of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutOrigins {
     pub body: SettingOrigin,

@@ -31,7 +31,7 @@ pub struct ServerFiles {
     pub client_ca: Option<String>,
     pub client_auth: ClientAuth,
     pub min_version: MinVersion,
-    /// Whether HTTP/2 is offered.
+    /// True if HTTP/2 is offered (ALPN `h2`).
     pub http2: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct PemPair {
     pub key: String,
 }
 
-/// Whether clients must authenticate by a certificate.
+/// Requirement for clients to authenticate with a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
     None,
@@ -122,7 +122,7 @@ pub struct ListedCertificate {
 }
 
 labels! {
-    /// Where a certificate comes from.
+    /// Source of a certificate.
     CertificateSource:
     File = "file",
     Acme = "acme",

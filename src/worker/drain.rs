@@ -1,5 +1,5 @@
 //! Drains a worker in stages: connections close after their requests, idle ones a little later, and the worker cuts
-//! those that take too long. Finally it waits until leases are returned to the store.
+//! connections that take too long. Finally, it waits until leases are returned to the store.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Bounds the lines of the audit log, so that nobody fills the disk with them. Called by `mod.rs`.
 //!
-//! Each [`LineKind`] but changes of the config has a bound per minute for each subject, and one for all of them. What
-//! has no line is counted, and summed up later.
+//! Each [`LineKind`] except `Config` has a bound per minute for each subject, and one for all subjects together.
+//! Requests beyond the bounds are counted, and a later line reports their number.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::admin::access::attempts::WINDOW;
 use crate::labels::labels;
 
 labels! {
-    /// Why a request has a line.
+    /// The kind of request that a line is about; selects the bound.
     LineKind:
     /// A change of the config: always has its line.
     Config = "config",
@@ -23,7 +23,7 @@ labels! {
     Unproven = "unproven",
 }
 
-/// Whose lines have a common bound.
+/// The token or peer whose lines share a bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LineSubject {
     /// Name of the token; `None` if none is configured, or the caller is unknown.
@@ -32,7 +32,7 @@ pub struct LineSubject {
     pub peer: Option<Peer>,
 }
 
-/// How many requests had no line.
+/// Number of requests of a subject that were left out of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LineSummary {
     pub kind: LineKind,

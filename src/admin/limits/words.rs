@@ -13,10 +13,10 @@ labels! {
 }
 
 labels! {
-    /// Who decided.
+    /// The place of a decision.
     DecidedBy:
     Store = "store",
-    /// This gateway's memory, while the store was unavailable.
+    /// Decided from this gateway's memory, because the store was unavailable.
     Local = "local",
     /// Decided without a store.
     None = "none",

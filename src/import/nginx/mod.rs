@@ -437,7 +437,7 @@ fn is_loop(body: &RouteBody, own: &[String]) -> bool {
     host.is_some_and(|host| host == "{host}" || own.iter().any(|name| name == host))
 }
 
-/// What all routes of a server have in common.
+/// Settings that all routes of a server have in common.
 struct Shared<'o> {
     /// The `compress` of the gateway.
     compress: Option<&'o str>,

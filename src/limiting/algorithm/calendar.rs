@@ -20,7 +20,7 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
 use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
-/// At most `limit` units in each window of the calendar.
+/// Admits at most `limit` units in each window of the calendar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     pub limit: i64,

@@ -8,7 +8,7 @@ use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
 use crate::limiting::answer::{Answer, NEVER};
 
-/// At most `limit` units in any `window_ms`.
+/// Admits at most `limit` units in any interval of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     pub limit: i64,

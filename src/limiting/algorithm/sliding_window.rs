@@ -14,7 +14,8 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, NEVER};
 
-/// At most `limit` units in about any `window_ms`. One counter covers `unit_ms`: the whole window if there are two.
+/// Admits at most about `limit` units in any interval of `window_ms`. One counter covers `unit_ms`: the whole window if
+/// there are two counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     pub limit: i64,

@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((tree.sum(), tree.last(), tree.0.len()), (0, None, 0));
     }
 
-    /// Nodes remain wide whatever the order of changes, so that paths are short.
+    /// Nodes remain wide in any order of changes, so that paths are short.
     #[test]
     fn a_path_is_short() {
         fn height(node: &TreeNode<i64>) -> usize {

@@ -48,7 +48,7 @@ pub struct LeaseId(usize);
 #[derive(Default)]
 pub struct Renewals {
     pub ids: Vec<LeaseId>,
-    /// In the order of `ids`.
+    /// Checks of the leases, in the order of `ids`.
     pub checks: Vec<Check>,
     work: i64,
 }

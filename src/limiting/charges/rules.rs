@@ -94,14 +94,14 @@ pub struct OutcomeSet {
 /// How an admitted request ended.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestEnd<'a> {
-    /// With this response, from an upstream server or the gateway.
+    /// The request ended with this response, from an upstream server or the gateway.
     Response { status: StatusCode, head: &'a HeaderMap, tail: ResponseTail<'a> },
-    /// With a response of the gateway, because no upstream server accepted a connection. None received a byte of the
+    /// The gateway responded, because no upstream server accepted a connection. No server received a byte of the
     /// request.
     ConnectError { status: StatusCode, head: &'a HeaderMap },
     /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
     Overloaded { status: StatusCode, head: &'a HeaderMap },
-    /// Without a response: the client left or cancelled the request after a server had received part of it, or this
+    /// There was no response: the client left or cancelled the request after a server had received part of it, or this
     /// process abandoned the request.
     Aborted,
 }

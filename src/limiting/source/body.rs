@@ -168,8 +168,8 @@ impl Walk<'_> {
         Ok(self.tokens.is_empty().then(|| value.to_string()))
     }
 
-    /// Returns an integer. Servers on which all numbers are doubles, as in JavaScript, round integers beyond 2^53, so
-    /// these are ambiguous.
+    /// Returns an integer. Integers beyond 2^53 are ambiguous: servers on which all numbers are doubles, as in
+    /// JavaScript, round them.
     fn finish_at_integer(self, value: impl ToString, magnitude: u64) -> Walked {
         let digits = u64::BITS - magnitude.leading_zeros().saturating_add(magnitude.trailing_zeros()).min(u64::BITS);
         let is_rounded = digits > f64::MANTISSA_DIGITS && self.tokens.is_empty() && self.repeated == Repeated::Refuse;

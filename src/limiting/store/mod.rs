@@ -47,7 +47,7 @@ pub enum Store {
 /// State of the answer to a question that several gateways may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerState {
-    /// This gateway answers.
+    /// No gateway has answered: this gateway does, and the others wait for it.
     Claimed,
     /// Another gateway is about to answer.
     Pending,

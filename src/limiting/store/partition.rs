@@ -67,7 +67,8 @@ pub struct EvictionCandidate {
     pub sample_size: usize,
 }
 
-/// Whether the key is live, how much is left to it (most first), and when it expires. The smallest value is evicted.
+/// Rank of a key for eviction: is it live, how many units are left (most first), and when does it expire? The key with
+/// the smallest rank is evicted.
 pub type EvictionRank = (bool, Reverse<i64>, i64);
 
 /// Entries checked for expiry with each new key, so that the store never pauses to clean up.

@@ -39,8 +39,8 @@ impl StoreSettings {
         StoreSettings { max_keys, gateways, state, tls, ..self.clone() } == *other
     }
 
-    /// Returns a name of the shared state: servers, database and prefix, without logins. Returns `None` for a store of
-    /// this process alone.
+    /// Returns a name of the shared state: servers, database and prefix, without logins. Returns `None` for the
+    /// in-memory store.
     pub fn location(&self) -> Option<String> {
         let StoreKind::Redis(url) = &self.kind else { return None };
         Some(format!("{} {}", Address::parse(&url.0).ok()?.location(), self.prefix))

@@ -33,7 +33,7 @@ pub struct UsageRecorder(Mutex<RecordedUsage>);
 /// Decisions by limit.
 #[derive(Default)]
 pub struct RecordedUsage {
-    /// By [`LimitRef::id`](crate::limiting::decision::LimitRef::id), which is the same after a reload.
+    /// Usage by [`LimitRef::id`](crate::limiting::decision::LimitRef::id), which is the same after a reload.
     pub limits: HashMap<u64, LimitUsage, PrehashedState>,
     /// About how much memory `limits` takes.
     bytes: usize,

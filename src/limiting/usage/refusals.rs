@@ -85,7 +85,7 @@ pub struct RefusalCause {
     pub reason: &'static str,
     /// The arithmetic, if there was any.
     pub answer: Option<Answer>,
-    /// This gateway decided in place of an unavailable store.
+    /// True if this gateway decided in place of an unavailable store.
     pub is_local: bool,
     /// An override blocks the key.
     pub is_blocked: bool,

@@ -53,7 +53,7 @@ pub struct AnswerClaim {
     shared: Option<String>,
 }
 
-/// Where gateways that share a store tell each other their answers about requests on a route.
+/// Access to the answers about requests on a route that gateways share through their store.
 #[derive(Clone, Copy)]
 pub struct SharedAnswers<'a> {
     pub store: &'a Store,
@@ -62,10 +62,10 @@ pub struct SharedAnswers<'a> {
     pub route: &'a Route,
 }
 
-/// What is known of a question.
+/// Result of looking up an earlier answer to a question.
 pub enum Recent {
     Answered(Arc<RecentAnswer>),
-    /// Nobody has answered it: the caller does.
+    /// There is no answer yet: the caller must decide.
     Claimed(AnswerClaim),
 }
 

@@ -33,7 +33,7 @@ pub struct Diff {
     rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
-    /// What differs, option by option.
+    /// Changes, option by option.
     lines: ChangeLines,
 }
 

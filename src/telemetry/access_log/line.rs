@@ -1,5 +1,5 @@
-//! Formats a record as a line, in each format. Whatever a client sends, a line stays one line and each field stays
-//! within its bounds. Called when a request has ended.
+//! Formats a record as a log line, in each format. No input of a client can break a line in two, or make a field longer
+//! than its bound. Called when a request has ended.
 
 use std::borrow::Cow;
 use std::fmt::Write;

@@ -12,7 +12,7 @@ pub struct AccessLogSettings {
     pub to: LogTarget,
     /// Query parameters whose values are masked.
     pub mask: Masks,
-    /// Whether JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
+    /// True if JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
     pub all_keys: bool,
 }
 

@@ -18,7 +18,7 @@ labels! {
     LeftOver:
     /// Refused, or nothing left.
     Nothing = "none",
-    /// At most a tenth.
+    /// At most a tenth is left.
     Tenth = "10",
     Quarter = "25",
     Half = "50",
@@ -33,7 +33,7 @@ pub struct HeadroomCounts {
     /// Requests that the limit charged, indexed by [`LeftOver`].
     admitted: [Count; LeftOver::ALL.len()],
     refused: Count,
-    /// Those of `refused` that another limit refused as well.
+    /// Requests in `refused` that another limit refused as well.
     refused_by_others: Count,
 }
 

@@ -169,8 +169,8 @@ fn span_name(record: &LogRecord, template: Option<&str>) -> Cow<'static, str> {
     }
 }
 
-/// Returns whether the gateway or an upstream failed; client mistakes are not errors. A refused gRPC request has
-/// status 200, whatever the reason.
+/// Returns whether the gateway or an upstream failed; client mistakes are not errors. A refused gRPC request always has
+/// status 200.
 fn is_error(record: &LogRecord) -> bool {
     record.status >= 500 || record.by_server
 }

@@ -2,7 +2,7 @@
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
 //! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
-//! `auth` who may use it, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
+//! `auth` authentication, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
 //! address lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;

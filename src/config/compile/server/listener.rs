@@ -123,7 +123,7 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
     items.into_iter().map(plain).collect()
 }
 
-/// Returns whether clients may send certificates there, whatever else is wrong with the section.
+/// Returns whether the listener requests client certificates, even if other options of the section are wrong.
 pub fn requests_client_certs(section: &Section) -> bool {
     matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }

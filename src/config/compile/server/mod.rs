@@ -4,7 +4,7 @@
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
 //! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown,
-//! `tokens` who may use the admin listener, `overload` when the process refuses requests.
+//! `tokens` the tokens of the admin listener, `overload` when the process refuses requests.
 //!
 //! To add a server option, read it here with its default.
 

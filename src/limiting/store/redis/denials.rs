@@ -69,7 +69,7 @@ struct Denial {
     answer: Answer,
     /// Time of the answer, which its waits start from.
     since: Instant,
-    /// Until then, requests are refused from memory.
+    /// Instant until which requests are refused from memory.
     until: Instant,
 }
 

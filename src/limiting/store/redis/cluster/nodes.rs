@@ -36,7 +36,7 @@ const GUIDE_TIMEOUT: Duration = Duration::from_millis(500);
 const TRY_AGAIN: Duration = Duration::from_millis(2);
 /// Most redirections that are followed for one decision. A redirection means that nothing has been charged.
 const HOPS_MAX: usize = 16;
-/// Most lanes, whatever nodes the redirections contain.
+/// Maximum number of lanes, even if redirections name more nodes.
 const NODES_MAX: usize = 1000;
 
 /// The known nodes of a cluster.

@@ -33,7 +33,7 @@ pub enum ServerAddr {
     Unix(PathBuf),
 }
 
-/// What is wrong with a URL, and an example of a valid one. The text repeats nothing of the URL, which may be secret.
+/// A mistake in a URL, and an example of a valid one. The text repeats nothing of the URL, which may be secret.
 #[derive(Debug, PartialEq)]
 pub struct UrlMistake {
     pub what: &'static str,

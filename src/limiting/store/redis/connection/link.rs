@@ -48,7 +48,7 @@ pub struct RedisLink {
     connector: Connector,
     /// Holds the connection in use.
     pool: Pool<Connector>,
-    /// Whether the pool holds a connection. Without one, borrowing would make the pool connect.
+    /// True if the pool holds a connection. Without one, borrowing would make the pool connect.
     is_offered: Cell<bool>,
     health: Rc<ServerHealth>,
     /// Notified when the connection in use breaks.

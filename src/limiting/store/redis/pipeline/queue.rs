@@ -53,7 +53,7 @@ struct PendingQueue {
     listening: bool,
 }
 
-/// What the pump does next.
+/// Next action of the pump.
 pub enum NextAction {
     /// Let the worker serve its sockets once, so that further decisions join the call, and continue then.
     Gather,

@@ -90,7 +90,7 @@ fn top_bits(window: u64, bits: u8) -> u32 {
 /// Appends the decoded form of `encoded` to `decoded`.
 ///
 /// # Errors
-/// It contains EOS, or its padding is longer than seven bits or not all ones.
+/// If `encoded` contains EOS, or its padding is longer than seven bits or not all ones.
 pub fn decode(mut encoded: &[u8], decoded: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
     let tables = &*TABLES;
     // The next bits, the first one at the top.
