@@ -178,16 +178,16 @@ impl AcmeAccountState {
 
     /// Logs faults of the directory when they change.
     fn report_fault(&mut self, done: Result<(), StateError>) {
-        let before = self.fault.take().map(|(said, _)| said);
+        let before = self.fault.take().map(|(message, _)| message);
         if let Err(fault) = done {
-            let said = fault.to_string();
-            if before.as_ref() != Some(&said) {
+            let message = fault.to_string();
+            if before.as_ref() != Some(&message) {
                 tracing::error!(
-                    "no certificates are ordered, because they could not be stored: {said}; see that `state` of [acme] is a \
+                    "no certificates are ordered, because they could not be stored: {message}; see that `state` of [acme] is a \
                      directory that the user of the gateway may write to, and that there is room"
                 );
             }
-            self.fault = Some((said, Instant::now() + REST));
+            self.fault = Some((message, Instant::now() + REST));
         } else if before.is_some() && self.looked.is_some() {
             tracing::info!("the state directory can be used again");
         }
@@ -216,7 +216,7 @@ impl AcmeAccountState {
         if is_whole {
             self.looked = Some(DirectoryCheck { generation, changed, next: Instant::now() + WHOLE_LOOK });
         }
-        acme.board.publish(self.state.read_challenges()?);
+        acme.challenges.publish(self.state.read_challenges()?);
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
     }
 

@@ -16,7 +16,7 @@ use crate::admin::access::audit::AuditNote;
 use crate::admin::access::{AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::Problem;
-use crate::admin::room::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
+use crate::admin::slots::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
 
 /// A request that may see its page.
 pub struct PageRequest {

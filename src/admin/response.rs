@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::admin::problem::{Problem, ProblemKind};
-use crate::admin::room::AdminStreamSlot;
+use crate::admin::slots::AdminStreamSlot;
 
 pub type AdminResponse = Response<AdminBody>;
 

@@ -22,7 +22,7 @@ pub struct CaseFile {
     sources: SourceTexts,
 }
 
-/// Most requests of all cases of a file.
+/// Maximum number of requests in all cases of a file.
 const REQUESTS_MAX: u64 = 1_000_000;
 
 /// A request, or several equal ones, and what is expected.

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_does_not_come_keeps_what_it_had_and_the_other_is_used() {
+    fn a_failed_address_family_keeps_its_addresses_and_the_other_is_used() {
         let second = Duration::from_secs(1);
         let v4 = || FamilyAnswer { found: Ok((vec![ip("10.0.0.1")], second)), tells_all: true };
         let none = || FamilyAnswer { found: Err(LookupOutcome::NoAddress), tells_all: false };

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_asked_for_last_comes_last_and_who_never_was_first() {
+    fn due_names_are_sorted_by_their_last_lookup() {
         let now = Instant::now();
         let name = |name: &str, begun_s: Option<u64>| {
             let followed = ResolvedName::new(Arc::new(HostnameState::new(name)), Duration::MAX, now);

@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_only_its_user_may_read_it() {
+    fn a_saved_file_is_readable_only_by_its_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.json");
         assert_eq!(SavedState::read_file(&path), Ok(None));

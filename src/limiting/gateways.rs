@@ -165,7 +165,7 @@ impl Gateways {
         self.restarts.store(Some(Arc::new(Restarts { started: Instant::now(), ages_ms })));
     }
 
-    /// Reports whether the store has accepted no report for three seconds.
+    /// Returns whether the store has accepted no report for three seconds.
     pub fn is_store_silent(&self) -> bool {
         self.last_report().is_none_or(|at| at.elapsed() >= SILENCE)
     }
@@ -227,7 +227,7 @@ impl Claim {
         self.gateways.name()
     }
 
-    /// Reports whether this claim is in force and the process has not ended its reports.
+    /// Returns whether this claim is in force and the process has not ended its reports.
     pub fn is_in_force(&self) -> bool {
         self.gateways.holder.load(Ordering::Relaxed) == self.number && !self.gateways.left.load(Ordering::Relaxed)
     }

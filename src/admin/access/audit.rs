@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::admin::access::lines::{LineKind, LineSummary};
+use crate::admin::access::line_limiter::{LineKind, LineSummary};
 use crate::admin::access::{AdminCaller, Peer};
 use crate::telemetry::access_log::{AccessLog, AccessLogSettings, LogTarget};
 use crate::telemetry::metrics::AdminMetrics;

@@ -1,9 +1,9 @@
 //! Access control of the admin listener, and its audit log. Called by `pages` for every request.
 //!
-//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem. `guard`
-//! checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a browser,
-//! `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `lines` bounds its lines,
-//! `recording` adds a request to it, and `pages` has the pages of this directory.
+//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem.
+//! `guard` checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a
+//! browser, `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `line_limiter`
+//! bounds its lines, `recording` adds a request to it, and `pages` has the pages of this directory.
 //!
 //! To add a reason to refuse a request, add it to [`AccessFault`] and describe it in `docs/reference/metrics.md`.
 
@@ -11,7 +11,7 @@ mod attempts;
 pub mod audit;
 mod credentials;
 pub mod guard;
-pub mod lines;
+pub mod line_limiter;
 pub mod pages;
 pub mod recording;
 mod sessions;
@@ -26,7 +26,7 @@ use http::request::Parts;
 use crate::admin::access::attempts::AttemptTable;
 use crate::admin::access::audit::{AuditEntry, AuditLog};
 use crate::admin::access::credentials::find_caller;
-use crate::admin::access::lines::{LineKind, LineTable};
+use crate::admin::access::line_limiter::{LineKind, LineLimiter};
 use crate::admin::access::sessions::Sessions;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::config::Admin;
@@ -150,7 +150,7 @@ impl Peer {
 /// State of access control. It lasts as long as the process.
 pub struct AccessState {
     attempts: RefCell<AttemptTable>,
-    lines: RefCell<LineTable>,
+    lines: RefCell<LineLimiter>,
     sessions: RefCell<Sessions>,
     pub audit: AuditLog,
     metrics: AdminMetrics,

@@ -10,7 +10,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::admin::access::audit::{AuditEntry, AuditNote, format_time};
-use crate::admin::access::lines::LineKind;
+use crate::admin::access::line_limiter::LineKind;
 use crate::admin::access::{AccessState, AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::ProblemKind;

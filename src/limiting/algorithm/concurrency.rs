@@ -34,8 +34,8 @@ struct LeaseSet {
 /// Bit, expiry and id of an entry.
 type Unit = (i64, i64, i64);
 
-/// Most entries of each bit that one decision removes, and that it corrects, so that no decision takes long after many
-/// have expired together.
+/// Maximum number of entries of each bit that one decision removes, and that it corrects, so that no decision takes
+/// long after many have expired together.
 const AT_ONCE: usize = 256;
 /// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry.
 const RADIX: i64 = 1 << 43;

@@ -95,7 +95,7 @@ pub trait Algorithm: Clone {
         None
     }
 
-    /// Reports whether an admitted request may have to wait in a queue.
+    /// Returns whether an admitted request may have to wait in a queue.
     fn has_queue(&self) -> bool {
         false
     }

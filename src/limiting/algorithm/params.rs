@@ -160,7 +160,7 @@ impl OptionValues {
         read
     }
 
-    /// Reports whether the limit sets the option called `name`.
+    /// Returns whether the limit sets the option called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.values.iter().any(|(known, value)| *known == name && value.is_some())
     }

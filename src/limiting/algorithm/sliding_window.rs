@@ -247,7 +247,7 @@ impl SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
-    /// Reports whether the window has two counters, of which the older one has a weight.
+    /// Returns whether the window has two counters, of which the older one has a weight.
     pub fn is_weighted(&self) -> bool {
         self.unit_ms == self.window_ms
     }

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-/// Most entries of one key, for algorithms with an entry for each unit.
+/// Maximum number of entries of one key, for algorithms with an entry for each unit.
 pub const ENTRIES_MAX: i64 = 100_000;
 
-/// Most entries of a leaf, and most children of any other node.
+/// Maximum number of entries of a leaf, and most children of any other node.
 const MOST: usize = 64;
 
 /// A sorted map from keys to positive weights.

@@ -8,10 +8,10 @@ use crate::telemetry::metrics::ScanFault;
 
 /// Size of the output buffer.
 const PIECE: usize = 4096;
-/// Most decoded bytes of a response.
+/// Maximum number of decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Most decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it. It also bounds how
-/// long one piece delays the other requests of the worker.
+/// Maximum number of decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it. It also
+/// bounds how long one piece delays the other requests of the worker.
 const RATIO_MAX: u64 = 100;
 const RATIO_FREE: u64 = 256 << 10;
 
@@ -35,7 +35,7 @@ impl Default for Gunzip {
 }
 
 impl Gunzip {
-    /// Reports whether the stream is complete.
+    /// Returns whether the stream is complete.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

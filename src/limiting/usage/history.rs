@@ -47,7 +47,7 @@ impl UsageWindow {
 pub const COLLECT_EVERY: Duration = Duration::from_secs(2);
 /// A part may be shorter by this much: a timer can fire early.
 const EARLY: Duration = Duration::from_millis(200);
-/// Most bytes that all limits, outcomes, windows and parts take together.
+/// Maximum number of bytes that all limits, outcomes, windows and parts take together.
 const BYTES_MAX: usize = 48 * 1024 * 1024;
 
 /// The recorders of all threads, and the history of what they recorded.

@@ -32,8 +32,8 @@ pub struct RecentAnswers(Mutex<KnownAnswers>);
 #[derive(Default)]
 struct KnownAnswers {
     by_key: HashMap<RecentKey, KnownAnswer>,
-    /// Keys in the order in which they expire, each with the number of its entry. An answer is listed when it is claimed
-    /// and again when it is published.
+    /// Keys in the order in which they expire, each with the number of its entry. An answer is listed when it is
+    /// claimed and again when it is published.
     expiry: VecDeque<(Instant, RecentKey, u64)>,
     last_number: u64,
 }
@@ -71,7 +71,7 @@ pub enum Recent {
 
 /// How long an answer is known.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// Most answers that are known at once.
+/// Maximum number of remembered answers.
 const ANSWERS_MAX: usize = 65_536;
 /// How long to wait for the answer of another gateway, and how often to look for it.
 const PEER_WAIT: Duration = Duration::from_secs(1);

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_names_any_field() {
+    fn a_template_can_contain_every_field() {
         let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}").unwrap();
         let line = format_line(&settings(LineFormat::Template(template)), &record("/\u{1b}[2J"));
         assert_eq!(line, "0 /\\x1B[2J - 1.500 0\n");

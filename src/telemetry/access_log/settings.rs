@@ -17,7 +17,7 @@ pub struct AccessLogSettings {
 }
 
 impl AccessLogSettings {
-    /// Reports whether lines contain the key of the limit that decided.
+    /// Returns whether lines contain the key of the limit that decided.
     pub fn shows_key(&self) -> bool {
         match &self.format {
             LineFormat::Json => true,
@@ -26,7 +26,7 @@ impl AccessLogSettings {
         }
     }
 
-    /// Reports whether lines contain the keys of all limits.
+    /// Returns whether lines contain the keys of all limits.
     pub fn shows_all_keys(&self) -> bool {
         match &self.format {
             LineFormat::Json => self.all_keys,

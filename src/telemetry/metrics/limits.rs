@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_classified_by_its_share_of_the_quota() {
+    fn remaining_units_are_classified_by_their_share_of_the_quota() {
         for quota in [1, 2, 3, 7, 10, 19, 20, 100, 1 << 52] {
             for remaining in [-1, 0, 1, 2, 3, 5, 9, 10, 11, 25, 26, 50, 51, quota / 2, quota] {
                 let left = classify_left(remaining, quota);

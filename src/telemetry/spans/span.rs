@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_as_many_as_said_is_sampled() {
+    fn one_in_n_requests_is_sampled() {
         let settings = |per_mille| {
             let to = String::new();
             Arc::new(SpanSettings { to, per_mille, service: String::new(), headers: Vec::new() })

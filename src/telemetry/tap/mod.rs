@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_rate_is_counted() {
+    fn events_beyond_the_rate_are_counted() {
         let taps = taps();
         let reader = taps.open(TapFilter::default(), 5).unwrap();
         (0..100).for_each(|_| taps.publish(&LogRecord::default(), &[]));

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_a_name() {
+    fn url_mistakes_are_described() {
         for (url, what) in [
             ("", "it is not a complete URL"),
             ("redis:", "it is not a complete URL"),

@@ -36,7 +36,7 @@ use crate::limiting::store::redis::pipeline::codec::ScriptCall;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// First pause before another attempt to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Most masters tried in one attempt to connect. The bound prevents a busy loop if sentinels disagree.
+/// Maximum number of masters tried in one attempt to connect. The bound prevents a busy loop if sentinels disagree.
 const MASTERS_MAX: usize = 8;
 /// Time between two checks of a connection, so that a loss is noticed without traffic.
 const HEARTBEAT: Duration = Duration::from_secs(1);

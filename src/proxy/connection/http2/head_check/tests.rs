@@ -202,7 +202,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn the_library_stays_in_step_whatever_a_client_sends(
+    fn the_library_stays_in_sync_with_any_input(
         heads in prop::collection::vec(
             (prop_oneof![6 => Just(None), 1 => (0..=4096usize).prop_map(Some)], prop::collection::vec(written(), 0..6)),
             1..25,

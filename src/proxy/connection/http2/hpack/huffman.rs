@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_is_echoed() {
         for byte in 0..=255u8 {
             for text in [vec![byte], vec![b'a', byte, byte, b'z'], vec![byte; 20]] {
                 let symbols: Vec<u16> = text.iter().map(|byte| u16::from(*byte)).collect();

@@ -1,4 +1,4 @@
-//! Closed sets of words in responses about limits. Used by the other files of this directory.
+//! Closed sets of texts in responses about limits. Used by the other files of this directory.
 
 use crate::labels::labels;
 
@@ -8,7 +8,7 @@ labels! {
     KeyAbsent = "key_absent",
     /// Another limit refused first, without the store.
     RefusedBefore = "refused_before",
-    /// The limit that it follows still has room.
+    /// The limit that it follows (`after`) still has capacity.
     BaseHasRoom = "base_has_room",
 }
 

@@ -1,4 +1,4 @@
-//! Parses requests about limits, bodies and queries, and checks them against the config. Called by `mod.rs`.
+//! Parses the bodies and queries of requests about limits, and checks them against the config. Called by `mod.rs`.
 
 use std::sync::Arc;
 
@@ -310,7 +310,8 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     }
 }
 
-/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and `cost=N`.
+/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and
+/// `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut tenant, mut cost) = (Vec::new(), Vec::new(), None);

@@ -43,7 +43,7 @@ pub struct LineSummary {
 
 /// The lines written and left out in the current minute.
 #[derive(Default)]
-pub struct LineTable([LineCounts; LineKind::ALL.len()]);
+pub struct LineLimiter([LineCounts; LineKind::ALL.len()]);
 
 #[derive(Default)]
 struct LineCounts {
@@ -95,7 +95,7 @@ impl LineCount {
     }
 }
 
-impl LineTable {
+impl LineLimiter {
     /// Returns whether a line may be written; otherwise counts the request for the summary.
     pub fn take_line(&mut self, kind: LineKind, token: Option<&str>, peer: Peer, now: Instant) -> bool {
         let Some((own_most, total_most)) = kind.bounds() else { return true };
@@ -165,13 +165,13 @@ mod tests {
         Peer::Tcp(Ipv4Addr::from_bits(number).into())
     }
 
-    fn written(table: &mut LineTable, kind: LineKind, token: Option<&str>, count: u32, now: Instant) -> usize {
+    fn written(table: &mut LineLimiter, kind: LineKind, token: Option<&str>, count: u32, now: Instant) -> usize {
         (0..count).filter(|_| table.take_line(kind, token, peer(1), now)).count()
     }
 
     #[test]
     fn lines_are_bounded_and_the_rest_is_summed_up() {
-        let (mut table, now) = (LineTable::default(), Instant::now());
+        let (mut table, now) = (LineLimiter::default(), Instant::now());
         assert_eq!(written(&mut table, LineKind::Unproven, None, 1000, now), 10);
         let subject = Some(LineSubject { token: None, peer: Some(peer(1)) });
         assert_eq!(table.take_summaries(), [LineSummary { kind: LineKind::Unproven, subject, count: 990 }]);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_token_has_a_bound_of_its_own_for_each_kind() {
-        let (mut table, now) = (LineTable::default(), Instant::now());
+        let (mut table, now) = (LineLimiter::default(), Instant::now());
         written(&mut table, LineKind::Unproven, None, 3000, now);
         assert_eq!(written(&mut table, LineKind::Failed, Some("low"), 1000, now), 10);
         assert_eq!(written(&mut table, LineKind::Failed, Some("other"), 1000, now), 10);
