@@ -12,7 +12,7 @@ use divan::{Bencher, black_box};
 use http::{HeaderMap, HeaderValue, Method};
 use sluicegate::config;
 use sluicegate::config::{Config, Strictness};
-use sluicegate::fuzzing::{Judge, canonicalize_path, parse_authority};
+use sluicegate::fuzzing::{FaultPolicy, canonicalize_path, parse_authority};
 use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
@@ -97,7 +97,7 @@ fn record_refusal(bencher: Bencher<'_, '_>, part: &str) {
 /// The canonical form of a path: unchanged ones are recognized, others rewritten.
 #[divan::bench(args = ["/", "/api/v1/users/12345/orders?page=3", "/caf%C3%A9/%7Euser/a%20b", "/a/./b/../c"])]
 fn canonical_path(target: &str) -> bool {
-    canonicalize_path(black_box(target), &mut Judge::new(Strictness::Defensive)).is_ok()
+    canonicalize_path(black_box(target), &mut FaultPolicy::new(Strictness::Defensive)).is_ok()
 }
 
 #[divan::bench(args = ["www.example.com", "WWW.Example.COM:8080", "[2001:db8::1]:443"])]

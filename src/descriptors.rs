@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_and_servers_share_what_is_not_reserved() {
+    fn clients_and_servers_share_the_unreserved_descriptors() {
         assert_eq!(half(256, 2), 88);
         assert_eq!(half(20_000, 4), 9_952);
         assert_eq!([half(100, 8), half(2, 1), half(0, 1)], [25, 1, 1], "few are divided, too");

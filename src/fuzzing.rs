@@ -11,4 +11,4 @@ pub use crate::limiting::source::DescriptorEntry;
 pub use crate::proxy::connection::proxy_protocol::{ProxyHeaderResult, parse_header, read_bytes};
 pub use crate::proxy::inbound::canonical::{Authority, canonicalize_path, parse_authority};
 pub use crate::proxy::inbound::identity::{ClientAddress, identify};
-pub use crate::proxy::inbound::reject::Judge;
+pub use crate::proxy::inbound::reject::FaultPolicy;

@@ -3,7 +3,7 @@
 //!
 //! mimalloc keeps freed memory and returns it later, as a part of further allocations. A thread that is idle afterwards
 //! allocates nothing, so it would keep the memory for ever. `mi_collect(true)` returns it at once, but the crate offers
-//! it only as an unsafe foreign function, and this crate forbids unsafe code. mimalloc calls the same routine
+//! this only as an unsafe foreign function, and this crate forbids unsafe code. mimalloc calls the same routine
 //! (`mi_heap_collect(heap, true)`) in `_mi_malloc_generic`, when the system refuses an allocation and before it tries
 //! that once more. So this module asks for memory that no system grants. The test in `tests/http1/idle_connections.rs` fails if
 //! a version of mimalloc no longer collects then.

@@ -3,9 +3,10 @@
 //! `worker` accepts connections and `proxy` serves their requests. `route` matches a request to a route, `limiting`
 //! decides whether it passes, and `upstream` keeps the state of the servers. `config` compiles the config file, and a
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
-//! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports spans.
-//! `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a request, and `import` translates configs of nginx.
-//! `envoy` has the messages and rules of rate limit requests over gRPC. ARCHITECTURE.md has the map and the invariants.
+//! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports
+//! spans. `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a
+//! request, and `import` translates configs of nginx. `envoy` has the messages and rules of rate limit requests over
+//! gRPC. ARCHITECTURE.md has the map and the invariants.
 
 mod acme;
 mod admin;
@@ -25,6 +26,7 @@ mod import;
 mod labels;
 pub mod limiting;
 mod local_ca;
+mod names;
 mod net;
 mod overload;
 pub mod proxy;
@@ -38,4 +40,3 @@ mod template;
 mod tls;
 pub mod upstream;
 mod worker;
-mod written;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod tidy {
-    mod circles;
+    mod cycles;
     mod known_faults;
     mod layers;
     mod map;

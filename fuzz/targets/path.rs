@@ -2,16 +2,16 @@
 //! it once more finds nothing left to resolve.
 
 use sluicegate::config::Strictness;
-use sluicegate::fuzzing::{Judge, canonicalize_path, parse_authority};
+use sluicegate::fuzzing::{FaultPolicy, canonicalize_path, parse_authority};
 
 fn check_path(raw: &str, strictness: Strictness) {
-    let Ok(form) = canonicalize_path(raw, &mut Judge::new(strictness)) else { return };
+    let Ok(form) = canonicalize_path(raw, &mut FaultPolicy::new(strictness)) else { return };
     let form = form.unwrap_or_else(|| raw.to_owned());
     assert!(form.starts_with('/'), "{raw:?} became {form:?}");
     assert!(!form.contains("//"), "{raw:?} became {form:?}");
     assert!(!form.split('/').any(|segment| segment == "." || segment == ".."), "{raw:?} became {form:?}");
     assert!(form.bytes().all(|byte| byte.is_ascii_graphic()), "{raw:?} became {form:?}");
-    assert_eq!(canonicalize_path(&form, &mut Judge::new(strictness)), Ok(None), "{raw:?} became {form:?}");
+    assert_eq!(canonicalize_path(&form, &mut FaultPolicy::new(strictness)), Ok(None), "{raw:?} became {form:?}");
 }
 
 fn check_host(text: &[u8]) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, StatusCode};
-use sluicegate::limiting::settlement::ask_usage::ask_for_usage;
+use sluicegate::limiting::settlement::include_usage::set_include_usage;
 use sluicegate::limiting::settlement::readings::UsageReadings;
 use sluicegate::limiting::settlement::scan::UsageScan;
 use sluicegate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
@@ -35,7 +35,7 @@ pub fn run(input: Input<'_>) {
     let whole = read(&[bytes], &head, &sources, is_whole);
     assert_eq!(read(&pieces, &head, &sources, is_whole), whole);
     assert_eq!(read(&single, &head, &sources, is_whole), whole);
-    if let Some(changed) = ask_for_usage(bytes) {
-        assert_eq!(ask_for_usage(&changed), None, "asked once");
+    if let Some(changed) = set_include_usage(bytes) {
+        assert_eq!(set_include_usage(&changed), None, "asked once");
     }
 }

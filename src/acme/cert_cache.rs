@@ -36,7 +36,7 @@ enum FileCopy {
     Removed,
 }
 
-/// What a name needs.
+/// The next step for the certificate of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertNeed {
     Order,

@@ -115,9 +115,9 @@ fn join_causes(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
+        let message = error.to_string();
+        if !text.contains(&message) {
+            text = format!("{text}: {message}");
         }
         cause = error.source();
     }

@@ -86,7 +86,7 @@ struct OrderResultReport {
     settings: AcmeSettings,
     account: Option<RegisteredAccount>,
     result: Result<StoredCertificate, OrderError>,
-    /// Whether the certificate, or its failure, was written to the directory.
+    /// Result of writing the certificate, or its failure, to the directory.
     written: Result<(), StateError>,
     attempt: Option<OrderPause>,
 }
@@ -163,7 +163,7 @@ impl AcmeAccountState {
         (&self.settings.state, &self.settings.directory) == (&settings.state, &settings.directory)
     }
 
-    /// Uses these settings from now on. The server is told of new contacts.
+    /// Applies these settings. Sends new contacts to the ACME server.
     fn update_settings(&mut self, settings: &AcmeSettings) {
         if self.settings != *settings {
             self.settings = settings.clone();
@@ -178,16 +178,16 @@ impl AcmeAccountState {
 
     /// Logs faults of the directory when they change.
     fn report_fault(&mut self, done: Result<(), StateError>) {
-        let before = self.fault.take().map(|(said, _)| said);
+        let before = self.fault.take().map(|(message, _)| message);
         if let Err(fault) = done {
-            let said = fault.to_string();
-            if before.as_ref() != Some(&said) {
+            let message = fault.to_string();
+            if before.as_ref() != Some(&message) {
                 tracing::error!(
-                    "no certificates are ordered, because they could not be stored: {said}; see that `state` of [acme] is a \
+                    "no certificates are ordered, because they could not be stored: {message}; see that `state` of [acme] is a \
                      directory that the user of the gateway may write to, and that there is room"
                 );
             }
-            self.fault = Some((said, Instant::now() + REST));
+            self.fault = Some((message, Instant::now() + REST));
         } else if before.is_some() && self.looked.is_some() {
             tracing::info!("the state directory can be used again");
         }
@@ -216,7 +216,7 @@ impl AcmeAccountState {
         if is_whole {
             self.looked = Some(DirectoryCheck { generation, changed, next: Instant::now() + WHOLE_LOOK });
         }
-        acme.board.publish(self.state.read_challenges()?);
+        acme.challenges.publish(self.state.read_challenges()?);
         if self.ordering.is_none() { self.start_due_order(names) } else { Ok(()) }
     }
 

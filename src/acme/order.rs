@@ -30,8 +30,8 @@ const TOKEN_MAX: usize = 128;
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum OrderError {
-    #[error("the ACME server could not validate the challenge by {}: {said}", kind.label())]
-    Challenge { kind: ChallengeKind, said: String },
+    #[error("the ACME server could not validate the challenge by {}: {detail}", kind.label())]
+    Challenge { kind: ChallengeKind, detail: String },
     #[error("the ACME server refused: {0}")]
     Refused(String),
     #[error("the ACME server cannot be reached: {0}")]
@@ -156,7 +156,7 @@ impl OrderClient<'_> {
                 ChallengeKind::Http01 => ChallengeType::Http01,
             };
             let Some(mut challenge) = authorization.challenge(asked) else {
-                return Err(OrderError::Challenge { kind, said: "it does not offer it".to_owned() });
+                return Err(OrderError::Challenge { kind, detail: "it does not offer it".to_owned() });
             };
             let proof = challenge.key_authorization();
             match kind {
@@ -173,7 +173,7 @@ impl OrderClient<'_> {
             challenge.set_ready().await.map_err(|error| match error {
                 // Some servers validate at once and report the result here.
                 Error::Api(problem) if !is_rate_limit(&problem) => {
-                    OrderError::Challenge { kind, said: describe_problem(&problem) }
+                    OrderError::Challenge { kind, detail: describe_problem(&problem) }
                 }
                 error => error.into(),
             })?;
@@ -189,7 +189,7 @@ async fn read_validation_error(order: &mut Order, kind: ChallengeKind) -> Result
         let mut authorization = authorization?;
         let state = authorization.refresh().await?;
         if let Some(problem) = state.challenges.iter().find_map(|challenge| challenge.error.as_ref()) {
-            return Ok(OrderError::Challenge { kind, said: describe_problem(problem) });
+            return Ok(OrderError::Challenge { kind, detail: describe_problem(problem) });
         }
     }
     let problem = order.state().error.as_ref().map(describe_problem);

@@ -23,9 +23,9 @@ pub struct TimeBudget {
     paid: Cell<Option<Instant>>,
 }
 
-/// At most one part in `SHARE` of the time is spent on such responses,
+/// Such responses take at most one part in `SHARE` of the time, on average.
 const SHARE: u32 = 5;
-/// after a burst that this much waiting pays for.
+/// A burst may use this much waiting time in advance.
 const CREDIT: Duration = Duration::from_millis(500);
 
 impl CachedText {

@@ -1,4 +1,4 @@
-//! What the pages of the admin listener show and change. Created by `control`, and shared by all requests.
+//! Context of the admin pages: the state that they show and change. Created by `control`, and shared by all requests.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::admin::lifecycle::SharedState;
 use crate::admin::limits::LimitsApi;
 use crate::admin::metrics_text::CachedMetrics;
 use crate::admin::streams::hub::LiveHub;
-use crate::reload::job::Job;
+use crate::reload::job::ReloadJob;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
 use crate::telemetry::tap::Taps;
@@ -20,7 +20,7 @@ pub struct AdminContext {
     pub current: CurrentSnapshot,
     pub metrics: Metrics,
     pub shared: Arc<SharedState>,
-    pub jobs: mpsc::Sender<Job>,
+    pub jobs: mpsc::Sender<ReloadJob>,
     pub limits: LimitsApi,
     pub config: ConfigApi,
     pub cached: CachedPages,

@@ -1,8 +1,8 @@
 //! The admin listener: metrics, probes, status, reload, and limits over HTTP. It runs on the control thread, so it
 //! responds however busy the workers are.
 //!
-//! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`room`,
-//! `serve`, `cached`). `access` decides who may see a page and records changes, `inspected` rejects ambiguous framing.
+//! Input: requests on TCP or a Unix socket; at most a bounded number of connections, bytes and seconds (`slots`,
+//! `serve`, `cached`). `access` authorizes requests and records changes; `inspected_stream` rejects ambiguous framing.
 //! Output: the pages of the table in `pages`, each group of them in a file or directory of its own: `status` shows the
 //! process, `limits` decides, shows, resets and refunds without a proxied request, and so on. `lifecycle` holds the
 //! state that the control thread reports, and `store_link` its connection to the store.
@@ -16,7 +16,7 @@ mod cached;
 mod config;
 mod context;
 mod dashboard;
-mod inspected;
+mod inspected_stream;
 pub(crate) mod lifecycle;
 mod limits;
 mod metrics_text;
@@ -25,8 +25,8 @@ mod page_request;
 mod pages;
 mod problem;
 mod response;
-mod room;
 mod serve;
+mod slots;
 mod status;
 pub(crate) mod store_link;
 mod streams;
@@ -42,8 +42,8 @@ use crate::admin::access::Peer;
 pub use crate::admin::config::ConfigApi;
 pub use crate::admin::context::AdminContext;
 pub use crate::admin::limits::LimitsApi;
-use crate::admin::room::AdminSlots;
 use crate::admin::serve::serve_connection;
+use crate::admin::slots::AdminSlots;
 use crate::net::ListenAddr;
 use crate::telemetry::sampled::LogSampler;
 use crate::worker::{Accepted, Acceptor, Listener};
@@ -51,7 +51,7 @@ use crate::worker::{Accepted, Acceptor, Listener};
 /// The listener and the data of its pages.
 pub struct AdminServer {
     context: Rc<AdminContext>,
-    room: Rc<AdminSlots>,
+    slots: Rc<AdminSlots>,
     open: Option<(ListenAddr, JoinHandle<()>)>,
 }
 
@@ -64,7 +64,7 @@ const SEND_BUFFER: usize = 128 * 1024;
 impl AdminServer {
     pub fn new(context: AdminContext) -> AdminServer {
         pages::create_series(&context.metrics);
-        let server = AdminServer { context: Rc::new(context), room: Rc::default(), open: None };
+        let server = AdminServer { context: Rc::new(context), slots: Rc::default(), open: None };
         server.open_audit_log();
         server
     }
@@ -85,7 +85,7 @@ impl AdminServer {
     pub fn listen_on(&mut self, listener: Listener) -> io::Result<()> {
         let (addr, bound) = (listener.addr().clone(), listener.bound_addr());
         listener.set_send_buffer(SEND_BUFFER)?;
-        let task = spawn_local(accept_connections(listener.into_acceptor()?, self.context.clone(), self.room.clone()));
+        let task = spawn_local(accept_connections(listener.into_acceptor()?, self.context.clone(), self.slots.clone()));
         if let Some((_, before)) = self.open.replace((addr, task)) {
             before.abort();
         }
@@ -116,14 +116,14 @@ impl AdminServer {
     }
 }
 
-async fn accept_connections(acceptor: Acceptor, context: Rc<AdminContext>, room: Rc<AdminSlots>) {
+async fn accept_connections(acceptor: Acceptor, context: Rc<AdminContext>, slots: Rc<AdminSlots>) {
     let line = LogSampler::default();
     loop {
         match acceptor.accept_next().await {
             // The permissions of a Unix socket decide who may connect.
             Ok(Accepted { stream, peer, local_addr }) => {
                 let peer = if local_addr.is_some() { Peer::Tcp(peer.ip()) } else { Peer::Unix };
-                spawn_local(serve_connection(stream, peer, context.clone(), AdminSlots::take_slot(&room)));
+                spawn_local(serve_connection(stream, peer, context.clone(), AdminSlots::take_slot(&slots)));
             }
             Err(error) => pause_accepting(&error, &line).await,
         }

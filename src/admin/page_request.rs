@@ -16,7 +16,7 @@ use crate::admin::access::audit::AuditNote;
 use crate::admin::access::{AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::Problem;
-use crate::admin::room::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
+use crate::admin::slots::{AdminSlot, AdminStreamSlot, StreamClaim, WorkGuard};
 
 /// A request that may see its page.
 pub struct PageRequest {
@@ -24,7 +24,7 @@ pub struct PageRequest {
     /// The name in the path; empty if the page has none.
     pub name: String,
     pub head: Parts,
-    /// Who sent it, with which role.
+    /// The authenticated sender, with its role.
     pub caller: AdminCaller,
     pub peer: Peer,
     /// `None` once it was read.

@@ -21,7 +21,7 @@ use crate::admin::openapi::{self, DescribedPage};
 use crate::admin::page_request::{AllowedRequest, PageRequest};
 use crate::admin::problem::Problem;
 use crate::admin::response::{AdminResponse, json_response, problem_response, refusal_response};
-use crate::admin::room::AdminSlot;
+use crate::admin::slots::AdminSlot;
 use crate::admin::streams::{live, tap};
 use crate::admin::{dashboard, status, upstreams};
 use crate::proxy::inbound::reject::Reject;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use crate::admin::problem::{Problem, ProblemKind};
-use crate::admin::room::AdminStreamSlot;
+use crate::admin::slots::AdminStreamSlot;
 
 pub type AdminResponse = Response<AdminBody>;
 
@@ -51,8 +51,8 @@ impl Body for AdminBody {
     }
 }
 
-/// Responds with the events that `pieces` receives (`text/event-stream`). Whoever makes them has another handle of
-/// `slot`: once that is dropped, the connection has little time left to send the rest.
+/// Responds with the events that `pieces` receives (`text/event-stream`). The task that makes the events has another
+/// handle of `slot`. Once it drops its handle, the connection has little time left to send the rest.
 pub fn stream_response(pieces: mpsc::Receiver<Bytes>, slot: AdminStreamSlot) -> AdminResponse {
     let mut answer = typed_response(StatusCode::OK, "text/event-stream", Bytes::new());
     *answer.body_mut() = AdminBody::Stream { pieces, slot };

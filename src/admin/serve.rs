@@ -17,9 +17,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::admin::access::Peer;
 use crate::admin::context::AdminContext;
-use crate::admin::inspected::Inspected;
+use crate::admin::inspected_stream::InspectedStream;
 use crate::admin::pages::respond;
-use crate::admin::room::{AdminSlot, SlotLost};
+use crate::admin::slots::{AdminSlot, SlotLost};
 use crate::proxy::inbound::inspector::Inspector;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
@@ -45,8 +45,8 @@ where
     }
 }
 
-/// Waits until the time limit of the connection. While its client reads a stream, it has none: whoever makes the stream
-/// ends it.
+/// Waits until the time limit of the connection. While its client reads a stream, there is no time limit: the task that
+/// makes the events ends it.
 async fn wait_for_end(slot: &AdminSlot) {
     loop {
         sleep(CONNECTION_TIMEOUT).await;
@@ -62,7 +62,7 @@ where
 {
     let own = slot.clone();
     let inspector = Rc::new(RefCell::new(Inspector::new(HEAD_MAX)));
-    let stream = Inspected::new(stream, inspector.clone());
+    let stream = InspectedStream::new(stream, inspector.clone());
     let service = service_fn(move |request: Request<Incoming>| {
         let (context, slot) = (context.clone(), own.clone());
         let fault = inspector.borrow_mut().take_fault(request.body().size_hint().exact());

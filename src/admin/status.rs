@@ -19,7 +19,7 @@ use crate::admin::response::{
 use crate::config::Config;
 use crate::config::schema::json_schema::json_schema;
 use crate::net::ListenAddr;
-use crate::reload::job::{Job, ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::job::{ReloadJob, ReloadOrder, ReloadOutcome, Trigger};
 use crate::tls::{ListedCertificate, ServerTls};
 
 /// Maximum number of certificates in the status, and of names of each.
@@ -110,7 +110,7 @@ pub async fn reload_config(request: PageRequest) -> Result<AdminResponse, Proble
     let (reply, outcome) = oneshot::channel();
     let mut order = ReloadOrder::requested_by(Trigger::Api, dry_run);
     order.token.clone_from(&request.caller.name);
-    let job = Job { order, reply };
+    let job = ReloadJob { order, reply };
     let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not loaded any more");
     request.context.jobs.send(job).await.map_err(|_| draining())?;
     let (outcome, _) = outcome.await.map_err(|_| draining())?;

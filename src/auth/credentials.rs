@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_servers_could_read_differently_is_refused() {
+    fn ambiguous_requests_are_refused() {
         for pair in [b"a".as_slice(), b"", b":b", b" a:b", b"a :b", b"a\n:b", b"a:b\0c", b"a:b\r", b"\xe9:b"] {
             assert_eq!(basic(pair), Err(AuthFault::Invalid), "{pair:?}");
         }

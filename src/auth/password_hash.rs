@@ -1,8 +1,8 @@
 //! Stored hashes of passwords: which formats are accepted, and whether a password matches. Pure functions; the hash
 //! threads (`password_verifier`) run [`PasswordHash::matches`], which takes milliseconds to about a second.
 //!
-//! To add a format: add a variant to `HashScheme`, its checks in `parse_hash`, its arm in `matches`, and documentation in
-//! `docs/guides/authentication.md`.
+//! To add a format: add a variant to `HashScheme`, its checks in `parse_hash`, its arm in `matches`, and documentation
+//! in `docs/guides/authentication.md`.
 
 use argon2::{Argon2, PasswordHash as PhcHash};
 use sha_crypt::{PasswordVerifier as _, ShaCrypt};
@@ -37,7 +37,7 @@ pub const PASSWORD_MAX: usize = 256;
 const BCRYPT_PASSWORD_MAX: usize = 72;
 /// Largest cost of bcrypt, about two seconds of one core. Each step doubles the time.
 const BCRYPT_COST_MAX: u32 = 15;
-/// Most memory of argon2id in KiB.
+/// Maximum memory of argon2id in KiB.
 const ARGON2_MEMORY_MAX: u32 = 256 * 1024;
 /// Largest product of memory and passes of argon2id, in KiB; about a second of one core.
 const ARGON2_WORK_MAX: u64 = 1024 * 1024;
@@ -70,7 +70,7 @@ impl PasswordHash {
         &self.text
     }
 
-    /// Reports whether `password` has this hash. Compares in constant time. A password that the format would truncate
+    /// Returns whether `password` has this hash. Compares in constant time. A password that the format would truncate
     /// never matches.
     pub fn matches(&self, password: &[u8]) -> bool {
         match self.scheme {

@@ -49,7 +49,7 @@ pub enum Verified {
 }
 
 /// Result of looking credentials up.
-pub enum Known {
+pub enum CachedResult {
     /// The credentials were verified recently.
     Match,
     /// Another request verifies them.
@@ -147,21 +147,21 @@ impl PasswordVerifier {
     }
 
     /// Looks up credentials. A success counts for `max_age`.
-    pub fn look_up(self: &Arc<Self>, id: &CredentialId, max_age: Duration) -> Known {
+    pub fn look_up(self: &Arc<Self>, id: &CredentialId, max_age: Duration) -> CachedResult {
         let mut memory = self.lock_memory();
         if memory.find_success(id).is_some_and(|since| since.elapsed() < max_age) {
             self.metrics.count(PasswordCheck::Cached);
-            return Known::Match;
+            return CachedResult::Match;
         }
         if let Some(pending) = memory.pending.get(id) {
-            return Known::Pending(PendingVerification(pending.clone()));
+            return CachedResult::Pending(PendingVerification(pending.clone()));
         }
         let (result, receiver) = watch::channel(None);
         memory.pending.insert(*id, receiver);
-        Known::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
+        CachedResult::Unknown(VerificationTicket { verifier: self.clone(), id: *id, result })
     }
 
-    /// Forgets that this user was verified for this client, whatever the password.
+    /// Forgets the successful check of this user for this client, with any password.
     pub fn forget_success(&self, id: &CredentialId) {
         let mut memory = self.lock_memory();
         memory.young.remove(&id.login);
@@ -341,8 +341,8 @@ mod tests {
     /// Looks up credentials that nobody verifies yet.
     fn claim(verifier: &Arc<PasswordVerifier>, login: u8) -> VerificationTicket {
         match verifier.look_up(&id(login), Duration::from_secs(60)) {
-            Known::Unknown(ticket) => ticket,
-            Known::Match | Known::Pending(_) => panic!("{login} is known"),
+            CachedResult::Unknown(ticket) => ticket,
+            CachedResult::Match | CachedResult::Pending(_) => panic!("{login} is known"),
         }
     }
 
@@ -372,7 +372,9 @@ mod tests {
     fn an_abandoned_verification_is_left_to_another_request() {
         let verifier = verifier();
         let ticket = claim(&verifier, 1);
-        let Known::Pending(pending) = verifier.look_up(&id(1), Duration::ZERO) else { panic!("it is not pending") };
+        let CachedResult::Pending(pending) = verifier.look_up(&id(1), Duration::ZERO) else {
+            panic!("it is not pending")
+        };
         drop(ticket);
         assert_eq!(wait(pending), Verified::Abandoned);
         let again = claim(&verifier, 1);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::Value;
 
-use crate::cli::ask::{Question, send_json};
+use crate::cli::admin_client::{AdminRequest, send_json};
 use crate::cli::check::ReportFormat;
 use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
 use crate::config::{self, Config};
@@ -42,8 +42,8 @@ Nothing is sent to any upstream server, and no limit is charged. Exit code: 0 th
 pub struct ExplainOptions {
     #[command(flatten)]
     config: ConfigFile,
-    /// METHOD and URL: http://HOST/PATH or https://HOST/PATH, as a client writes it. With --rls, the entries of a descriptor as
-    /// KEY=VALUE; + begins another descriptor
+    /// METHOD and URL: http://HOST/PATH or https://HOST/PATH, as a client writes it. With --rls, the entries of a
+    /// descriptor as KEY=VALUE; + begins another descriptor
     #[arg(value_name = "REQUEST", required = true)]
     request: Vec<String>,
     /// Explain a rate limit request of Envoy in this domain
@@ -215,7 +215,7 @@ fn read_body(path: &Path) -> Result<Vec<u8>, String> {
 fn ask_gateway(url: &str, config: &Path, body: &Value) -> Result<Explanation, (u8, String)> {
     let addr = find_address(url).map_err(|why| (BAD_CONFIG, format!("--admin {url}: {why}")))?;
     let token = config::find_admin_contact(config).and_then(|contact| contact.token);
-    let question = Question {
+    let request = AdminRequest {
         method: "POST",
         path: "/-/explain",
         host: "localhost",
@@ -224,7 +224,7 @@ fn ask_gateway(url: &str, config: &Path, body: &Value) -> Result<Explanation, (u
         most: MAX_ANSWER,
         status_only: false,
     };
-    let reply = send_json(&addr, &question, &body.to_string())
+    let reply = send_json(&addr, &request, &body.to_string())
         .map_err(|error| (RUNTIME, format!("no gateway responds at {url}: {error}")))?;
     if reply.status != 200 {
         let problem: Value = serde_json::from_str(&reply.body).unwrap_or_default();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use http::Uri;
 
-use crate::cli::ask::{Question, resolve_admin_contact, send_request};
+use crate::cli::admin_client::{AdminRequest, resolve_admin_contact, send_request};
 use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::net::ListenAddr;
 
@@ -51,7 +51,7 @@ fn ask_url(uri: &Uri) -> io::Result<u16> {
 
 /// Returns the status of `GET path`.
 fn fetch_status(addr: &ListenAddr, path: &str, host: &str) -> io::Result<u16> {
-    let question =
-        Question { method: "GET", path, host, token: None, timeout: TIMEOUT, most: MAX_ANSWER, status_only: true };
-    Ok(send_request(addr, &question)?.status)
+    let request =
+        AdminRequest { method: "GET", path, host, token: None, timeout: TIMEOUT, most: MAX_ANSWER, status_only: true };
+    Ok(send_request(addr, &request)?.status)
 }

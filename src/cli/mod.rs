@@ -1,11 +1,11 @@
 //! Command line: subcommands, logging setup and exit codes. Called by `main`.
 //!
-//! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `ask` sends requests to
-//! a running gateway, and `manual` generates the man page and completions.
+//! `run` and `proxy` start the gateway from here, and each other subcommand is a file of its own. `admin_client` sends
+//! requests to a running gateway, and `manual` generates the man page and completions.
 //!
 //! To add a subcommand, add a variant to `Command`, a file for it, and its entry in `docs/reference/command-line.md`.
 
-mod ask;
+mod admin_client;
 mod check;
 mod contract;
 mod demo;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::cli::RUNTIME;
-use crate::cli::ask::{Question, Reply, resolve_admin_contact, send_request};
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_request};
 use crate::config;
 use crate::config::AdminContact;
 use crate::net::ListenAddr;
@@ -79,9 +79,9 @@ pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
     ExitCode::from(RUNTIME)
 }
 
-fn send_order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<Reply> {
+fn send_order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Result<AdminReply> {
     let path = if dry_run { "/-/reload?dry_run=1" } else { "/-/reload" };
-    let question = Question {
+    let request = AdminRequest {
         method: "POST",
         path,
         host: "localhost",
@@ -90,7 +90,7 @@ fn send_order(addr: &ListenAddr, token: Option<&str>, dry_run: bool) -> io::Resu
         most: MAX_ANSWER,
         status_only: false,
     };
-    send_request(addr, &question)
+    send_request(addr, &request)
 }
 
 fn print_outcome(answer: &Value, dry_run: bool) -> String {

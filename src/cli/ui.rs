@@ -1,5 +1,5 @@
-//! `sluicegate ui`: prints a link to the dashboard of a running gateway. If the gateway has a token, the link contains a
-//! code that logs in once, so that the token itself is never in a URL.
+//! `sluicegate ui`: prints a link to the dashboard of a running gateway. If the gateway has a token, the link contains
+//! a code that logs in once, so that the token itself is never in a URL.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::cli::ask::{Question, Reply, resolve_admin_contact, send_json, to_reachable};
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_json, to_reachable};
 use crate::cli::{ConfigFile, RUNTIME};
 use crate::net::ListenAddr;
 
@@ -52,9 +52,9 @@ fn find_link(options: &UiOptions) -> Result<(String, String), String> {
     let page = format!("http://{addr}/");
     let host = addr.to_string();
     let send = |method, path, token, body: &str| {
-        let question =
-            Question { method, path, host: &host, token, timeout: TIMEOUT, most: MAX_ANSWER, status_only: false };
-        send_json(&ListenAddr::Tcp(addr), &question, body)
+        let request =
+            AdminRequest { method, path, host: &host, token, timeout: TIMEOUT, most: MAX_ANSWER, status_only: false };
+        send_json(&ListenAddr::Tcp(addr), &request, body)
             .map_err(|error| format!("no gateway responds at {addr}: {error}; pass its config with -c FILE"))
     };
     let Some(token) = &contact.token else {
@@ -70,7 +70,7 @@ fn find_link(options: &UiOptions) -> Result<(String, String), String> {
 }
 
 /// Returns the link with the code in `reply`.
-fn read_code(addr: &str, page: &str, reply: &Reply) -> Result<(String, String), String> {
+fn read_code(addr: &str, page: &str, reply: &AdminReply) -> Result<(String, String), String> {
     let answer: Value = serde_json::from_str(&reply.body).unwrap_or_default();
     match (reply.status, answer["code"].as_str()) {
         (200 | 201, Some(code)) if code.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte)) => {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     fn read(status: u16, body: &str) -> Result<(String, String), String> {
-        read_code("127.0.0.1:9900", "http://127.0.0.1:9900/", &Reply { status, body: body.to_owned() })
+        read_code("127.0.0.1:9900", "http://127.0.0.1:9900/", &AdminReply { status, body: body.to_owned() })
     }
 
     #[test]

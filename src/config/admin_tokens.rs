@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use crate::labels::labels;
 
 labels! {
-    /// What the owner of a token may do. Each role includes those before it.
+    /// Permissions of a token. Each role includes those before it.
     Role:
     /// Read `/metrics`.
     Metrics = "metrics",

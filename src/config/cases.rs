@@ -22,12 +22,12 @@ pub struct CaseFile {
     sources: SourceTexts,
 }
 
-/// Most requests of all cases of a file.
+/// Maximum number of requests in all cases of a file.
 const REQUESTS_MAX: u64 = 1_000_000;
 
 /// A request, or several equal ones, and what is expected.
 pub struct TestCase {
-    /// Where the case starts.
+    /// Byte range of the start of the case, for reports.
     place: Place,
     /// Line and column of the start, from 1.
     pub line: usize,
@@ -58,7 +58,7 @@ pub enum CaseTime {
     SincePrevious(Duration),
 }
 
-/// What is expected of every request of a case. `None` expects nothing.
+/// Expected results of every request of a case. `None` accepts any result.
 #[derive(Default)]
 pub struct Expectation {
     pub route: Option<At<String>>,

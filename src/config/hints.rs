@@ -9,8 +9,8 @@ use crate::config::tree::{Node, TableEntry, Value};
 /// How to attach a limit to a route, for users who put one into the other.
 pub const LIMIT_HELP: &str = "a limit has its own section and a name that routes list:\n\n[[route]]\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"10/s\"";
 
-/// What a key is called in other programs (nginx, HAProxy, Caddy, Traefik, Envoy, Kong), and its name here. If a
-/// section has several of our keys, the first line wins.
+/// Names of options in other programs (nginx, HAProxy, Caddy, Traefik, Envoy, Kong), each with the name here. If a
+/// section has several of our options, the first line wins.
 const ALIASES: &[(&str, &str)] = &[
     // Limits.
     ("timezone", "zone"),

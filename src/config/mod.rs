@@ -3,13 +3,13 @@
 //!
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
 //! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `recorded` keeps texts in
-//! memory, `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile` builds
-//! the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`report`, `hints`,
-//! `unreadable`), without the values of `${...}` (`hidden`). `codes` gives each kind of warning a stable code, and
-//! `effective` shows what the files say together.
+//! memory, `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile`
+//! builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`report`,
+//! `hints`, `unreadable`), without the values of `${...}` (`hidden`). `codes` gives each kind of warning a stable code,
+//! and `effective` shows what the files say together.
 //!
-//! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong value
-//! to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
+//! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong
+//! value to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
 
 pub mod admin_tokens;
 pub mod cases;
@@ -72,7 +72,7 @@ use crate::route::table::RouteTable;
 use crate::route::{Dialect, Route};
 use crate::telemetry::access_log::AccessLogSettings;
 use crate::telemetry::spans::SpanSettings;
-use crate::tls::{ChallengeBoard, ChallengeKind, ServerTls};
+use crate::tls::{ChallengeKind, ChallengeStore, ServerTls};
 use crate::upstream::Upstream;
 
 /// Loads the config in the file at `path` and all its includes.
@@ -155,7 +155,7 @@ pub struct Config {
     pub decide: DecideTable,
     /// Which limits apply to the rate limit requests of Envoy.
     pub rls: RateLimitDomains,
-    /// Where each route is written, indexed like `routes`.
+    /// File and line of each route, indexed like `routes`.
     pub route_lines: Vec<SourceLine>,
     /// Some route, or the setting for requests without a route, is `strict`; the bytes of every connection are
     /// inspected then.
@@ -224,7 +224,7 @@ impl Config {
     /// Keeps the TLS session state and open ACME challenges of unchanged listeners of `earlier`.
     pub fn adopt_sessions(&mut self, earlier: &Config) {
         if let (Some(acme), Some(before)) = (&self.acme, &earlier.acme) {
-            acme.board.publish(before.board.published());
+            acme.challenges.publish(before.challenges.published());
         }
         for listener in &mut self.listeners {
             let before = earlier.listener(&listener.address).and_then(|before| before.tls.as_ref());
@@ -240,7 +240,7 @@ impl Config {
 pub struct Acme {
     pub settings: AcmeSettings,
     /// Open challenges of this config's listeners.
-    pub board: Arc<ChallengeBoard>,
+    pub challenges: Arc<ChallengeStore>,
 }
 
 /// How certificates are ordered.
@@ -271,7 +271,7 @@ pub struct ServerSettings {
     pub max_tunnels: usize,
     pub max_headers: usize,
     pub max_header_bytes: usize,
-    /// Whether clients may use HTTP/2.
+    /// True if clients may use HTTP/2.
     pub http2: bool,
     /// Maximum number of concurrent requests per HTTP/2 connection.
     pub max_streams: u32,
@@ -305,7 +305,7 @@ pub struct ServerSettings {
     pub access_log: Option<Arc<AccessLogSettings>>,
     /// `None` if spans are off.
     pub spans: Option<Arc<SpanSettings>>,
-    /// Whether responses carry the request id.
+    /// True if responses carry the request id.
     pub answer_request_id: bool,
     /// Error pages of requests without a route. Routes have a copy. `None` if there are none.
     pub error_pages: Option<Arc<ErrorPages>>,
@@ -391,9 +391,9 @@ pub struct Admin {
     pub listen: ListenAddr,
     /// Every token that is accepted. If there is none, only this machine may see keys and change state.
     pub tokens: Vec<AdminToken>,
-    /// Whether `/metrics` requires a token. Otherwise everyone who reaches the listener may read it.
+    /// True if `/metrics` requires a token. Otherwise everyone who reaches the listener may read it.
     pub metrics_need_token: bool,
-    /// Whether clients with the token may change config files.
+    /// True if clients with the token may change config files.
     pub edit: bool,
     /// How keys of limits are shown in logs, spans and pages.
     pub key_display: KeyDisplay,

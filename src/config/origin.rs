@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn other_ways_to_write_a_socket_are_told_the_right_one() {
+    fn wrong_notations_of_a_socket_are_reported_with_the_right_one() {
         for text in ["http://unix:/run/app.sock:/x", "unix:/run/app.sock:", "unix:app.sock", "unix:///run/app.sock"] {
             let help = check_origin(text).unwrap_err().help;
             assert!(help.ends_with("\"unix:/run/app.sock\""), "{text}: {help}");

@@ -32,7 +32,7 @@ pub struct SourceText {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MistakeKind {
-    /// A value or name that is wrong, whatever the other files say.
+    /// A value or name that no other file could make valid.
     Wrong,
     /// Something required is missing. Not reported next to a syntax error or an unreadable file, which may contain it.
     Absent,
@@ -144,11 +144,11 @@ impl Report {
         let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == MistakeKind::Syntax).map(|m| line(m.place)).collect();
         if mistakes.iter().any(|m| matches!(m.kind, MistakeKind::Syntax | MistakeKind::Unread)) {
             // After a syntax error, the meaning of the rest is a guess.
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             mistakes.retain(|m| match m.kind {
                 MistakeKind::Syntax => {
-                    told.push(line(m.place));
-                    told.iter().filter(|line_told| **line_told == line(m.place)).count() == 1
+                    reported.push(line(m.place));
+                    reported.iter().filter(|other| **other == line(m.place)).count() == 1
                 }
                 MistakeKind::Absent => false,
                 MistakeKind::Unread => true,

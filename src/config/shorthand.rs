@@ -23,7 +23,7 @@ pub struct ProxyArguments<'a> {
     pub limits: &'a [String],
     /// PEM files of the certificate and key, for TLS.
     pub certificate: Option<(&'a str, &'a str)>,
-    /// Whether requests are logged.
+    /// True if requests are logged.
     pub access_log: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Turns syntax errors of the TOML parser into diagnostics, with remedies for common mistakes, and finds values that are
-//! nested too deep for it. Called by `tree`.
+//! Turns syntax errors of the TOML parser into diagnostics, with remedies for common mistakes, and finds values that
+//! are nested too deep for it. Called by `tree`.
 
 use toml::de::Error;
 
@@ -8,7 +8,7 @@ use crate::config::source::SMALLEST;
 use crate::limiting::algorithm::all_params;
 use crate::limiting::algorithm::params::ParamKind;
 
-/// Most levels of lists and tables in each other, and most parts of a key. A config needs a few.
+/// Maximum nesting of lists and tables, and maximum number of parts of a key. A config needs a few.
 const NESTING_MAX: usize = 64;
 
 /// Returns where values are nested too deep, before a parser spends time on every level.

@@ -16,7 +16,7 @@ pub const FILE_SIZE_MAX: u64 = 16 * 1024 * 1024;
 #[derive(Debug, PartialEq)]
 pub struct Unreadable {
     what: String,
-    /// Remedy that applies whoever names the file.
+    /// Remedy that applies wherever the config names the file.
     help: String,
     pub kind: UnreadableKind,
 }
@@ -112,7 +112,7 @@ mod tests {
 
     /// Root can read every file, so a test of the whole program would need another user.
     #[test]
-    fn who_may_not_read_is_told_who_that_is() {
+    fn an_unreadable_file_is_reported_with_its_user() {
         let refused = Unreadable::from_error(Path::new("/etc/x.toml"), &ErrorKind::PermissionDenied.into());
         assert_eq!(refused.to_string(), "permission denied");
         assert!(refused.help().contains("as user ") && refused.help().contains("chmod a+r /etc/x.toml"), "{refused:?}");

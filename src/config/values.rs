@@ -11,8 +11,8 @@ use regex::{Regex, RegexBuilder};
 use crate::limiting::algorithm::params::{PERIOD_MOST_MS, Rate};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
+pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
 use crate::net::{ListenAddr, parse_network};
-pub use crate::written::{TextFault, invalid_text, parse_header_name, parse_param_name};
 
 /// Memory limit of a compiled regular expression, in bytes.
 const REGEX_MAX: usize = 1024 * 1024;

@@ -21,7 +21,7 @@ pub enum Bound {
     Windows { count: i64, shortest_ms: i64 },
     /// `count` units in any interval of `window_ms`.
     Rolling { count: i64, window_ms: i64 },
-    /// As [`Bound::Windows`], and less in intervals that are shorter than a window.
+    /// Like [`Bound::Windows`], but less in intervals that are shorter than a window.
     Weighted { count: i64, window_ms: i64 },
     /// `count` units in use at once.
     Slots { count: i64 },

@@ -19,7 +19,7 @@ labels! {
     ClauseKind:
     /// The most that a key gets in any interval.
     Window = "window",
-    /// As `window`, for the requests that the limit does not forward as over it.
+    /// Like `window`, but only for requests that the limit does not forward as over the limit.
     Within = "within",
     /// The limit refuses nothing.
     Unbounded = "unbounded",
@@ -61,12 +61,12 @@ pub struct Clause {
     pub kind: ClauseKind,
     pub text: String,
     /// The numbers of the sentence: the most units by the length of the interval. Empty if it has none.
-    pub most: Vec<Most>,
+    pub most: Vec<UnitBound>,
 }
 
 /// The most units in any interval of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
+pub struct UnitBound {
     /// 0: at once.
     pub interval_ms: i64,
     pub units: i64,
@@ -270,7 +270,7 @@ impl ClauseWriter<'_> {
              store for as long, its slots can go to other requests while its own still run.",
             format_duration(lease_ms)
         );
-        Some(self.clause(ClauseKind::Crash, text, vec![Most { interval_ms: lease_ms, units: 0 }]))
+        Some(self.clause(ClauseKind::Crash, text, vec![UnitBound { interval_ms: lease_ms, units: 0 }]))
     }
 
     fn describe_refunds(&self) -> Vec<Clause> {
@@ -292,7 +292,7 @@ impl ClauseWriter<'_> {
 
     fn describe_tenants(&self) -> Option<Clause> {
         let units = self.limit.rule.most_of_tenant()?;
-        let most = vec![Most { interval_ms: 0, units }];
+        let most = vec![UnitBound { interval_ms: 0, units }];
         let text = format!(
             "The bound is for all tenants together. One tenant gets at most {} of it. While the same tenants are active, a \
              tenant that uses no more than its part of the rate is not refused.",
@@ -405,17 +405,17 @@ impl ClauseWriter<'_> {
         is_conditional.then(|| self.clause(ClauseKind::When, text, Vec::new()))
     }
 
-    fn clause(&self, kind: ClauseKind, text: String, most: Vec<Most>) -> Clause {
+    fn clause(&self, kind: ClauseKind, text: String, most: Vec<UnitBound>) -> Clause {
         Clause { kind, text, most }
     }
 
     /// Returns the numbers of the bound itself.
-    fn window_numbers(&self) -> Vec<Most> {
+    fn window_numbers(&self) -> Vec<UnitBound> {
         self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0))
     }
 
     /// Returns what `units_in` says of each interval that sentences name. Slots have no interval.
-    fn list_most(&self, units_in: impl Fn(i64) -> i64) -> Vec<Most> {
+    fn list_most(&self, units_in: impl Fn(i64) -> i64) -> Vec<UnitBound> {
         let mut intervals = INTERVALS_MS.to_vec();
         if matches!(self.bound, Bound::Slots { .. }) {
             intervals.truncate(1);
@@ -424,13 +424,13 @@ impl ClauseWriter<'_> {
             intervals.sort_unstable();
             intervals.dedup();
         }
-        intervals.into_iter().map(|interval_ms| Most { interval_ms, units: units_in(interval_ms) }).collect()
+        intervals.into_iter().map(|interval_ms| UnitBound { interval_ms, units: units_in(interval_ms) }).collect()
     }
 
     /// Formats numbers as `20 requests at once, 31 in 1 s and 621 in 1 min`.
-    fn format_most(&self, most: &[Most]) -> String {
+    fn format_most(&self, most: &[UnitBound]) -> String {
         let mut text = String::new();
-        for (place, Most { interval_ms, units }) in most.iter().enumerate() {
+        for (place, UnitBound { interval_ms, units }) in most.iter().enumerate() {
             let separator = match place {
                 0 => "",
                 _ if place + 1 == most.len() => " and ",
@@ -457,7 +457,7 @@ impl ClauseWriter<'_> {
     }
 }
 
-/// Reports whether requests can lack the part of a key.
+/// Returns whether requests can lack the part of a key.
 fn can_be_absent(part: &KeyPart) -> bool {
     let sources = part.sources();
     let is_optional = |origin| match origin {

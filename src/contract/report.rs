@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::config::Config;
 use crate::contract::bound::formula;
-use crate::contract::clauses::{Clause, Most, Setting, list_clauses};
+use crate::contract::clauses::{Clause, Setting, UnitBound, list_clauses};
 use crate::limiting::limit::Limit;
 
 /// Width of the text, in characters.
@@ -84,8 +84,10 @@ impl<'c> Contract<'c> {
 }
 
 fn clause_json(clause: &Clause) -> Value {
-    let most =
-        clause.most.iter().map(|Most { interval_ms, units }| json!({ "interval_ms": interval_ms, "units": units }));
+    let most = clause
+        .most
+        .iter()
+        .map(|UnitBound { interval_ms, units }| json!({ "interval_ms": interval_ms, "units": units }));
     json!({ "kind": clause.kind.label(), "text": clause.text, "most": most.collect::<Vec<_>>() })
 }
 

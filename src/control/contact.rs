@@ -56,14 +56,14 @@ async fn ask_address(config: &Path) -> io::Result<Option<ListenAddr>> {
     if !is_trusted_peer(stream.peer_cred()?, config) {
         return Ok(None);
     }
-    let mut told = String::new();
-    stream.take(MOST).read_to_string(&mut told).await?;
-    Ok(config::parse_listen_addr(&told))
+    let mut answer = String::new();
+    stream.take(MOST).read_to_string(&mut answer).await?;
+    Ok(config::parse_listen_addr(&answer))
 }
 
 /// Returns whether the answering process is trusted. Any user, and a container that shares the network, could bind any
-/// name: only processes in this PID namespace count. Root asks gateways of every user, but trusts only a user who may
-/// read the config while others may not.
+/// name, so only processes in this PID namespace count. Root contacts gateways of every user, but trusts a user only if
+/// that user can read the config and others cannot.
 fn is_trusted_peer(peer: UCred, config: &Path) -> bool {
     let own = rustix::process::geteuid();
     let may_read = |path: &Path| {
@@ -106,14 +106,14 @@ fn socket_name(config: &Path) -> io::Result<OsString> {
 async fn answer_all(name: OsString, shared: Arc<SharedState>) {
     let Some(listener) = bind_name(name).await else { return };
     loop {
-        let told = match listener.accept().await {
+        let result = match listener.accept().await {
             Ok((stream, _)) => send_address(stream, &shared),
             Err(error) => {
                 tokio::time::sleep(RETRY).await;
                 Err(error)
             }
         };
-        if let Err(error) = told {
+        if let Err(error) = result {
             tracing::debug!(%error, "cannot report the admin address");
         }
     }

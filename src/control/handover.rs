@@ -174,9 +174,9 @@ async fn hand_over_sockets(
     send_sockets(&stream, &sockets)?;
     drop(sockets);
     let mut stream = tokio::net::UnixStream::from_std(stream)?;
-    let mut said = [0; SERVING.len()];
-    timeout(START, stream.read_exact(&mut said)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    if said != SERVING {
+    let mut greeting = [0; SERVING.len()];
+    timeout(START, stream.read_exact(&mut greeting)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    if greeting != SERVING {
         return Err(io::ErrorKind::InvalidData.into());
     }
     requests.send(SuccessorRequest::Serves(peer.pid())).await.map_err(|_| ended())?;

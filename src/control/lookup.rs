@@ -59,7 +59,7 @@ pub struct LookupResult {
 /// Addresses of one family.
 struct FamilyAnswer {
     found: Result<(Vec<IpAddr>, Duration), LookupOutcome>,
-    /// Whether the response also tells that the name exists.
+    /// True if the response also shows that the name exists.
     tells_all: bool,
 }
 
@@ -87,7 +87,7 @@ impl HostResolver {
         self.changed == files_changed_at()
     }
 
-    /// Looks up `name`. Addresses of a family that cannot be queried now are taken from `before`.
+    /// Looks up `name`. For an address family that cannot be queried now, returns the addresses in `before`.
     pub async fn resolve(&self, name: &str, before: &[IpAddr]) -> Result<LookupResult, LookupOutcome> {
         let (answer, ttl) = match self.find_in_hosts(name) {
             Some(found) => found,
@@ -245,7 +245,7 @@ fn classify_error(error: &NetError) -> LookupOutcome {
     }
 }
 
-/// Returns whether the name does not exist, whatever its record type.
+/// Returns whether the name does not exist with any record type.
 fn is_nonexistent(error: &NetError) -> bool {
     matches!(error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain)
 }
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_that_does_not_come_keeps_what_it_had_and_the_other_is_used() {
+    fn a_failed_address_family_keeps_its_addresses_and_the_other_is_used() {
         let second = Duration::from_secs(1);
         let v4 = || FamilyAnswer { found: Ok((vec![ip("10.0.0.1")], second)), tells_all: true };
         let none = || FamilyAnswer { found: Err(LookupOutcome::NoAddress), tells_all: false };

@@ -3,10 +3,10 @@
 //!
 //! Input: a [`ConfigSource`], edits of its files (`watch`), signals (`signals`), admin requests, DNS (`resolve`,
 //! `lookup`) and health checks (`probe`). Output: snapshots that the workers pick up with their next request
-//! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`),
-//! log lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates (`development_certs`),
-//! the load of the process (`process_overload`), systemd notifications (`systemd`) and the hand-over to a new process
-//! (`handover`, `contact`, `local`).
+//! (`reload`), listeners (`listeners`), live overrides (`overrides`), the state file (`store_state`, `state_file`), log
+//! lines about servers and breakers (`servers`) and refusals (`usage_log`), development certificates
+//! (`development_certs`), the load of the process (`process_overload`), systemd notifications (`systemd`) and the
+//! hand-over to a new process (`handover`, `contact`, `local`).
 //!
 //! Nothing here blocks without a bound: files are read and signals received on threads of their own. To add a
 //! background task, give it a `run` function that never returns, and spawn it in [`start`].
@@ -58,7 +58,7 @@ use crate::control::resolve::HostnameUpdater;
 use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
 use crate::control::store_state::StoreState;
-use crate::control::watch::Watch;
+use crate::control::watch::WatchHandle;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
@@ -69,7 +69,7 @@ use crate::overload::process_load::ProcessLoad;
 use crate::proxy::inbound::reject::Reject;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
-use crate::reload::job::{Job, ReloadFailure, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
+use crate::reload::job::{ReloadFailure, ReloadJob, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
 use crate::snapshot::{AdaptiveMetrics, BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
 use crate::telemetry::metrics::{Cutoff, Metrics};
@@ -99,10 +99,10 @@ pub enum Error {
 }
 
 /// State of the control loop.
-struct Running {
+struct ControlState {
     reloader: Reloader,
-    jobs: mpsc::Sender<Job>,
-    inbox: mpsc::Receiver<Job>,
+    jobs: mpsc::Sender<ReloadJob>,
+    inbox: mpsc::Receiver<ReloadJob>,
     /// Requested changes of the config.
     changes: mpsc::Receiver<ChangeJob>,
     successor: Option<Successor>,
@@ -141,14 +141,14 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
         HandoverPath::Predecessor(process, sockets) => (Some(process), sockets),
         HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
     };
-    let Running { mut reloader, jobs, mut inbox, mut changes, successor: mut heir, contact } =
+    let ControlState { mut reloader, jobs, mut inbox, mut changes, mut successor, contact } =
         start_gateway(source, config, earlier, !is_foreign).await?;
     if let Some(predecessor) = predecessor {
         predecessor.release();
     }
 
     // A `Text` source may still name files: sets and secrets.
-    let watch = reloader.source.is_watchable().then(|| Watch::start(files, jobs, reloader.shared.clone()));
+    let watch = reloader.source.is_watchable().then(|| WatchHandle::start(files, jobs, reloader.shared.clone()));
     let mut handed_over = false;
     loop {
         tokio::select! {
@@ -174,7 +174,7 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
                 }
                 let _ = job.reply.send(result);
             }
-            Some(request) = next_successor_request(&mut heir) => match request {
+            Some(request) = next_successor_request(&mut successor) => match request {
                 SuccessorRequest::Sockets(reply) => match reloader.listeners.clone_sockets() {
                     Ok(sockets) => drop(reply.send(sockets)),
                     Err(error) => tracing::warn!(%error, "the listening sockets cannot be handed over"),
@@ -191,8 +191,8 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
         }
     }
     drop((inbox, changes));
-    if let Some(heir) = heir {
-        heir.stop_listening();
+    if let Some(successor) = successor {
+        successor.stop_listening();
     }
     drain_gateway(reloader, &mut stop, handed_over).await
 }
@@ -205,7 +205,7 @@ async fn or_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) 
     }
 }
 
-/// What exists at the `handover` path of the config when the process starts.
+/// State of the `handover` path of the config when the process starts.
 enum HandoverPath {
     /// Nothing, or a socket without a listener: later processes take over there.
     Free,
@@ -233,9 +233,9 @@ fn request_handover(config: &Config) -> Result<HandoverPath, Error> {
 }
 
 /// Returns the next request of a new process; pending forever if hand-over is off.
-async fn next_successor_request(heir: &mut Option<Successor>) -> Option<SuccessorRequest> {
-    match heir {
-        Some(heir) => heir.requests.recv().await,
+async fn next_successor_request(successor: &mut Option<Successor>) -> Option<SuccessorRequest> {
+    match successor {
+        Some(successor) => successor.requests.recv().await,
         None => std::future::pending().await,
     }
 }
@@ -256,7 +256,7 @@ async fn start_gateway(
     mut config: Config,
     earlier: Vec<Listener>,
     hands_over: bool,
-) -> Result<Running, Error> {
+) -> Result<ControlState, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     create_series(&metrics);
     let certs = DevelopmentCerts::issue_first(&config).map_err(Error::LocalCa)?;
@@ -270,13 +270,13 @@ async fn start_gateway(
     reload::remove_edit_leftovers(&config);
     let count = config.server.workers;
     let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
-    let (resolving, mut book) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
+    let (resolving, mut persistent) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());
     shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
-    let snapshot = Arc::new(Snapshot::new(1, config, &mut book));
-    book.drop_unused(&snapshot);
+    let snapshot = Arc::new(Snapshot::new(1, config, &mut persistent));
+    persistent.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     certificates::export_expiry(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
@@ -319,7 +319,7 @@ async fn start_gateway(
     let listeners = opened.map_err(system_error("cannot serve a listener"))?;
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();
-    let heir = if hands_over { listen_for_successor(&snapshot.config) } else { None };
+    let successor = if hands_over { listen_for_successor(&snapshot.config) } else { None };
     let contact = contact::serve_contact(&source, shared.clone());
     shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
@@ -327,9 +327,21 @@ async fn start_gateway(
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader =
-        Reloader { source, loader, current, metrics, book, shared, listeners, overrides, link, resolving, acme, certs };
-    Ok(Running { reloader, jobs, inbox, changes, successor: heir, contact })
+    let reloader = Reloader {
+        source,
+        loader,
+        current,
+        metrics,
+        persistent,
+        shared,
+        listeners,
+        overrides,
+        link,
+        resolving,
+        acme,
+        certs,
+    };
+    Ok(ControlState { reloader, jobs, inbox, changes, successor, contact })
 }
 
 /// Creates the state of the upstream servers, and exports its metrics.
@@ -416,7 +428,7 @@ async fn report_left_out() {
 }
 
 /// Watches the files of the config in force, and those of a failed load: one of them contains the mistake.
-fn watch_files_of(watch: Option<&Watch>, reloader: &Reloader, outcome: &ReloadOutcome) {
+fn watch_files_of(watch: Option<&WatchHandle>, reloader: &Reloader, outcome: &ReloadOutcome) {
     let Some(watch) = watch else { return };
     let mut files = reloader.current.load().config.files.clone();
     if let ReloadOutcome::Failed { failure: ReloadFailure::Config(report), .. } = outcome {

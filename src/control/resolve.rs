@@ -21,7 +21,7 @@ use crate::upstream::hostname::{ADDRESSES_MAX, HostnameState, LookupOutcome};
 
 /// Interval at which due lookups are noticed.
 const NOTICE_INTERVAL: Duration = Duration::from_millis(100);
-/// Minimum interval between two lookups of a name, whatever its time to live.
+/// Minimum interval between two lookups of a name, even if its time to live is shorter.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent lookups; further ones wait.
 const AT_ONCE: usize = 16;
@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_was_asked_for_last_comes_last_and_who_never_was_first() {
+    fn due_names_are_sorted_by_their_last_lookup() {
         let now = Instant::now();
         let name = |name: &str, begun_s: Option<u64>| {
             let followed = ResolvedName::new(Arc::new(HostnameState::new(name)), Duration::MAX, now);

@@ -1,5 +1,5 @@
-//! Logs each change of a server's health or ejection, and of a circuit breaker, once, however many workers notice it. Run
-//! by the control thread.
+//! Logs each change of a server's health or ejection, and of a circuit breaker, once, however many workers notice it.
+//! Run by the control thread.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -65,15 +65,15 @@ fn log_changes(fleet: &Fleet, known: &LoggedStates) -> LoggedStates {
         let is_only = roster.len() == 1;
         let (mut changed, mut up_before, mut up) = (false, 0, 0);
         for member in roster.iter() {
-            let (server, told) = (member.endpoint.to_string(), member.state.report_health(now_ms));
+            let (server, report) = (member.endpoint.to_string(), member.state.report_health(now_ms));
             let key = (name.clone(), server);
             // A new ejection is logged even if it follows the last one immediately.
-            let stands = (told.health, told.ejection);
+            let stands = (report.health, report.ejection);
             let before = known.get(&key).copied().unwrap_or((Health::Up, None));
-            up += usize::from(told.health == Health::Up);
+            up += usize::from(report.health == Health::Up);
             up_before += usize::from(before.0 == Health::Up);
             if before != stands {
-                let what = Change { upstream: name, server: &key.1, told: &told };
+                let what = Change { upstream: name, server: &key.1, report: &report };
                 if is_only {
                     what.log_only_server()
                 } else {
@@ -106,15 +106,15 @@ fn log_changes(fleet: &Fleet, known: &LoggedStates) -> LoggedStates {
 struct Change<'a> {
     upstream: &'a str,
     server: &'a str,
-    told: &'a HealthReport,
+    report: &'a HealthReport,
 }
 
 impl Change<'_> {
     /// Logs the state of one of several servers.
     fn log_change(&self) {
-        let Change { upstream, server, told } = *self;
-        let reason = told.reason.unwrap_or_default();
-        match (told.health, told.ejection) {
+        let Change { upstream, server, report } = *self;
+        let reason = report.reason.unwrap_or_default();
+        match (report.health, report.ejection) {
             (Health::Up, _) => tracing::info!(upstream, server, "upstream {upstream}: server {server} is up"),
             (Health::Ejected, Some(ejection)) => {
                 let time = Duration::from_millis(ejection.for_ms);
@@ -139,9 +139,9 @@ impl Change<'_> {
 
     /// Logs the state of an upstream's only server, which receives requests whether it is healthy or not.
     fn log_only_server(&self) {
-        let Change { upstream, server, told } = *self;
-        let reason = told.reason.unwrap_or_default();
-        match told.health {
+        let Change { upstream, server, report } = *self;
+        let reason = report.reason.unwrap_or_default();
+        match report.health {
             Health::Up => tracing::info!(upstream, server, "upstream {upstream}: its only server {server} is up"),
             _ => tracing::error!(
                 upstream,

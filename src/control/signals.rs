@@ -1,5 +1,5 @@
-//! Signals that end the process, received on their own thread, so that a second signal ends the process whatever the
-//! control thread is doing. Used by the control loop.
+//! Signals that end the process, received on their own thread, so that a second signal ends the process even if the
+//! control thread is busy. Used by the control loop.
 
 use std::io;
 use std::process::exit;

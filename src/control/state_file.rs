@@ -77,7 +77,7 @@ impl SavedState {
     }
 }
 
-/// Checks the owner, because whoever may write the file can lift limits.
+/// Checks the owner, because a user who can write the file can lift limits.
 fn check_owner(file: &File) -> Result<(), String> {
     let metadata = file.metadata().map_err(|error| error.to_string())?;
     let own = rustix::process::geteuid().as_raw();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_and_only_its_user_may_read_it() {
+    fn a_saved_file_is_readable_only_by_its_user() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("store.json");
         assert_eq!(SavedState::read_file(&path), Ok(None));

@@ -25,7 +25,7 @@ pub struct StoreState {
     gateways: Arc<Gateways>,
     /// Outage of the previous process, until this process reaches the store.
     earlier: RefCell<Option<SavedOutage>>,
-    /// What the file was last written from.
+    /// State that the last written file was made from.
     written: RefCell<Option<StateBasis>>,
     failed: Cell<Option<Instant>>,
 }

@@ -17,7 +17,7 @@ use crate::telemetry::metrics::{LimitRegistry, Metrics};
 
 /// Number of collections per log line: ten seconds.
 const TICKS_PER_LINE: u32 = 5;
-/// Most limits that are logged at a time; of more, the ones that refuse most.
+/// Maximum number of limits logged at a time: the ones that refuse most.
 const LINES_MAX: usize = 20;
 
 /// Collects the decisions of all threads, and logs the limits that refused. Never returns.

@@ -17,17 +17,17 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
-use crate::reload::job::{ContentDigest, Job, ReloadOrder, Trigger};
+use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
 use crate::{config, descriptors};
 
 /// The control thread's handle of the watcher.
-pub struct Watch {
+pub struct WatchHandle {
     files: watch::Sender<Vec<PathBuf>>,
 }
 
 struct Watcher {
     files: watch::Receiver<Vec<PathBuf>>,
-    jobs: mpsc::Sender<Job>,
+    jobs: mpsc::Sender<ReloadJob>,
     shared: Arc<SharedState>,
     /// Notified by events of the system, from a thread of `notify`.
     bell: Arc<Notify>,
@@ -53,9 +53,9 @@ const POLL: Duration = Duration::from_secs(5);
 /// The number of symlinks that Linux follows.
 const MAX_LINKS: usize = 40;
 
-impl Watch {
+impl WatchHandle {
     /// Watches `files` and sends a job when they may have changed.
-    pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<Job>, shared: Arc<SharedState>) -> Watch {
+    pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
         let (sender, receiver) = watch::channel(files);
         let bell = Arc::new(Notify::new());
         let mut watcher = Watcher {
@@ -75,7 +75,7 @@ impl Watch {
         if let Err(error) = run_watcher(watcher) {
             tracing::error!(%error, "the config files are not watched for edits");
         }
-        Watch { files: sender }
+        WatchHandle { files: sender }
     }
 
     /// Watches the files of the config loaded last, or of the one that failed to load.
@@ -159,7 +159,7 @@ impl Watcher {
         let (reply, outcome) = oneshot::channel();
         let files = self.files.borrow().clone();
         let order = ReloadOrder { trigger: Trigger::File, dry_run: false, verify, files, token: None };
-        if self.jobs.send(Job { order, reply }).await.is_ok()
+        if self.jobs.send(ReloadJob { order, reply }).await.is_ok()
             && let Ok((_, contents)) = outcome.await
         {
             self.contents = contents;

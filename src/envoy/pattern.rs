@@ -38,7 +38,7 @@ impl ValuePattern {
         }
     }
 
-    /// Reports whether the pattern matches a value.
+    /// Returns whether the pattern matches a value.
     pub fn matches(&self, value: &[u8]) -> bool {
         match self {
             ValuePattern::Any => true,
@@ -60,7 +60,7 @@ impl fmt::Display for ValuePattern {
 }
 
 impl EntryPattern {
-    /// Reports whether the pattern matches an entry.
+    /// Returns whether the pattern matches an entry.
     pub fn matches(&self, entry: &DescriptorEntry<'_>) -> bool {
         self.key.as_bytes() == entry.key && self.value.matches(entry.value)
     }

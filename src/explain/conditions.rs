@@ -8,10 +8,10 @@ use crate::limiting::shown_key::{KeyDisplay, KeyVisibility};
 use crate::limiting::source::{Facts, Source};
 use crate::limiting::when::{Condition, Expression, Pattern, Test};
 
-/// Most patterns of a condition that are shown.
+/// Maximum number of patterns shown per condition.
 const PATTERNS_MAX: usize = 10;
 
-/// Reports whether values of a source are shown as they are.
+/// Returns whether values of a source are shown as they are.
 pub fn is_shown(display: &KeyDisplay, source: &Source) -> bool {
     display.visibility(&KeyPart::Source(source.clone())) == KeyVisibility::Plain
 }

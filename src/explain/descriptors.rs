@@ -1,5 +1,5 @@
-//! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not, and
-//! what its limits do. The plan and the statuses come from the request page of gRPC, which charges nothing here.
+//! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
+//! and what its limits do. The plan and the statuses come from the request page of gRPC, which charges nothing here.
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -53,7 +53,7 @@ impl RateLimitInput {
         json!({ "rls": { "domain": self.domain, "descriptors": descriptors } })
     }
 
-    /// Reports whether nothing is shown of the value of an entry.
+    /// Returns whether nothing is shown of the value of an entry.
     pub fn has_hidden_values(&self, display: &KeyDisplay) -> bool {
         let sources: Vec<Source> = self
             .descriptors

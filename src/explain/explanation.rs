@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::labels::labels;
 
-/// What the gateway does with a request, and why.
+/// Explanation of a request: how the gateway handles it, and why.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Explanation {
     pub verdict: VerdictReport,
@@ -22,14 +22,14 @@ pub struct Explanation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rls: Option<RateLimitReport>,
     pub action: Option<ActionReport>,
-    /// What this explanation does not know.
+    /// Facts that this explanation could not take into account.
     pub notes: Vec<String>,
-    /// Whether limits were compared with the live state of keys. Otherwise every key is unused.
+    /// True if limits were compared with the live state of keys. Otherwise every key counts as unused.
     pub live: bool,
 }
 
 labels! {
-    /// What becomes of a request.
+    /// How the gateway handles a request.
     RequestDecision:
     Admit = "admit",
     /// A limit delays the request, then it passes.
@@ -78,7 +78,7 @@ pub struct RequestReport {
     pub method: String,
     pub host: String,
     pub path: String,
-    /// What differs from the received head.
+    /// Differences from the received head.
     pub rewritten: Vec<RewriteReport>,
 }
 
@@ -145,7 +145,7 @@ pub struct AuthReport {
 }
 
 labels! {
-    /// What a limit does with a request.
+    /// Effect of a limit on a request.
     LimitEffect:
     Admits = "admits",
     Delays = "delays",
@@ -164,7 +164,7 @@ labels! {
     HandsOver = "hands_over",
     /// Another limit refused before.
     NotReached = "not_reached",
-    /// It depends on something that only the running gateway knows.
+    /// The effect depends on something that only the running gateway knows.
     Unknown = "unknown",
 }
 
@@ -267,7 +267,7 @@ pub struct TenantReport {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ConditionReport {
-    /// What the condition reads, such as `method` or `header:x-plan`.
+    /// Source that the condition reads, such as `method` or `header:x-plan`.
     pub source: String,
     /// Null if `[admin] keys` hides the source.
     pub expected: Option<String>,
@@ -280,9 +280,9 @@ pub struct ConditionReport {
 pub struct LimitState {
     pub quota: i64,
     pub window_ms: i64,
-    /// What the key has left before this request.
+    /// Units left for the key before this request.
     pub remaining: Option<i64>,
-    /// What it has left after it; the same if the request is refused.
+    /// Units left for the key after this request; the same as before if the request is refused.
     pub remaining_after: i64,
     pub retry_after_ms: Option<i64>,
     pub reset_ms: i64,

@@ -35,7 +35,7 @@ pub struct ExplainInput {
 pub const BODY_MAX: usize = 1024 * 1024;
 /// Longest URL in bytes: longer than what the parser accepts as a target.
 const URL_MAX: usize = 128 * 1024;
-/// Most headers: more than the parser accepts.
+/// Maximum number of headers: more than the parser accepts.
 const HEADERS_MAX: usize = 10_000;
 
 /// The scheme and the port of a URL.

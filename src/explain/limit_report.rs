@@ -12,7 +12,7 @@ use crate::limiting::over::Over;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::source::Facts;
-use crate::limiting::{LimitResult, Outcome, Standing, Verdict};
+use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
 use crate::proxy::response::problem::refusal_title;
 
 /// Describes a limit apart from what it does with the request.
@@ -66,7 +66,7 @@ impl LimitFacts<'_> {
         let reserve = limit.cost.reserve().filter(|_| self.check.is_some());
         let estimate = reserve.and_then(|reserve| reserve.estimate(self.facts, limit.repeated, limit.not_integer).ok());
         report.estimate = estimate.map(|reservation| reservation.to_string());
-        let Some(LimitResult { outcome, standing, .. }) = self.checked else {
+        let Some(LimitResult { outcome, chain_state, .. }) = self.checked else {
             let (effect, detail) = self.why_not_checked();
             return set_effect(report, effect, detail);
         };
@@ -74,7 +74,7 @@ impl LimitFacts<'_> {
             report.state = Some(describe_state(answer, check, before.map(|answer| answer.remaining), *outcome));
             report.fair = before.and_then(|answer| check.rule.standing_of(&answer)).map(describe_tenant);
         }
-        let (effect, detail) = self.describe_outcome(*outcome, *standing, report.state.as_ref());
+        let (effect, detail) = self.describe_outcome(*outcome, *chain_state, report.state.as_ref());
         set_effect(report, effect, detail);
     }
 
@@ -123,22 +123,22 @@ impl LimitFacts<'_> {
     fn describe_outcome(
         &self,
         outcome: Outcome,
-        standing: Standing,
+        chain_state: ChainState,
         state: Option<&LimitState>,
     ) -> (LimitEffect, String) {
         let limit = self.limit();
-        match standing {
-            Standing::NotYet => {
+        match chain_state {
+            ChainState::NotYet => {
                 let base = limit.after.as_deref().unwrap_or_default();
                 return (LimitEffect::Skipped, format!("the limit {base} still has capacity"));
             }
-            Standing::HandedOver => {
+            ChainState::HandedOver => {
                 let next = self.limits.iter().find(|next| next.after.as_ref() == Some(&limit.name));
                 let next = next.map_or("", |next| &next.name);
                 let why = if outcome == Outcome::Blocked { "its override blocks the key" } else { "it is exhausted" };
                 return (LimitEffect::HandsOver, format!("{why}, and the limit {next} decides instead"));
             }
-            Standing::InForce => {}
+            ChainState::InForce => {}
         }
         if !outcome.is_admitted() {
             let effect = match &limit.over {
@@ -182,7 +182,7 @@ impl LimitFacts<'_> {
     /// Returns the charge of the limit, if the request was charged.
     pub fn made_charge(&self) -> Option<MadeCharge> {
         let (limit, check) = (self.limit(), self.check?);
-        let checked = self.checked.filter(|checked| checked.standing == Standing::InForce)?;
+        let checked = self.checked.filter(|checked| checked.chain_state == ChainState::InForce)?;
         let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
         let is_tried = limit.mode == Mode::Shadow
             && (limit.candidate_of.is_none() || self.verdict.effect_of(self.index).is_some());

@@ -207,7 +207,7 @@ async fn decide_range(
     if is_refused { Err(Refusal::Limited) } else { Ok(()) }
 }
 
-/// Reports whether an explanation of the limit would let the caller test a guess of a hidden value.
+/// Returns whether an explanation of the limit would let the caller test a guess of a hidden value.
 fn is_hidden(walk: &ExplainWalk<'_>, limit: &Limit) -> bool {
     !walk.context.explains_hidden && walk.context.display.hides_any(limit.sources())
 }

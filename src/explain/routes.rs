@@ -15,7 +15,7 @@ use crate::route::{HostPattern, PathPattern, Route};
 
 /// Number of routes that are shown besides the one that matches.
 pub const SHOWN: usize = 3;
-/// Most routes that are compared, the first of the config: the admin listener must not be busy for long.
+/// Maximum number of compared routes, the first of the config: the admin listener must not be busy for long.
 pub const COMPARED_MAX: usize = 1000;
 /// Longest path that is compared with regexes, in bytes.
 const REGEX_PATH_MAX: usize = 4096;

@@ -15,7 +15,7 @@ use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::response::refusal::QuestionFault;
 use crate::route::decide::DecidePoint;
 
-/// What requests are explained with.
+/// Inputs of an explanation besides the request.
 pub struct ExplainContext<'a> {
     pub config: &'a Config,
     pub limiter: &'a Limiter,
@@ -46,7 +46,7 @@ pub struct ExplainWalk<'a> {
     pub question: Option<Result<&'a DecidePoint, QuestionFault>>,
 }
 
-/// What the steps have found so far.
+/// Findings of the steps so far.
 pub struct Findings {
     pub explanation: Explanation,
     pub decision: RequestDecision,

@@ -41,7 +41,7 @@ impl Remarks {
         self.texts.len()
     }
 
-    /// Returns the number of comments, including those that are not written.
+    /// Returns the number of comments, including those beyond [`MOST`].
     pub fn count(&self) -> usize {
         self.texts.len() + self.left_out
     }

@@ -13,7 +13,7 @@ use crate::import::syntax::shorten;
 const MOST_DEPTH: usize = 40;
 const MOST_NODES: usize = 500_000;
 
-/// A value of a YAML document. Scalars are text, whatever their type.
+/// A value of a YAML document. Scalars of all types are kept as text.
 #[derive(Clone, Debug)]
 pub enum YamlValue {
     Text(String),

@@ -6,8 +6,8 @@ pub struct Answer {
     pub admitted: bool,
     /// Units that the key could still be charged at once.
     pub remaining: i64,
-    /// Of a refusal: the exact wait, or [`NEVER`] if the cost can never fit. Of an admission: how long the request has
-    /// to wait in the queue; 0 for algorithms without a queue.
+    /// If refused: the exact wait, or [`NEVER`] if the cost can never fit. If admitted: how long the request must wait
+    /// in the queue; 0 for algorithms without a queue.
     pub retry_ms: i64,
     /// Time until the whole quota is available again if no other request arrives.
     pub reset_ms: i64,

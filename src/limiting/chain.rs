@@ -27,14 +27,14 @@ pub enum Evaluation {
     /// The key reads the body, and servers may interpret this body in different ways.
     UnreadableBody(UnreadableBody),
     /// An override blocks this state key.
-    Blocked(Standing, String),
+    Blocked(ChainState, String),
     /// An override exempts the key.
     Unlimited,
 }
 
-/// Whether the answer of a limit counts, where limits come one after another.
+/// How the answer of a limit counts if limits are evaluated one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum ChainState {
     /// The answer counts. Only such limits are charged.
     InForce,
     /// The limit refuses, and the one after it decides instead.
@@ -62,8 +62,8 @@ pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
                 check.role.base = true;
                 Evaluation::NotApplicable
             }
-            (Some(Evaluation::Blocked(standing, _)), Evaluation::Check(_) | Evaluation::Unlimited) => {
-                *standing = Standing::HandedOver;
+            (Some(Evaluation::Blocked(chain_state, _)), Evaluation::Check(_) | Evaluation::Unlimited) => {
+                *chain_state = ChainState::HandedOver;
                 continue;
             }
             (Some(Evaluation::Blocked(..)), _) => continue,
@@ -113,21 +113,21 @@ pub fn keep_local_checks(checks: &mut [Check], on_error: &[OnError]) -> Vec<bool
     silent
 }
 
-/// Returns the standing of the check with index `place`. If it refuses, its wait is shortened to that of its base: the
+/// Returns the state of the check with index `place`. If it refuses, its wait is shortened to that of its base: the
 /// request passes as soon as either of them admits it.
-pub fn resolve_standing(role: Role, place: usize, answers: &mut [Answer]) -> Standing {
-    let Some(answer) = answers.get(place) else { return Standing::InForce };
+pub fn resolve_chain_state(role: Role, place: usize, answers: &mut [Answer]) -> ChainState {
+    let Some(answer) = answers.get(place) else { return ChainState::InForce };
     let base = role.after.and_then(|base| answers.get(base)).copied();
     match base {
-        Some(base) if base.admitted => Standing::NotYet,
-        _ if answer.admitted => Standing::InForce,
+        Some(base) if base.admitted => ChainState::NotYet,
+        _ if answer.admitted => ChainState::InForce,
         base => {
             if let Some(base) = base.filter(|base| base.retry_ms != NEVER)
                 && (answer.retry_ms == NEVER || base.retry_ms < answer.retry_ms)
             {
                 answers[place].retry_ms = base.retry_ms;
             }
-            if role.base { Standing::HandedOver } else { Standing::InForce }
+            if role.base { ChainState::HandedOver } else { ChainState::InForce }
         }
     }
 }
@@ -136,17 +136,17 @@ pub fn resolve_standing(role: Role, place: usize, answers: &mut [Answer]) -> Sta
 mod tests {
     use super::*;
 
-    fn resolved(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(Standing, i64)> {
+    fn resolved(roles: &[Role], answers: &[(bool, i64)]) -> Vec<(ChainState, i64)> {
         let answer = |(admitted, retry_ms)| Answer { admitted, remaining: 0, retry_ms, reset_ms: 0, receipt: 0 };
         let mut answers: Vec<Answer> = answers.iter().copied().map(answer).collect();
-        let standings: Vec<Standing> =
-            roles.iter().enumerate().map(|(place, role)| resolve_standing(*role, place, &mut answers)).collect();
-        standings.into_iter().zip(answers).map(|(standing, answer)| (standing, answer.retry_ms)).collect()
+        let states: Vec<ChainState> =
+            roles.iter().enumerate().map(|(place, role)| resolve_chain_state(*role, place, &mut answers)).collect();
+        states.into_iter().zip(answers).map(|(chain_state, answer)| (chain_state, answer.retry_ms)).collect()
     }
 
     #[test]
     fn the_wait_ends_with_the_limit_that_admits_first() {
-        use Standing::{HandedOver, InForce, NotYet};
+        use ChainState::{HandedOver, InForce, NotYet};
         let base = Role { base: true, ..Role::default() };
         let middle = Role { base: true, after: Some(0), ..Role::default() };
         let last = |after| Role { after: Some(after), ..Role::default() };

@@ -9,7 +9,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
 use crate::limiting::hot_keys::terms::LeaseTerms;
 
-/// What a store needs to know of a limit. Each limit makes one, which all of its checks share.
+/// Properties of a limit that a store needs. Each limit makes one, which all of its checks share.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LimitRef {
     /// Hash of the name; the same in every config.
@@ -17,7 +17,7 @@ pub struct LimitRef {
     pub name: String,
     /// The largest cost that a request can have.
     pub max_cost: i64,
-    /// Whether the outcome of a request may change or release its charge: a refund, a settled cost, a lease.
+    /// True if the outcome of a request may change or release its charge: a refund, a settled cost, a lease.
     pub refundable: bool,
     /// The option `lease`; `None` if hot keys have no leases.
     pub lease: Option<LeaseTerms>,
@@ -86,7 +86,7 @@ pub struct CheckLink {
 }
 
 impl Check {
-    /// Reports whether the end of the request may change the charge.
+    /// Returns whether the end of the request may change the charge.
     pub fn may_change(&self) -> bool {
         self.limit.refundable || self.rule.has_queue()
     }
@@ -103,12 +103,12 @@ impl CheckLink {
 }
 
 impl Role {
-    /// Reports whether the check belongs to a candidate.
+    /// Returns whether the check belongs to a candidate.
     pub fn is_candidate(self) -> bool {
         self.link.is_some_and(|link| link.incumbent.is_some())
     }
 
-    /// Reports whether a refusal of the check refuses the request.
+    /// Returns whether a refusal of the check refuses the request.
     pub fn can_refuse(self) -> bool {
         !(self.shadow || self.base || self.forwards)
     }
@@ -130,7 +130,7 @@ pub struct Decision {
 }
 
 impl Decision {
-    /// Reports whether the check with that role applies. It does not while the limit before it has capacity.
+    /// Returns whether the check with that role applies. It does not while the limit before it has capacity.
     pub fn is_applicable(&self, role: Role) -> bool {
         role.after.is_none_or(|base| self.answers.get(base).is_none_or(|base| !base.admitted))
     }
@@ -146,8 +146,8 @@ impl Decision {
     }
 }
 
-/// Charges of a decision that are not made although their checks admit, in cases in which limits that never refuse would
-/// be charged without links. `lua/gate.lua` does the same.
+/// Charges of a decision that are not made although their checks admit, in cases in which limits that never refuse
+/// would be charged without links. `lua/gate.lua` does the same.
 ///
 /// - A limit with several checks is charged by all of them, or by none if one refuses.
 /// - A candidate is not charged if a limit besides its incumbent refuses.
@@ -185,7 +185,7 @@ impl DroppedCharges {
         DroppedCharges { places }
     }
 
-    /// Reports whether the charge of the check with index `place` is among them.
+    /// Returns whether the charge of the check with index `place` is among them.
     pub fn contains(&self, place: usize) -> bool {
         self.places.get(place).copied().unwrap_or_default()
     }
@@ -232,7 +232,7 @@ labels! {
 }
 
 impl ErrorKind {
-    /// Reports whether the operation may have happened despite the error.
+    /// Returns whether the operation may have happened despite the error.
     pub fn is_unsure(self) -> bool {
         matches!(
             self,

@@ -109,7 +109,7 @@ mod tests {
     use crate::limiting::source::{Facts, Source};
 
     #[test]
-    fn tenants_are_told_apart_by_their_values() {
+    fn tenants_are_distinguished_by_their_values() {
         let header = HeaderName::from_static("x-tenant");
         let key = Key(vec![KeyPart::Source(Source::Header(header.clone()))]);
         let weights = HashMap::from([("a%2Cb".into(), 3)]);

@@ -23,7 +23,7 @@ pub const GATEWAYS_REMEMBERED: Duration = Duration::from_secs(3600);
 /// Largest number that a budget is divided by.
 pub const GATEWAYS_MAX: i64 = 1000;
 
-/// Without a report for this long, the store counts as unavailable.
+/// The store counts as unavailable after this long without a report.
 const SILENCE: Duration = Duration::from_secs(3);
 /// Restarts beyond this number do not halve the share further: it is at its minimum by then.
 const HALVINGS_MAX: usize = 10;
@@ -165,7 +165,7 @@ impl Gateways {
         self.restarts.store(Some(Arc::new(Restarts { started: Instant::now(), ages_ms })));
     }
 
-    /// Reports whether the store has accepted no report for three seconds.
+    /// Returns whether the store has accepted no report for three seconds.
     pub fn is_store_silent(&self) -> bool {
         self.last_report().is_none_or(|at| at.elapsed() >= SILENCE)
     }
@@ -227,7 +227,7 @@ impl Claim {
         self.gateways.name()
     }
 
-    /// Reports whether this claim is in force and the process has not ended its reports.
+    /// Returns whether this claim is in force and the process has not ended its reports.
     pub fn is_in_force(&self) -> bool {
         self.gateways.holder.load(Ordering::Relaxed) == self.number && !self.gateways.left.load(Ordering::Relaxed)
     }

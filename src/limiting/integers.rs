@@ -4,7 +4,7 @@ use crate::labels::labels;
 use crate::limiting::source::Ambiguous;
 
 labels! {
-    /// What happens if a limit reads an integer and the request contains something else.
+    /// Handling of a request if a limit reads an integer and the request contains something else.
     #[derive(Default)]
     NotInteger:
     /// Refuses the request, because the upstream server may still read a number there.

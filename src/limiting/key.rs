@@ -27,7 +27,7 @@ pub enum KeyPart {
 }
 
 labels! {
-    /// What happens if the request does not contain a part of the key.
+    /// Handling of a request that does not contain a part of the key.
     Missing:
     /// The limit does not apply.
     Skip = "skip",
@@ -58,7 +58,7 @@ impl Key {
         self.0.iter().flat_map(KeyPart::sources)
     }
 
-    /// Reports whether the key reads the body.
+    /// Returns whether the key reads the body.
     pub fn reads_body(&self) -> bool {
         self.sources().any(|source| source.kind().origin() == SourceOrigin::Body)
     }
@@ -217,7 +217,7 @@ impl Cost {
         }
     }
 
-    /// Reports whether the cost depends on the content of the body.
+    /// Returns whether the cost depends on the content of the body.
     pub fn reads_body(&self) -> bool {
         matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
     }
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plus_in_a_cookie_is_one_with_what_servers_make_of_it() {
+    fn a_plus_in_a_cookie_equals_an_encoded_space_and_plus() {
         let source = Source::Cookie("sid".into());
         let of = |value: &str| {
             let cookie = HeaderValue::from_str(&format!("sid={value}")).unwrap();

@@ -56,14 +56,14 @@ impl Deref for LimitTable {
 #[derive(Debug, PartialEq)]
 pub struct Limit {
     pub name: String,
-    /// What stores know of the limit, made by [`LimitRef::new`].
+    /// Properties of the limit that stores need, made by [`LimitRef::new`].
     pub store_ref: Arc<LimitRef>,
     pub rule: Arc<Rule>,
     pub key: Key,
     pub missing: Missing,
     /// Which value counts if the request repeats a header, parameter or field that the limit reads.
     pub repeated: Repeated,
-    /// What happens if the limit reads an integer and the request contains something else.
+    /// Handling of a request if the limit reads an integer and the request contains something else.
     pub not_integer: NotInteger,
     pub cost: Cost,
     pub mode: Mode,
@@ -77,10 +77,10 @@ pub struct Limit {
     pub after: Option<String>,
     /// Name of the limit that this one may replace. Such a limit is in shadow mode.
     pub candidate_of: Option<String>,
-    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a limit of
-    /// its own, and the one with this very name counts the smallest network.
+    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a
+    /// limit of its own, and the one with this very name counts the smallest network.
     pub tier_of: Option<String>,
-    /// Most keys in memory. Limits without this setting share what the others leave.
+    /// Maximum number of keys in memory. Limits without this setting share what the others leave.
     pub max_keys: Option<usize>,
     /// How the outcome of a request changes its charge; `None` if it does not.
     pub charge_rules: Option<Arc<ChargeRules>>,
@@ -106,7 +106,7 @@ impl Limit {
         self.fair.as_ref().map_or(&self.key, |fair| &fair.counted_key)
     }
 
-    /// Reports whether the limit applies to the request, by its `when`.
+    /// Returns whether the limit applies to the request, by its `when`.
     ///
     /// # Errors
     /// A condition depends on a value that is ambiguous, or that should be an integer and is none.
@@ -127,7 +127,7 @@ impl Limit {
         self.when.integer_sources().chain(self.cost.sources())
     }
 
-    /// Reports whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
+    /// Returns whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
     pub fn forwards_excess(&self) -> bool {
         self.mode == Mode::Enforce && self.over.forwards()
     }
@@ -137,7 +137,8 @@ impl Limit {
         self.refuse.as_deref().unwrap_or(of_route)
     }
 
-    /// Reports whether the limit is a tier that no list names: it applies wherever the limit with these tiers is listed.
+    /// Returns whether the limit is a tier that no list names: it applies wherever the limit with these tiers is
+    /// listed.
     pub fn is_wider_tier(&self) -> bool {
         self.tier_of.as_ref().is_some_and(|name| *name != self.name)
     }
@@ -150,17 +151,17 @@ impl Limit {
         })
     }
 
-    /// Reports whether all tiers of the limit must be charged together, although the limit refuses nothing.
+    /// Returns whether all tiers of the limit must be charged together, although the limit refuses nothing.
     pub fn has_linked_tiers(&self) -> bool {
         self.tier_of.is_some() && (self.mode == Mode::Shadow || self.forwards_excess())
     }
 
-    /// Reports whether the limit reads the address of the client.
+    /// Returns whether the limit reads the address of the client.
     pub fn reads_address(&self) -> bool {
         self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
     }
 
-    /// Reports whether the end of a request may change its charge.
+    /// Returns whether the end of a request may change its charge.
     pub fn may_change_charges(&self) -> bool {
         self.charge_rules.is_some() || self.rule.has_queue()
     }
@@ -171,12 +172,12 @@ impl Limit {
         self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources())
     }
 
-    /// Reports whether the limit reads the content of the request body: for its key or its cost, or to change it.
+    /// Returns whether the limit reads the content of the request body: for its key or its cost, or to change it.
     pub fn reads_body(&self) -> bool {
         self.key.reads_body() || self.cost.reads_body() || self.asks_usage()
     }
 
-    /// Reports whether the gateway asks servers to report the usage of streams.
+    /// Returns whether the gateway asks servers to report the usage of streams.
     pub fn asks_usage(&self) -> bool {
         let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
         rules.is_some_and(|usage| usage.asks_usage)
@@ -190,7 +191,7 @@ impl Limit {
         })
     }
 
-    /// Reports whether a request may repeat something that the limit reads.
+    /// Returns whether a request may repeat something that the limit reads.
     pub fn reads_repeatable(&self) -> bool {
         self.sources().any(|source| match source.kind().origin() {
             SourceOrigin::Target
@@ -202,12 +203,12 @@ impl Limit {
         })
     }
 
-    /// Reports whether the limit reads headers.
+    /// Returns whether the limit reads headers.
     pub fn needs_headers(&self) -> bool {
         self.sources().any(|source| source.kind().origin() == SourceOrigin::Fields)
     }
 
-    /// Reports whether a part of the key is absent in requests without a verified identity.
+    /// Returns whether a part of the key is absent in requests without a verified identity.
     pub fn is_keyed_by_user(&self) -> bool {
         self.key.0.iter().any(|part| !part.sources().is_empty() && part.sources().iter().all(Source::is_user))
     }
@@ -220,7 +221,7 @@ impl Limit {
         of_key.or_else(|| self.cost.sources().iter().find(is_entry)).or_else(|| self.when.sources().find(is_entry))
     }
 
-    /// Reports whether the limit reads claims of a JWT.
+    /// Returns whether the limit reads claims of a JWT.
     pub fn needs_claims(&self) -> bool {
         self.sources().any(|source| source.kind().origin() == SourceOrigin::Token)
     }
@@ -241,7 +242,7 @@ impl LimitRef {
 }
 
 labels! {
-    /// Whether a limit refuses requests.
+    /// Mode of a limit: enforced, or evaluated only.
     Mode:
     Enforce = "enforce",
     /// Decides and counts, but never refuses.

@@ -54,6 +54,6 @@ pub mod usage;
 mod verdict;
 pub(crate) mod when;
 
-pub use crate::limiting::chain::{Evaluation, Standing};
+pub use crate::limiting::chain::{ChainState, Evaluation};
 pub use crate::limiting::limiter::{Limiter, STORE_RETRY_MS};
 pub use crate::limiting::verdict::{ComparedCandidate, LimitResult, Outcome, RefusedKey, Verdict};

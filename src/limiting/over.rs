@@ -1,5 +1,5 @@
-//! The option `over` of a limit: the gateway refuses requests over the limit, delays them, or forwards them all the same,
-//! with a header or to another upstream.
+//! The option `over` of a limit: the gateway refuses requests over the limit, delays them, or forwards them all the
+//! same, with a header or to another upstream.
 
 use http::HeaderName;
 
@@ -28,7 +28,7 @@ pub struct Diversion {
 }
 
 impl Over {
-    /// Reports whether requests over the limit are forwarded.
+    /// Returns whether requests over the limit are forwarded.
     pub fn forwards(&self) -> bool {
         match self {
             Over::Refuse | Over::Delay => false,

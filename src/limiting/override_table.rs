@@ -83,7 +83,7 @@ impl PartHasher {
         format!("{DIGEST_MARK}{}", self.hasher.hash(&state))
     }
 
-    /// Reports whether the piece of an entry matches the piece of a key. Each may be a value, its hash, or the digits
+    /// Returns whether the piece of an entry matches the piece of a key. Each may be a value, its hash, or the digits
     /// of its state key.
     fn matches(&self, index: usize, entry: &str, piece: &str) -> bool {
         let state_digits = || {
@@ -99,7 +99,7 @@ impl PartHasher {
     }
 }
 
-/// Most different positions of stars and hashes in one table; each costs a lookup.
+/// Maximum number of different positions of stars and hashes in one table; each costs a lookup.
 const SHAPES_MAX: usize = 16;
 
 impl OverrideTable {
@@ -136,7 +136,7 @@ impl OverrideTable {
         self.budgets.is_empty()
     }
 
-    /// Reports whether an entry contains a hash.
+    /// Returns whether an entry contains a hash.
     pub fn has_hashes(&self) -> bool {
         self.shapes.iter().any(|shape| shape.hashes != 0)
     }

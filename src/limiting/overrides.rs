@@ -32,7 +32,7 @@ pub type RawOverrides = BTreeMap<Vec<u8>, Vec<u8>>;
 /// valid hash of overrides.
 pub type HashResult = Result<Result<RawOverrides, String>, String>;
 
-/// Most overrides of one limit, in the config and live alike.
+/// Maximum number of overrides of one limit, in the config and live alike.
 pub const ENTRIES_MAX: usize = 10_000;
 /// Mistakes of a live set that are listed; further ones are only counted.
 const MISTAKES_SHOWN: usize = 10;
@@ -54,12 +54,12 @@ impl Overrides {
         Overrides { all: ArcSwap::from_pointee(fixed.clone()), fixed, hasher, template }
     }
 
-    /// Reports whether entries may have hashes in place of values: only if these remain valid.
+    /// Returns whether entries may have hashes in place of values: only if these remain valid.
     pub fn can_match_hashes(&self) -> bool {
         self.hasher.hasher.is_lasting
     }
 
-    /// Reports whether there are any overrides.
+    /// Returns whether there are any overrides.
     pub fn has_any(&self) -> bool {
         !self.all.load().is_empty()
     }

@@ -1,6 +1,6 @@
-//! How keys of limits are shown to people: in the access log, in spans, and over the admin API. Addresses are shown as
-//! they are, and secrets as hashes. The config compiler creates the settings, `proxy` writes shown keys, and the replay
-//! reads them from a log.
+//! Format of limit keys for people: in the access log, in spans, and over the admin API. Addresses are shown
+//! unchanged, and secrets as hashes. The config compiler creates the settings, `proxy` writes shown keys, and the
+//! replay reads them from a log.
 //!
 //! A shown key has the form of a state key: `NAME=VALUE`, `NAME#HASH`, `NAME=***` if it is hidden, `NAME!` if the
 //! request has no value, and `all`, separated by `,`.
@@ -92,7 +92,7 @@ impl KeyHasher {
         signature
     }
 
-    /// Reports whether [`sign`](Self::sign) made the signature. Takes the same time for each wrong one.
+    /// Returns whether [`sign`](Self::sign) made the signature. Takes the same time for each wrong one.
     pub fn has_signed(&self, purpose: &str, text: &[u8], signature: &[u8]) -> bool {
         hmac::verify(&self.key_for(purpose), text, signature).is_ok()
     }
@@ -139,7 +139,7 @@ impl KeyDisplay {
         all.max_by_key(|visibility| *visibility as usize).unwrap_or(KeyVisibility::Plain)
     }
 
-    /// Reports whether nothing is shown of a value of one of the sources.
+    /// Returns whether nothing is shown of a value of one of the sources.
     pub fn hides_any<'s>(&self, mut sources: impl Iterator<Item = &'s Source>) -> bool {
         sources.any(|source| self.source_visibility(source) == KeyVisibility::Hidden)
     }
@@ -174,8 +174,8 @@ impl KeyDisplay {
         Ok(())
     }
 
-    /// Returns the shown key for the parts of a state key. A value of which the state key contains only a digest is shown
-    /// as a hash.
+    /// Returns the shown key for the parts of a state key. A value of which the state key contains only a digest is
+    /// shown as a hash.
     pub fn show_state_parts<'s>(&self, key: &Key, parts: impl Iterator<Item = &'s str>) -> String {
         let shown = parts.zip(&key.0).map(|(state, part)| {
             let Some((name, value)) = state.find(['=', '#']).map(|mark| state.split_at(mark)) else {
@@ -220,7 +220,7 @@ impl KeyDisplay {
     }
 }
 
-/// Reports whether the value is only known by its digest.
+/// Returns whether the value is only known by its digest.
 fn is_digest(value: &str) -> bool {
     value.starts_with(DIGEST_MARK)
 }

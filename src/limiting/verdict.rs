@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
-use crate::limiting::chain::Standing;
+use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::{Decision, Role};
 use crate::limiting::limit::{Limit, Mode};
@@ -52,7 +52,7 @@ pub struct LimitResult {
     /// Index among the limits of the route.
     pub limit: usize,
     pub outcome: Outcome,
-    pub standing: Standing,
+    pub chain_state: ChainState,
     /// Rule of the key's override; `None` if the limit's own rule applied.
     pub override_rule: Option<Arc<Rule>>,
 }
@@ -62,7 +62,7 @@ pub struct LimitResult {
 pub enum Outcome {
     /// The store decided; exact.
     Store(Answer),
-    /// This gateway decided from memory, because the store is unavailable.
+    /// Decided from this gateway's memory, because the store is unavailable.
     Local(Answer),
     /// Admitted: the store is unavailable and the limit has `on_error = "open"`.
     Open,
@@ -100,7 +100,7 @@ impl Outcome {
         }
     }
 
-    /// Reports whether the request is over the limit, as opposed to a request whose budget is unclear.
+    /// Returns whether the request is over the limit, as opposed to a request whose budget is unclear.
     pub fn is_over(&self) -> bool {
         match self {
             Outcome::Store(answer) | Outcome::Local(answer) => !answer.admitted,
@@ -115,12 +115,12 @@ impl Outcome {
         }
     }
 
-    /// Reports whether `limit`, in force with this outcome, forwards a request that is over it.
+    /// Returns whether `limit`, in force with this outcome, forwards a request that is over it.
     pub fn is_forwarded_by(&self, limit: &Limit) -> bool {
         limit.forwards_excess() && self.is_over()
     }
 
-    /// Reports whether `limit`, in force with this outcome, refuses the request.
+    /// Returns whether `limit`, in force with this outcome, refuses the request.
     pub fn is_refused_by(&self, limit: &Limit) -> bool {
         limit.mode == Mode::Enforce && !self.is_admitted() && !self.is_forwarded_by(limit)
     }
@@ -144,7 +144,7 @@ impl Verdict {
     /// Refuses a request without a decision, because the queue of the limit with that index is full.
     pub fn queue_full(limit: usize) -> Verdict {
         let checked =
-            LimitResult { limit, outcome: Outcome::QueueFull, standing: Standing::InForce, override_rule: None };
+            LimitResult { limit, outcome: Outcome::QueueFull, chain_state: ChainState::InForce, override_rule: None };
         Verdict { refused: true, checks: vec![checked], ..Verdict::default() }
     }
 
@@ -181,9 +181,14 @@ impl Verdict {
         self.refused |= !decision.admitted;
         for (place, index) in indexes.iter().enumerate() {
             let role = roles.get(place).copied().unwrap_or_default();
-            let standing = chain::resolve_standing(role, place, &mut decision.answers);
+            let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);
             let Some(answer) = decision.answers.get(place) else { return };
-            self.checks.push(LimitResult { limit: *index, outcome: outcome(*answer), standing, override_rule: None });
+            self.checks.push(LimitResult {
+                limit: *index,
+                outcome: outcome(*answer),
+                chain_state,
+                override_rule: None,
+            });
         }
     }
 
@@ -232,7 +237,7 @@ impl Verdict {
     /// Returns the results of limits that the request exceeds and that forward it (`over`).
     pub fn excesses(&self, limits: &[Arc<Limit>]) -> impl Iterator<Item = &LimitResult> {
         self.checks.iter().filter(move |checked| {
-            checked.standing == Standing::InForce && checked.outcome.is_forwarded_by(&limits[checked.limit])
+            checked.chain_state == ChainState::InForce && checked.outcome.is_forwarded_by(&limits[checked.limit])
         })
     }
 
@@ -241,7 +246,7 @@ impl Verdict {
         self.checks.iter().filter(move |checked| {
             let (limit, outcome) = (&limits[checked.limit], &checked.outcome);
             let refuses = limit.mode == mode && !outcome.is_admitted() && !outcome.is_forwarded_by(limit);
-            refuses && checked.standing == Standing::InForce
+            refuses && checked.chain_state == ChainState::InForce
         })
     }
 }

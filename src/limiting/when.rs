@@ -81,7 +81,7 @@ impl When {
         SourceKind::Descriptor,
     ];
 
-    /// Reports whether a condition can only be true if a source has a value for which `is_meant` is true.
+    /// Returns whether a condition can only be true if a source has a value for which `is_meant` is true.
     pub fn requires(&self, is_meant: impl Fn(&Source) -> bool) -> bool {
         self.0.iter().any(|condition| match condition {
             Condition::Text { source, test: Test::Any(_) } => is_meant(source),
@@ -89,7 +89,7 @@ impl When {
         })
     }
 
-    /// Reports whether all conditions are true.
+    /// Returns whether all conditions are true.
     ///
     /// # Errors
     /// The result depends on a repeated value of which `repeated` does not choose one, or on a value that must be an
@@ -107,7 +107,7 @@ impl When {
         holds
     }
 
-    /// Reports whether all conditions are true if only some sources are known. An error is an unknown source that the
+    /// Returns whether all conditions are true if only some sources are known. An error is an unknown source that the
     /// result depends on, because no known condition is false.
     pub fn is_met_if_known<'w>(
         &'w self,
@@ -136,7 +136,7 @@ impl When {
         })
     }
 
-    /// Reports whether a condition reads the address of the client.
+    /// Returns whether a condition reads the address of the client.
     pub fn reads_client(&self) -> bool {
         self.0.iter().any(|condition| matches!(condition, Condition::Client { .. }))
     }
@@ -151,7 +151,7 @@ impl When {
 }
 
 impl Condition {
-    /// Reports whether the condition is true.
+    /// Returns whether the condition is true.
     ///
     /// # Errors
     /// The result depends on a repeated value of which `repeated` does not choose one, or on a value that must be an
@@ -183,7 +183,7 @@ impl Test {
         self.patterns().iter().any(|pattern| matches!(pattern, Pattern::Integer(..)))
     }
 
-    /// Reports whether one of the patterns matches the value.
+    /// Returns whether one of the patterns matches the value.
     fn matches_any(&self, value: &[u8], not_integer: NotInteger) -> Result<bool, ValueError> {
         if self.patterns().iter().any(|pattern| pattern.matches(value)) {
             return Ok(true);

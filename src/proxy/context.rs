@@ -107,7 +107,8 @@ pub struct WorkerSnapshot {
     pub questions: QuestionCounters,
     /// Metrics of requests that no route matches.
     pub unmatched_counters: Rc<RouteCounters>,
-    /// Metrics per route, indexed like [`Config::route_at`](crate::config::Config::route_at). Created with the first request, as most workers see few routes.
+    /// Metrics per route, indexed like [`Config::route_at`](crate::config::Config::route_at). Created with the first
+    /// request, as most workers see few routes.
     route_counters: Vec<OnceCell<Rc<RouteCounters>>>,
     metrics: Metrics,
 }
@@ -261,12 +262,12 @@ impl WorkerState {
                 &self.pools,
                 &self.common,
             );
-            let desk = view.limiter.charges();
-            if !Rc::ptr_eq(desk, next.limiter.charges()) {
-                desk.retire();
-                let mut desks = self.retired_managers.borrow_mut();
-                desks.retain(|desk| desk.strong_count() > 0);
-                desks.push(Rc::downgrade(desk));
+            let manager = view.limiter.charges();
+            if !Rc::ptr_eq(manager, next.limiter.charges()) {
+                manager.retire();
+                let mut managers = self.retired_managers.borrow_mut();
+                managers.retain(|manager| manager.strong_count() > 0);
+                managers.push(Rc::downgrade(manager));
             }
             *view = Rc::new(next);
         }
@@ -286,11 +287,11 @@ impl WorkerState {
 
     /// Returns the lease managers that may still have writes for a store, and the store's deadline.
     pub fn lease_managers(&self) -> (Vec<Rc<ChargeManager>>, Duration) {
-        let mut desks: Vec<Rc<ChargeManager>> =
+        let mut managers: Vec<Rc<ChargeManager>> =
             self.retired_managers.borrow().iter().filter_map(Weak::upgrade).collect();
         let view = self.view.borrow();
-        desks.push(view.limiter.charges().clone());
-        (desks, view.snapshot.config.store.deadline)
+        managers.push(view.limiter.charges().clone());
+        (managers, view.snapshot.config.store.deadline)
     }
 }
 

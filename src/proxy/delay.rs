@@ -50,7 +50,7 @@ impl DelaySlots {
     ) -> Result<Option<DelaySlot>, usize> {
         let wanted = asks.iter().zip(limits).enumerate().filter_map(|(place, (ask, limit))| {
             let Evaluation::Check(Check { rule, .. }) = ask else { return None };
-            let max = limit.charge_rules.as_ref().and_then(|wants| wants.max_delayed).unwrap_or(max);
+            let max = limit.charge_rules.as_ref().and_then(|rules| rules.max_delayed).unwrap_or(max);
             (rule.has_queue() && limit.mode == Mode::Enforce).then_some(WantedSlot { place, name: &limit.name, max })
         });
         // An empty list is not allocated, so limits without a delay cost nothing here.

@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use crate::config::{ForwardedHeader, TraceParent};
 use crate::limiting::Verdict;
 use crate::limiting::over::EXCEEDED_HEADER;
-use crate::limiting::settlement::ask_usage;
+use crate::limiting::settlement::include_usage;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::inbound::extended_connect;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
@@ -127,7 +127,7 @@ fn rewrite_headers<'f>(
     headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
         .map_err(Refusal::InvalidHead)?;
     if request.account.reads_usage() {
-        ask_usage::limit_codings(headers);
+        include_usage::limit_codings(headers);
     }
     // Inserted after the cleaning, so that `Connection` of the client cannot remove them.
     for (name, _) in &request.identity_headers {

@@ -122,7 +122,7 @@ fn apply_deny_status(request: &RequestContext<'_>, response: &mut Response<Respo
     }
 }
 
-/// Adds the cookies of an auth server that lets the request pass, whatever became of the request: the auth server may
+/// Adds the cookies of an auth server that allowed the request, even if the request failed later: the auth server may
 /// have renewed a session.
 fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     for cookie in request.auth_cookies.drain(..) {

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::Strictness;
 use crate::proxy::inbound::hop::Via;
-use crate::proxy::inbound::reject::{Judge, Reject};
+use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, names_client};
 use crate::route::HeaderEdit;
@@ -40,7 +40,7 @@ pub fn clean_request_headers(
         remove.extend(headers.keys().filter(is_removed).cloned());
     }
     if fields.has(KnownHeader::Connection) {
-        collect_connection_named(headers, &mut remove, &mut Judge::new(strictness))?;
+        collect_connection_named(headers, &mut remove, &mut FaultPolicy::new(strictness))?;
     }
     if fields.has(KnownHeader::Via) && via.is_listed_in(headers) {
         return Err(Reject::Loop);
@@ -81,7 +81,7 @@ pub fn clean_response_headers(headers: &mut HeaderMap, via: Option<&Via>) {
     let mut remove = Vec::new();
     if fields.has(KnownHeader::Connection) {
         // A protected header stays even if `Connection` names it. `Defensive` reports no fault for that.
-        let _ = collect_connection_named(headers, &mut remove, &mut Judge::new(Strictness::Defensive));
+        let _ = collect_connection_named(headers, &mut remove, &mut FaultPolicy::new(Strictness::Defensive));
     }
     // No trailers follow a body of known length.
     if fields.has(KnownHeader::Trailer) && fields.has(KnownHeader::ContentLength) {
@@ -180,7 +180,7 @@ fn remove_hop_by_hop(headers: &mut HeaderMap, fields: HeaderSet, remove: Vec<Hea
 fn collect_connection_named(
     headers: &HeaderMap,
     remove: &mut Vec<HeaderName>,
-    judge: &mut Judge,
+    policy: &mut FaultPolicy,
 ) -> Result<(), Reject> {
     for token in headers.get_all(CONNECTION).iter().flat_map(list_tokens) {
         if token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close") {
@@ -188,7 +188,7 @@ fn collect_connection_named(
         }
         let Ok(name) = HeaderName::from_bytes(token) else { continue };
         if is_protected(name.as_str()) {
-            judge.report(Reject::ConnectionField)?;
+            policy.report(Reject::ConnectionField)?;
         } else if !is_hop_by_hop(name.as_str()) && headers.contains_key(&name) {
             remove.push(name);
         }
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_untrusted_peer_cannot_say_who_it_is() {
+    fn an_untrusted_peer_cannot_state_a_client_address() {
         let spoofed = [
             ("x-forwarded-for", "1.1.1.1"),
             ("x-forwarded-for", "2.2.2.2"),
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_this_hop_go() {
+    fn hop_by_hop_headers_are_removed() {
         let fields = [
             ("connection", "Keep-Alive, X-Custom"),
             ("connection", "x-other, te, bad name, x-absent"),
@@ -383,13 +383,13 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_refused_whatever_the_strictness() {
+    fn a_loop_is_refused_under_every_strictness() {
         let via = [("via", "1.1 edge, 1.1 sluicegate-000000ab")];
         assert_eq!(forward(PEER, &via, Strictness::Monitor).unwrap_err(), Reject::Loop);
     }
 
     #[test]
-    fn responses_lose_the_fields_of_their_hop() {
+    fn responses_lose_their_hop_by_hop_headers() {
         let mut headers = map(&[
             ("connection", "close, x-hop, set-cookie"),
             ("x-hop", "1"),
@@ -422,7 +422,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_the_hop_is_clean_and_speaks_for_itself(
+        fn forwarding_headers_are_clean_for_any_input(
             fields in proptest::collection::vec((
                 prop_oneof![
                     prop::sample::select(vec![

@@ -56,7 +56,7 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
     apply_decision(request, routed, decision).await?;
     if request.account.asks_usage() {
-        body.ask_for_usage(request);
+        body.set_include_usage(request);
     }
     Ok(())
 }
@@ -210,8 +210,8 @@ pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Fact
     }
 }
 
-/// Returns the claims of the token that `auth` verified, or of the one that `[jwt]` verifies. Called only if a key needs
-/// them, because verifying a signature is slow.
+/// Returns the claims of the token that `auth` verified, or of the one that `[jwt]` verifies. Called only if a key
+/// needs them, because verifying a signature is slow.
 fn read_claims(request: &RequestContext<'_>) -> Option<TokenClaims> {
     if let Some(claims) = &request.claims {
         return Some(TokenClaims::One(claims.clone()));

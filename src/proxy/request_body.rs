@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http_body::Body as _;
 
-use crate::limiting::settlement::ask_usage;
+use crate::limiting::settlement::include_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
 use crate::proxy::inbound::upload::Upload;
 use crate::proxy::outbound::error::UpstreamError;
@@ -44,12 +44,12 @@ impl KeyBody {
     }
 
     /// Asks the server to report the usage of its stream, if this is a request for one.
-    pub fn ask_for_usage(&self, request: &mut RequestContext<'_>) {
+    pub fn set_include_usage(&self, request: &mut RequestContext<'_>) {
         if let (KeyBody::Whole(BodyKind::Json, bytes), Some(upload)) = (self, &mut request.read_ahead)
-            && let Some(changed) = ask_usage::ask_for_usage(bytes)
+            && let Some(changed) = include_usage::set_include_usage(bytes)
         {
             upload.replace_data(changed.into());
-            ask_usage::remove_digests(&mut request.received.parts.headers);
+            include_usage::remove_digests(&mut request.received.parts.headers);
         }
     }
 

@@ -81,8 +81,8 @@ fn describe_all(display: &KeyDisplay, route: &Route, facts: &Facts) -> String {
     text
 }
 
-/// Reports whether the facts tell the value of a part of the limit's key, or that the request has none. The body is only
-/// read for limits that apply to the request.
+/// Returns whether the facts tell the value of a part of the limit's key, or that the request has none. The body is
+/// only read for limits that apply to the request.
 fn is_known(limit: &Limit, part: &KeyPart, facts: &Facts) -> bool {
     let reads = |kind| part.sources().iter().any(|source| source.kind() == kind);
     if *part == KeyPart::All || !part.sources().iter().any(|source| source.kind().origin() == SourceOrigin::Body) {

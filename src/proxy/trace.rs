@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_continued_is_left_alone() {
+    fn valid_traceparents_are_left_unchanged() {
         const ID: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
         for (field, read) in [
             (format!("00-{ID}-00f067aa0ba902b7-01"), true),

@@ -28,7 +28,7 @@ pub enum ConfigChange {
 pub struct FileEdit {
     pub name: String,
     pub text: String,
-    /// Entity tags of which one must be that of the file.
+    /// Accepted entity tags of the file (`If-Match`); the current one must be among them.
     pub expected: Vec<String>,
     pub dry_run: bool,
 }
@@ -37,7 +37,7 @@ pub struct FileEdit {
 #[derive(Debug)]
 pub struct ConfigRollback {
     pub generation: u64,
-    /// Entity tags of which one must be that of the config in force.
+    /// Accepted entity tags of the config in force (`If-Match`); the current one must be among them.
     pub expected: Vec<String>,
 }
 

@@ -25,11 +25,11 @@ pub struct HistoryEntry {
     pub generation: u64,
     pub hash: String,
     pub loaded_at: SystemTime,
-    /// What put it in force: `start`, or a trigger of reloads.
+    /// Event that put the config in force: `start`, or a trigger of reloads.
     pub trigger: &'static str,
     /// Name of the token that requested it over the admin API; `None` for files and signals.
     pub token: Option<String>,
-    /// What differs from the config before, in one line; `None` for the first.
+    /// Changes against the previous config, in one line; `None` for the first config.
     pub summary: Option<String>,
     /// The same as JSON; `None` if it is too long.
     pub diff: Option<Value>,

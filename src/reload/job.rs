@@ -14,7 +14,7 @@ use crate::reload::loader::LoadTimeout;
 use crate::worker::BindError;
 
 /// A reload whose requester waits for the outcome.
-pub struct Job {
+pub struct ReloadJob {
     pub order: ReloadOrder,
     pub reply: oneshot::Sender<(ReloadOutcome, ContentDigest)>,
 }
@@ -54,17 +54,17 @@ labels! {
 #[derive(Debug)]
 pub enum ReloadOutcome {
     /// A new config is in force.
-    Applied(Applied),
+    Applied(AppliedReload),
     /// The files contain the config that is already in force.
     Unchanged { generation: u64, warnings: Value },
     /// A dry run of a config that could be applied.
-    Valid(Applied),
+    Valid(AppliedReload),
     /// The old config stays in force.
     Failed { generation: u64, failure: ReloadFailure },
 }
 
 #[derive(Debug)]
-pub struct Applied {
+pub struct AppliedReload {
     /// Generation of the config in force, which a dry run does not change.
     pub generation: u64,
     pub diff: Diff,

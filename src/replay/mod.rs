@@ -2,15 +2,15 @@
 //! by `sluicegate replay`.
 //!
 //! Input: logs (`input`) and a config. The live limiter and the memory store decide; only the clock differs: it follows
-//! the logged times and never goes back. `run` is the loop, `ends` holds requests in progress until they refund,
-//! `known` tells which limits can be evaluated, `tally` and `counts` collect results in bounded memory,
+//! the logged times and never goes back. `run` is the loop, `in_progress` holds requests until they refund,
+//! `logged_facts` tells which limits can be evaluated, `tally` and `counts` collect results in bounded memory,
 //! `tightest` finds the number that would have refused nobody. Output: an `outcome`, formatted by `report`; `progress`
 //! shows how far the replay is.
 
 mod counts;
-mod ends;
+mod in_progress;
 pub mod input;
-mod known;
+mod logged_facts;
 mod outcome;
 mod progress;
 pub mod report;

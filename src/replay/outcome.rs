@@ -36,8 +36,12 @@ impl ReplayOutcome {
         if self.counts.not_evaluated == 0 || self.counts.count_evaluated() > 0 {
             return None;
         }
-        let mut sources: Vec<String> =
-            self.tallies.iter().flat_map(|tally| &tally.gaps.unknown).map(|(source, _)| source.to_string()).collect();
+        let mut sources: Vec<String> = self
+            .tallies
+            .iter()
+            .flat_map(|tally| &tally.missing.unknown)
+            .map(|(source, _)| source.to_string())
+            .collect();
         sources.sort_unstable();
         sources.dedup();
         Some(format!("no request could be evaluated: limits read {}, which is not in the log", sources.join(", ")))

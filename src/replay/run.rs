@@ -17,16 +17,16 @@ use crate::limiting::store::shares::divide_keys;
 use crate::limiting::store::timeline::Timeline;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::{Limiter, Verdict};
-use crate::proxy::inbound::reject::Judge;
+use crate::proxy::inbound::reject::FaultPolicy;
 use crate::proxy::inbound::{canonical, method};
 use crate::proxy::response::problem;
 use crate::replay::counts::Counts;
-use crate::replay::ends::{Correction, Ending, Ends};
+use crate::replay::in_progress::{Correction, LoggedEnd, RequestsInProgress};
 use crate::replay::input::entry::Request;
 use crate::replay::input::order::StartOrder;
 use crate::replay::input::source::{LogSources, Logged};
-use crate::replay::known;
-use crate::replay::known::{LoggedFacts, find_unknown_sources};
+use crate::replay::logged_facts;
+use crate::replay::logged_facts::{LoggedFacts, find_unknown_sources};
 use crate::replay::outcome::{ReplayOutcome, ReplayRequest};
 use crate::replay::progress::ReplayProgress;
 use crate::replay::report::series::Series;
@@ -43,7 +43,7 @@ struct Replay<'a> {
     options: &'a ReplayRequest,
     limiter: Limiter,
     configured: Rc<Timeline>,
-    ends: Ends,
+    ends: RequestsInProgress,
     counts: Counts,
     tallies: Vec<Tally>,
     series: Series,
@@ -55,7 +55,7 @@ struct Replay<'a> {
 /// # Errors
 /// If a log cannot be read, no line of all logs is valid, or no route matches a request.
 pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) -> Result<ReplayOutcome, String> {
-    let headers = config.limits.iter().any(|limit| limit.needs_headers() || !known::is_key_in_logs(limit))
+    let headers = config.limits.iter().any(|limit| limit.needs_headers() || !logged_facts::is_key_in_logs(limit))
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
     let mut sources = LogSources::open_logs(logs, headers)?;
     let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
@@ -72,7 +72,7 @@ pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) ->
             &config.store.prefix,
         ),
         configured,
-        ends: Ends::default(),
+        ends: RequestsInProgress::default(),
         counts: Counts::default(),
         tallies: config.limits.iter().zip(shares).map(tally).collect(),
         series: Series::default(),
@@ -116,16 +116,16 @@ impl<'a> Replay<'a> {
         };
         let host = request.host.as_deref().or(self.options.host.as_deref());
         self.counts.no_host += u64::from(host.is_none());
-        let mut judge = Judge::new(Strictness::Monitor);
-        let method = method::canonicalize_method(&request.method, &mut judge);
-        let (Ok(method), Ok(path)) = (method, canonical::canonicalize_path(&request.path, &mut judge)) else {
+        let mut policy = FaultPolicy::new(Strictness::Monitor);
+        let method = method::canonicalize_method(&request.method, &mut policy);
+        let (Ok(method), Ok(path)) = (method, canonical::canonicalize_path(&request.path, &mut policy)) else {
             self.counts.malformed += 1;
             return Ok(());
         };
         let path = path.filter(|_| request.path != "*");
         let path = path.as_deref().unwrap_or(&request.path);
         let Some(route) = self.find_route(logged, request, &method, host, path) else { return Ok(()) };
-        if judge.faults.judge(route.parsing).is_err() {
+        if policy.faults.check(route.parsing).is_err() {
             self.counts.malformed += 1;
             return Ok(());
         }
@@ -235,11 +235,11 @@ impl<'a> Replay<'a> {
         self.counts.delayed += u64::from(delay_ms > 0);
         self.counts.longest_delay_ms = self.counts.longest_delay_ms.max(delay_ms);
         let end_ms = now_ms + delay_ms + entry.duration_ms.unwrap_or(0);
-        let logged = Ending::new(entry.status, end_ms);
+        let logged = LoggedEnd::new(entry.status, end_ms);
         let refusal = verdict.longest_refusal(&route.limits).filter(|_| verdict.refused).map(|checked| {
             problem::limit_refusal_status(route.limits[checked.limit].refusal_response(&route.refuse), checked.outcome)
         });
-        let own = refusal.map_or(logged, |status| Ending::new(Some(status.as_u16()), now_ms));
+        let own = refusal.map_or(logged, |status| LoggedEnd::new(Some(status.as_u16()), now_ms));
 
         let asked = self.configured.take_last();
         let charged = asked.as_ref().map_or_else(Vec::new, |(checks, decision)| decision.list_charged(checks));

@@ -15,10 +15,10 @@ use crate::limiting::source::{Facts, Source, SourceValues};
 use crate::limiting::state_key::state_key_parts;
 use crate::limiting::usage::hash_key;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
-use crate::replay::ends::Ending;
+use crate::replay::in_progress::LoggedEnd;
 use crate::replay::input::entry::ReplayEntry;
-use crate::replay::known::LoggedFacts;
-use crate::replay::tightest::{Back, Tightest};
+use crate::replay::logged_facts::LoggedFacts;
+use crate::replay::tightest::{NumberRefund, Tightest};
 use crate::telemetry::metrics::CandidateEffect;
 
 pub struct Tally {
@@ -40,12 +40,12 @@ pub struct Tally {
     pub refused_keys: DistinctKeys,
     pub top: FrequentKeys,
     pub tightest: Tightest,
-    pub gaps: Gaps,
+    pub missing: MissingData,
 }
 
 /// Requests for which the log lacks a value that the limit needs.
 #[derive(Default)]
-pub struct Gaps {
+pub struct MissingData {
     /// Missing key parts, by their index in the key.
     absent: Vec<u64>,
     pub cost: u64,
@@ -90,10 +90,10 @@ impl Tally {
             refused_keys: DistinctKeys::new(EXACT_MAX, REGISTER_BITS),
             top: FrequentKeys::new(COUNTED_MIN.max(top * COUNTED_PER_NAMED)),
             tightest: Tightest::new(&limit.rule, max_keys),
-            gaps: Gaps {
+            missing: MissingData {
                 absent: vec![0; limit.counted_key().sources().count()],
                 logged_parts: vec![0; limit.counted_key().0.len()],
-                ..Gaps::default()
+                ..MissingData::default()
             },
         }
     }
@@ -121,13 +121,13 @@ impl Tally {
             Source::Query(_) => facts.query.is_none(),
             source => facts.text(source, self.limit.repeated) == Ok(None),
         };
-        self.gaps.cost += u64::from(self.limit.cost.sources().iter().any(unstated));
+        self.missing.cost += u64::from(self.limit.cost.sources().iter().any(unstated));
         self.record_end(entry);
         hash
     }
 
     /// Records that the request was charged and perhaps delayed; returns what it refunds at its end.
-    pub fn record_charge(&mut self, check: &Check, answer: Answer, ending: Ending) -> Option<Check> {
+    pub fn record_charge(&mut self, check: &Check, answer: Answer, ending: LoggedEnd) -> Option<Check> {
         self.delayed += u64::from(answer.retry_ms > 0);
         self.longest_delay_ms = self.longest_delay_ms.max(answer.retry_ms);
         let delta = ending.charge_delta(&self.limit, check);
@@ -139,13 +139,13 @@ impl Tally {
     }
 
     /// Does the same for the search without refusals. Keys with their own budget are not part of the search.
-    pub fn record_need(&mut self, key: u64, check: &Check, ending: Ending, now_ms: i64) -> Option<Back> {
+    pub fn record_need(&mut self, key: u64, check: &Check, ending: LoggedEnd, now_ms: i64) -> Option<NumberRefund> {
         if !Arc::ptr_eq(&check.rule, &self.limit.rule) {
             return None;
         }
         let answer = self.tightest.charge(key, check, now_ms)?;
         let delta = ending.charge_delta(&self.limit, check);
-        (delta != 0).then_some(Back { key, delta, receipt: answer.receipt })
+        (delta != 0).then_some(NumberRefund { key, delta, receipt: answer.receipt })
     }
 
     /// Returns whether all its requests were to routes whose `auth` lists it.
@@ -155,31 +155,31 @@ impl Tally {
 
     /// Returns whether the log shows enough about concurrency: for at least nine in ten requests.
     pub fn can_judge(&self) -> bool {
-        self.gaps.blurred * 10 <= self.seen + self.gaps.blurred
+        self.missing.blurred * 10 <= self.seen + self.missing.blurred
     }
 
     /// Returns whether more than the tightest number may be needed.
     pub fn is_lower_bound(&self) -> bool {
-        self.gaps.blurred > 0 || self.count_unknown() > 0 || self.tightest.is_lower_bound()
+        self.missing.blurred > 0 || self.count_unknown() > 0 || self.tightest.is_lower_bound()
     }
 
     /// Records a request that was not evaluated, because the log does not show what ran concurrently.
     pub fn record_blurred(&mut self, facts: &Facts) {
         let applies = self.limit.applies_to(facts) != Ok(false);
-        self.gaps.blurred += u64::from(applies);
+        self.missing.blurred += u64::from(applies);
     }
 
     /// Records a request that was not evaluated, because the log lacks `source`.
     pub fn record_not_evaluated(&mut self, source: &Source) {
-        match self.gaps.unknown.iter_mut().find(|(known, _)| known == source) {
+        match self.missing.unknown.iter_mut().find(|(known, _)| known == source) {
             Some((_, count)) => *count += 1,
-            None => self.gaps.unknown.push((source.clone(), 1)),
+            None => self.missing.unknown.push((source.clone(), 1)),
         }
     }
 
     /// Returns the number of requests for which the limit could not be evaluated.
     pub fn count_unknown(&self) -> u64 {
-        self.gaps.unknown.iter().map(|(_, count)| count).sum()
+        self.missing.unknown.iter().map(|(_, count)| count).sum()
     }
 
     /// Records a request decided without the store, for example because a key part is missing. `place` is the index of
@@ -196,17 +196,17 @@ impl Tally {
     }
 
     fn record_end(&mut self, entry: &ReplayEntry) {
-        let (Some(wants), gaps) = (&self.limit.charge_rules, &mut self.gaps) else { return };
-        gaps.duration += u64::from(entry.duration_ms.is_none());
-        if wants.charge == ChargeCondition::Always {
+        let (Some(rules), missing) = (&self.limit.charge_rules, &mut self.missing) else { return };
+        missing.duration += u64::from(entry.duration_ms.is_none());
+        if rules.charge == ChargeCondition::Always {
             return;
         }
-        gaps.status += u64::from(entry.status.is_none());
-        gaps.limited += u64::from(entry.limited);
-        if let (ChargeCondition::RefundOn(outcomes), Some(status)) = (&wants.charge, entry.status) {
+        missing.status += u64::from(entry.status.is_none());
+        missing.limited += u64::from(entry.limited);
+        if let (ChargeCondition::RefundOn(outcomes), Some(status)) = (&rules.charge, entry.status) {
             let OutcomeSet { connect_error, statuses, classes, .. } = outcomes;
-            let told = classes.contains(&5) || statuses.iter().any(|told| *told == status);
-            gaps.unreachable += u64::from(*connect_error && !told && (502..=504).contains(&status));
+            let is_listed = classes.contains(&5) || statuses.iter().any(|listed| *listed == status);
+            missing.unreachable += u64::from(*connect_error && !is_listed && (502..=504).contains(&status));
         }
     }
 
@@ -214,7 +214,7 @@ impl Tally {
     fn count_absent(&mut self, logged: &LoggedFacts) {
         let parts =
             self.limit.counted_key().0.iter().flat_map(|part| part.sources().iter().map(move |source| (part, source)));
-        for ((part, source), count) in parts.zip(&mut self.gaps.absent) {
+        for ((part, source), count) in parts.zip(&mut self.missing.absent) {
             let unknown = logged.no_host && *source == Source::Host;
             *count += u64::from(unknown || matches!(logged.part_value(part, self.limit.repeated), Ok(None)));
         }
@@ -223,23 +223,23 @@ impl Tally {
     /// Counts the parts whose values come from the keys in the log.
     fn count_logged_parts(&mut self, logged: &LoggedFacts) {
         let mut has_hash = false;
-        for (part, count) in self.limit.counted_key().0.iter().zip(&mut self.gaps.logged_parts) {
+        for (part, count) in self.limit.counted_key().0.iter().zip(&mut self.missing.logged_parts) {
             let Some(value) = logged.logged_value(part) else { continue };
             *count += 1;
             has_hash |= matches!(value, ShownValue::Hash(_));
         }
-        self.gaps.overrides +=
+        self.missing.overrides +=
             u64::from(has_hash && self.limit.overrides.has_any() && !self.limit.overrides.can_match_hashes());
     }
 
     /// Returns the parts of the key that come from the keys in the log, with the number of requests.
     pub fn logged_parts(&self) -> impl Iterator<Item = (&KeyPart, u64)> {
-        self.limit.counted_key().0.iter().zip(self.gaps.logged_parts.iter().copied()).filter(|(_, count)| *count > 0)
+        self.limit.counted_key().0.iter().zip(self.missing.logged_parts.iter().copied()).filter(|(_, count)| *count > 0)
     }
 
     /// Returns the missing sources of the key by name, with the number of requests that lack them.
     pub fn absent_sources(&self) -> BTreeMap<String, (&Source, u64)> {
-        let counts = self.limit.counted_key().sources().zip(self.gaps.absent.iter().copied());
+        let counts = self.limit.counted_key().sources().zip(self.missing.absent.iter().copied());
         counts.filter(|(_, count)| *count > 0).map(|found| (found.0.to_string(), found)).collect()
     }
 }

@@ -21,14 +21,14 @@ pub struct Tightest {
     max_keys: usize,
 }
 
-/// What a request refunds at its end.
-pub struct Back {
+/// Refund of a request at its end.
+pub struct NumberRefund {
     pub key: u64,
     pub delta: i64,
     pub receipt: i64,
 }
 
-pub enum Needed {
+pub enum NeededNumber {
     /// No cost was charged.
     Nothing,
     Number(i64),
@@ -49,11 +49,11 @@ impl Tightest {
         }
     }
 
-    pub fn needed_number(&self) -> Needed {
+    pub fn needed_number(&self) -> NeededNumber {
         match self.impossible {
-            _ if !self.taken => Needed::Nothing,
-            Some(why) => Needed::None(why),
-            None => Needed::Number(self.number),
+            _ if !self.taken => NeededNumber::Nothing,
+            Some(why) => NeededNumber::None(why),
+            None => NeededNumber::Number(self.number),
         }
     }
 
@@ -79,7 +79,7 @@ impl Tightest {
         step.answer.admitted.then_some(step.answer)
     }
 
-    pub fn adjust_charge(&mut self, Back { key, delta, receipt }: &Back, now_ms: i64) {
+    pub fn adjust_charge(&mut self, NumberRefund { key, delta, receipt }: &NumberRefund, now_ms: i64) {
         let state = self.keys.live_state(to_hashed(key), now_ms);
         let Some((state, ttl_ms)) = self.rule.adjust(state, now_ms, *delta, *receipt) else { return };
         // Without expiring leases, a key without any would remain.

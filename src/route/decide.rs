@@ -1,5 +1,5 @@
-//! What other proxies may ask on listeners with `serve = "decide"`: the names, the limits behind each, and where the
-//! facts of the request are.
+//! Routes of listeners with `serve = "decide"`, which other proxies query: their names, the limits behind each, and the
+//! headers with the facts of the request.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ labels! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DenyStatus {
     TooManyRequests,
-    /// For proxies that accept no other status. The status of the refusal is in `X-Limit-Status`.
+    /// 403, for proxies that accept no other status. The status of the refusal is in `X-Limit-Status`.
     Forbidden,
 }
 

@@ -51,7 +51,8 @@ use crate::upstream::priority::Priority;
 #[repr(C, align(64))]
 pub struct Route {
     pub action: Action,
-    /// Limits: those of `auth` first, then in config order. Each limit appears at most once, so no two checks share a state key.
+    /// Limits: those of `auth` first, then in config order. Each limit appears at most once, so no two checks share a
+    /// state key.
     pub limits: Vec<Arc<Limit>>,
     /// Clients that get 403 before any limit decides.
     pub deny: Arc<IpSet>,
@@ -62,13 +63,14 @@ pub struct Route {
     pub parsing: ParsingRules,
     /// Largest request body in bytes.
     pub max_body: u64,
-    /// Most requests that the route serves at once, over all workers.
+    /// Maximum number of concurrent requests on the route, over all workers.
     pub max_in_flight: Option<usize>,
     /// When all requests of the route are refused for a while.
     pub breaker: Option<Box<BreakerRule>>,
     /// The priority decides which requests an overloaded upstream refuses first.
     pub priority: Priority,
-    /// Most bytes of a body that are read to compute limit keys. `None` if no limit of the route has a key in the body.
+    /// Maximum number of body bytes that are read to compute limit keys. `None` if no limit of the route has a key in
+    /// the body.
     pub key_body: Option<u32>,
     /// Error pages, with those of the server. `None` if there are none.
     pub error_pages: Option<Arc<ErrorPages>>,
@@ -257,17 +259,17 @@ pub struct Timeouts {
 }
 
 labels! {
-    /// Where the config sets an option of a route.
+    /// Section of the config that sets an option of a route.
     SettingOrigin:
-    /// In the route.
+    /// The route.
     Route = "route",
-    /// In `[server]`.
+    /// `[server]`.
     Server = "server",
     /// Nowhere.
     Default = "default",
 }
 
-/// Where the config sets the timeouts of a route.
+/// Sections of the config that set the timeouts of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TimeoutOrigins {
     pub body: SettingOrigin,

@@ -60,7 +60,7 @@ impl AdaptiveMetrics {
     /// Exports the metrics of `fleet`.
     ///
     /// # Errors
-    /// These series are exported already.
+    /// If these series are exported already.
     pub fn export(fleet: &Fleet, metrics: &Metrics) -> prometheus::Result<()> {
         metrics.export(AdaptiveMetrics::new(fleet.clone())?)
     }

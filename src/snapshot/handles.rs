@@ -15,7 +15,7 @@ use crate::limiting::key::{Cost, Missing};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::over::Over;
 use crate::limiting::source::Repeated;
-use crate::limiting::{ComparedCandidate, LimitResult, Outcome, Standing};
+use crate::limiting::{ChainState, ComparedCandidate, LimitResult, Outcome};
 use crate::overload::OverloadCondition;
 use crate::route::{Action, Route};
 use crate::telemetry::metrics::{
@@ -237,7 +237,7 @@ pub fn decision_label(limit: &Limit, checked: &LimitResult) -> Decision {
     let (outcome, mode) = (&checked.outcome, limit.mode);
     match (outcome, outcome.is_admitted()) {
         (Outcome::Unlimited, _) => Decision::Bypass,
-        _ if checked.standing == Standing::NotYet => Decision::Bypass,
+        _ if checked.chain_state == ChainState::NotYet => Decision::Bypass,
         _ if outcome.is_forwarded_by(limit) => match &limit.over {
             Over::Divert(_) => Decision::Divert,
             Over::Refuse | Over::Delay | Over::Annotate => Decision::Annotate,
@@ -258,7 +258,7 @@ impl LimitCounters {
     pub fn count_decision(&self, limit: &Limit, checked: &LimitResult, refusing: usize) {
         self.counts.decisions.inc(decision_label(limit, checked) as usize);
         let Some(answer) = checked.outcome.answer() else { return };
-        if checked.standing == Standing::NotYet {
+        if checked.chain_state == ChainState::NotYet {
             return;
         }
         let is_enforced = limit.mode == Mode::Enforce;

@@ -3,7 +3,7 @@
 //!
 //! Input: a compiled config. Output: what the workers read, through [`CurrentSnapshot`].
 //!
-//! - `book`: metrics and server state that survive reloads
+//! - `persistent_state`: metrics and server state that survive reloads
 //! - `breakers`: metrics of circuit breakers
 //! - `fleet`: state of all upstream servers, and its metrics
 //! - `handles`: metrics of routes and limits, per worker
@@ -13,10 +13,10 @@
 //! and count it there through a method of the handles.
 
 mod adaptive;
-mod book;
 mod breakers;
 mod fleet;
 mod handles;
+mod persistent_state;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -25,10 +25,10 @@ use arc_swap::ArcSwap;
 
 use crate::config::Config;
 pub use crate::snapshot::adaptive::AdaptiveMetrics;
-pub use crate::snapshot::book::{PersistentState, UNMATCHED, export_policies};
 pub use crate::snapshot::breakers::BreakerMetrics;
 pub use crate::snapshot::fleet::Fleet;
 pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_reason};
+pub use crate::snapshot::persistent_state::{PersistentState, UNMATCHED, export_policies};
 pub use crate::telemetry::metrics::Reason;
 use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;
@@ -53,17 +53,17 @@ pub struct Snapshot {
 pub type CurrentSnapshot = Arc<ArcSwap<Snapshot>>;
 
 impl Snapshot {
-    pub fn new(generation: u64, config: Config, book: &mut PersistentState) -> Snapshot {
+    pub fn new(generation: u64, config: Config, state: &mut PersistentState) -> Snapshot {
         Snapshot {
             generation,
             loaded_at: SystemTime::now(),
             records: config
                 .all_routes()
-                .map(|route| RouteMetrics::new(book.route_record(route), route, &config, book.limit_registry()))
+                .map(|route| RouteMetrics::new(state.route_record(route), route, &config, state.limit_registry()))
                 .collect(),
-            unmatched: RouteMetrics::unmatched(book.unmatched_record()),
-            route_breakers: book.fleet.build_route_breakers(&config.routes),
-            upstreams: book.fleet.build_states(&config.upstreams),
+            unmatched: RouteMetrics::unmatched(state.unmatched_record()),
+            route_breakers: state.fleet.build_route_breakers(&config.routes),
+            upstreams: state.fleet.build_states(&config.upstreams),
             config,
         }
     }

@@ -1,4 +1,4 @@
-//! What the gateway reports about itself and its requests: `metrics` (Prometheus), `access_log` (one line per
+//! Reports of the gateway about itself and its requests: `metrics` (Prometheus), `access_log` (one line per
 //! request), `tap` (requests as an operator watches them), `spans` (OpenTelemetry) and `sampled` (rate limit for log
 //! lines that peers can trigger).
 //!

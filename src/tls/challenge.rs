@@ -35,9 +35,9 @@ pub struct OpenChallenges {
 
 /// The current [`OpenChallenges`], shared by the control thread and the workers.
 #[derive(Default)]
-pub struct ChallengeBoard(ArcSwap<OpenChallenges>);
+pub struct ChallengeStore(ArcSwap<OpenChallenges>);
 
-impl ChallengeBoard {
+impl ChallengeStore {
     /// Publishes the open challenges, in place of earlier ones.
     pub fn publish(&self, open: Arc<OpenChallenges>) {
         self.0.store(open);
@@ -57,7 +57,7 @@ impl ChallengeBoard {
     ///
     /// # Errors
     /// The TLS library rejects the settings, which are always the same.
-    pub fn server_config(self: &Arc<ChallengeBoard>) -> Result<Arc<ServerConfig>, Error> {
+    pub fn server_config(self: &Arc<ChallengeStore>) -> Result<Arc<ServerConfig>, Error> {
         let builder = ServerConfig::builder_with_provider(crypto_provider());
         let builder = builder.with_safe_default_protocol_versions()?.with_no_client_auth();
         let mut config = builder.with_cert_resolver(self.clone());
@@ -80,15 +80,15 @@ pub fn is_challenge(hello: &ClientHello<'_>) -> bool {
     hello.alpn().is_some_and(|offered| offered.eq([ALPN]))
 }
 
-impl ResolvesServerCert for ChallengeBoard {
+impl ResolvesServerCert for ChallengeStore {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.0.load().tls.get(&hello.server_name()?.to_ascii_lowercase()).cloned()
     }
 }
 
 /// Does not show the challenges.
-impl fmt::Debug for ChallengeBoard {
+impl fmt::Debug for ChallengeStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("ChallengeBoard")
+        f.write_str("ChallengeStore")
     }
 }

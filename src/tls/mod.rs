@@ -28,7 +28,7 @@ mod tickets;
 
 pub use crate::tls::alpn::Alpn;
 pub use crate::tls::certs::{CertificateValidity, NamedKey};
-pub use crate::tls::challenge::{ChallengeBoard, ChallengeKind, OpenChallenges, certificate_from_pem, is_challenge};
+pub use crate::tls::challenge::{ChallengeKind, ChallengeStore, OpenChallenges, certificate_from_pem, is_challenge};
 pub use crate::tls::internal::InternalTls;
 pub use crate::tls::peer::{ClientCertificate, TlsPeer};
 pub use crate::tls::provider::crypto_provider;

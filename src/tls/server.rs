@@ -14,7 +14,7 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::labels::labels;
 use crate::tls::certs::{CertificateValidity, Certificates, NamedKey};
-use crate::tls::challenge::ChallengeBoard;
+use crate::tls::challenge::ChallengeStore;
 use crate::tls::tickets::ListenerTickets;
 use crate::tls::{Alpn, InternalTls, certs, crypto_provider, pem};
 
@@ -31,7 +31,7 @@ pub struct ServerFiles {
     pub client_ca: Option<String>,
     pub client_auth: ClientAuth,
     pub min_version: MinVersion,
-    /// Whether HTTP/2 is offered.
+    /// True if HTTP/2 is offered (ALPN `h2`).
     pub http2: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct PemPair {
     pub key: String,
 }
 
-/// Whether clients must authenticate by a certificate.
+/// Requirement for clients to authenticate with a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClientAuth {
     None,
@@ -122,7 +122,7 @@ pub struct ListedCertificate {
 }
 
 labels! {
-    /// Where a certificate comes from.
+    /// Source of a certificate.
     CertificateSource:
     File = "file",
     Acme = "acme",
@@ -146,14 +146,15 @@ pub enum ServerTlsMistake {
 const TICKETS: usize = 2;
 
 impl ServerTls {
-    /// Makes the settings of the listener at `address`, with none of the ordered certificates yet. Responses to challenges come from `board`.
+    /// Makes the settings of the listener at `address`, with none of the ordered certificates yet.
+    /// Responses to challenges come from `challenges`.
     ///
     /// # Errors
     /// The first file that cannot be used.
     pub fn new(
         address: &str,
         files: ServerFiles,
-        board: Option<&Arc<ChallengeBoard>>,
+        challenges: Option<&Arc<ChallengeStore>>,
     ) -> Result<ServerTls, ServerTlsMistake> {
         let keys = files.certificates.iter().enumerate().map(|(place, pair)| named_key(place, pair));
         let own = keys.collect::<Result<Vec<_>, _>>()?;
@@ -189,7 +190,7 @@ impl ServerTls {
         config.alpn_protocols = Alpn::offered_names(files.http2);
         config.send_tls13_tickets = TICKETS;
         config.ticketer = Arc::new(ListenerTickets::new(files.digest(address)));
-        let challenges = board.map(|board| board.server_config()).transpose();
+        let challenges = challenges.map(|challenges| challenges.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;
         Ok(ServerTls { files, own, route_hosts: Vec::new(), certificates, config: Arc::new(config), challenges })
     }

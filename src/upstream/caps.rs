@@ -68,7 +68,7 @@ fn try_increment(count: &AtomicU32, max: u32) -> bool {
 }
 
 /// Increments the count of a server and that of its upstream, or neither.
-fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, line: &RequestQueue) -> bool {
+fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, queue: &RequestQueue) -> bool {
     if !try_increment(own, max) {
         return false;
     }
@@ -76,7 +76,7 @@ fn try_increment_both(own: &AtomicU32, max: u32, all: &AtomicU32, max_all: u32, 
     if !taken {
         own.fetch_sub(1, Ordering::SeqCst);
         // Another worker may have seen the server at its limit meanwhile.
-        line.notify_first();
+        queue.notify_first();
     }
     taken
 }
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_can_be_taken_again_and_nothing_leaks() {
+    fn released_slots_can_be_taken_again_and_nothing_leaks() {
         let rule = CapRule { in_flight: 2, total_in_flight: 3, ..ONE };
         let (one, other) = (Arc::<ServerState>::default(), Arc::<ServerState>::default());
         let load = Arc::<UpstreamLoad>::default();
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn other_settings_count_what_is_there_and_wait_in_a_line_of_their_own() {
+    fn other_settings_share_the_counts_and_have_their_own_queue() {
         let (state, load) = (Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
         let taken = (ONE.take_request_slot(&state, &load), ONE.take_connection_slot(&state, &load));
         let _waits = load.queue.join(arrival());
@@ -256,7 +256,7 @@ mod tests {
 
     /// Another worker may have seen the last slot of a server as taken meanwhile.
     #[test]
-    fn who_takes_room_and_undoes_it_has_the_first_look_again() {
+    fn a_reverted_increment_wakes_the_first_request() {
         let (one, other, load) = (Arc::default(), Arc::<ServerState>::default(), Arc::<UpstreamLoad>::default());
         let _taken = (ONE.take_request_slot(&one, &load), ONE.take_connection_slot(&one, &load));
         let place = load.queue.join(arrival()).unwrap();

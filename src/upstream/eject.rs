@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_one_after_the_other_eject_and_a_good_answer_starts_anew() {
+    fn consecutive_errors_eject_and_a_success_resets_the_count() {
         let mut ejector = Ejector::default();
         assert_eq!(fail(&mut ejector, 0, &[1, 2, 3, 4], true), None);
         ejector.clear_run();

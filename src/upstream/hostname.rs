@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::labels::labels;
 
-/// Most addresses of one name that are used. Further addresses of a DNS response are ignored.
+/// Maximum number of addresses used per name. Further addresses of a DNS response are ignored.
 pub const ADDRESSES_MAX: usize = 256;
 
 labels! {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_answer_holds_is_bounded_and_what_stays_stays() {
+    fn addresses_are_bounded_and_earlier_ones_are_kept() {
         let many = || (0..10_000).map(ip);
         let first = usable_addresses(many().rev(), &[]);
         assert_eq!((first.len(), first[0], first[255]), (ADDRESSES_MAX, ip(0), ip(255)));

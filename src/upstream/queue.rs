@@ -2,8 +2,8 @@
 //! `proxy::outbound::select::reserve`.
 //!
 //! Requests with a higher priority go first. Within a priority, the oldest goes first, until the queue of that priority
-//! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest have waited in
-//! vain: the newest goes first, and each waits for a moment only (`patience`). Time is an argument.
+//! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest have waited
+//! in vain: the newest goes first, and each waits for a moment only (`patience`). Time is an argument.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,14 +47,14 @@ pub struct RequestQueue {
 #[derive(Default)]
 struct QueuePlaces {
     next: u64,
-    /// One line per priority.
-    lines: [PriorityLine; PRIORITIES],
+    /// One queue per priority.
+    queues: [PriorityQueue; PRIORITIES],
     arrivals: RecentArrivals,
 }
 
 /// The waiting requests of one priority in order of arrival.
 #[derive(Default)]
-struct PriorityLine {
+struct PriorityQueue {
     taken: BTreeMap<u64, Option<Waker>>,
     /// Since when it is not empty.
     since: Option<Instant>,
@@ -73,7 +73,7 @@ pub struct QueuePlace {
 #[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     pub priority: Priority,
-    /// Most requests that wait.
+    /// Maximum number of requests that wait.
     pub max: usize,
     pub now: Instant,
     /// A random number.
@@ -99,8 +99,8 @@ impl RequestQueue {
         self.waiting.load(Ordering::SeqCst)
     }
 
-    /// Joins the queue. Returns `None` if `max` requests of the same or a higher priority wait already, or if the request
-    /// is among the least important while many wait.
+    /// Joins the queue. Returns `None` if `max` requests of the same or a higher priority wait already, or if the
+    /// request is among the least important while many wait.
     pub fn join(self: &Arc<RequestQueue>, arrival: Arrival) -> Option<QueuePlace> {
         let mut places = self.lock();
         if arrival.sheds && places.refuses(&arrival) {
@@ -111,25 +111,25 @@ impl RequestQueue {
         }
         let number = places.next;
         places.next += 1;
-        let line = &mut places.lines[arrival.priority.index()];
-        line.since.get_or_insert(arrival.now);
-        line.taken.insert(number, None);
+        let queue = &mut places.queues[arrival.priority.index()];
+        queue.since.get_or_insert(arrival.now);
+        queue.taken.insert(number, None);
         self.waiting.store(places.len(), Ordering::SeqCst);
         Some(QueuePlace { queue: self.clone(), priority: arrival.priority, number, joined: arrival.now })
     }
 
-    /// Returns whether [`RequestQueue::join`] would certainly refuse a request: `max` requests of its priority or higher
-    /// ones wait. Asked before a request is charged.
+    /// Returns whether [`RequestQueue::join`] would certainly refuse a request: `max` requests of its priority or
+    /// higher ones wait. Asked before a request is charged.
     pub fn is_full_for(&self, priority: Priority, max: usize) -> bool {
         self.len() >= max && {
             let places = self.lock();
-            places.len() >= max && places.lines[..priority.index()].iter().all(|line| line.taken.is_empty())
+            places.len() >= max && places.queues[..priority.index()].iter().all(|queue| queue.taken.is_empty())
         }
     }
 
-    /// Returns whether the newest request goes first in some line.
+    /// Returns whether the newest request goes first in some queue.
     pub fn is_newest_first(&self) -> bool {
-        self.len() > 0 && self.lock().lines.iter().any(|line| line.newest_first)
+        self.len() > 0 && self.lock().queues.iter().any(|queue| queue.newest_first)
     }
 
     /// Wakes the first request, because a server may be below its limits now.
@@ -146,7 +146,7 @@ impl RequestQueue {
 
 impl QueuePlaces {
     fn len(&self) -> usize {
-        self.lines.iter().map(|line| line.taken.len()).sum()
+        self.queues.iter().map(|queue| queue.taken.len()).sum()
     }
 
     /// Counts the arrival, and returns whether it is refused: while the queue is between half full and full, an
@@ -155,7 +155,7 @@ impl QueuePlaces {
         self.arrivals.count(arrival.priority);
         let half = arrival.max / 2;
         let above = self.len().saturating_sub(half);
-        let has_lower = self.lines[..arrival.priority.index()].iter().any(|line| !line.taken.is_empty());
+        let has_lower = self.queues[..arrival.priority.index()].iter().any(|queue| !queue.taken.is_empty());
         above > 0
             && !has_lower
             && self.arrivals.is_shed(arrival.priority, above, (arrival.max - half).max(1), arrival.random)
@@ -164,31 +164,31 @@ impl QueuePlaces {
     /// Removes the request that has waited shortest of the lowest priority below `priority`. Returns false if there is
     /// none.
     fn evict_below(&mut self, priority: Priority) -> bool {
-        let lower = self.lines[..priority.index()].iter_mut();
-        let Some(line) = lower.into_iter().find(|line| !line.taken.is_empty()) else { return false };
-        let evicted = line.taken.pop_last();
-        line.reset_if_empty();
+        let lower = self.queues[..priority.index()].iter_mut();
+        let Some(queue) = lower.into_iter().find(|queue| !queue.taken.is_empty()) else { return false };
+        let evicted = queue.taken.pop_last();
+        queue.reset_if_empty();
         if let Some((_, Some(waker))) = evicted {
             waker.wake();
         }
         true
     }
 
-    /// Returns the line and the number of the request that goes first.
+    /// Returns the queue and the number of the request that goes first.
     fn first(&self) -> Option<(usize, u64)> {
-        let (index, line) = self.lines.iter().enumerate().rev().find(|(_, line)| !line.taken.is_empty())?;
-        line.first().map(|number| (index, number))
+        let (index, queue) = self.queues.iter().enumerate().rev().find(|(_, queue)| !queue.taken.is_empty())?;
+        queue.first().map(|number| (index, number))
     }
 
     fn wake_first(&self) {
         let Some((index, number)) = self.first() else { return };
-        if let Some(Some(waker)) = self.lines[index].taken.get(&number) {
+        if let Some(Some(waker)) = self.queues[index].taken.get(&number) {
             waker.wake_by_ref();
         }
     }
 }
 
-impl PriorityLine {
+impl PriorityQueue {
     fn first(&self) -> Option<u64> {
         let mut numbers = self.taken.keys();
         if self.newest_first { numbers.next_back().copied() } else { numbers.next().copied() }
@@ -200,7 +200,7 @@ impl PriorityLine {
         }
     }
 
-    /// Lets the newest go first if the line has not been empty for long, and wakes all, whose patience may be over.
+    /// Lets the newest go first if the queue has not been empty for long, and wakes all, whose patience may be over.
     fn update_order(&mut self, rule: &NewestFirst, pace: ServerPace, now: Instant) {
         let burst = pace.gap.saturating_mul(GAPS).max(pace.response.saturating_mul(RESPONSES));
         let after = rule.after.max(burst);
@@ -213,19 +213,19 @@ impl PriorityLine {
 }
 
 impl QueuePlace {
-    /// Returns whose turn it is. `waker` is called when that may have changed, or when a server may be below its limits.
-    /// Call this before looking for a server, so that no wake-up is missed.
+    /// Returns whose turn it is. `waker` is called when that may have changed, or when a server may be below its
+    /// limits. Call this before looking for a server, so that no wake-up is missed.
     pub fn check_turn(&self, waker: &Waker, rule: Option<&NewestFirst>, pace: ServerPace, now: Instant) -> Turn {
         let mut places = self.queue.lock();
-        let line = &mut places.lines[self.priority.index()];
+        let queue = &mut places.queues[self.priority.index()];
         if let Some(rule) = rule {
-            line.update_order(rule, pace, now);
+            queue.update_order(rule, pace, now);
         }
-        let Some(known) = line.taken.get_mut(&self.number) else { return Turn::Over };
+        let Some(known) = queue.taken.get_mut(&self.number) else { return Turn::Over };
         if !known.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *known = Some(waker.clone());
         }
-        let is_over = rule.filter(|_| line.newest_first).is_some_and(|rule| self.leaves_at(rule, pace) <= now);
+        let is_over = rule.filter(|_| queue.newest_first).is_some_and(|rule| self.leaves_at(rule, pace) <= now);
         match places.first() {
             Some((_, first)) if first == self.number => Turn::First,
             _ if is_over => Turn::Over,
@@ -240,7 +240,7 @@ impl QueuePlace {
 
     /// Returns whether the newest goes first among the requests of this priority.
     pub fn is_newest_first(&self) -> bool {
-        self.queue.lock().lines[self.priority.index()].newest_first
+        self.queue.lock().queues[self.priority.index()].newest_first
     }
 }
 
@@ -248,9 +248,9 @@ impl Drop for QueuePlace {
     /// Wakes the next request: it may find a server that this one left, or was woken for.
     fn drop(&mut self) {
         let mut places = self.queue.lock();
-        let line = &mut places.lines[self.priority.index()];
-        line.taken.remove(&self.number);
-        line.reset_if_empty();
+        let queue = &mut places.queues[self.priority.index()];
+        queue.taken.remove(&self.number);
+        queue.reset_if_empty();
         self.queue.waiting.store(places.len(), Ordering::SeqCst);
         places.wake_first();
     }
@@ -283,40 +283,40 @@ mod tests {
     }
 
     #[test]
-    fn the_first_is_woken_and_whoever_comes_after_it_when_it_leaves() {
-        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
+    fn the_first_request_is_woken_and_the_next_one_when_it_leaves() {
+        let (queue, now) = (Arc::<RequestQueue>::default(), Instant::now());
         let woken: [Arc<Woken>; 3] = Default::default();
         let times = |i: usize| woken[i].0.load(Ordering::SeqCst);
-        let mut places: Vec<Option<QueuePlace>> = (0..3).map(|_| line.join(arrival(2, 3, now))).collect();
-        assert!(line.join(arrival(2, 3, now)).is_none());
+        let mut places: Vec<Option<QueuePlace>> = (0..3).map(|_| queue.join(arrival(2, 3, now))).collect();
+        assert!(queue.join(arrival(2, 3, now)).is_none());
         for (place, woken) in places.iter().zip(&woken) {
             place.as_ref().unwrap().check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), now);
         }
-        line.notify_first();
+        queue.notify_first();
         assert_eq!([times(0), times(1), times(2)], [1, 0, 0]);
         // One in the midst leaves, then the first.
         places[1] = None;
         places[0] = None;
-        assert_eq!((times(1), times(2), line.len()), (0, 1, 1));
+        assert_eq!((times(1), times(2), queue.len()), (0, 1, 1));
         assert_eq!(
             places[2].as_ref().unwrap().check_turn(Waker::noop(), None, ServerPace::default(), now),
             Turn::First
         );
         places.clear();
-        line.notify_first();
-        assert_eq!(line.len(), 0);
+        queue.notify_first();
+        assert_eq!(queue.len(), 0);
     }
 
     #[test]
     fn the_newest_goes_first_once_the_queue_has_not_been_empty_for_a_while() {
-        let (line, start) = (Arc::<RequestQueue>::default(), Instant::now());
+        let (queue, start) = (Arc::<RequestQueue>::default(), Instant::now());
         let at = |ms| start + Duration::from_millis(ms);
-        let old = line.join(arrival(2, 9, start)).unwrap();
-        let middle = line.join(arrival(2, 9, at(98))).unwrap();
+        let old = queue.join(arrival(2, 9, start)).unwrap();
+        let middle = queue.join(arrival(2, 9, at(98))).unwrap();
         assert_eq!([turn(&old, at(100)), turn(&middle, at(100))], [Turn::First, Turn::Waits]);
-        let new = line.join(arrival(2, 9, at(101))).unwrap();
+        let new = queue.join(arrival(2, 9, at(101))).unwrap();
         assert_eq!(turn(&new, at(101)), Turn::First);
-        assert!(line.is_newest_first());
+        assert!(queue.is_newest_first());
         // Their patience: 5 ms since they came.
         assert_eq!(
             [turn(&old, at(101)), turn(&middle, at(101)), turn(&middle, at(103))],
@@ -332,28 +332,28 @@ mod tests {
         assert_eq!(slow, Turn::Waits);
         drop((old, middle, new));
         // An empty queue is a new one.
-        let again = [line.join(arrival(2, 9, at(300))).unwrap(), line.join(arrival(2, 9, at(301))).unwrap()];
+        let again = [queue.join(arrival(2, 9, at(300))).unwrap(), queue.join(arrival(2, 9, at(301))).unwrap()];
         assert_eq!(again.each_ref().map(|place| turn(place, at(302))), [Turn::First, Turn::Waits]);
-        assert!(!line.is_newest_first());
+        assert!(!queue.is_newest_first());
     }
 
     #[test]
-    fn the_most_important_goes_first_and_takes_the_place_of_the_least_important() {
-        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
+    fn the_highest_priority_goes_first_and_replaces_the_lowest() {
+        let (queue, now) = (Arc::<RequestQueue>::default(), Instant::now());
         let woken = Arc::new(Woken::default());
-        let low = line.join(arrival(1, 3, now)).unwrap();
-        let lowest = line.join(arrival(0, 3, now)).unwrap();
-        let high = line.join(arrival(3, 3, now)).unwrap();
+        let low = queue.join(arrival(1, 3, now)).unwrap();
+        let lowest = queue.join(arrival(0, 3, now)).unwrap();
+        let high = queue.join(arrival(3, 3, now)).unwrap();
         assert_eq!([&low, &lowest, &high].map(|place| turn(place, now)), [Turn::Waits, Turn::Waits, Turn::First]);
         lowest.check_turn(&Waker::from(woken.clone()), None, ServerPace::default(), now);
         // There is none below the lowest.
-        assert!(line.is_full_for(Priority::from_number(0).unwrap(), 3));
-        assert!(line.join(arrival(0, 3, now)).is_none());
-        assert!(!line.is_full_for(Priority::from_number(3).unwrap(), 3));
-        let highest = line.join(arrival(4, 3, now)).unwrap();
-        assert_eq!((turn(&lowest, now), woken.0.load(Ordering::SeqCst), line.len()), (Turn::Over, 1, 3));
+        assert!(queue.is_full_for(Priority::from_number(0).unwrap(), 3));
+        assert!(queue.join(arrival(0, 3, now)).is_none());
+        assert!(!queue.is_full_for(Priority::from_number(3).unwrap(), 3));
+        let highest = queue.join(arrival(4, 3, now)).unwrap();
+        assert_eq!((turn(&lowest, now), woken.0.load(Ordering::SeqCst), queue.len()), (Turn::Over, 1, 3));
         drop(lowest);
-        assert_eq!(line.len(), 3);
+        assert_eq!(queue.len(), 3);
         assert_eq!(turn(&highest, now), Turn::First);
         drop((highest, high));
         assert_eq!(turn(&low, now), Turn::First);
@@ -361,14 +361,14 @@ mod tests {
 
     #[test]
     fn the_least_important_are_refused_while_the_queue_fills() {
-        let (line, now) = (Arc::<RequestQueue>::default(), Instant::now());
-        let join = |priority, random| line.join(Arrival { random, sheds: true, ..arrival(priority, 8, now) });
+        let (queue, now) = (Arc::<RequestQueue>::default(), Instant::now());
+        let join = |priority, random| queue.join(Arrival { random, sheds: true, ..arrival(priority, 8, now) });
         let places: Vec<_> = (0..4).map(|i| join(i % 2 * 4, 0).unwrap()).collect();
         // Half full: everyone joins. Above: a growing part is refused.
         let one_more = join(0, u32::MAX).unwrap();
         assert!(join(0, 0).is_none());
         assert!(join(4, 0).is_some());
         drop((places, one_more));
-        assert_eq!(line.len(), 0);
+        assert_eq!(queue.len(), 0);
     }
 }

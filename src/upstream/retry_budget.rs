@@ -11,7 +11,7 @@ const MIN_RETRIES: usize = 10;
 /// `retry` of an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryRule {
-    /// Most attempts per request, the first included.
+    /// Maximum number of attempts per request, the first included.
     pub attempts: usize,
     /// Retries per request.
     pub budget: Fraction,
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_what_was_sent_lately_may_be_sent_again() {
+    fn the_retry_budget_is_a_fraction_of_recent_requests() {
         let mut budget = RetryBudget::default();
         let again = |budget: &mut RetryBudget, now_ms| {
             std::iter::repeat_with(|| budget.take_retry(Fraction::FIFTH, now_ms))

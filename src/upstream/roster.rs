@@ -124,16 +124,16 @@ impl UpstreamState {
         self.breaker.as_ref()
     }
 
-    /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with the
-    /// config before.
+    /// Applies the rule of the circuit breaker. Called when the config is in force, because the breaker is shared with
+    /// the config before.
     pub fn apply_breaker_rule(&self, now_ms: u64) {
         if let (Some(breaker), Some(rule)) = (&self.breaker, self.settings.breaker) {
             breaker.apply_rule(rule, now_ms);
         }
     }
 
-    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with the
-    /// config before.
+    /// Applies the settings of the adaptive limit. Called when the config is in force, because the limit is shared with
+    /// the config before.
     pub fn apply_adaptive_rule(&self) {
         if let (Some(adaptive), Some(rule)) = (&self.load.adaptive, self.settings.adaptive) {
             adaptive.apply_rule(rule);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_comes_back_is_known_and_those_that_never_do_are_forgotten() {
+    fn a_returning_address_keeps_its_state_and_others_are_forgotten() {
         let app = Arc::new(HostnameState::new("app"));
         let upstream = with([("app:80".to_owned(), 1)].into_iter(), Some(&app));
         let renew = |addresses: &[IpAddr]| {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn of_all_that_fail_some_stay_and_those_return_in_time() {
+    fn the_fraction_of_ejected_servers_is_bounded_and_they_return() {
         let upstream = upstream(4);
         let members = upstream.roster();
         for _ in 0..3 {
@@ -345,9 +345,9 @@ mod tests {
         assert_eq!(usable(5), [false, false, true, true]);
         assert_eq!(usable(30_004), [false, false, true, true]);
         assert_eq!(usable(30_005), [true; 4]);
-        let told = members[0].state.report_health(5);
-        assert_eq!((told.health, told.reason), (Health::Ejected, Some("consecutive_errors")));
-        assert_eq!(told.ejection, Some(Ejection { until_ms: 30_005, for_ms: 30_000 }));
+        let report = members[0].state.report_health(5);
+        assert_eq!((report.health, report.reason), (Health::Ejected, Some("consecutive_errors")));
+        assert_eq!(report.ejection, Some(Ejection { until_ms: 30_005, for_ms: 30_000 }));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Most turns of all servers. Weights that need more are rounded, to at least 1.
+/// Maximum number of turns of all servers. Weights that need more are rounded, to at least 1.
 const TURNS_MAX: u64 = 4096;
 
 /// Servers of equal weight, which take turns among themselves.
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_furthest_behind_is_next() {
+    fn the_server_that_is_furthest_behind_is_next() {
         let mut seed = 0_u64;
         let mut random = || {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -1,5 +1,5 @@
 //! Drains a worker in stages: connections close after their requests, idle ones a little later, and the worker cuts
-//! those that take too long. Finally it waits until leases are returned to the store.
+//! connections that take too long. Finally, it waits until leases are returned to the store.
 
 use std::time::Duration;
 
@@ -51,9 +51,9 @@ async fn wait_until_empty(worker: &WorkerContext, timeout: Duration) -> bool {
 
 /// Waits until the leases and refunds of the last requests are in the store.
 async fn wait_for_refunds(worker: &WorkerContext) {
-    let (desks, deadline) = worker.local.lease_managers();
+    let (managers, deadline) = worker.local.lease_managers();
     let until = Instant::now() + REFUND_TIMEOUT.max(deadline * 2);
-    while desks.iter().any(|desk| desk.pending_calls() > 0) && Instant::now() < until {
+    while managers.iter().any(|manager| manager.pending_calls() > 0) && Instant::now() < until {
         tokio::time::sleep(TICK / 20).await;
     }
 }

@@ -21,7 +21,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum BoundSocket {
     Tcp(std::net::TcpListener),
-    /// With the identity of its file, unless the path held no socket when it was looked up.
+    /// A Unix socket, with the identity of its file unless the path held no socket when it was looked up.
     Unix(std::os::unix::net::UnixListener, Option<SocketFile>),
 }
 
@@ -84,7 +84,7 @@ impl Listener {
     /// Wraps a socket that another process has passed under `name`, its address.
     ///
     /// # Errors
-    /// It is not a listening stream socket, or not bound to the address `name`.
+    /// If the socket does not listen, is not a stream socket, or is not bound to the address `name`.
     pub fn from_fd(fd: OwnedFd, name: &str) -> io::Result<Listener> {
         let claimed = match name.strip_prefix("unix:") {
             Some(path) => ListenAddr::Unix(path.into()),

@@ -1,5 +1,5 @@
 //! Worker threads, one per core by default. Each has its own runtime, upstream connections and connection to the store.
-//! They share the snapshot of the config, the metrics and a few counters.
+//! Workers share the snapshot of the config, the metrics and a few counters.
 //!
 //! Input: commands of the control thread, such as to listen or to drain. Output: client connections, which
 //! `proxy::connection` serves.

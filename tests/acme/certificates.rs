@@ -15,11 +15,11 @@ use crate::support::ports::Reserved;
 use crate::support::tls::Trust;
 use crate::support::until;
 
-/// What a gateway is told; the rest is fixed.
+/// Settings of a gateway that differ between tests; the others are fixed.
 pub struct Setting<'a> {
     pub pebble: &'a Pebble,
     pub state: &'a Path,
-    /// Where it listens, with TLS and without.
+    /// Ports of the listeners with TLS and without.
     pub tls: u16,
     pub http: u16,
     pub names: &'a [&'a str],
@@ -52,7 +52,7 @@ impl<'a> Setting<'a> {
         self.start_within(&[])
     }
 
-    /// With further variables in its environment.
+    /// Starts the gateway with further environment variables.
     pub fn start_within(&self, env: &[(&str, &str)]) -> Gateway {
         Gateway::launch(env, |dir| {
             // While it is down, the authority is not written yet.
@@ -78,7 +78,7 @@ impl Issued {
         Issued::by(Pebble::start(), names)
     }
 
-    /// From a Pebble that is up already.
+    /// Orders certificates from a Pebble that is running already.
     #[track_caller]
     pub fn by(pebble: Pebble, names: &[&str]) -> Issued {
         let state = tempfile::tempdir().unwrap();
@@ -115,7 +115,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] }).collect()
 }
 
-/// Of this kind, whatever the server is called.
+/// Returns a file with this ending below the state directory. Its path also contains a name for the ACME server.
 #[track_caller]
 pub fn file(state: &Path, ending: &str) -> PathBuf {
     let found = files(state).into_iter().find(|path| path.to_str().unwrap().ends_with(ending));

@@ -58,7 +58,7 @@ fn pauses_after_failures_outlive_the_gateway() {
 }
 
 #[test]
-fn an_order_that_is_cut_by_a_kill_is_made_anew() {
+fn an_order_that_a_kill_interrupts_is_repeated() {
     let (mut pebble, state) = (Pebble::down(), tempfile::tempdir().unwrap());
     // Pebble takes its time to look for the proof.
     pebble.run(&[("PEBBLE_VA_SLEEPTIME", "4")], 0);
@@ -87,7 +87,7 @@ fn state_name(pebble: &Pebble) -> String {
 }
 
 #[test]
-fn damaged_files_are_told_of_and_replaced_and_the_account_stays() {
+fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let Issued { pebble, state, gateway, trust } = Issued::start(&["www.test"]);
     let certificate = file(state.path(), "/www.test.pem");
     let whole = fs::read_to_string(&certificate).unwrap();

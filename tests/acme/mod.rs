@@ -2,5 +2,5 @@
 
 pub mod certificates;
 mod failures;
-mod odd_servers;
 mod reloads;
+mod unusual_servers;

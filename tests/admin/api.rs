@@ -117,7 +117,7 @@ fn decisions_charge_all_or_none_and_peeks_nothing() {
 }
 
 #[test]
-fn absent_parts_do_what_the_limit_says() {
+fn missing_key_parts_follow_the_option() {
     let gateway = start("");
     let answers = decide(
         &gateway,
@@ -234,7 +234,7 @@ fn keys_with_numbers_of_their_own_are_managed_by_these() {
 }
 
 #[test]
-fn a_limit_after_another_is_asked_with_it_in_any_order() {
+fn a_limit_after_another_is_decided_with_it_in_any_order() {
     let gateway = Gateway::start(&format!("{LIMITS}{TENANTS}"));
     for (tenant, names) in [("a", ["tenant", "then"]), ("b", ["then", "tenant"])] {
         let order = |cost: i64| json!({ "limits": names, "key": { "header:x-tenant": tenant }, "cost": cost });
@@ -285,7 +285,7 @@ fn a_receipt_is_worth_one_refund() {
 }
 
 #[test]
-fn a_refund_goes_on_without_its_client() {
+fn a_refund_continues_without_its_client() {
     let redis = RedisServer::start(&[]);
     let gateway = start(&on(&redis));
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 3 });
@@ -341,7 +341,7 @@ fn nobody_takes_a_used_receipt_again() {
 }
 
 #[test]
-fn an_outage_is_answered_as_each_limit_says() {
+fn an_outage_is_handled_by_on_error_of_each_limit() {
     let mut redis = RedisServer::start(&[]);
     let limits = LIMITS.replace("mode = \"shadow\"", "on_error = \"closed\"");
     let gateway = Gateway::start(&format!("{}\n{limits}", on(&redis)));

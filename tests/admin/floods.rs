@@ -185,7 +185,7 @@ fn dripping_clients_are_cut() {
     });
 }
 
-/// To make the text takes long where there are many routes.
+/// With many routes, building the text takes long.
 #[test]
 fn metrics_that_nobody_reads_cost_little() {
     let mut config = CONFIG.to_owned();
@@ -206,8 +206,8 @@ fn metrics_that_nobody_reads_cost_little() {
     drop(hogs);
 }
 
-/// To tell of all limits takes long where there are many, on many routes, and so does looking for one like
-/// a name that none has.
+/// With many limits on many routes, listing them takes long, and so does searching for a limit with a name similar to
+/// an unknown one.
 #[test]
 fn a_list_of_limits_costs_little() {
     let name = |i: usize| format!("{:-<40}-{}", "limit", i % 1000);

@@ -212,7 +212,7 @@ fn a_hash_means_one_part_and_one_secret() {
 }
 
 #[test]
-fn a_store_that_is_away_says_so() {
+fn an_unavailable_store_is_reported() {
     let mut redis = RedisServer::start(&[]);
     let gateway = start(&on(&redis.url()), "");
     assert_eq!(send(&gateway, "authorization: x\r\n"), 200);

@@ -40,7 +40,7 @@ fn at(url: &str) -> String {
     format!("url = \"{url}\"\n")
 }
 
-/// What the tenant may have of `limit` in a day.
+/// Returns the tenant's daily quota of `limit`.
 fn quota(gateway: &Gateway, limit: &str) -> i64 {
     let answer = gateway.ask(&get("/", "tenant: acme\r\n"));
     let policy = answer.get("ratelimit-policy").unwrap_or_else(|| panic!("no policy:\n{}", answer.head)).to_owned();
@@ -136,7 +136,7 @@ fn servers_clusters_and_sentinels_are_read_over_tls() {
 }
 
 #[test]
-fn a_store_that_is_away_and_a_store_that_is_exchanged() {
+fn an_unavailable_store_and_a_replaced_store() {
     let (mut first, second) = (RedisServer::start(&[]), cluster_node(&[]));
     let mut client = second.client();
     let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);

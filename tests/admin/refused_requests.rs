@@ -5,7 +5,7 @@ use crate::support::gateway::Gateway;
 use crate::support::until;
 
 #[test]
-fn mistakes_are_told_with_their_places() {
+fn mistakes_are_reported_with_their_places() {
     let gateway = start("");
     for (method, path, body, status, pointer, detail) in [
         ("POST", "/-/decide", "{", 400, None, "the body is not JSON"),

@@ -78,7 +78,7 @@ fn the_bounds_contain_what_another_gateway_refuses() {
 }
 
 #[test]
-fn what_cannot_be_proven_is_not_claimed() {
+fn what_if_reports_only_proven_bounds() {
     let gateway = Gateway::start(&config(20));
     play(&gateway);
     let unknown = |gateway: &Gateway, limit: &str, change: Value, why: &str| {

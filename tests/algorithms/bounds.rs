@@ -2,12 +2,12 @@
 //! costs of all sizes, clocks that jump back. What counts is the time that passes forwards: a
 //! clock set back gives nobody anything.
 
+mod alternating_rules;
+mod changing_rules;
 mod corrections;
 mod dates;
-mod looks;
-mod numbers;
+mod disagreeing_gateways;
 mod parameters;
-mod switches;
 
 use std::collections::HashMap;
 
@@ -24,14 +24,14 @@ const NOW: i64 = 1_795_000_000_000;
 /// One arrival: how far the clock moved since the last, and the units asked for.
 type Arrival = (i64, i64);
 
-/// What was admitted.
+/// An admitted charge.
 #[derive(Clone, Copy, Debug)]
 struct Charge {
     /// Time that has passed forwards since the start.
     lived: i64,
     cost: i64,
     receipt: i64,
-    /// Of the window that counts it, where there are such.
+    /// Start of the window that counts the charge, for algorithms with windows.
     start: i64,
 }
 
@@ -82,8 +82,7 @@ impl Client {
         client
     }
 
-    /// Whether every stretch of time, of any length, admitted at most what `bound` says of that
-    /// length in ms (of a single ms: 1).
+    /// Asserts that every interval, of any length, admitted at most `bound` of its length in ms (1 for a single ms).
     fn assert_in_any_stretch(&self, bound: impl Fn(i64) -> Option<i64>) {
         for (first, from) in self.charges.iter().enumerate() {
             let mut sum = 0;
@@ -148,7 +147,7 @@ fn lagging(arrivals: &[Arrival], most: i64) -> Vec<Arrival> {
     arrivals.iter().map(step).collect()
 }
 
-/// In any `t` ms at most burst + rate x t; the last ms of a stretch has yet to pass.
+/// Returns the bound of a rate: at most burst + rate x t in any `t` ms. The last ms of an interval has yet to pass.
 fn rate_bound(rate: i64, per: i64, burst: i64) -> impl Fn(i64) -> Option<i64> {
     move |length| Some(burst + (length - 1) * rate / per)
 }
@@ -225,7 +224,7 @@ proptest! {
         Client::run(crate::support::limiting::sliding(limit, window, precision), &arrivals).assert_at_most_in_any(window, limit);
     }
 
-    /// It refuses only what the last window and one part more of it have no room for.
+    /// The window refuses only costs that do not fit into the last window plus one part of it.
     #[test]
     fn a_strict_sliding_window_refuses_for_a_reason(
         (limit, window, arrivals) in schedules(never),
@@ -244,8 +243,8 @@ proptest! {
         }
     }
 
-    /// In a stretch of x ms of a window at most limit x (1 + x / window), hence less than twice the
-    /// limit in a whole one, and no burst above the limit.
+    /// An interval of x ms within a window admits at most limit x (1 + x / window), hence less than twice the limit in
+    /// a whole window, and no burst above the limit.
     #[test]
     fn a_weighted_sliding_window_admits_less_than_twice_its_limit((limit, window, arrivals) in schedules(far)) {
         let window = window.max(2);
@@ -271,8 +270,8 @@ proptest! {
         }
     }
 
-    /// Whatever the numbers change to, no stretch as long as the shorter window admits more than the
-    /// larger limit, and nothing is forgotten that is still inside.
+    /// After any change of the numbers, no interval as long as the shorter window admits more than the larger limit,
+    /// and no charge that is still inside a window is forgotten.
     #[test]
     fn a_sliding_window_that_changes_forgets_nothing(
         (limit, window, arrivals) in schedules(never),
@@ -321,7 +320,7 @@ fn grab(client: &mut Client) -> usize {
 
 /// Live changes: what was consumed stays consumed, what was bought more is there at once.
 #[test]
-fn a_changed_number_keeps_what_was_consumed() {
+fn a_changed_number_keeps_the_usage() {
     let minute = 60_000;
     let gcra = |rate, per_ms, burst| Rule::Gcra(Gcra { rate, per_ms, burst, refunds: false });
     let sliding = |limit, precision| crate::support::limiting::sliding(limit, minute, precision);

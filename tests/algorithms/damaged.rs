@@ -9,7 +9,7 @@ use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Mode;
 
 use super::twin::NOW;
-use crate::support::limiting::fake_redis::{Data, Gate, Held};
+use crate::support::limiting::fake_redis::{Data, Gate, StoredKey};
 
 fn take(gate: &Gate, rule: &Rule, data: Option<Data>) -> Answer {
     let limit = crate::support::limiting::limit("one", rule.clone(), Mode::Enforce);
@@ -17,14 +17,14 @@ fn take(gate: &Gate, rule: &Rule, data: Option<Data>) -> Answer {
     let mut keys = gate.keys.borrow_mut();
     keys.held.clear();
     if let Some(data) = data {
-        keys.held.insert(check.key.clone(), Held { data, expires: NOW + 60_000 });
+        keys.held.insert(check.key.clone(), StoredKey { data, expires: NOW + 60_000 });
     }
     drop(keys);
     gate.decide(&[(Op::Take, vec![check])], NOW)[0].answers[0]
 }
 
 #[test]
-fn what_is_no_state_counts_as_absent() {
+fn an_invalid_state_counts_as_absent() {
     let gate = Gate::load();
     let mut seeded = crate::support::limiting::seeded();
     for name in NAMES {

@@ -1,5 +1,5 @@
-//! Fair sharing: tenants cannot exceed the cap by any means, nobody within a share is refused while the same tenants are
-//! active, and what nobody uses anyone can have. Each test runs the Rust half and the whole Lua script.
+//! Fair sharing: tenants cannot exceed the cap by any means, nobody within a share is refused while the same tenants
+//! are active, and what nobody uses anyone can have. Each test runs the Rust half and the whole Lua script.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -144,8 +144,8 @@ fn tenants_in_turn_come_near_the_floor() {
     }
 }
 
-/// The theorem: with a constant set of tenants, the pool never falls below 1/e of the reserve. So a tenant that a private
-/// bucket would admit is never refused, whatever the others do.
+/// The theorem: with a constant set of tenants, the pool never falls below 1/e of the reserve. So a tenant that a
+/// private bucket would admit is never refused because of others.
 #[test]
 fn nobody_within_a_share_is_refused() {
     let mut seeded = seeded();
@@ -197,7 +197,7 @@ fn nobody_within_a_share_is_refused() {
 /// Tenants that come and go, more than `max_active`, weights, settings and clocks that change: no interval admits more
 /// than the burst and the rate.
 #[test]
-fn the_cap_is_exact_whatever_tenants_do() {
+fn the_cap_is_exact_for_any_tenants() {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     for _ in 0..40 {
@@ -288,7 +288,7 @@ fn part((asked, admitted): (u64, u64)) -> f64 {
 }
 
 #[test]
-fn what_nobody_uses_anyone_can_have() {
+fn unused_budget_is_available_to_every_tenant() {
     let mut seeded = seeded();
     let (counts, _) = run(&[load(500.0, 0, 60)], 4000, 1024, &mut seeded.rng);
     // 6000 are refilled, and 50 of the burst are not reserved.
@@ -318,8 +318,8 @@ fn greedy_tenants_hardly_harm_quiet_ones() {
     }
 }
 
-/// Whoever can invent identities takes the shares of as many tenants. The manual says so: with enough of them, it is
-/// first come, first served. `max_active` bounds the state, and tenants that were there before keep their part.
+/// A client that invents identities takes the shares of as many tenants, as the manual says: with enough identities,
+/// the budget is first come, first served. `max_active` bounds the state, and earlier tenants keep their part.
 #[test]
 fn invented_identities_take_shares() {
     let mut seeded = seeded();

@@ -10,7 +10,7 @@ use super::twin::{NOW, assert_same_state, random_limits};
 use crate::support::limiting::fake_redis::Gate;
 
 #[test]
-fn a_full_server_goes_on_with_the_keys_it_has() {
+fn a_full_redis_continues_with_existing_keys() {
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
     let mut without_room = 0;

@@ -1,5 +1,5 @@
-//! The algorithms that remember single requests or hold them back, against models so plain that
-//! they can be checked by reading: a list of all requests, searched anew for each.
+//! Compares the algorithms that remember or delay single requests with models that can be checked by reading: a list
+//! of all requests, which each decision searches from the start.
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::concurrency::Concurrency;
@@ -53,13 +53,13 @@ fn pauses(window: i64) -> impl Strategy<Value = i64> {
     ]
 }
 
-/// Pause, cost, and whether the request is given back, and how many requests later.
+/// Generates requests: pause, cost, and how many requests later the charge is refunded, if at all.
 fn requests(window: i64) -> impl Strategy<Value = Vec<(i64, i64, Option<usize>)>> {
     let refund = prop_oneof![3 => Just(None), 1 => (0..6usize).prop_map(Some)];
     prop::collection::vec((pauses(window), 0..5i64, refund), 1..200)
 }
 
-/// Of each admitted unit: when it counts from, and whose it is; and when the last was charged.
+/// All admitted units, each with its time and its request, and the time of the last charge.
 #[derive(Default)]
 struct Log {
     units: Vec<(i64, usize)>,
@@ -160,7 +160,7 @@ proptest! {
     /// Settled up to more than the limit, and given back: what is left is never more than what was kept
     /// leaves, and exactly that where nothing was settled.
     #[test]
-    fn what_was_kept_is_counted_whatever_comes_and_goes(
+    fn settlements_and_refunds_never_leave_too_much(
         limits in prop::collection::vec(1..30i64, 1..3),
         window in 30..2000i64,
         requests in prop::collection::vec((0..300i64, 0..5i64, -1..20i64, 0..6usize), 1..200),
@@ -198,7 +198,7 @@ proptest! {
 
     /// The queue against exact fractions: admission, delay, and the spacing of what leaves.
     #[test]
-    fn a_queue_lets_nothing_out_faster_than_its_rate(
+    fn a_queue_releases_requests_no_faster_than_its_rate(
         rate in 1..50i64,
         per in 1..2000i64,
         queue in 0..3000i64,
@@ -298,7 +298,7 @@ proptest! {
     }
 }
 
-/// A limit that is raised, lowered or given another window keeps what was taken.
+/// A limit that is raised, lowered, or gets another window keeps its usage.
 #[test]
 fn changed_numbers_apply_to_what_was_taken() {
     let log = |limit, window_ms| Rule::SlidingLog(SlidingLog { limit, window_ms, sorted_set: false });
@@ -340,7 +340,7 @@ fn changed_numbers_apply_to_what_was_taken() {
 
 /// A slot in the middle of the queue cannot be given back: those behind it keep theirs.
 #[test]
-fn only_the_last_slot_is_given_back() {
+fn only_the_last_slot_is_refunded() {
     let mut key = Key::new(Rule::LeakyBucket(LeakyBucket {
         rate: 1,
         per_ms: 100,

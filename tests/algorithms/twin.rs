@@ -10,11 +10,11 @@ use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::memory::MemoryStore;
 
-use crate::support::limiting::fake_redis::{Data, Gate, Held, float, integer};
+use crate::support::limiting::fake_redis::{Data, Gate, StoredKey, float, integer};
 
 const STEPS: usize = 40_000;
 pub const NOW: i64 = 1_795_000_000_000;
-/// Those that keep their state in a form of the server's are walked through the whole script.
+/// Number of steps of algorithms whose state has a native type of Redis. These steps run the whole script.
 const NATIVE_STEPS: usize = 4_000;
 
 /// A test for each algorithm, of its name.
@@ -137,7 +137,7 @@ impl Walk {
         }
     }
 
-    /// To one of the last rules.
+    /// Switches to one of the last rules.
     fn switch(&mut self, rng: &mut StdRng) {
         let from = self.known.len().saturating_sub(6);
         if from < self.known.len() {
@@ -204,11 +204,11 @@ fn random_cost(rule: &Rule, rng: &mut StdRng) -> i64 {
 /// An algorithm's Lua file, loaded as Redis would.
 struct Twin {
     lua: Lua,
-    /// How far the clock of whoever sends the rule is ahead of the store's.
+    /// How far the clock of the gateway that sends the rule is ahead of the store's.
     skew: std::cell::Cell<i64>,
     decide: Function,
     adjust: Function,
-    /// For an algorithm whose state is more than an array of numbers.
+    /// The whole script, for an algorithm whose state is more than an array of numbers.
     gate: Option<Gate>,
 }
 
@@ -291,16 +291,16 @@ fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Op
     gate.keys.borrow_mut().held.clear();
     let before = walk.state.as_ref().filter(|state| !state.text().is_empty()).map(|state| native(state, walk.now));
     if let Some(data) = before.clone() {
-        gate.keys.borrow_mut().held.insert(key.clone(), Held { data, expires: UNTOUCHED });
+        gate.keys.borrow_mut().held.insert(key.clone(), StoredKey { data, expires: UNTOUCHED });
     }
     let answer = gate.decide(&[(op, vec![check])], walk.now)[0].answers[0];
     let after = gate.keys.borrow_mut().held.remove(&key);
     let next = match after {
-        Some(Held { data, expires: UNTOUCHED }) => {
+        Some(StoredKey { data, expires: UNTOUCHED }) => {
             assert_eq!(Some(data), before);
             None
         }
-        Some(Held { data, expires }) => {
+        Some(StoredKey { data, expires }) => {
             Some((held_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
         }
         None => before.map(|_| (String::new(), 0)),
@@ -308,7 +308,7 @@ fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Op
     (answer, next)
 }
 
-/// State as the server holds it; a log by turns in either form, whatever its rule says.
+/// Returns the state as the server stores it; a log alternates between both formats, independent of its rule.
 fn native(state: &State, now: i64) -> Data {
     let text = state.text();
     let fields: Vec<&str> = text.split_whitespace().collect();
@@ -368,8 +368,8 @@ fn next(values: &[Value]) -> Option<(String, i64)> {
     Some((text, integer(ttl)))
 }
 
-/// A clock too far from that of whoever sent the windows: nothing that another gateway counts is
-/// disturbed, the limit holds, and it ends.
+/// The store's clock differs too much from that of the gateway that sent the windows: the counts of other gateways are
+/// not disturbed, the limit is kept, and the state expires.
 #[test]
 fn a_calendar_of_another_age_is_no_harm() {
     let twin = Twin::load("calendar");
@@ -423,7 +423,7 @@ fn the_gate_decides_like_the_memory_store() {
     }
 }
 
-/// What the gate holds the memory store holds.
+/// Asserts that the gate and the memory store have the same state.
 pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     for (key, held) in &gate.keys.borrow().held {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));

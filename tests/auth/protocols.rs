@@ -66,7 +66,7 @@ fn echoing() -> Upstream {
 }
 
 #[test]
-fn a_tunnel_opens_only_for_who_is_authenticated() {
+fn a_tunnel_opens_only_for_authenticated_clients() {
     let upstream = echoing();
     let gateway = start_with("max_tunnels = 1", &bcrypt("alice", "a"), &route(&upstream.url()));
     let offer = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\

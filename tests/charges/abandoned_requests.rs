@@ -11,12 +11,12 @@ use crate::support::machine::Stopwatch;
 use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
 
-/// Who closes has left; nobody is taken to read on.
+/// A client that closes its side has left: it is not expected to read the response.
 pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
 pub const WORK: Duration = Duration::from_millis(300);
 
-/// Works on every request for `work` whatever becomes of its connection, and then answers. `/begun`
-/// gets the head of its answer before that, `/closed` nothing but the end of its connection.
+/// A server that works on every request for `work`, even if the connection ends, and then responds. `/begun` gets the
+/// head of its response before that, `/closed` nothing but the end of its connection.
 fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
@@ -37,7 +37,7 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-/// Of a limit of two at once.
+/// Starts a gateway with a limit of two concurrent requests.
 pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
     let linger = if linger.is_empty() { String::new() } else { format!("linger = \"{linger}\"\n") };
     let gateway = Gateway::with(
@@ -147,7 +147,7 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
 }
 
 #[test]
-fn what_was_read_for_nobody_leaves_a_connection_to_use() {
+fn a_connection_is_reusable_after_its_response_was_drained() {
     let (upstream, running) = backend(Duration::from_millis(100));
     let gateway = gateway("", "memory:", &upstream.url(), "");
     for target in ["/", "/begun", "/", "/begun"] {
@@ -183,7 +183,7 @@ fn an_endless_answer_is_not_read_on_for_long() {
 }
 
 #[test]
-fn those_who_left_count_among_the_connections() {
+fn abandoned_requests_count_as_connections() {
     let (upstream, running) = backend(Duration::from_secs(1));
     let gateway = gateway("max_connections_per_ip = 2", "memory:", &upstream.url(), "");
     leave_two(&gateway, &running);

@@ -16,8 +16,8 @@ use crate::support::machine::Stopwatch;
 use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
 
-/// Works on every request whatever becomes of its stream, and before it has all of the body. `/begun` gets the
-/// head of its answer before that.
+/// A server that works on every request even if its stream ends, and before it has the whole body. `/begun` gets the
+/// head of its response before that.
 fn backend() -> (Http2Server, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
@@ -77,7 +77,7 @@ fn streams_that_are_reset_keep_their_slots() {
 }
 
 #[test]
-fn a_server_that_waits_for_the_rest_is_told_when_the_slot_goes_back() {
+fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     let server = Http2Server::start(|mut asked| async move {
         let path = asked.request.uri().path().to_owned();
         match asked.body().await {

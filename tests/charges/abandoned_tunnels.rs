@@ -14,8 +14,8 @@ use crate::support::upstream::{Running, Upstream, accept, ok};
 
 const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
 
-/// Works on each tunnel for `work` whatever becomes of it, and then closes. `/late` switches only in the midst
-/// of that; `/plain` is an answer like others.
+/// A server that works on each tunnel for `work`, even if the tunnel ends, and then closes. `/late` switches protocols
+/// only halfway through; `/plain` is an ordinary response.
 fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
@@ -53,7 +53,7 @@ fn tunnels_whose_clients_are_gone_keep_their_slots() {
 }
 
 #[test]
-fn who_shuts_down_its_side_first_does_so_too() {
+fn tunnels_of_half_closed_clients_keep_their_slots() {
     let (upstream, running) = backend(WORK);
     // The half that is left is not waited for any longer than this.
     let route = "stream_timeout = \"100ms\"";

@@ -1,5 +1,5 @@
-//! On a Redis Cluster, a decision on several slots charges one after another and refunds what it cannot use. No later
-//! request is refused because of that.
+//! On a Redis Cluster, a decision on several slots charges one slot after another, and refunds the earlier ones if a
+//! later one refuses. Such a temporary charge causes no refusal that is remembered.
 
 use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 
@@ -27,9 +27,9 @@ fn asks(gateway: &Gateway, a: &str, b: &str) -> u16 {
     gateway.ask(&fields(a, b)).status()
 }
 
-/// Of a rolling deploy: `older` knows nothing of the second limit that others ask together with the first.
+/// A rolling deploy: the config of `older` lacks the second limit, which the others decide together with the first.
 #[test]
-fn a_refusal_for_want_of_what_is_given_back_is_not_remembered() {
+fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
     let cluster = RedisCluster::start(0);
     let newer = gateway(&cluster, "\"one\", \"two\"");
     let older = gateway(&cluster, "\"one\"");

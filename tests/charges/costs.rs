@@ -1,4 +1,4 @@
-//! What an exchange costs at each of several limits. Used by the tests of how requests end.
+//! Costs of a request at each of several limits. Used by the tests of how requests end.
 
 use std::time::{Duration, Instant};
 

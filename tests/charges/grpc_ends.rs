@@ -34,7 +34,7 @@ const UNAUTHENTICATED: Costs = [COST, COST, COST, COST, 1];
 const UNAVAILABLE: Costs = [0, 0, COST, COST, COST];
 const UNKNOWN: Costs = [COST, 0, 0, COST, COST];
 const ABORTED: Costs = [COST, COST, COST, 0, COST];
-/// Its status alone tells, which no limit lists.
+/// Costs if only the status shows the outcome, and no limit lists it.
 const PLAIN: Costs = [COST, 0, COST, COST, COST];
 
 fn fields(all: &[(&'static str, &'static str)]) -> HeaderMap {

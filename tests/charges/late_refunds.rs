@@ -57,7 +57,7 @@ fn admitted(gateway: &Gateway, most: usize) -> usize {
 
 /// Five that fail when their five units have long come in again.
 #[test]
-fn what_has_been_refilled_is_not_given_back() {
+fn refilled_units_are_not_refunded() {
     const LATE: Duration = Duration::from_millis(2600);
     let upstream = upstream(LATE);
     let addr = upstream.addr;
@@ -112,7 +112,7 @@ fn leaving_slow_requests_buys_no_burst() {
 
 /// Far more is reserved than used, and as much comes in meanwhile: what was not used can be used at once.
 #[test]
-fn what_was_only_reserved_comes_back_after_a_while() {
+fn unused_reservations_are_refunded_after_a_while() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             std::thread::sleep(Duration::from_secs(1));
@@ -139,7 +139,7 @@ fn what_was_only_reserved_comes_back_after_a_while() {
 
 /// A slow request was charged to a long window; a shorter one has begun to count since, and is full.
 #[test]
-fn a_window_gives_back_nothing_that_it_never_counted() {
+fn a_window_refunds_nothing_that_it_never_counted() {
     let upstream = upstream(Duration::from_millis(2500));
     let addr = upstream.addr;
     // No hour ends meanwhile.
@@ -183,7 +183,7 @@ fn refund(gateway: &Gateway, receipt: &Value) -> Value {
 
 /// Nearly all has come back of a charge; then come numbers by which next to nothing would have.
 #[test]
-fn a_receipt_is_given_back_by_the_numbers_that_made_it() {
+fn a_receipt_is_refunded_by_the_rule_that_made_it() {
     let upstream = upstream(Duration::ZERO);
     let addr = upstream.addr;
     on_both(&["token_bucket", "gcra", "leaky_bucket", "nodelay"], |store, case| {
@@ -217,9 +217,9 @@ fn a_receipt_is_given_back_by_the_numbers_that_made_it() {
     });
 }
 
-/// What is there of it still comes back, to those numbers and to the new ones.
+/// The remaining part of the charge is refunded, under the old numbers and the new ones.
 #[test]
-fn a_receipt_is_good_after_its_numbers_changed() {
+fn a_receipt_is_valid_after_its_limit_changed() {
     let upstream = upstream(Duration::ZERO);
     let addr = upstream.addr;
     on_both(

@@ -1,5 +1,5 @@
-//! The slots of running requests while Redis is unavailable or loses its data: they stay occupied with their cost, and
-//! those of a dead gateway expire.
+//! The slots of running requests while Redis is unavailable or loses its data: the slots stay occupied with their cost,
+//! and the slots of a dead gateway expire.
 
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ fn a_hung_redis_loses_no_slot() {
 }
 
 #[test]
-fn a_lost_slot_is_taken_again_with_its_cost() {
+fn a_lost_lease_is_taken_again_with_its_cost() {
     let (redis, upstream) = (RedisServer::start(&[]), upstream());
     let gateway = gateway(&redis.url(), &upstream, "in_flight = 10\nlease = \"1s\"");
     let first = hold(&gateway, &upstream, 10);

@@ -1,4 +1,4 @@
-//! What happens to a charge after the decision: refunds by outcome, leases of running requests, and queues.
+//! Changes of a charge after the decision: refunds by outcome, leases of running requests, and queues.
 
 mod abandoned_requests;
 mod abandoned_streams;

@@ -43,7 +43,7 @@ fn redis_store(server: &RedisServer) -> String {
     format!("[store]\nurl = \"{}\"\ndeadline = \"500ms\"\n", server.url())
 }
 
-/// What is left, found out without taking anything. No answer is refused or counted for it.
+/// Returns the remaining units without a charge. The request is neither refused nor counted.
 fn left(gateway: &Gateway) -> i64 {
     let answer = gateway.ask(&get("/probe", "x-cost: 0\r\n"));
     let field = answer.get("ratelimit").unwrap_or_else(|| panic!("no quota:\n{}", answer.head)).to_owned();
@@ -90,7 +90,7 @@ fn only_failed_logins_count() {
 }
 
 #[test]
-fn what_the_config_names_is_given_back() {
+fn configured_outcomes_are_refunded() {
     let upstream = scripted();
     on_both_stores(|store| {
         let gateway =
@@ -179,7 +179,7 @@ fn the_true_cost_is_settled() {
 }
 
 #[test]
-fn a_charge_made_without_the_store_is_given_back_without_it() {
+fn a_local_charge_is_refunded_locally() {
     let upstream = scripted();
     let mut server = RedisServer::start(&[]);
     let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"5xx\"]");
@@ -197,7 +197,7 @@ fn a_charge_made_without_the_store_is_given_back_without_it() {
 }
 
 #[test]
-fn what_cannot_be_given_back_is_not_tried_again() {
+fn impossible_refunds_are_not_retried() {
     let upstream = scripted();
     let server = RedisServer::start(&[]);
     let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"client_abort\"]");

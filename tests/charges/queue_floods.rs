@@ -98,7 +98,7 @@ fn a_request_without_a_seat_costs_no_call() {
 
 /// The clock of a gateway is an hour ahead of Redis', or behind: turns come back all the same.
 #[test]
-fn a_gateway_with_another_clock_gives_turns_back() {
+fn a_gateway_with_another_clock_refunds_queue_positions() {
     let server = RedisServer::start(&[]);
     for (offset, prefix) in [("+1h", "ahead"), ("-1h", "behind")] {
         let env = clock(offset);

@@ -30,7 +30,7 @@ fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
 }
 
 #[test]
-fn requests_without_a_seat_leave_no_turns_behind() {
+fn requests_without_a_place_leave_no_queue_positions() {
     on_both("rate = \"1/min\"\nqueue = \"1h\"\nmax_delayed = 1", |gateway| {
         // One has its turn at once and one waits for the next.
         assert_eq!(gateway.get("/").status(), 200);
@@ -45,7 +45,7 @@ fn requests_without_a_seat_leave_no_turns_behind() {
 }
 
 #[test]
-fn those_who_leave_in_the_order_of_their_coming_leave_an_empty_queue() {
+fn leaving_in_order_of_arrival_empties_the_queue() {
     on_both("rate = \"1/min\"\nqueue = \"1h\"", |gateway| {
         let clients = sent(gateway, 12);
         until("all have their turns", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
@@ -60,7 +60,7 @@ fn those_who_leave_in_the_order_of_their_coming_leave_an_empty_queue() {
 const REFUSED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
 const DELAYED: [(&str, &str); 3] = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
 
-/// One that no server is asked for has its slot until its answer has been sent.
+/// A request that the gateway answers itself has its slot until its response has been sent.
 #[test]
 fn the_slot_of_a_request_that_is_answered_here_is_free_for_the_next() {
     let redis = RedisServer::start(&[]);

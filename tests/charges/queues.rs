@@ -135,7 +135,7 @@ fn no_more_requests_wait_than_may() {
 }
 
 #[test]
-fn a_drain_waits_for_those_that_wait() {
+fn a_drain_waits_for_queued_requests() {
     let mut gateway = gateway("", "", "echo:", "\"queue\"", QUEUE);
     let mut clients = sent(&gateway, 4);
     until("three wait", || decisions(&gateway, "queue", "delayed") == 3.0);
@@ -144,7 +144,7 @@ fn a_drain_waits_for_those_that_wait() {
     assert!(gateway.exit().success());
 }
 
-/// Slots go back a moment after a client has left, whatever the upstream does.
+/// Two slots, which are released a moment after a client has left, even if the upstream server continues.
 const TWO: &str =
     "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nlinger = \"200ms\"\nkey = \"all\"\n";
 
@@ -185,8 +185,8 @@ fn assert_free(gateway: &Gateway, upstream: &Upstream) {
     });
 }
 
-/// Works on each request for a moment, whatever becomes of its connection, and ends it in one of the ways
-/// in which a request can end.
+/// A server that works on each request for a moment, even if its connection ends, and then ends it in one of the
+/// possible ways.
 fn working() -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
@@ -256,7 +256,7 @@ fn slots_of_requests_that_hang_are_released() {
 }
 
 #[test]
-fn slots_taken_without_the_store_are_released_without_it() {
+fn local_slots_are_released_locally() {
     let mut server = RedisServer::start(&[]);
     let upstream = scripted();
     let two = TWO.replace("2s", "1h").replace("200ms", "0s");

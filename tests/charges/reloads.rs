@@ -57,7 +57,7 @@ fn remaining(gateway: &Gateway) -> i64 {
 }
 
 #[test]
-fn a_late_refund_goes_by_the_numbers_of_then() {
+fn a_late_refund_uses_the_rule_of_the_charge() {
     let redis = RedisServer::start(&[]);
     for store in ["memory:".to_owned(), redis.url()] {
         for (before, after) in [
@@ -90,7 +90,7 @@ fn a_late_refund_goes_by_the_numbers_of_then() {
 }
 
 #[test]
-fn a_lease_of_before_is_renewed_as_the_config_says_now() {
+fn an_earlier_lease_is_renewed_by_the_current_config() {
     let redis = RedisServer::start(&[]);
     let (upstream, release) = upstream();
     let limit = "algorithm = \"concurrency\"\nin_flight = 5\nlease = \"60s\"";
@@ -167,7 +167,7 @@ fn overrides_go_with_the_redis_they_stood_in() {
 }
 
 #[test]
-fn a_refusal_for_want_of_a_slot_says_how_long_slots_were_held_lately() {
+fn retry_after_of_concurrency_is_a_recent_hold_time() {
     let redis = RedisServer::start(&[]);
     for store in ["memory:".to_owned(), redis.url()] {
         let (upstream, release) = upstream();

@@ -12,12 +12,12 @@ use crate::support::ports::nobody;
 use crate::support::until;
 use crate::support::upstream::{Upstream, accept};
 
-/// What each request costs, and what the server says that it cost.
+/// Cost of each request, and the cost that the server reports.
 const COST: i64 = 4;
 const ACTUAL: i64 = 1;
 
-/// What an exchange costs: at limits with `charge_on = [401, 502, 504]`, `refund_on = ["4xx", "5xx"]`,
-/// `["client_abort"]` and `["connect_error"]`, and with `settle`.
+/// Costs of a request at limits with `charge_on = [401, 502, 504]`, `refund_on = ["4xx", "5xx"]`, `["client_abort"]`
+/// and `["connect_error"]`, and with `settle`.
 type Costs = [i64; 5];
 
 /// The client got something to a server and then ended the exchange.
@@ -348,11 +348,11 @@ fn a_client_that_ends_a_request_which_a_server_has_got_has_aborted_it_over_http2
 }
 
 #[test]
-fn other_ends_cost_what_their_status_says() {
+fn other_ends_cost_by_their_status() {
     on_both_stores(other_ends);
 }
 
 #[test]
-fn who_leaves_a_queue_of_the_gateway_has_aborted_its_request() {
+fn leaving_a_queue_of_the_gateway_aborts_the_request() {
     waiting(&Bench::new(""));
 }

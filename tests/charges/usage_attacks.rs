@@ -91,7 +91,7 @@ fn usage_that_is_read_in_part_refunds_nothing() {
     }
 }
 
-/// Where the connection is the only end of a response, a lost server looks like one that has finished.
+/// If only the end of the connection ends a response, a lost server looks like one that has finished.
 #[test]
 fn a_stream_that_breaks_off_silently_refunds_nothing() {
     let upstream = mirror();

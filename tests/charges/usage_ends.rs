@@ -173,7 +173,7 @@ fn pointers_headers_and_gzip_settle_too() {
 }
 
 #[test]
-fn what_is_not_proven_is_not_refunded() {
+fn unproven_usage_is_not_refunded() {
     let upstream = mirror();
     let server = RedisServer::start(&[]);
     let start = r#"data: {"type":"message_start","message":{"usage":{"input_tokens":"#;

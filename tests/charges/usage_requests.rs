@@ -1,5 +1,5 @@
-//! Requests whose cost only their response reports: the estimate that they reserve, what servers are asked for, and what
-//! clients of LLM APIs get when a limit refuses them.
+//! Requests whose cost only their response reports: the estimate that they reserve, the usage that the gateway requests
+//! from servers, and the errors that clients of LLM APIs get when a limit refuses.
 
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ fn send(gateway: &Gateway, body: &str, fields: &str) -> Message {
 }
 
 #[test]
-fn a_request_reserves_what_it_announces() {
+fn a_request_reserves_its_announced_usage() {
     let upstream = Upstream::text("no usage");
     let reserve = "cost = { reserve = { base = 10, add = [\"json:/max_tokens\", \"json:/max_completion_tokens\"], \
                    default_add = 500, at_most = 3000 } }\nsettle = \"openai\"\n";
@@ -87,7 +87,7 @@ fn parallel_requests_cannot_pass_a_nearly_empty_budget() {
 }
 
 #[test]
-fn servers_are_asked_for_the_usage_of_streams() {
+fn the_usage_of_streams_is_requested_from_servers() {
     let upstream = mirror_of_requests();
     let gateway = limited(&upstream, "settle = \"openai\"\nask_usage = true");
     for (body, forwarded) in [

@@ -11,7 +11,7 @@ use crate::support::tls::Trust;
 use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
 
-/// Its only listener expects headers, `trusted` are believed.
+/// Starts a gateway whose only listener expects PROXY headers and trusts those of `trusted`.
 fn gateway(upstream: &Upstream, trusted: &str, server: &str, listener: &str, rest: &str) -> Gateway {
     let config = format!(
         "[server]\nworkers = 1\ntrusted_proxies = [\"{trusted}\"]\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\n\
@@ -87,7 +87,7 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
 }
 
 #[test]
-fn what_begins_otherwise_is_closed_unanswered_and_counted() {
+fn connections_without_a_valid_header_are_closed_and_counted() {
     let upstream = Upstream::text("in");
     let gateway = gateway(&upstream, "127.0.0.1", "handshake_timeout = \"500ms\"", "", "");
     let v4 = addresses("192.0.2.7:1", "198.51.100.1:2");
@@ -155,7 +155,7 @@ fn nobody_else_is_believed_and_a_client_cannot_add_a_header_of_its_own() {
 }
 
 #[test]
-fn the_header_comes_before_tls_and_clients_count_by_their_own_address() {
+fn the_proxy_header_precedes_tls_and_clients_count_by_their_own_address() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send(ok("in"))?;

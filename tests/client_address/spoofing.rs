@@ -10,10 +10,10 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent};
 use crate::support::upstream::Upstream;
 
-/// In every claim; what upstream servers read of the client must not hold it.
+/// The address in every claim. Headers about the client that upstream servers get must not contain it.
 const FORGED: &str = "203.0.113.66";
 
-/// What this gateway says of the client and of the request's way; no other field speaks for it.
+/// The headers in which the gateway describes the client and the path of the request. No other header does.
 const TOLD: [&str; 8] = [
     "x-forwarded-for",
     "x-forwarded-host",
@@ -25,10 +25,10 @@ const TOLD: [&str; 8] = [
     "x-forwarded-prefix",
 ];
 
-/// Fields of one request.
+/// Headers of one request.
 type Claim = &'static [(&'static str, &'static str)];
 
-/// By a peer that nobody trusts.
+/// Claims of an untrusted peer.
 const CLAIMS: &[Claim] = &[
     &[("x-forwarded-for", "203.0.113.66")],
     &[("x-forwarded-for", "203.0.113.66, 127.0.0.1")],
@@ -79,7 +79,7 @@ fn gateway(upstream: &Upstream, server: &str, key: &str) -> Gateway {
     )
 }
 
-/// The status of one request over each protocol; 400 where no such request can be made or is taken for one.
+/// Returns the status of one request over each protocol; 400 if the client cannot make such a request.
 fn ask(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
     let lines: String = claim.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
     let old = gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));

@@ -37,7 +37,7 @@ fn bodies_of_unknown_length_are_compressed() {
 }
 
 #[test]
-fn a_pause_of_the_server_flushes_what_it_sent() {
+fn a_pause_of_the_server_flushes_the_compressed_body() {
     let (go, gone) = channel::<()>();
     let gone = Arc::new(Mutex::new(gone));
     let upstream = Upstream::start(move |peer| {

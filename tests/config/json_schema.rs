@@ -56,7 +56,7 @@ fn lint(folder: &Path) -> BTreeMap<String, BTreeSet<u64>> {
     lines
 }
 
-/// Whether it is an error of a config, not of the linter's own settings.
+/// Returns whether the diagnostic is about a config, not about the linter's own settings.
 fn is_error(diagnostic: &Value) -> bool {
     diagnostic["level"] == "error" && diagnostic["path"].as_str().unwrap().ends_with("-case.toml")
 }
@@ -79,7 +79,7 @@ fn toml_files(folder: &str) -> Vec<PathBuf> {
     files
 }
 
-/// To write the schema anew after a change of the table: `GOLDEN=write cargo test --test limiting config::`.
+/// Regenerate the schema after a change of the table: `GOLDEN=write cargo test --test limiting config::`.
 #[test]
 fn the_schema_of_the_repository_is_that_of_the_program() {
     let text = render_schema();
@@ -139,7 +139,7 @@ fn linters_accept_good_configs() {
     assert!(count > 400, "{count}");
 }
 
-/// Whether a value may be a string.
+/// Returns whether a value may be a string.
 fn allows_text(of: &ValueType) -> bool {
     match *of {
         ValueType::Boolean | ValueType::True | ValueType::Integer { .. } | ValueType::Integers(_) => false,
@@ -194,7 +194,7 @@ fn is_toml(path: &Path) -> bool {
     !path.file_name().unwrap().to_str().unwrap().starts_with("syntax")
 }
 
-/// Whether a schema can describe the mistake: an unknown key or word, a wrong type, or a number out of bounds.
+/// Returns whether a schema can describe the mistake: an unknown key or word, a wrong type, or a number out of bounds.
 fn is_structural(mistake: &Value) -> bool {
     let text = mistake["message"].as_str().unwrap();
     let kinds = ["unknown key `", "unknown value", "it must be "];

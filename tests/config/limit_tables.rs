@@ -1,5 +1,4 @@
-//! What the loader makes of keys, tokens, conditions and chains of limits. Its mistakes are in
-//! `tests/config/bad`, each with its text.
+//! Compiled keys, tokens, conditions and chains of limits. Mistakes are in `tests/config/bad`, each with its text.
 
 use std::net::IpAddr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -139,7 +138,7 @@ fn a_shorthand_has_alternatives_without_spaces() {
 }
 
 #[test]
-fn a_base_stands_before_what_comes_after_it() {
+fn a_base_precedes_the_limits_after_it() {
     let limit = |name, after| format!("[limit.{name}]\nrate = \"1/s\"\n{after}\n");
     let text = format!(
         "limits = [\"c\", \"b\", \"d\", \"a\"]\n{}{}{}{}",
@@ -164,7 +163,7 @@ fn a_condition_needs_no_set_of_addresses_but_a_client_does() {
     assert!(config::load_text("test", &text).unwrap_err().to_string().contains("`anna` is not an address"));
 }
 
-/// What the reference config says of a pattern, word by word.
+/// Matches a pattern as the reference config describes it, word by word.
 fn naive(pattern: &str, value: Option<&str>, set: &[&str]) -> bool {
     if let Some(rest) = pattern.strip_prefix('!') {
         return !naive(rest, value, set);
@@ -268,7 +267,7 @@ fn numbered(spec: &Spec, number: i64) -> String {
     format!("{ROUTE}[limit.x]\nalgorithm = \"{}\"\n{leading}\n", spec.name)
 }
 
-/// What the replay may recommend is what a config may say.
+/// The replay recommends only numbers that a config accepts.
 #[test]
 fn the_largest_number_of_each_algorithm_loads_and_no_larger_one() {
     for spec in SPECS {
@@ -281,8 +280,7 @@ fn the_largest_number_of_each_algorithm_loads_and_no_larger_one() {
     }
 }
 
-/// Where an algorithm has no default for an option that does not fit, it is the rate that is said to be
-/// wrong.
+/// If an algorithm has no default for an option that does not fit, the mistake is reported for the rate.
 #[test]
 fn a_window_shorter_than_its_counters_is_refused() {
     let text = format!("{ROUTE}limits = \"x\"\n[limit.x]\nalgorithm = \"sliding_window\"\nrate = \"5/ms\"\n");
@@ -316,7 +314,7 @@ fn written(kind: ParamKind, rng: &mut impl Rng) -> String {
     }
 }
 
-/// Whatever is said of an algorithm, there is a limit or a mistake; and what loads never overflows.
+/// Any options of an algorithm make a limit or a mistake, and a limit that loads never overflows.
 #[test]
 fn options_make_a_limit_that_counts_or_a_mistake() {
     let mut seeded = crate::support::limiting::seeded();

@@ -30,8 +30,8 @@ fn bad(text: &str) -> Report {
     config::load_text("test", text).map(|_| panic!("loads:\n{text}")).unwrap_or_else(|report| report)
 }
 
-/// Each `tests/config/bad/NAME.toml` is refused with exactly the text of `NAME.golden`. To write the
-/// texts anew after a change, and then read them: `GOLDEN=write cargo test --test limiting config::`.
+/// Each `tests/config/bad/NAME.toml` is refused with exactly the text of `NAME.golden`. Regenerate the texts after a
+/// change, and then read them: `GOLDEN=write cargo test --test limiting config::`.
 #[test]
 fn every_kind_of_mistake_is_explained() {
     let mut names: Vec<PathBuf> = std::fs::read_dir("tests/config/bad").unwrap().map(|e| e.unwrap().path()).collect();
@@ -78,7 +78,7 @@ fn json_has_the_place_and_the_remedy_of_each_mistake() {
 }
 
 #[test]
-fn a_missing_file_says_what_to_do() {
+fn a_missing_file_is_reported_with_a_remedy() {
     let report = config::load_config(Path::new("no/such.toml")).unwrap_err();
     let text = report.to_string();
     assert!(text.contains("cannot read the configuration file `no/such.toml`: the file does not exist"), "{text}");
@@ -124,7 +124,7 @@ fn the_reference_config_shows_every_key() {
     assert!(missing.is_empty(), "conf/full.toml lacks {missing:?}");
 }
 
-/// What the reference config states as defaults are the defaults.
+/// The defaults in the reference config are the real ones.
 #[test]
 fn the_reference_config_states_the_defaults() {
     let full = config::load_config(Path::new("conf/full.toml")).unwrap();

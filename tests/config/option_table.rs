@@ -1,5 +1,5 @@
 //! The table of options agrees with the reader: each default means the same as leaving the option out, each bound and
-//! word is accepted, and whatever the table does not allow is rejected.
+//! word is accepted, and everything that the table does not allow is rejected.
 
 use std::fmt::Debug;
 
@@ -41,7 +41,7 @@ pub fn options() -> Vec<OptionEntry> {
     entries
 }
 
-/// Whether the table allows a value of the type at all.
+/// Returns whether the table allows a value of the type at all.
 pub fn allows(of: &ValueType, value: TomlType) -> bool {
     let is_text = value == TomlType::Text;
     match *of {
@@ -67,7 +67,7 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
     }
 }
 
-/// What a config means: everything but where it came from.
+/// Returns the meaning of a config: everything except its files and lines.
 pub fn meaning(config: &Config) -> String {
     let parts: [&dyn Debug; 15] = [
         &config.server,

@@ -25,7 +25,8 @@ fn is_of_algorithm(entry: &OptionEntry) -> bool {
     entry.table.name == schema::LIMIT.name && is_param && entry.key != "rate"
 }
 
-/// The last column: what the option does, where the manual explains it, where its effect shows, and what a live change does.
+/// The last column: what the option does, where the manual explains it, where its effect shows, and what a live change
+/// does.
 fn describe(entry: &OptionEntry) -> String {
     let option = entry.option;
     let mut text = option.meaning.to_owned();
@@ -96,7 +97,7 @@ fn section(section: &Schema, entries: &[OptionEntry]) -> String {
     text
 }
 
-/// To write the page anew after a change of the table: `GOLDEN=write cargo test --test limiting config::`.
+/// Regenerate the page after a change of the table: `GOLDEN=write cargo test --test limiting config::`.
 #[test]
 fn the_options_page_is_generated_from_the_table() {
     let entries = list_entries();

@@ -1,5 +1,5 @@
-//! A secret in the wrong place is never shown: whatever a message says of a text with `${...}`, it says it of the text
-//! as it is written.
+//! A secret in the wrong place is never shown: messages about a text with `${...}` quote the text as written in the
+//! file.
 
 use std::ops::Range;
 use std::path::Path;
@@ -8,13 +8,13 @@ use std::process::Command;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Its parts are told by the word `hunter`, however a message cuts the value up.
+/// Each part of the secret contains the word `hunter`, so that the test finds it however a message cuts the value.
 const SECRET: &str = "Hunter2/9s:hunter2@hunter2?hunter2=hunter2 hunter2,hunter2%zz{hunter2}[hunter2\"\\d(";
 const PLAIN: &str = "Hunter2-secret";
 /// Strings are replaced in so many steps.
 const GROUPS: usize = 24;
 
-/// Where the strings of a config stand.
+/// Collects the byte ranges of the strings of a config.
 fn strings(value: &Spanned<DeValue>, found: &mut Vec<Range<usize>>) {
     match value.get_ref() {
         DeValue::String(_) => found.push(value.span()),
@@ -24,7 +24,7 @@ fn strings(value: &Spanned<DeValue>, found: &mut Vec<Range<usize>>) {
     }
 }
 
-/// What `check` prints of this config.
+/// Returns the output of `check` for this config.
 fn said(dir: &Path, config: &str, secret: &str, format: &str) -> String {
     let path = dir.join("config.toml");
     std::fs::write(&path, config).unwrap();
@@ -35,7 +35,7 @@ fn said(dir: &Path, config: &str, secret: &str, format: &str) -> String {
     String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned()
 }
 
-/// What stands around each part of the secret that is shown.
+/// Returns the text around each part of the secret that is shown.
 fn shown(said: &str) -> Vec<String> {
     let lower = said.to_ascii_lowercase();
     let around =
@@ -44,7 +44,7 @@ fn shown(said: &str) -> Vec<String> {
 }
 
 #[test]
-fn no_string_of_the_config_shows_what_it_stands_for() {
+fn no_string_of_the_config_shows_its_secret() {
     let full = std::fs::read_to_string("conf/full.toml").unwrap();
     let mut places = Vec::new();
     let (document, errors) = DeTable::parse_recoverable(&full);

@@ -1,4 +1,4 @@
-//! What loads, but deserves a warning.
+//! Configs that load with a warning.
 
 use sluicegate::config;
 

@@ -125,7 +125,7 @@ fn a_rejected_config_is_in_the_event_and_a_new_one_ends_the_stream() {
 }
 
 #[test]
-fn only_those_with_access_get_a_stream() {
+fn only_authorized_clients_get_a_stream() {
     let gateway = Gateway::whole(&config("", ROUTES).replace("[admin]\n", "[admin]\ntoken = \"hush\"\n"));
     Stream::open(&gateway, "", 401);
     Stream::open(&gateway, "authorization: Bearer hush\r\n", 200).event().unwrap();

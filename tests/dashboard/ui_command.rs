@@ -66,7 +66,7 @@ fn with_a_token_the_link_has_a_code() {
 }
 
 #[test]
-fn what_is_wrong_is_said() {
+fn mistakes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sluicegate.toml");
     let routes = "[[route]]\npath = \"/\"\nupstream = \"echo:\"\n";

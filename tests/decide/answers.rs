@@ -1,4 +1,5 @@
-//! What an asking proxy gets: by the name of a route, with delays, refusals of the operator, and without the store.
+//! Responses to an asking proxy: for the name of a route, with delays, with refusals of the operator, and without the
+//! store.
 
 use super::{ask, forwarded, gateway};
 use crate::support::ca::Ca;
@@ -9,7 +10,7 @@ use crate::support::machine::Stopwatch;
 use crate::support::ports::Reserved;
 
 #[test]
-fn a_route_is_asked_about_by_its_name() {
+fn a_route_is_decided_by_its_name() {
     let gateway = gateway(
         "[limit.one]\nrate = \"1/day\"\nkey = \"param:id\"\n\
          [limit.slots]\nalgorithm = \"concurrency\"\nin_flight = 5\n\

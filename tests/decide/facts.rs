@@ -1,11 +1,11 @@
-//! Where the facts of a request come from, and what a client cannot change about them.
+//! Sources of the facts of a request, and attempts of a client to change them.
 
 use super::{NAMES, ask, assert_logged, forwarded, gateway, gateway_with};
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
 
-/// What the admin API knows of the budget of a request: units left of 3.
+/// Returns the units that the admin API reports as left for a request, of 3.
 fn left(gateway: &Gateway, ip: &str, method: &str, host: &str, path: &str) -> i64 {
     let query = format!("/-/limits/three/state?key={ip}&key={path}&key={host}&key={method}&key=k");
     let state = gateway.admin(&query);

@@ -1,4 +1,4 @@
-//! Who may read and edit, and what a request must have: names, tags, types and sizes.
+//! Permissions to read and edit config files, and the required parts of a request: names, tags, types and sizes.
 
 use super::{Editor, MAIN, TOKEN, named, start_body, version};
 use crate::support::client::Client;
@@ -72,7 +72,7 @@ fn without_permission_nothing_is_read_or_written() {
 }
 
 #[test]
-fn a_request_must_say_what_it_replaces_and_sends() {
+fn an_edit_needs_an_entity_tag_and_a_content_type() {
     let editor = Editor::start();
     let tag = editor.tag(MAIN);
     let put = |fields: &str| editor.gateway.admin_ask("PUT", MAIN, &format!("{TOKEN}{fields}"), version("two"));

@@ -162,7 +162,7 @@ fn an_edit_of_the_admin_listener_itself_gets_its_response() {
 }
 
 #[test]
-fn what_cannot_be_put_in_force_is_undone() {
+fn an_edit_that_cannot_be_applied_is_undone() {
     let editor = Editor::start();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("listen = [\"{}\"]", taken.local_addr().unwrap());

@@ -145,7 +145,7 @@ fn a_rollback_writes_the_files_back() {
 }
 
 #[test]
-fn a_rollback_needs_what_the_client_has_seen() {
+fn a_rollback_needs_the_entity_tag_that_the_client_saw() {
     let editor = Editor::start();
     let old = editor.tag("/-/config/history");
     assert_eq!(editor.put(version("two")).status(), 200);

@@ -99,7 +99,7 @@ impl Editor {
         self.gateway.admin_ask("POST", "/-/rollback", &fields, format!("{{\"generation\": {generation}}}"))
     }
 
-    /// What clients get now: the name of the config in force.
+    /// Returns the response that clients get now: the name of the config in force.
     #[track_caller]
     fn served(&self) -> String {
         self.gateway.get("/").text()

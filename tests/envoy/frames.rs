@@ -66,7 +66,7 @@ fn a_malformed_body_has_a_status_and_harms_no_other_call() {
 }
 
 #[test]
-fn what_is_no_call_gets_no_decision() {
+fn invalid_calls_get_no_decision() {
     let gateway = Gateway::whole(&config("100/h"));
     let mut client = H2Client::connect(gateway.addr);
     let answer = call(&mut client, &[("content-type", "application/json")], b"{}");

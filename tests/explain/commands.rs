@@ -62,7 +62,7 @@ fn explain_json(arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn the_exit_code_tells_what_happens() {
+fn the_exit_code_shows_the_decision() {
     for (arguments, code) in [
         (&["GET", "http://a.test/v1/x"][..], 0),
         (&["GET", "http://a.test/v1/x", "--from", "192.0.2.77"], 0),

@@ -151,7 +151,7 @@ fn an_identity_header_is_removed_on_every_route() {
 }
 
 #[test]
-fn only_the_gateway_tells_the_auth_server_what_it_judges() {
+fn only_the_gateway_states_the_request_to_the_auth_server() {
     for trusted in ["", "trusted_proxies = [\"127.0.0.1\"]"] {
         let pair = Pair::with(trusted, COPIED, "", responding(|_| admit("alice")), Upstream::text("the application"));
         for name in TARGETS {

@@ -72,7 +72,7 @@ fn the_auth_server_gets_the_head_and_the_application_the_body() {
 }
 
 #[test]
-fn a_refusal_goes_to_the_client_as_it_is() {
+fn a_refusal_of_the_auth_server_is_forwarded_unchanged() {
     let pair = Pair::start(COPIED, |_| TO_LOGIN.to_owned());
     let mut client = pair.gateway.client();
     for _ in 0..2 {
@@ -126,7 +126,7 @@ fn a_success_admits_and_every_other_status_refuses() {
 }
 
 #[test]
-fn cookies_of_a_success_are_added_to_whatever_the_client_gets() {
+fn cookies_of_a_success_are_added_to_every_response() {
     let auth = responding(|_| {
         "HTTP/1.1 200 OK\r\nset-cookie: session=2\r\nset-cookie: csrf=3\r\ncontent-length: 0\r\n\r\n".to_owned()
     });
@@ -237,7 +237,7 @@ fn limits_and_the_log_know_the_user() {
 }
 
 #[test]
-fn the_limits_of_auth_decide_before_the_auth_server_is_asked() {
+fn the_limits_of_auth_decide_before_the_auth_request() {
     let rest = "[limit.attempts]\nrate = \"2/day\"\nkey = \"ip\"\n";
     let options = "limits = [\"attempts\"]";
     let pair = Pair::with("", options, rest, responding(|_| TO_LOGIN.to_owned()), Upstream::text("the application"));

@@ -4,7 +4,7 @@ use super::*;
 
 /// Two gateways with different settings admit no more than the more generous of them, and the leases of the other.
 #[test]
-fn gateways_with_other_settings_share_what_is_used() {
+fn gateways_with_other_settings_share_the_usage() {
     let server = server();
     let lines = format!("algorithm = \"fixed_window\"\nrate = \"1200/min\"\n{LEASE}");
     let mut both = gateways(1, &config(&server.url(), &lines));

@@ -66,7 +66,7 @@ fn stopped(gateway: &Gateway, meanwhile: impl FnOnce()) {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_answered_at_the_end() {
+fn requests_sent_before_the_shutdown_are_answered() {
     for workers in [1, 2] {
         let upstream = Upstream::text("in");
         let mut gateway = in_front_of(&upstream, &format!("workers = {workers}"));
@@ -276,7 +276,7 @@ fn http_1_0_is_served_and_closed_unless_it_asks_to_be_kept() {
 }
 
 #[test]
-fn head_has_the_fields_of_get_and_no_body() {
+fn head_has_the_headers_of_get_and_no_body() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1234\r\netag: \"x\"\r\n\r\n")?;

@@ -103,7 +103,7 @@ fn any_method_may_have_a_body_of_unknown_length() {
 }
 
 #[test]
-fn what_contradicts_itself_is_502_and_ends_the_connection() {
+fn contradictory_responses_are_502_and_end_the_connection() {
     let answers = [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 30\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
@@ -234,7 +234,7 @@ fn interim_responses_extend_the_wait_for_the_response_up_to_a_bound() {
 }
 
 #[test]
-fn what_comes_after_an_answer_is_no_answer_to_the_next_request() {
+fn bytes_after_a_response_do_not_answer_the_next_request() {
     let split = "HTTP/1.1 200 OK\r\ncontent-length: 6\r\n\r\nforged";
     for pause in [0, 60] {
         let upstream = Upstream::start(move |peer| {
@@ -268,7 +268,7 @@ fn drip(client: &mut Client, pieces: usize) {
 }
 
 #[test]
-fn an_upload_goes_on_after_its_answer_and_leaves_both_connections() {
+fn an_upload_continues_after_its_response_and_both_connections_stay() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.head()? {
             let upload = request.start_line().starts_with("POST");

@@ -100,7 +100,7 @@ fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
 }
 
 #[test]
-fn fields_of_one_hop_stay_there_in_both_directions() {
+fn hop_by_hop_headers_are_dropped_in_both_directions() {
     let upstream = Upstream::fixed(
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: x-inner, keep-alive\r\nKeep-Alive: timeout=5\r\n\
          X-Inner: 1\r\nProxy-Authenticate: Basic\r\nProxy-Connection: keep-alive\r\nUpgrade: h2c\r\n\
@@ -138,7 +138,7 @@ fn fields_of_one_hop_stay_there_in_both_directions() {
 }
 
 #[test]
-fn naming_a_protected_field_in_connection_is_refused() {
+fn a_protected_header_in_connection_is_refused() {
     let upstream = Upstream::text("ok");
     let gateway = in_front_of(&upstream, "");
     for name in ["host", "X-Forwarded-For", "authorization", "Cookie", "x-real-ip", "forwarded", "content-length"] {
@@ -161,7 +161,7 @@ fn a_request_that_passes_itself_again_is_a_loop() {
 }
 
 #[test]
-fn a_route_edits_fields_and_may_send_the_servers_own_host() {
+fn a_route_edits_headers_and_may_send_the_servers_own_host() {
     let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\nserver: app\r\nx-a: 1\r\ncontent-length: 0\r\n\r\n");
     let gateway = Gateway::start(&format!(
         r#"

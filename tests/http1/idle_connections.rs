@@ -26,7 +26,7 @@ fn in_both(test: impl Fn(&Gateway, &str) + Sync) {
 }
 
 #[test]
-fn a_rested_connection_goes_on_as_before() {
+fn a_rested_connection_continues_as_before() {
     in_both(|gateway, strictness| {
         let mut client = gateway.client();
         for _ in 0..2 {
@@ -75,7 +75,7 @@ fn a_body_that_nobody_reads_is_no_request() {
 }
 
 #[test]
-fn an_answer_that_the_client_has_not_taken_is_not_lost() {
+fn a_response_that_the_client_has_not_read_is_not_lost() {
     let size = 8 << 20;
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\nmax_body = \"16MB\"\n");
     let mut client = gateway.client();

@@ -10,7 +10,7 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Peer, Upstream, ok};
 
-/// Of every browser over TLS, and to the machine that it runs on.
+/// A header that every browser sends over TLS, and to its own machine.
 const BROWSER: &str = "sec-fetch-mode: navigate\r\n";
 const EXPECT: &str = "expect: 100-continue\r\n";
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -267,7 +267,7 @@ fn forms_of_targets_other_than_a_path() {
 }
 
 #[test]
-fn trailers_reach_who_said_that_they_may() {
+fn trailers_reach_clients_that_accept_them() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-sum\r\n\r\n2\r\nin\r\n0\r\nx-sum: 42\r\n\r\n")?;
@@ -286,7 +286,7 @@ fn trailers_reach_who_said_that_they_may() {
 }
 
 #[test]
-fn what_is_no_request_is_refused_in_the_form_of_every_refusal() {
+fn invalid_requests_are_refused_in_the_common_format() {
     let upstream = Upstream::text("in");
     let gateway =
         Gateway::with("max_header_bytes = \"128KiB\"", &format!("[[route]]\nupstream = \"{}\"\n", upstream.url()));

@@ -4,7 +4,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-/// What readers part messages by, or count with.
+/// Tokens by which parsers separate messages or count bytes.
 const WORDS: &[&str] = &[
     "\r\n",
     "\n",

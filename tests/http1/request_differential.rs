@@ -101,7 +101,7 @@ fn thousands_of_streams_are_read_alike() {
 
 /// A comparison of what nobody takes would prove nothing.
 #[test]
-fn good_requests_are_taken_and_the_inspector_is_stricter_where_it_says() {
+fn valid_requests_are_accepted_and_the_inspector_is_stricter_as_documented() {
     let good = SEEDS[..14].concat().into_bytes();
     assert_eq!(compare(&good, &[&good]), Ok(None));
     let served = taken(&[&good], Some(Inspector::new(MAX)));

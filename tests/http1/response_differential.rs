@@ -22,17 +22,17 @@ use super::mutations::mutate;
 
 type Fields = Vec<(String, Vec<u8>)>;
 
-/// What a reader makes of an answer.
+/// A response as a parser reads it.
 #[derive(Debug, PartialEq)]
-struct Seen {
+struct ParsedResponse {
     status: u16,
     fields: Fields,
-    /// With its trailers; `None` where it breaks off or is broken.
+    /// The body with its trailers; `None` if it is cut off or malformed.
     body: Option<(Vec<u8>, Fields)>,
 }
 
-/// By name, those of one name in their order. What is said of the connection alone is dropped: ours takes
-/// it out where it reads it.
+/// Sorts headers by name, and keeps the order of equal names. Drops hop-by-hop headers, which our parser removes when
+/// it reads them.
 fn fields(map: &HeaderMap) -> Fields {
     let mut fields: Fields = Vec::new();
     for (name, value) in map {
@@ -46,7 +46,7 @@ fn fields(map: &HeaderMap) -> Fields {
     fields
 }
 
-fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
+fn ours(pieces: &[&[u8]], method: &Method) -> Result<ParsedResponse, ProtocolFault> {
     let (mut received, mut pieces) = (BytesMut::new(), pieces.iter());
     let mut more = |received: &mut BytesMut| match pieces.next() {
         Some(piece) => {
@@ -73,14 +73,14 @@ fn ours(pieces: &[&[u8]], method: &Method) -> Result<Seen, ProtocolFault> {
             Err(_) => break false,
         }
     };
-    Ok(Seen {
+    Ok(ParsedResponse {
         status: head.response.status().as_u16(),
         fields: fields(head.response.headers()),
         body: whole.then_some((body, trailers)),
     })
 }
 
-async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<Seen> {
+async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<ParsedResponse> {
     let (client, mut server) = tokio::io::duplex(1 << 20);
     let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(client)).await.unwrap();
     let connection = tokio::task::spawn_local(connection);
@@ -104,7 +104,7 @@ async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<Seen> {
             let trailers = body.trailers().map(fields).unwrap_or_default();
             (body.to_bytes().to_vec(), trailers)
         });
-        Some(Seen { status: head.status.as_u16(), fields: fields(&head.headers), body })
+        Some(ParsedResponse { status: head.status.as_u16(), fields: fields(&head.headers), body })
     };
     let (seen, ()) = tokio::join!(read, answer);
     connection.abort();
@@ -157,14 +157,14 @@ async fn compare(pieces: &[&[u8]], method: &Method) -> Result<Option<Stricter>, 
 }
 
 /// Ours does not take the body for whole, one of whose chunk sizes has zeros in front.
-fn long_size(ours: &Seen, hypers: &Seen, all: &[u8]) -> bool {
+fn long_size(ours: &ParsedResponse, hypers: &ParsedResponse, all: &[u8]) -> bool {
     let long = all.split(|byte| !byte.is_ascii_hexdigit()).any(|digits| digits.len() > 16);
     (ours.status, &ours.fields) == (hypers.status, &hypers.fields) && ours.body.is_none() && long
 }
 
 /// Ours does not take the body for whole, some chunk of which that may be the last is followed by a line feed
 /// without its return.
-fn bare_trailers(ours: &Seen, hypers: &Seen, all: &[u8]) -> bool {
+fn bare_trailers(ours: &ParsedResponse, hypers: &ParsedResponse, all: &[u8]) -> bool {
     let after = all.windows(3).position(|bytes| bytes == b"0\r\n").map_or(&b""[..], |place| &all[place + 3..]);
     let bare = after.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || after[at - 1] != b'\r'));
     (ours.status, &ours.fields) == (hypers.status, &hypers.fields) && ours.body.is_none() && bare
@@ -284,7 +284,7 @@ fn thousands_of_mutations_are_read_alike() {
 
 /// A reader that gives up on everything would pass the comparison with one that does, too.
 #[test]
-fn good_answers_are_taken() {
+fn valid_responses_are_accepted() {
     for seed in &SEEDS[..11] {
         assert!(ours(&[seed.as_bytes()], &Method::GET).is_ok_and(|seen| seen.body.is_some()), "{seed}");
     }

@@ -58,7 +58,7 @@ fn read_slowly(client: &mut Client, size: usize, pause: Duration) -> io::Result<
     }
 }
 
-/// What the kernel holds to be sent from `local` to `peer`; `None` without such a socket.
+/// Returns the bytes in the kernel's send queue from `local` to `peer`; `None` without such a socket.
 fn queued(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     let name = |addr: SocketAddr| match addr {
         SocketAddr::V4(addr) => format!("{:08X}:{:04X}", u32::from_le_bytes(addr.ip().octets()), addr.port()),
@@ -120,7 +120,7 @@ fn the_end_of_an_answer_waits_no_longer_than_the_rest() {
 }
 
 #[test]
-fn what_waits_in_the_kernel_is_bounded() {
+fn unsent_bytes_in_the_kernel_are_bounded() {
     let upstream = large(30_000_000);
     let held = |server: &str| {
         let gateway = in_front_of(&upstream, server, "");
@@ -145,7 +145,7 @@ fn what_waits_in_the_kernel_is_bounded() {
     assert!(more > 512 * KB, "{more} unsent: the system bounds it by itself, and this test proves nothing");
 }
 
-/// Of connections to `server`, the one whose other side has most to read.
+/// Returns the largest number of unread bytes among the connections to `server`.
 fn largest_unread(server: SocketAddr) -> u64 {
     let port = format!(":{:04X} ", server.port());
     let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -205,9 +205,9 @@ fn a_tunnel_whose_client_stops_reading_is_cut() {
     gateway.assert_metric("tunnels", &[], 0.0);
 }
 
-/// What was sent in a hurry does not pay for what drips in after it.
+/// Bytes that arrived fast do not make up for a slow rest.
 #[test]
-fn a_body_that_begins_fast_and_goes_on_slowly_is_cut() {
+fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     let upstream = Upstream::text("whole");
     let gateway = in_front_of(&upstream, "body_timeout = \"500ms\"\nmin_body_rate = 1000", "");
     let mut client = gateway.client();
@@ -226,7 +226,7 @@ fn a_body_that_begins_fast_and_goes_on_slowly_is_cut() {
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
 }
 
-/// All at once: each kind is cut in its time, and whoever means well does not notice.
+/// All kinds of slow requests at once: each kind is cut in its time, and well-behaved clients do not notice.
 #[test]
 fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     const OF_EACH: usize = 20;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::support::gateway::Gateway;
 use crate::support::upstream::Upstream;
 
-/// What it is, the bytes, the status.
+/// Description, bytes and status of each refused request.
 const REFUSED: &[(&str, &[u8], u16)] = &[
     ("no host", b"GET / HTTP/1.1\r\n\r\n", 400),
     ("two hosts", b"GET / HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n", 400),
@@ -79,7 +79,7 @@ fn strict_refuses_what_servers_read_differently() {
 }
 
 #[test]
-fn what_the_parser_would_repair_is_refused_and_ends_the_connection() {
+fn heads_that_the_parser_would_repair_are_refused() {
     let upstream = Upstream::text("passed");
     let gateway = gateway(&upstream);
     let mut counted = BTreeMap::new();
@@ -110,7 +110,7 @@ fn what_the_parser_would_repair_is_refused_and_ends_the_connection() {
 }
 
 #[test]
-fn what_is_repaired_goes_on_with_one_reading() {
+fn repaired_requests_have_one_interpretation() {
     let upstream = Upstream::text("passed");
     let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
     let gateway = Gateway::with("strictness = \"defensive\"", &route);
@@ -137,7 +137,7 @@ fn empty_lines_before_a_request_line_and_any_method_are_taken_as_they_are() {
     }
 }
 
-/// Who asks for a tunnel may have sent already what is meant for it (RFC 9931, 7).
+/// A client that requests a tunnel may have sent data for the tunnel already (RFC 9931, 7).
 #[test]
 fn a_refused_connect_is_the_last_request_of_its_connection() {
     let upstream = Upstream::text("passed");
@@ -151,7 +151,7 @@ fn a_refused_connect_is_the_last_request_of_its_connection() {
 }
 
 #[test]
-fn names_that_only_look_like_those_of_the_framing_are_dropped() {
+fn names_similar_to_framing_headers_are_dropped() {
     let upstream = Upstream::text("passed");
     let gateway = gateway(&upstream);
     let mut client = gateway.client();

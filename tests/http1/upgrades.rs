@@ -66,7 +66,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn both_sides_read_that_they_switch_and_what_more_the_handshake_says() {
+fn both_sides_read_the_upgrade_and_its_handshake_headers() {
     let upstream = echoing();
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();
@@ -180,7 +180,7 @@ fn bytes_behind_a_request_that_switches_nothing_are_the_next_request() {
 }
 
 #[test]
-fn the_end_of_one_side_is_passed_on_and_the_other_goes_on() {
+fn a_half_close_is_forwarded_and_the_other_direction_continues() {
     let upstream = switching(|peer| {
         let all = peer.rest()?;
         peer.send([b"got ", &all[..]].concat())?;
@@ -210,7 +210,7 @@ fn the_end_of_one_side_is_passed_on_and_the_other_goes_on() {
 }
 
 #[test]
-fn a_side_that_goes_ends_the_other() {
+fn one_side_that_closes_ends_the_other() {
     let upstream = switching(|peer| {
         peer.wait_for_end()?;
         peer.note("ended");
@@ -229,7 +229,7 @@ fn a_side_that_goes_ends_the_other() {
 }
 
 #[test]
-fn a_101_that_was_not_asked_for_is_502() {
+fn an_unrequested_101_is_502() {
     for (ask, answer) in [
         ("", SWITCH),
         ("upgrade: websocket\r\n", SWITCH),
@@ -257,7 +257,7 @@ fn a_101_that_was_not_asked_for_is_502() {
 }
 
 #[test]
-fn what_no_tunnel_is_opened_for_goes_on_as_a_plain_request() {
+fn upgrades_without_a_tunnel_continue_as_plain_requests() {
     let upstream = echoing();
     let gateway = in_front_of(&upstream, "", "");
     let only = in_front_of(&upstream, "", "upgrades = [\"tcp\"]");

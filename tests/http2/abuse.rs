@@ -61,7 +61,7 @@ fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wi
 
 /// CVE-2023-44487.
 #[test]
-fn requests_that_are_taken_back_at_once_end_the_connection() {
+fn rapid_resets_end_the_connection() {
     let upstream = Upstream::silent();
     let gateway =
         Gateway::start(&format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
@@ -172,7 +172,7 @@ fn streams_above_the_cap_end_the_connection_in_the_end() {
 
 /// A byte each that stands for 4 kB: no more is made of it than a head may hold.
 #[test]
-fn a_bomb_of_compressed_fields_does_not_go_off() {
+fn an_hpack_bomb_is_bounded() {
     let gateway = Gateway::start(FIXED);
     let bomb = |references: usize| {
         // Kept in the table of the connection, as its newest entry.
@@ -199,7 +199,7 @@ fn a_bomb_of_compressed_fields_does_not_go_off() {
     assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
 }
 
-/// As many streams as may be, each of which takes a part of a large answer and stops.
+/// The maximum number of streams, each of which reads a part of a large response and then stops.
 #[test]
 fn readers_that_stop_hold_little_for_each_stream() {
     const CONNECTIONS: u64 = 5;
@@ -235,7 +235,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
 
 /// Much in little time, and nothing without need.
 #[test]
-fn busy_clients_are_not_taken_for_floods() {
+fn busy_clients_are_not_counted_as_floods() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
     let mut wire = Wire::connect(gateway.addr, &[]);
     for stream in (1..6000).step_by(2) {

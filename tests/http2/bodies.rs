@@ -53,7 +53,7 @@ fn the_length_of_a_body_is_told_where_it_is_known() {
 }
 
 #[test]
-fn a_body_that_is_not_as_long_as_it_said_goes_nowhere() {
+fn a_body_with_a_wrong_length_is_not_forwarded() {
     let upstream = Upstream::silent();
     let gateway = Gateway::start(&to(&upstream, ""));
     let mut wire = Wire::connect(gateway.addr, &[]);
@@ -128,7 +128,7 @@ fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// What an upstream does not take is not taken from the client either, beyond the window of its stream.
+/// If an upstream server does not read, the gateway reads no more from the client than the window of its stream.
 #[test]
 fn an_upload_waits_for_its_upstream() {
     let upstream = Upstream::start(|peer| {

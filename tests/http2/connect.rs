@@ -94,7 +94,7 @@ fn a_stream_becomes_a_websocket_beside_other_requests() {
 }
 
 #[test]
-fn only_a_switch_to_what_was_asked_opens_a_tunnel() {
+fn only_a_switch_to_a_requested_protocol_opens_a_tunnel() {
     let upstream = upstream();
     let gateway = gateway(&upstream, "");
     let mut wire = Wire::connect(gateway.addr, &[]);
@@ -138,7 +138,7 @@ fn a_tunnel_ends_with_its_stream_and_in_time_and_alone() {
 }
 
 #[test]
-fn what_comes_down_a_tunnel_pays_for_its_windows() {
+fn tunnel_data_earns_window_updates() {
     let upstream = upstream();
     let gateway = gateway(&upstream, "");
     let mut wire = Wire::connect(gateway.addr, &[]);
@@ -158,7 +158,7 @@ fn what_comes_down_a_tunnel_pays_for_its_windows() {
 }
 
 #[test]
-fn a_drain_tells_of_a_request_that_it_cut_beside_a_tunnel() {
+fn a_drain_reports_a_request_that_it_cut_beside_a_tunnel() {
     let upstream = upstream();
     for (held, code) in [(true, Some(1)), (false, Some(0))] {
         let mut gateway = Gateway::with(

@@ -75,7 +75,7 @@ fn an_answer_of_trailers_only_stays_one_block() {
 }
 
 #[test]
-fn messages_and_their_answers_take_turns_on_one_stream() {
+fn messages_and_responses_alternate_on_one_stream() {
     let server = Http2Server::start(|mut asked| async move {
         let mut stream = asked.head(grpc_head(), false)?;
         while let Some(message) = asked.request.body_mut().data().await {

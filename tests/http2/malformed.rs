@@ -314,7 +314,7 @@ fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
     }
 }
 
-/// Requests that end because their connection does are told apart from those whose client left.
+/// The log distinguishes requests that end with their connection from requests whose client left.
 #[test]
 fn requests_cut_by_an_error_of_the_connection_are_logged_as_such() {
     let broken: [Vec<u8>; 4] = [

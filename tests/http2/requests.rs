@@ -10,7 +10,7 @@ use crate::support::upstream::{Upstream, ok};
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
 #[test]
-fn both_protocols_are_spoken_on_one_listener() {
+fn one_listener_serves_both_protocols() {
     let gateway = Gateway::start(FIXED);
     let mut h2 = H2Client::connect(gateway.addr);
     for _ in 0..3 {
@@ -41,7 +41,7 @@ fn http2_can_be_turned_off_for_new_connections() {
 }
 
 #[test]
-fn a_protocol_is_told_by_its_first_bytes_however_they_come() {
+fn a_protocol_is_detected_by_its_first_bytes_in_any_pieces() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
     let mut wire = Wire::silent(gateway.addr);
     let settings = frame(SETTINGS, 0, 0, &[]);
@@ -109,7 +109,7 @@ fn an_upstream_gets_an_ordinary_request() {
 }
 
 #[test]
-fn answers_have_no_fields_of_a_connection() {
+fn responses_have_no_hop_by_hop_headers() {
     let head = "HTTP/1.1 200 OK\r\nconnection: keep-alive, x-hop\r\nkeep-alive: timeout=5\r\nx-hop: 1\r\n\
                 proxy-connection: keep-alive\r\nupgrade: h2c\r\nx-app: 1\r\ncontent-length: 2\r\n\r\nup";
     let upstream = Upstream::fixed(head);
@@ -173,7 +173,7 @@ fn malformed_heads_are_refused_one_by_one() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// What is well-formed and unclear is refused as over HTTP/1.1.
+/// Requests that are well-formed but ambiguous are refused as over HTTP/1.1.
 #[test]
 fn unclear_requests_are_refused_with_a_reason() {
     let upstream = Upstream::text("never");

@@ -106,7 +106,7 @@ fn a_connection_that_nobody_reads_is_cut() {
     });
 }
 
-/// What waits for a client that keeps up is taken in time, whatever its windows are.
+/// A client that reads at the minimum rate gets everything, also with small windows.
 #[test]
 fn narrow_windows_that_are_opened_in_time_get_everything() {
     let upstream = large();

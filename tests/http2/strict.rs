@@ -16,7 +16,7 @@ fn with<'a>(name: &str, value: &'a str) -> Vec<(&'a str, &'a str)> {
 }
 
 #[test]
-fn nothing_in_a_pseudo_field_becomes_a_line_of_its_own() {
+fn a_pseudo_header_cannot_inject_a_line() {
     let upstream = Upstream::text("never");
     let gateway = in_front_of(&upstream, "");
     for (name, values) in [
@@ -39,7 +39,7 @@ fn nothing_in_a_pseudo_field_becomes_a_line_of_its_own() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// As over HTTP/1.1: one form is matched, limited and forwarded, or none.
+/// As over HTTP/1.1, the same canonical path is matched, limited and forwarded, or the request is refused.
 #[test]
 fn paths_have_one_form() {
     let upstream = Upstream::text("up");

@@ -83,7 +83,7 @@ fn idle_connections_that_were_busy_are_closed_when_there_are_many() {
 }
 
 #[test]
-fn an_idle_connection_is_told_before_it_is_closed() {
+fn an_idle_connection_gets_goaway_before_it_is_closed() {
     let gateway = Gateway::with("keepalive_timeout = \"1s\"\nheader_timeout = \"300ms\"", FIXED);
     // Longer than a head may take: it has begun, and asks for nothing.
     let watch = Stopwatch::start();
@@ -266,7 +266,7 @@ fn an_upload_that_outlasts_its_answer_ends_in_time() {
 }
 
 #[test]
-fn a_stop_lets_open_streams_finish_and_takes_no_more() {
+fn a_shutdown_finishes_open_streams_and_accepts_no_more() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nfirst\r\n")?;
@@ -305,7 +305,7 @@ fn a_stop_under_load_loses_no_request() {
                 loop {
                     match h2.try_ask(get("/"), Sent::default()) {
                         Ok(answer) => assert_eq!(answer.status(), 200),
-                        // Told that it was not looked at.
+                        // TimedStore that it was not looked at.
                         Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => break,
                         Err(error) if error.reason() == Some(h2::Reason::REFUSED_STREAM) => break,
                         Err(error) => panic!("after {answered}: {error:?}"),

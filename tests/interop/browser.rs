@@ -64,7 +64,7 @@ impl Drop for Browser {
     }
 }
 
-/// What the page has reported, once it has.
+/// Waits for the report of the page, and returns it.
 pub fn read_report(site: &Site) -> Value {
     let mut reports = Value::Null;
     until("the page has reported", || {

@@ -15,7 +15,7 @@ pub fn curl(arguments: &[&str]) -> String {
     run("curl", "curl", &[&own, arguments].concat())
 }
 
-/// What `/seen` has seen of a request that these arguments make.
+/// Returns the request that curl sends with these arguments, as `/seen` reports it.
 #[track_caller]
 fn seen(arguments: &[&str]) -> Value {
     let text = curl(arguments);
@@ -83,7 +83,7 @@ fn transfers_at_once_share_a_connection_and_redirects_keep_cookies() {
 }
 
 #[test]
-fn a_refusal_is_waited_for_as_it_says_and_costs_no_upload() {
+fn a_client_waits_as_the_refusal_says_and_uploads_nothing() {
     let limits = "limits = [\"slow\"]\n[limit.slow]\nrate = \"30/m\"\nburst = 1\nkey = \"ip\"\n";
     let site = Site::start(limits);
     let ca = site.ca_file();

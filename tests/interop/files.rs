@@ -10,7 +10,7 @@ use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 
 const LARGE: u64 = 1 << 30;
-/// Where the large file is not zero; it takes no space on disk otherwise.
+/// Offsets at which the large file is not zero. The rest is sparse and takes no space on disk.
 const MARKS: [u64; 4] = [0, 65_535, LARGE / 2 + 17, LARGE - 4];
 const MARK: &[u8] = b"mark";
 

@@ -145,7 +145,7 @@ fn shown(answer: &Message) -> Vec<Value> {
     values.map(|value| without(value.unwrap_or_else(|error| panic!("{error}: {:?}", answer.text())))).collect()
 }
 
-/// By the libraries that httpbin encodes with.
+/// Decodes a body with the libraries that httpbin encodes with.
 fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
     let decode = match encoding {
         "gzip" => "import gzip; d = gzip.decompress",
@@ -232,7 +232,7 @@ fn proxy_does_the_same_without_a_file_and_limits() {
 }
 
 #[test]
-fn an_upload_of_100_mb_comes_back_with_flat_memory() {
+fn an_echo_of_100_mb_uses_constant_memory() {
     const BLOCK: usize = 64 * 1024;
     const BLOCKS: usize = 1600;
     let block = |number: usize| format!("{number:016}").repeat(BLOCK / 16).into_bytes();

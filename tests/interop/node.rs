@@ -24,7 +24,7 @@ fn events_come_one_by_one() {
 }
 
 #[test]
-fn a_session_goes_on_after_a_refusal() {
+fn a_session_continues_after_a_refusal() {
     scenario("limited", TWO);
 }
 

@@ -55,7 +55,7 @@ fn span(collector: &App, name: &str) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn a_collector_reads_what_became_of_requests() {
+fn a_collector_receives_the_outcomes_of_requests() {
     let (collector, upstream) = (App::collector(), Upstream::text("in"));
     let mut gateway = gateway(&collector.url(), "", &upstream.url());
     let fields = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\nuser-agent: curl/8\r\n");

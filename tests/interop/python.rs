@@ -32,7 +32,7 @@ fn httpx_reads_events_one_by_one() {
 }
 
 #[test]
-fn httpx_is_told_when_to_come_again() {
+fn httpx_gets_the_wait_of_a_refusal() {
     scenario("httpx_limit", "limits = [\"two\"]\n[limit.two]\nrate = \"2/day\"\nkey = \"ip\"\n");
 }
 
@@ -42,7 +42,7 @@ fn aiohttp_streams_both_ways_and_opens_a_websocket() {
 }
 
 #[test]
-fn websockets_talks_compresses_and_is_told_the_code_of_the_end() {
+fn websockets_exchanges_messages_compresses_and_gets_the_close_code() {
     let site = scenario("websockets_client", "limits = [\"one\"]\n[limit.one]\nrate = \"1/day\"\nkey = \"ip\"\n");
     site.gateway.assert_metric("tunnels", &[], 0.0);
 }

@@ -31,7 +31,7 @@ impl Site {
         format!("https://localhost:{}{path}", self.gateway.addr.port())
     }
 
-    /// Where plain HTTP is spoken.
+    /// Returns the address of the listener for plain HTTP.
     pub fn plain(&self) -> SocketAddr {
         self.gateway.listeners()[1]
     }
@@ -64,13 +64,13 @@ pub fn route(server: &str, rest: &str) -> String {
     format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"app\"\n{rest}")
 }
 
-/// What `/bytes/COUNT` answers.
+/// Returns the body of `/bytes/COUNT`.
 pub fn pattern(count: usize) -> Vec<u8> {
     let block = (0..1_u32 << 14).flat_map(|word| word.wrapping_mul(4).wrapping_mul(2_654_435_761).to_be_bytes());
     block.collect::<Vec<u8>>().into_iter().cycle().take(count).collect()
 }
 
-/// In hexadecimal.
+/// Returns the SHA-256 digest of a file in hexadecimal.
 pub fn sha256(file: &Path) -> String {
     Sha256::digest(fs::read(file).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -45,7 +45,7 @@ fn chunked(target: &str, fields: &str, pieces: &[&str]) -> String {
 }
 
 #[test]
-fn an_account_has_one_budget_however_its_body_comes() {
+fn an_account_has_one_budget_with_any_encoding_of_its_body() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
     let mut client = gateway.client();
@@ -78,7 +78,7 @@ fn an_account_has_one_budget_however_its_body_comes() {
 }
 
 #[test]
-fn what_servers_read_differently_is_no_way_around() {
+fn ambiguous_bodies_do_not_evade_a_limit() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
     let padded = format!("user=anna&x={}", "x".repeat(8 * 1024));
@@ -139,7 +139,7 @@ fn a_missing_part_is_named() {
 }
 
 #[test]
-fn a_client_that_expects_100_is_told_to_go_on_only_where_the_body_decides() {
+fn a_100_continue_is_sent_early_only_if_a_limit_reads_the_body() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
     let expect = format!("{FORM}expect: 100-continue\r\n");

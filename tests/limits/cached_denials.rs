@@ -9,7 +9,7 @@ use sluicegate::limiting::answer::NEVER;
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::{Limit, Mode};
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Recalls};
+use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Invalidations};
 
 use crate::support::PATIENCE;
 use crate::support::client::get;
@@ -32,7 +32,7 @@ fn calls(gateway: &Gateway) -> f64 {
 }
 
 #[test]
-fn a_key_known_to_be_exhausted_costs_no_call() {
+fn a_remembered_refusal_costs_no_store_call() {
     let server = RedisServer::start(&[]);
     let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
     let mut client = gateway.client();
@@ -69,9 +69,9 @@ fn the_wait_of_a_known_refusal_is_exact() {
     }
 }
 
-/// Of two limits one refuses from memory what both would refuse by now, and the other for longer.
+/// One limit refuses a request from memory, although by now another limit would refuse it too, and for longer.
 #[test]
-fn the_wait_of_a_limit_that_others_spent_is_not_left_out() {
+fn the_longer_wait_of_another_limit_is_reported() {
     let server = RedisServer::start(&[]);
     let limits = "[limit.own]\nrate = \"1/20s\"\nkey = \"header:x-user\"\n\n[limit.all]\n\
                   algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"\n";
@@ -123,8 +123,8 @@ fn nothing_is_refused_that_the_store_would_admit() {
     // Windows of the calendar are too long to pass in a walk.
     let names: Vec<&str> = NAMES.iter().copied().filter(|name| *name != "calendar").collect();
     for round in 0..300 {
-        let (store, recalls) = (MemoryStore::new(100_000), Recalls::default());
-        let mut denials = DenialCache::new(recalls.clone());
+        let (store, invalidations) = (MemoryStore::new(100_000), Invalidations::default());
+        let mut denials = DenialCache::new(invalidations.clone());
         let base = Instant::now();
         let mut limits: Vec<Arc<Limit>> = (0..3).map(|i| rule_of(names[(round + i) % names.len()], i, rng)).collect();
         let mut seen = vec![limits[0].rule.clone()];
@@ -156,7 +156,7 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
                 let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
                 store.run(op, &back, now_us / 1000);
-                recalls.clear_memories();
+                invalidations.invalidate_all();
                 continue;
             }
             if let Some(refused) = denials.known_refusals(&checks, || at(now_us)) {
@@ -197,8 +197,8 @@ fn rule_of(name: &str, number: usize, rng: &mut rand::rngs::StdRng) -> Arc<Limit
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
-    let mut denials = DenialCache::new(Recalls::default());
+fn the_denial_cache_is_bounded() {
+    let mut denials = DenialCache::new(Invalidations::default());
     let store = MemoryStore::new(1_000_000);
     let one = limit("one", bucket(1, 1), Mode::Enforce);
     let now = Instant::now();
@@ -215,16 +215,16 @@ fn what_is_remembered_is_bounded() {
     assert!(denials.known_refusals(&checks[checks.len() - 1..], || now).is_some());
 }
 
-/// What was given back while the answer was on its way may be what the refused request wanted.
+/// A refund while the response of the store was on its way may make the refused request admissible.
 #[test]
-fn an_answer_from_before_something_was_given_back_is_not_remembered() {
-    let recalls = Recalls::default();
-    let mut denials = DenialCache::new(recalls.clone());
+fn a_refusal_from_before_a_refund_is_not_remembered() {
+    let invalidations = Invalidations::default();
+    let mut denials = DenialCache::new(invalidations.clone());
     let now = Instant::now();
     let spent = check(&limit("one", bucket(1, 1), Mode::Enforce), "k", 2);
     let answer = MemoryStore::new(10).run(Op::Take, std::slice::from_ref(&spent), 1_795_000_000_000).answers[0];
     let asked = denials.sent_at(now);
-    recalls.clear_memories();
+    invalidations.invalidate_all();
     denials.remember_refusal(&spent, answer, asked, now);
     assert!(denials.is_empty(), "remembered though something was given back");
     let asked = denials.sent_at(now);

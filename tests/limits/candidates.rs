@@ -1,5 +1,5 @@
-//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and which
-//! states and responses a candidate never changes.
+//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and
+//! which states and responses a candidate never changes.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ fn top(gateway: &Gateway, limit: &str, by: &str) -> (String, u64) {
 }
 
 #[test]
-fn a_candidate_tells_whom_it_would_affect_and_changes_nothing() {
+fn a_candidate_reports_affected_clients_and_changes_nothing() {
     on_both_stores(|redis| {
         let config = format!(
             "{LIMITS}[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"now\"]\n\
@@ -160,7 +160,7 @@ fn slots_of_candidates_are_released() {
     });
 }
 
-/// On a cluster, the keys of the incumbent, of the candidate and of other limits are in different slots.
+/// On a cluster, the keys of the incumbent, the candidate and other limits are in different slots.
 #[test]
 fn a_cluster_charges_candidates_alike() {
     let cluster = RedisCluster::start(0);

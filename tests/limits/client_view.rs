@@ -1,4 +1,4 @@
-//! What a client sees of limits: the rate limit headers in all dialects, the exact wait, and the refusal over HTTP and
+//! Limits as a client sees them: the rate limit headers in all dialects, the exact wait, and the refusal over HTTP and
 //! gRPC.
 
 use rand::Rng;
@@ -161,8 +161,8 @@ fn several_dialects_go_together_and_redirects_carry_none() {
     assert_eq!(values(&response, &LEGACY), ["3", "1", "3600"]);
 }
 
-/// For every algorithm: at the promised instant the request is admitted, a millisecond earlier it
-/// is not, and the seconds of Retry-After are never early.
+/// For every algorithm, the request is admitted at the promised instant and not a millisecond earlier, and the seconds
+/// of `Retry-After` are never early.
 #[test]
 fn retry_after_is_exact_for_every_algorithm() {
     let mut seeded = seeded();
@@ -304,8 +304,8 @@ fn grpc_requests_are_refused_in_grpc() {
     assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
 }
 
-/// While the store is unavailable, a limit with `on_error = "closed"` reports that in both protocols: the client has not
-/// exhausted its quota, and should try again soon.
+/// While the store is unavailable, a limit with `on_error = "closed"` reports that in both protocols: the client has
+/// not exhausted its quota, and should try again soon.
 #[test]
 fn a_closed_store_is_unavailable_in_grpc_too() {
     let mut server = crate::support::limiting::RedisServer::start(&[]);

@@ -20,7 +20,7 @@ fn quota(answer: &Message) -> (u16, Option<&str>, Option<&str>) {
 }
 
 #[test]
-fn a_token_bucket_is_spent_and_says_exactly_when_to_come_back() {
+fn a_token_bucket_is_spent_and_reports_the_exact_wait() {
     let gateway = limited("rate = \"1/10s\"\nburst = 3\nkey = \"ip\"");
     let watch = Stopwatch::start();
     let mut client = gateway.client();
@@ -100,7 +100,7 @@ fn a_route_words_its_own_refusal() {
     assert_eq!(refused.text(), "api: slow is spent, retry in 60s");
 }
 
-/// As Koala's `result`, rule by rule: the limit with the longest wait answers, in its own words or the route's.
+/// As in Koala's `result` per rule: the limit with the longest wait responds, with its own text or the route's.
 #[test]
 fn a_limit_words_its_own_refusal_before_the_route() {
     let gateway = Gateway::start(
@@ -294,7 +294,7 @@ fn each_key_gives_a_budget_to_what_it_names_and_to_nothing_else() {
     assert_eq!([ask((1, "GET", "a", "/all", "")), ask((0, "PUT", "b", "/all/x", ""))], [200, 429]);
 }
 
-/// Whoever has one address of IPv6 has as many as it likes of the same network.
+/// A client with one IPv6 address can use any number of addresses of the same network.
 #[test]
 fn a_client_behind_a_trusted_proxy_cannot_rotate_its_address() {
     let config =
@@ -334,7 +334,7 @@ fn a_missing_key_part_skips_shares_or_refuses() {
 }
 
 #[test]
-fn a_request_costs_what_it_says() {
+fn a_request_costs_its_stated_units() {
     let gateway = limited("rate = \"10/h\"\nkey = \"all\"\ncost = \"header:x-cost\"");
     let ask = |cost: &str| gateway.ask(&get("/", &format!("x-cost: {cost}\r\n")));
     let left = |answer: &Message| answer.get("ratelimit").and_then(|state| state.split(';').nth(1)).map(str::to_owned);

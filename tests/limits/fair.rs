@@ -104,7 +104,7 @@ fn odd_names_are_tenants_like_others() {
     });
 }
 
-/// A full Redis continues with a budget that it has, and a lost state starts anew.
+/// A full Redis continues to decide on budgets that it has, and lost state starts empty.
 #[test]
 fn a_full_or_emptied_redis_keeps_deciding() {
     let redis = RedisServer::start(&["--maxmemory-policy", "noeviction"]);

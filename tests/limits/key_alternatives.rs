@@ -105,7 +105,7 @@ fn a_second_place_for_the_name_is_no_second_budget() {
     // As cookies are read, so that there is one form of a name.
     assert_eq!(ask("/sent", "cookie: user=a+b\r\n"), 200);
     assert_eq!(["/sent?user=a%2Bb", "/sent?user=a+b"].map(|target| ask(target, "")), [200, 429]);
-    // Told which one counts, the limit reads nothing else.
+    // TimedStore which one counts, the limit reads nothing else.
     let both = |target: &str, n: usize| ask(&format!("{target}?user=a{n}"), "x-user: b\r\n");
     assert_eq!([0, 1, 2].map(|n| both("/last", n)), [200, 200, 429]);
     assert_eq!([0, 0, 0].map(|n| both("/first", n)), [200, 200, 429]);

@@ -11,7 +11,7 @@ use crate::support::token::{SECRET, hs256};
 use crate::support::until;
 
 #[test]
-fn who_bought_more_is_not_blocked_any_more_and_a_reload_frees_nobody() {
+fn an_upgraded_plan_unblocks_and_a_reload_does_not() {
     on_both_stores(|redis| {
         for algorithm in ["token_bucket", "fixed_window"] {
             let config = |count: u32, key: &str| {
@@ -44,7 +44,7 @@ fn who_bought_more_is_not_blocked_any_more_and_a_reload_frees_nobody() {
 }
 
 #[test]
-fn another_algorithm_starts_anew_and_the_log_says_so() {
+fn another_algorithm_resets_the_usage_and_is_logged() {
     let gateway = Program::start(None, &one("rate = \"3/day\""));
     assert_eq!(gateway.admitted(5, "/", ""), 3);
     let log = gateway.reload(&one("rate = \"3/day\"").replace("fixed_window", "token_bucket"));
@@ -288,7 +288,7 @@ fn overrides_in_redis_with_a_mistake_change_nothing() {
 }
 
 #[test]
-fn a_limit_comes_after_another() {
+fn a_limit_follows_another() {
     on_both_stores(|redis| {
         let config = "[[route]]\nupstream = \"echo:\"\nlimits = [\"hard\", \"soft\"]\n\
                       [limit.soft]\nrate = \"3/day\"\nburst = 3\nkey = \"header:user\"\nwhen = { header = { vip = \"!*\" } }\n\

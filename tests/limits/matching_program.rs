@@ -30,7 +30,7 @@ impl Program {
         Program::start_with(redis, rest, &[])
     }
 
-    /// With further files beside the config.
+    /// Starts the program with further files beside the config.
     pub fn start_with(redis: Option<&RedisServer>, rest: &str, files: &[(&str, &str)]) -> Program {
         let url = redis.map_or("memory:".to_owned(), RedisServer::url);
         let store = format!("[store]\nurl = \"{url}\"\ndeadline = \"2s\"\non_error = \"closed\"\n");

@@ -135,7 +135,7 @@ fn without_the_store_a_closed_limit_forwards_everything_as_over_it() {
 }
 
 #[test]
-fn explain_test_and_replay_know_what_is_forwarded() {
+fn explain_test_and_replay_show_forwarded_excess() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
     write(

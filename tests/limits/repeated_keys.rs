@@ -125,7 +125,7 @@ fn aliases_of_a_path_have_one_budget() {
     assert_eq!(state["remaining"], 0, "{state}");
 }
 
-/// What the route of a limit does not take is left to the next, here to one without limits of its own.
+/// A request that the route of a limit does not match goes to the next route, here one without limits of its own.
 #[test]
 fn a_catch_all_is_no_way_around() {
     let pages = "[[route]]\nname = \"pages\"\npath = \"/\"\nrespond = { }\nlimits = [\"login\"]\n\n";

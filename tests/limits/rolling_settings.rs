@@ -23,7 +23,8 @@ fn is_in(client: &mut Client, tenant: &str) -> bool {
     client.ask(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
 }
 
-/// What all of them admit to one tenant until `end`, each asked by two connections without a pause.
+/// Returns how many requests of one tenant all gateways admit until `end`. Two connections per gateway send requests
+/// without a pause.
 fn flood(gateways: &[SocketAddr], tenant: &str, end: Instant) -> i64 {
     std::thread::scope(|scope| {
         let clients: Vec<_> = gateways

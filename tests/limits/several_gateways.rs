@@ -134,7 +134,7 @@ fn assert_keys_expire(server: &RedisServer) {
     }
 }
 
-/// What comes back while both gateways are asked as fast as they answer.
+/// Measures the refill while clients send requests to both gateways as fast as they respond.
 #[test]
 fn clocks_apart_do_not_add_to_the_rate() {
     let server = RedisServer::start(&[]);
@@ -210,8 +210,8 @@ fn a_gateway_hours_off_counts_in_the_windows_of_the_others() {
     }
 }
 
-/// To look first and take afterwards lets many through; to take is one step, also for those who ask
-/// the admin listener of two gateways.
+/// Reading a budget and charging it later would admit too many requests. A charge is a single step, also over the admin
+/// listeners of two gateways.
 #[test]
 fn takes_at_the_same_moment_are_counted_one_by_one() {
     let server = RedisServer::start(&[]);
@@ -236,7 +236,7 @@ fn takes_at_the_same_moment_are_counted_one_by_one() {
     assert_eq!(admitted, 10);
 }
 
-/// However many limits a request has, they are asked in one call.
+/// All limits of a request are decided in one call.
 #[test]
 fn three_limits_are_one_call() {
     let server = RedisServer::start(&[]);
@@ -259,8 +259,7 @@ fn three_limits_are_one_call() {
     assert_eq!(calls(&mut client) - before, 20);
 }
 
-/// What one request asked for and did not get is no verdict about smaller ones, not even from the
-/// memory of refusals.
+/// A refused large cost says nothing about smaller ones, also not in the cache of refusals.
 #[test]
 fn a_large_cost_that_was_refused_blocks_no_small_one() {
     let server = RedisServer::start(&[]);

@@ -163,7 +163,7 @@ fn a_cluster_decides_all_tiers() {
 
 /// Random clients of two /48 try to get more than the sentences of `contract` say, over the admin listener.
 #[test]
-fn no_addresses_get_more_than_the_contract_says() {
+fn no_addresses_get_more_than_the_contract_states() {
     let limit = "rate = \"1/day\"\nburst = 3\nkey = \"ip6tiers\"\n";
     let gateway = gateway(None, limit);
     let loaded = config::load_text("test", &format!("{ROUTE}[limit.per-ip]\n{limit}")).unwrap();

@@ -46,7 +46,7 @@ fn each_claim_is_answered_once() {
     });
 }
 
-/// Of several threads that have a line at the same time, one logs it, and the next line reports the others.
+/// If several threads have a line at the same time, one logs it, and the next line reports the others.
 #[test]
 fn one_thread_has_the_line_and_the_others_are_counted() {
     loom::model(|| {

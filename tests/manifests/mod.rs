@@ -1,5 +1,5 @@
-//! What is shipped to start from: the manifests for Kubernetes and the Compose files. Schemas are checked offline with
-//! `kubernetes-validate`, which tests/apps.sh installs from PyPI.
+//! The manifests for Kubernetes and the Compose files. Schemas are checked offline with `kubernetes-validate`, which
+//! tests/apps.sh installs from PyPI.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

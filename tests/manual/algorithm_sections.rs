@@ -21,7 +21,7 @@ fn now_ms() -> i64 {
     since.as_millis().try_into().unwrap()
 }
 
-/// Until the next month begins in Madrid.
+/// Returns the time until the next month begins in Madrid, in ms.
 fn month_left_ms() -> i64 {
     let now = Zoned::now().with_time_zone(TimeZone::get("Europe/Madrid").unwrap());
     let next = now.first_of_month().unwrap().start_of_day().unwrap().checked_add(1.month()).unwrap();
@@ -29,7 +29,7 @@ fn month_left_ms() -> i64 {
 }
 
 #[test]
-fn each_admits_its_count_and_says_when_to_come_back() {
+fn each_algorithm_admits_its_count_and_reports_the_wait() {
     let page = algorithms();
     let app = app();
     let to_midnight = |now: i64| 24 * HOUR_MS - now % (24 * HOUR_MS);
@@ -80,7 +80,7 @@ fn each_admits_its_count_and_says_when_to_come_back() {
 }
 
 #[test]
-fn whoever_waits_as_told_is_admitted() {
+fn a_client_that_waits_as_told_is_admitted() {
     let page = algorithms();
     let app = app();
     for (title, index, from, to) in [
@@ -124,7 +124,7 @@ fn a_debt_is_repaid_before_the_next_is_admitted() {
 }
 
 #[test]
-fn a_queue_lets_requests_through_evenly() {
+fn a_queue_releases_requests_evenly() {
     let page = algorithms();
     let app = Upstream::text("in");
     let gateway = page.under("leaky_bucket")[0].start(&app, None);
@@ -165,7 +165,7 @@ fn change(gateway: &Gateway, from: &str, to: &str) {
 }
 
 #[test]
-fn new_numbers_keep_what_was_used() {
+fn new_numbers_keep_the_usage() {
     let page = algorithms();
     let app = app();
     for (title, index, used, from, to, left) in [
@@ -211,7 +211,7 @@ fn new_numbers_keep_what_was_used() {
 }
 
 #[test]
-fn a_charge_is_given_back_once() {
+fn a_charge_is_refunded_once() {
     let page = algorithms();
     let (app, redis) = (app(), RedisServer::start(&[]));
     for (title, index, limit) in [
@@ -277,7 +277,7 @@ fn a_window_that_is_over_gives_nothing_back() {
 }
 
 #[test]
-fn both_states_of_a_log_are_what_they_are_called() {
+fn both_representations_of_a_log_match_their_names() {
     let page = algorithms();
     let (app, redis) = (app(), RedisServer::start(&[]));
     let part = page.under("sliding_log")[1];

@@ -26,7 +26,7 @@ const MARK: &str = "x-mark";
 /// A server that counts heads, for those who ask it for something that has an effect.
 struct App {
     server: Upstream,
-    /// By the mark that requests have.
+    /// Number of requests that reached the server, by the mark in the request.
     acts: Arc<Mutex<BTreeMap<String, usize>>>,
 }
 
@@ -58,30 +58,30 @@ impl App {
 }
 
 /// A recipe on two gateways.
-struct Stage<'a> {
+struct RecipeRun<'a> {
     recipe: &'a Recipe,
     gateways: [Gateway; 2],
     app: App,
-    /// Responses that stand for an act, where no server is asked.
+    /// Responses that count as an action, for recipes without an upstream server.
     admitted: usize,
     asked: usize,
     started: Instant,
 }
 
-impl<'a> Stage<'a> {
-    fn new(recipe: &'a Recipe, redis: u16, prefix: &str, work: Duration) -> Stage<'a> {
+impl<'a> RecipeRun<'a> {
+    fn new(recipe: &'a Recipe, redis: u16, prefix: &str, work: Duration) -> RecipeRun<'a> {
         let app = App::start(work);
         let page = Page::read(recipe.page);
         let part = page.under(recipe.title)[recipe.part];
         let gateways = [0, 1].map(|_| part.start_sharing(&app.server, redis, prefix));
-        Stage { recipe, gateways, app, admitted: 0, asked: 0, started: Instant::now() }
+        RecipeRun { recipe, gateways, app, admitted: 0, asked: 0, started: Instant::now() }
     }
 
     fn acts(&self) -> usize {
         if self.recipe.responds { self.admitted } else { self.app.acts() }
     }
 
-    /// What may have reached the server by now.
+    /// Returns the number of requests that may have reached the server by now.
     fn most(&self) -> usize {
         let refilled =
             self.recipe.refill.map_or(0.0, |period| self.started.elapsed().as_secs_f64() / period.as_secs_f64());
@@ -183,15 +183,15 @@ fn every_recipe_has_its_attackers() {
     assert!(count >= 20, "only {count} recipes");
 }
 
-/// Whatever the spelling, the method, the protocol and the gateway: what is spent stays spent.
+/// A spent budget stays spent with any spelling, method, protocol and gateway.
 #[test]
 fn no_spelling_gets_more_than_a_recipe_allows() {
     let redis = RedisServer::start(&[]);
     let attack = |place: usize| -> Vec<String> {
         let recipe = &RECIPES[place];
-        let mut stage = Stage::new(recipe, redis.port, &format!("spelt{place}"), Duration::ZERO);
+        let mut stage = RecipeRun::new(recipe, redis.port, &format!("spelt{place}"), Duration::ZERO);
         let mut wrong = Vec::new();
-        let mut judge = |stage: &Stage, what: &str| {
+        let mut judge = |stage: &RecipeRun, what: &str| {
             if stage.acts() > stage.most() {
                 wrong.push(format!("{}: {} of {} by {what}", recipe.title, stage.acts(), stage.most()));
             }
@@ -237,13 +237,13 @@ fn no_spelling_gets_more_than_a_recipe_allows() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// As many at one moment as there can be.
+/// The maximum number of concurrent requests.
 #[test]
 fn no_flood_gets_more_than_a_recipe_allows() {
     let redis = RedisServer::start(&[]);
     let attack = |place: usize| -> Vec<String> {
         let recipe = &RECIPES[place];
-        let stage = Stage::new(recipe, redis.port, &format!("flood{place}"), WORK);
+        let stage = RecipeRun::new(recipe, redis.port, &format!("flood{place}"), WORK);
         let (head, body) = Attempt::plain(recipe, "who").written();
         let mut clients: Vec<Client> =
             (0..recipe.most + 12).map(|n| stage.gateways[n % 2].client_from([127, 0, 0, 9])).collect();
@@ -260,10 +260,10 @@ fn no_flood_gets_more_than_a_recipe_allows() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What an attack is called, and what it sends of a request.
+/// Name of an attack, and the part of a request that it sends.
 type Broken = (&'static str, fn(&Attempt) -> String);
 
-/// What a client sends of a request whose head reaches the server, before it leaves.
+/// Parts of requests that a client sends before it leaves. In each, the head reaches the server.
 const BROKEN: [Broken; 7] = [
     ("leaving before the response", Attempt::text),
     (RESETTING, Attempt::text),
@@ -291,7 +291,7 @@ fn no_broken_request_gets_more_than_a_recipe_allows() {
     let redis = RedisServer::start(&[]);
     let attack = |place: usize| -> Vec<String> {
         let recipe = &RECIPES[place];
-        let mut stage = Stage::new(recipe, redis.port, &format!("broken{place}"), WORK);
+        let mut stage = RecipeRun::new(recipe, redis.port, &format!("broken{place}"), WORK);
         let mut wrong = Vec::new();
         for (kind, (what, written)) in BROKEN.iter().enumerate() {
             // A client of its own for each attack, unless the recipe knows only one.
@@ -332,7 +332,7 @@ fn no_reset_stream_gets_more_than_a_recipe_allows() {
     let redis = RedisServer::start(&[]);
     let attack = |place: usize| -> Vec<String> {
         let recipe = &RECIPES[place];
-        let mut stage = Stage::new(recipe, redis.port, &format!("reset{place}"), WORK);
+        let mut stage = RecipeRun::new(recipe, redis.port, &format!("reset{place}"), WORK);
         let attempt = Attempt::plain(recipe, "who");
         let length = attempt.body.len().to_string();
         for number in 0..2 * (recipe.most + 3) {
@@ -361,7 +361,7 @@ fn no_reset_stream_gets_more_than_a_recipe_allows() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// What went wrong with any recipe, a few recipes at a time.
+/// Attacks a few recipes at a time, and returns all failures.
 fn side_by_side(attack: &(impl Fn(usize) -> Vec<String> + Sync)) -> Vec<String> {
     let places: Vec<usize> = (0..RECIPES.len()).collect();
     let mut wrong = Vec::new();

@@ -19,10 +19,10 @@ const SUMMARY: &str = "docs/SUMMARY.md";
 /// Pages outside the book.
 const OTHERS: [&str; 5] = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ARCHITECTURE.md"];
 
-/// Its commands need no upstream server: `limits/admin.rs` runs them.
+/// The reference of the admin API. Its commands need no upstream server: `limits/admin.rs` runs them.
 const ADMIN_API: &str = "docs/reference/admin-api.md";
 
-/// Its commands are steps of a walk, which `under_attack.rs` plays.
+/// The page about attacks. Its commands are the steps of a scenario, which `under_attack.rs` runs.
 const WALK: &str = "docs/operating/under-attack.md";
 
 /// Every page of the manual, without its table of contents.
@@ -226,7 +226,7 @@ fn every_config_of_every_page_loads() {
 const SECOND: &str = "127.0.0.1:9080";
 
 #[test]
-fn every_command_does_what_is_shown() {
+fn every_command_has_the_documented_output() {
     let played = |page: &&String| ![ADMIN_API, WALK].contains(&page.as_str());
     let pages: Vec<Page> = pages().iter().filter(played).map(|page| Page::read(page)).collect();
     let parts: Vec<(&Page, &Part)> = pages

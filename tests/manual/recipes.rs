@@ -1,4 +1,4 @@
-//! What the recipes say beyond their commands.
+//! Claims of the recipes beyond their commands.
 
 use std::net::Ipv4Addr;
 
@@ -90,7 +90,7 @@ fn plans_by_header_and_tokens_that_prove_nothing() {
 }
 
 #[test]
-fn clients_are_not_told_of_a_candidate() {
+fn clients_do_not_see_a_candidate() {
     let app = app();
     let gateway = guide("choosing-a-limit").under("Try a limit before it refuses")[0].start(&app, None);
     let policies: Vec<_> = (0..6).map(|_| gateway.get("/").get("ratelimit-policy").unwrap().to_owned()).collect();
@@ -98,7 +98,7 @@ fn clients_are_not_told_of_a_candidate() {
 }
 
 #[test]
-fn what_comes_after_tells_its_own_wait() {
+fn the_next_limit_of_a_chain_reports_its_own_wait() {
     let app = app();
     let gateway = guide("recipes").under("Slower after a number")[0].start(&app, None);
     assert_eq!(admitted(&gateway, 4, "/", "x-user: u\r\n"), 4);
@@ -109,7 +109,7 @@ fn what_comes_after_tells_its_own_wait() {
 }
 
 #[test]
-fn lists_let_through_and_turn_away() {
+fn lists_allow_and_deny_clients() {
     let app = app();
     let page = guide("recipes");
     let part = page.under("Allow some clients, block others")[0];
@@ -149,7 +149,7 @@ fn a_failed_vote_may_be_repeated() {
 }
 
 #[test]
-fn each_limit_goes_on_as_it_says_while_redis_is_away() {
+fn each_limit_follows_on_error_while_redis_is_unavailable() {
     let page = Page::read("docs/operating/redis-outages.md");
     let part = page.under("Choose what happens per limit")[0];
     let mut redis = RedisServer::start(&[]);
@@ -211,7 +211,7 @@ fn several_gateways_have_one_budget() {
 }
 
 #[test]
-fn a_cluster_gives_back_what_another_node_refuses() {
+fn a_cluster_refunds_slots_if_another_node_refuses() {
     let page = guide("several-gateways");
     let part = page.under("Share the limits")[1];
     let (cluster, app) = (RedisCluster::start(0), app());

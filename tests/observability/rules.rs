@@ -1,5 +1,5 @@
-//! The rule files: Prometheus accepts them, each alert is tested and has a section in the runbook, and every metric that
-//! they name is documented.
+//! The rule files: Prometheus accepts them, each alert is tested and has a section in the runbook, and every metric in
+//! a rule is documented.
 
 use std::collections::BTreeSet;
 use std::process::Command;

@@ -285,7 +285,7 @@ fn slots_migrate_under_traffic_and_nothing_is_lost() {
     });
 }
 
-/// As an operator's tool does it, with time for traffic at each step.
+/// Migrates a slot as an operator's tool does, with time for traffic at each step.
 async fn migrate(cluster: &RedisCluster, slot: usize, from: usize, to: usize) {
     let (mut source, mut target) = (cluster.nodes[from].client(), cluster.nodes[to].client());
     let (source_id, target_id): (String, String) =
@@ -340,7 +340,7 @@ fn keys_on_their_way_are_charged_where_they_are() {
 }
 
 #[test]
-fn what_was_reserved_before_a_failure_is_given_back() {
+fn charges_before_a_failure_are_refunded() {
     let cluster = RedisCluster::start(0);
     worker(async {
         let metrics = Metrics::new().unwrap();
@@ -416,7 +416,7 @@ fn a_release_reaches_every_node_that_is_there() {
 }
 
 #[test]
-fn a_cluster_that_is_down_says_so() {
+fn a_cluster_that_is_down_is_reported() {
     let node = cluster_node(&[]);
     let mut client = node.client();
     let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOTS - 1).to_string()]);

@@ -13,7 +13,7 @@ use crate::support::limiting::{WHO, check, connected, leases, limit, until, wind
 
 const PATIENT: Duration = Duration::from_secs(10);
 
-/// What a dead node does not renew is known apart, so that the rest is not renewed again and again.
+/// Failed renewals are recorded per node, so that a dead node does not make other leases renew again and again.
 #[test]
 fn leases_are_renewed_node_by_node() {
     let mut cluster = RedisCluster::start(0);

@@ -40,7 +40,7 @@ fn admitted(gateway: &Gateway, target: &str, count: usize) -> usize {
 }
 
 #[test]
-fn two_gateways_share_the_limits_while_the_store_is_away() {
+fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
     let mut server = RedisServer::start(&[]);
     let gateways = [gateway(&server), gateway(&server)];
     for gateway in &gateways {
@@ -104,7 +104,7 @@ fn a_share_is_a_part_of_the_whole() {
 }
 
 #[test]
-fn what_a_key_can_never_have_is_told_by_its_own_numbers() {
+fn impossible_costs_are_reported_with_the_numbers_of_the_limit() {
     let mut redis = RedisServer::start(&[]);
     let gateway = Gateway::start(&format!(
         "[store]\nurl = \"{}\"\ndeadline = \"100ms\"\n\n[[route]]\nname = \"app\"\nrespond = {{ body = \"in\" }}\n\

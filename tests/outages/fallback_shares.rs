@@ -1,5 +1,5 @@
-//! What several gateways admit together while Redis is unavailable: when they lose it one after another, when they
-//! start without it, and after restarts with a state file.
+//! Requests that several gateways admit together while Redis is unavailable: when they lose it one after another, when
+//! they start without it, and after restarts with a state file.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -60,7 +60,7 @@ fn until_unavailable(gateway: &Gateway) {
     until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
 }
 
-/// What the file holds, once it is `so`.
+/// Waits until the content of the file meets `so`, and returns it.
 fn saved(path: &Path, so: impl Fn(&Value) -> bool) -> Value {
     let mut found = Value::Null;
     until("the state file is written", || {
@@ -200,7 +200,7 @@ fn a_restart_longer_ago_than_the_period_takes_nothing() {
 }
 
 #[test]
-fn the_config_says_how_many_gateways_there_are_at_least() {
+fn the_config_sets_the_minimum_number_of_gateways() {
     let mut server = RedisServer::start(&[]);
     server.kill();
     let gateway = gateway(&server.url(), "gateways = 4");
@@ -297,7 +297,7 @@ fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
     assert_eq!(gateway.log_lines(&["cannot write the state file"]), 1);
 }
 
-/// Whatever else is in the set by which gateways are counted, the count stays a number of gateways.
+/// Invalid entries in the set by which gateways are counted do not change the count.
 #[test]
 fn junk_among_the_reports_is_no_gateway() {
     let server = RedisServer::start(&[]);

@@ -15,7 +15,7 @@ use crate::support::limiting::{RedisServer, connected, kind, limit, settings, un
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
-/// That of `[store]` unless it says otherwise.
+/// Default of `deadline` in `[store]`.
 const DEADLINE: Duration = Duration::from_millis(30);
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -23,7 +23,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times[times.len() / 2]
 }
 
-/// Of one command at a time.
+/// Measures the round trip of one command at a time.
 fn round_trip(port: u16) -> Duration {
     let mut client = redis::Client::open(format!("redis://127.0.0.1:{port}/")).unwrap().get_connection().unwrap();
     let ping = || {
@@ -88,7 +88,7 @@ fn a_decision_waits_about_one_round_trip() {
     });
 }
 
-/// What fails of 50 decisions at once.
+/// Makes 50 decisions at once, and returns the errors.
 async fn round(redis: &Rc<RedisStore>) -> Vec<ErrorKind> {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     let mut clients = JoinSet::new();
@@ -101,7 +101,7 @@ async fn round(redis: &Rc<RedisStore>) -> Vec<ErrorKind> {
 
 /// A Redis server without the script gets it with the next round trip, and two round trips exceed the deadline.
 #[test]
-fn a_server_knows_the_script_before_it_is_asked() {
+fn a_server_gets_the_script_before_the_first_decision() {
     // All of it five times as long as above, and as long as that from a machine's lateness.
     let (each_way, deadline) = (EACH_WAY * 5, DEADLINE * 5);
     let server = RedisServer::start(&[]);

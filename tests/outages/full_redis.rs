@@ -134,7 +134,7 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
     drop(server);
 }
 
-/// It would only have been counted.
+/// A shadow limit would only have counted the request.
 #[test]
 fn a_shadow_limit_without_room_for_its_key_decides_nothing() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
@@ -169,7 +169,7 @@ fn a_slot_is_no_way_to_a_new_key() {
     assert_eq!(redis.keys::<_, Vec<String>>("*slots*").unwrap(), [""; 0]);
 }
 
-/// They would not know of each other, and each would admit the whole limit.
+/// Otherwise, the gateways would not know of each other, and each would admit the whole limit.
 #[test]
 fn gateways_are_counted_while_redis_is_full() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction", "--maxmemory", "1"]);
@@ -224,7 +224,7 @@ fn a_receipt_waits_for_room() {
     assert_eq!(refund(&receipt).json()["applied"], true);
 }
 
-/// What each of the decisions of one call comes to: admitted, refused, or none for want of room.
+/// Returns the result of each decision of one call: admitted, refused, or `None` if the server has no memory for it.
 fn verdicts(server: &RedisServer, decisions: &[(Op, &[Check])]) -> Vec<Option<bool>> {
     let reply = ScriptCall::new(decisions, 0).eval_command().query(&mut server.client()).unwrap();
     let found = decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).unwrap();

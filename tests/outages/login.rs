@@ -30,7 +30,7 @@ fn a_server_that_wants_a_password_does_not_answer() {
 }
 
 #[test]
-fn a_changed_password_is_told_even_after_the_connection_broke() {
+fn a_changed_password_is_reported_even_after_the_connection_broke() {
     let server = RedisServer::start(&["--requirepass", "right"]);
     let gateway = gateway(&with_password(&server, "right"));
     gateway.until_connected();

@@ -9,7 +9,8 @@ use crate::support::machine::Stopwatch;
 use crate::support::until;
 use crate::support::upstream::Upstream;
 
-/// `slots`, three for an hour unless they are given back, and `login`, which counts exactly.
+/// Starts a gateway with two limits: `slots`, three per hour unless they are released, and `login`, which counts
+/// exactly.
 fn gateway(server: &RedisServer) -> Gateway {
     let gateway = Gateway::start(&format!(
         "[store]\nurl = \"{}\"\ndeadline = \"300ms\"\non_error = \"closed\"\n\n[[route]]\nname = \"slots\"\n\
@@ -53,7 +54,7 @@ fn is_well(gateway: &Gateway) {
 }
 
 #[test]
-fn what_never_left_is_not_given_back() {
+fn unsent_charges_are_not_refunded() {
     let mut server = RedisServer::start(&[]);
     let gateway = gateway(&server);
     server.kill();
@@ -71,7 +72,7 @@ fn what_never_left_is_not_given_back() {
 }
 
 #[test]
-fn what_may_have_been_taken_is_given_back_once_the_store_answers() {
+fn uncertain_charges_are_refunded_once_the_store_responds() {
     const CLIENTS: usize = 40;
     let server = RedisServer::start(&[]);
     let gateway = gateway(&server);

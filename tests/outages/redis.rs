@@ -330,7 +330,7 @@ fn a_dropped_handle_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_worst_worker_is_what_the_gauges_show() {
+fn the_gauges_show_the_worst_worker() {
     let server = RedisServer::start(&[]);
     worker(async {
         let metrics = Metrics::new().unwrap();
@@ -344,7 +344,7 @@ fn the_worst_worker_is_what_the_gauges_show() {
 }
 
 #[test]
-fn what_timed_out_is_charged_once_at_most() {
+fn a_timed_out_decision_is_charged_at_most_once() {
     let server = RedisServer::start(&[]);
     worker(async {
         let redis = connected(&server.url(), &Metrics::new().unwrap(), 5 * DEADLINE).await;

@@ -17,7 +17,7 @@ use crate::support::limiting::{
 };
 use crate::support::machine::Stopwatch;
 
-/// As for a cluster: what the master had not yet passed on when it died is lost, nothing else.
+/// As with a cluster, only charges that a dead master had not yet replicated are lost.
 #[test]
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;
@@ -52,7 +52,7 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
 }
 
 #[test]
-fn a_hanging_master_is_replaced_and_not_asked_when_it_comes_back() {
+fn a_hanging_master_is_replaced_and_stays_replaced() {
     let watched = Watched::start();
     worker(async {
         let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
@@ -134,14 +134,14 @@ fn wrong_names_and_passwords_find_no_master() {
     });
 }
 
-/// A sentinel that names whatever master it is given, and carries out no failover.
+/// A sentinel that reports a given master, and carries out no failover.
 struct Guide {
     sentinel: Sentinel,
     masters: [RedisServer; 2],
 }
 
 impl Guide {
-    /// It names the first master, which hangs.
+    /// Starts the sentinel, which reports the first master. That master hangs.
     fn start() -> Guide {
         let masters = [RedisServer::start(&[]), RedisServer::start(&[])];
         let monitor = format!("sentinel monitor mine 127.0.0.1 {} 1\n", masters[0].port);
@@ -150,7 +150,7 @@ impl Guide {
         Guide { sentinel, masters }
     }
 
-    /// It names the second one from now on.
+    /// Lets the sentinel report the second master from now on.
     fn turn(&self) {
         let url = format!("redis://127.0.0.1:{}", self.sentinel.port);
         let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
@@ -179,7 +179,7 @@ fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
 }
 
 #[test]
-fn a_master_that_wakes_up_is_not_asked_when_the_sentinels_name_another() {
+fn an_old_master_that_wakes_up_gets_no_commands() {
     let guide = Guide::start();
     worker(async {
         let metrics = Metrics::new().unwrap();

@@ -46,7 +46,7 @@ fn a_trusted_server_and_a_known_client_meet() {
     });
 }
 
-/// What the log holds, as an operator reads it.
+/// Content of the log, as an operator reads it.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
@@ -62,7 +62,7 @@ impl std::io::Write for Log {
 }
 
 #[test]
-fn whoever_is_not_trusted_is_named_and_not_asked() {
+fn an_untrusted_server_is_reported_and_gets_no_commands() {
     // A place in the code that another test meets first, with nobody who listens, is found to be of no interest.
     let listening = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     tracing::subscriber::set_global_default(listening).unwrap();

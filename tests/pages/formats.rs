@@ -6,7 +6,7 @@ use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 
-/// What Chromium sends for a page.
+/// `Accept` of Chromium for a page.
 pub const BROWSER: &str =
     "accept: text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8\r\n";
 
@@ -106,7 +106,7 @@ fn every_error_of_the_gateway_has_a_page() {
 }
 
 #[test]
-fn a_refusal_tells_when_to_come_back_in_every_format() {
+fn a_refusal_has_its_wait_in_every_format() {
     let gateway = Gateway::start(ROUTES);
     assert_eq!(gateway.get("/limited").status(), 200);
     let page = gateway.ask(&get("/limited", BROWSER));

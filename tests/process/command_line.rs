@@ -63,7 +63,7 @@ fn bad_usage_is_code_2() {
 }
 
 #[test]
-fn check_says_what_a_good_config_holds() {
+fn check_summarizes_a_valid_config() {
     let tmp = tempfile::tempdir().unwrap();
     let file = config(tmp.path(), "sluicegate.toml", "127.0.0.1:1", "127.0.0.1:2", "");
     let (code, stdout, stderr) = output(&["check", "-c", file.to_str().unwrap()]);
@@ -128,9 +128,9 @@ fn healthcheck_follows_readiness_through_the_drain() {
     assert_eq!(ask(&["-c", &file]).0, 1, "nothing runs any more");
 }
 
-/// The gateway runs on with the config it has, and says itself where it is asked.
+/// The gateway continues with its config, and itself reports its admin address to commands.
 #[test]
-fn a_gateway_is_found_whatever_becomes_of_its_file() {
+fn a_gateway_is_found_even_if_its_config_file_breaks() {
     let (mut gateway, known) = running("127.0.0.1:0", "");
     let (path, file) = (gateway.config(), gateway.config().display().to_string());
     let good = fs::read_to_string(&path).unwrap();
@@ -193,7 +193,7 @@ fn reload_waits_until_a_new_token_is_in_force() {
     }
 }
 
-/// The one that takes over is asked from then on.
+/// Commands contact the process that has taken over from then on.
 #[test]
 fn a_gateway_that_has_taken_over_is_found() {
     let tmp = tempfile::tempdir().unwrap();
@@ -267,7 +267,7 @@ fn proxy_puts_the_path_of_its_server_before_that_of_each_request() {
 }
 
 #[test]
-fn proxy_serves_https_and_logs_requests_if_it_is_told_to() {
+fn proxy_serves_https_and_logs_requests_on_request() {
     let upstream = Upstream::text("hi");
     let sample = |file: &str| format!("{}/conf/tls/sample.{file}", env!("CARGO_MANIFEST_DIR"));
     let (cert, key) = (sample("pem"), sample("key"));
@@ -299,7 +299,7 @@ fn the_demo_config_is_valid() {
 
 /// A limit and an upstream that no route uses: the config loads, and the log and `check` speak of it.
 #[test]
-fn what_no_route_uses_is_a_warning() {
+fn unused_sections_are_warnings() {
     let rest = "[[route]]\nupstream = \"echo:\"\n\n[limit.idle]\nrate = \"1/day\"\n\n\
                 [upstream.nobody]\nservers = [\"http://127.0.0.1:1\"]\n";
     let gateway = Gateway::start(rest);
@@ -391,7 +391,7 @@ fn proxy_takes_a_host_and_a_port() {
 }
 
 #[test]
-fn reload_says_what_came_of_it() {
+fn reload_reports_the_result() {
     let (gateway, known) = running("127.0.0.1:0", "");
     let file = gateway.config();
     // The gateway itself reads the file with port 0, which it keeps.

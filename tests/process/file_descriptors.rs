@@ -96,7 +96,7 @@ fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame(
     assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
 }
 
-/// With a route to another server, whose idle connections take all that there are for servers.
+/// Starts a gateway with a route to another server, whose idle connections take all descriptors for servers.
 fn with_other(app: &str, url: &str) -> Gateway {
     let gateway = with_few_of(120, &format!("{app}\n[[route]]\npath = \"/other\"\nupstream = \"{url}\"\n"));
     let mut wire = Wire::connect(gateway.addr, &[]);

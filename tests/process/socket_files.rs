@@ -21,7 +21,7 @@ fn until_said(gateway: &Gateway, words: &str) {
     until(words, || gateway.log().contains(words));
 }
 
-/// What may stand where a socket is to be created. Returns what must be left of it.
+/// Creates a file where a socket is to be created. Returns what must be left of it.
 fn occupy(path: &Path, kind: &str) {
     match kind {
         "a regular file" => std::fs::write(path, "precious").unwrap(),
@@ -154,7 +154,7 @@ fn pass(stream: &UnixStream, names: &str, fds: &[BorrowedFd<'_>]) {
 }
 
 #[test]
-fn sockets_that_are_not_what_they_claim_are_refused() {
+fn handed_over_sockets_with_a_wrong_identity_are_refused() {
     let listener = || TcpListener::bind("127.0.0.1:0").unwrap();
     let refused = |what: &str, says: &str, name: String, fds: Vec<std::os::fd::OwnedFd>| {
         let gateway = after(move |stream| {
@@ -196,7 +196,7 @@ fn an_old_process_that_never_ends_its_names_is_left_within_bounds() {
     }
 }
 
-/// Listens as another user, then passes on whatever it is asked to.
+/// A program that listens as another user, then passes on any socket that it is asked for.
 const FOREIGN: &str = r#"
 import os, socket, sys
 os.setuid(65534)

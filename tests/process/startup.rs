@@ -12,7 +12,7 @@ use crate::support::limiting::topology::{ask, cluster_node, is_up};
 use crate::support::machine::within;
 use crate::support::until;
 
-/// What a connection through a [`Slow`] takes to come about.
+/// Time that a connection through a [`Slow`] takes to be established.
 const SLOW: Duration = Duration::from_millis(250);
 /// The longest that a start waits for its store, and its own time.
 const START: Duration = Duration::from_millis(1000 + 1000);
@@ -93,7 +93,7 @@ fn the_first_request_after_a_start_is_decided_by_the_store() {
 }
 
 #[test]
-fn a_cluster_is_asked_from_the_first_request_on() {
+fn a_cluster_decides_from_the_first_request_on() {
     let node = cluster_node(&[]);
     let slow = Slow::to(node.port);
     let mut client = node.client();
@@ -117,7 +117,7 @@ fn another_store_decides_from_the_first_request_on() {
 }
 
 #[test]
-fn a_store_that_is_away_does_not_hold_the_start_up() {
+fn an_unavailable_store_does_not_delay_the_start() {
     // Nobody listens there; somebody listens and says nothing.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The program under systemd, which is told of its life and may hand its sockets over.
+//! The program under systemd, which it notifies of its state, and which may pass it sockets.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -21,7 +21,7 @@ fn told(systemd: &UnixDatagram) -> Vec<String> {
 }
 
 #[test]
-fn systemd_is_told_of_the_start_of_reloads_and_of_the_end() {
+fn systemd_is_notified_of_start_reloads_and_stop() {
     let tmp = tempfile::tempdir().unwrap();
     let socket = tmp.path().join("notify");
     let systemd = UnixDatagram::bind(&socket).unwrap();

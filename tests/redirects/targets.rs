@@ -1,4 +1,4 @@
-//! Where a redirect leads, and what it has in common with other responses.
+//! Targets of redirects, and the properties that redirects have in common with other responses.
 
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;

@@ -233,7 +233,7 @@ fn a_signal_and_the_api_reload_at_once() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_happen_and_counts_nothing() {
+fn a_dry_run_reports_the_changes_and_counts_nothing() {
     let gateway = Program::start();
     gateway.write(&version(2));
     let answer = gateway.reload("?dry_run=1");
@@ -324,7 +324,7 @@ fn the_admin_listener_moves_too() {
 }
 
 #[test]
-fn what_needs_a_restart_keeps_its_value_and_says_so() {
+fn options_that_need_a_restart_keep_their_value_and_are_reported() {
     let gateway = Program::start();
     gateway.write(&version(2).replace("[server]", "[server]\nworkers = 7"));
     gateway.until_in_force(2, "a change of workers");
@@ -358,7 +358,7 @@ fn silent_admin_clients_do_not_shut_others_out() {
 }
 
 #[test]
-fn the_log_says_that_a_config_is_valid_again_whoever_notices_and_whatever_file_it_was() {
+fn a_config_that_is_valid_again_is_logged_for_every_trigger_and_file() {
     let set = |text: &str, dir: &std::path::Path| fs::write(dir.join("set.txt"), text).unwrap();
     for how in ["save", "hup", "call"] {
         let gateway = Program::start_with(|dir| {

@@ -195,7 +195,7 @@ fn requests_under_way_end_where_they_began() {
 }
 
 #[test]
-fn an_old_process_that_is_told_to_end_meanwhile_leaves_the_files_of_the_new_one() {
+fn an_old_process_that_ends_meanwhile_keeps_the_files_of_the_new_one() {
     let upstream = Upstream::text("in");
     let mut old = first(&upstream, "");
     let [way, app] = ["handover.sock", "app.sock"].map(|name| old.dir.path().join(name));
@@ -307,7 +307,7 @@ fn clients_resume_their_tls_sessions_with_the_new_process() {
 }
 
 #[test]
-fn after_a_process_that_died_the_next_one_begins_anew() {
+fn a_new_process_starts_after_a_crash_of_the_old_one() {
     let upstream = Upstream::text("in");
     let mut gateway = first(&upstream, "");
     gateway.signal("KILL");

@@ -4,7 +4,7 @@ use serde_json::json;
 
 /// One request of it.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub struct ReplayedRequest {
     pub at_ms: i64,
     pub client: u32,
     pub cost: i64,
@@ -27,21 +27,21 @@ impl Dice {
 
 /// `count` requests of a few clients, in the order of their starts: lulls of up to `lull_ms`, and
 /// bursts within a millisecond.
-pub fn traffic(seed: u64, count: usize, lull_ms: u64) -> Vec<Asked> {
+pub fn traffic(seed: u64, count: usize, lull_ms: u64) -> Vec<ReplayedRequest> {
     let mut dice = Dice(seed);
     let mut at_ms = START_MS;
     let asked = (0..count).map(|_| {
         at_ms += if dice.below(3) == 0 { dice.below(lull_ms) } else { dice.below(40) / 30 * dice.below(500) };
         let status = [200, 200, 401, 503, 499][usize::try_from(dice.below(5)).unwrap()];
         let client = u32::try_from(dice.below(3)).unwrap();
-        Asked { at_ms, client, cost: 1 + dice.below(3), duration_ms: dice.below(3000), status }
+        ReplayedRequest { at_ms, client, cost: 1 + dice.below(3), duration_ms: dice.below(3000), status }
     });
     asked.collect()
 }
 
-/// As our gateway writes it: a line when a request ends, with the time of its start, but with the
-/// query too. Also the requests in the order in which they are decided, with their lines.
-pub fn log(mut asked: Vec<Asked>, durations: bool) -> (String, Vec<(u64, Asked)>) {
+/// Builds a log as our gateway writes it, but with queries: a line when a request ends, with the time of its start.
+/// Also returns the requests in the order in which they are decided, with their lines.
+pub fn log(mut asked: Vec<ReplayedRequest>, durations: bool) -> (String, Vec<(u64, ReplayedRequest)>) {
     asked.sort_by_key(|asked| asked.at_ms + if durations { asked.duration_ms } else { 0 });
     let lines = asked.iter().map(|asked| {
         let mut line = json!({
@@ -56,7 +56,7 @@ pub fn log(mut asked: Vec<Asked>, durations: bool) -> (String, Vec<(u64, Asked)>
         format!("{line}\n")
     });
     let text = lines.collect();
-    let mut numbered: Vec<(u64, Asked)> = (1..).zip(asked).collect();
+    let mut numbered: Vec<(u64, ReplayedRequest)> = (1..).zip(asked).collect();
     numbered.sort_by_key(|(line, asked)| (asked.at_ms, *line));
     (text, numbered)
 }

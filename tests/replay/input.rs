@@ -4,7 +4,7 @@ use super::reports::{COMBINED, CONFIG};
 use super::workdir::{Dir, gzip};
 
 #[test]
-fn what_cannot_be_read_is_named_with_a_remedy() {
+fn unreadable_logs_are_reported_with_a_remedy() {
     let dir = Dir::new(CONFIG);
     std::fs::create_dir(dir.0.path().join("logs")).unwrap();
     let whole = gzip(COMBINED.repeat(100).as_bytes());

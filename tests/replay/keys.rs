@@ -91,7 +91,7 @@ fn conditions_that_no_log_has_are_reported_and_overrides_need_the_secret() {
 }
 
 #[test]
-fn what_the_gateway_logs_is_replayed_as_it_decided() {
+fn a_replay_of_the_own_log_repeats_the_decisions() {
     let limits = r#"
 [[route]]
 path = "/"

@@ -3,12 +3,12 @@
 
 use std::collections::HashMap;
 
-use super::generated_log::{Asked, START_MS, config, log, traffic};
+use super::generated_log::{ReplayedRequest, START_MS, config, log, traffic};
 use super::workdir::Dir;
 
-/// What one client has taken: when, how much, and when that request ended.
+/// Charges of one client: time, cost, and end of the request.
 type Past = Vec<(i64, i64, i64)>;
-/// Whether the cost is admitted at a time after a past, and after which wait.
+/// Decides whether a cost is admitted at a time after a past. Returns the wait if it is.
 type Model = fn(&Past, i64, i64) -> Option<i64>;
 
 fn units(past: &Past, counts: impl Fn(i64) -> bool) -> i64 {
@@ -56,7 +56,7 @@ fn last_five_seconds(past: &Past, now: i64, cost: i64) -> Option<i64> {
     when(units(past, |at_ms| at_ms >= now - 5000) + cost <= 6)
 }
 
-/// Of the window before as much as a window back from now still covers.
+/// The previous window counts by the part of it that the last five seconds still cover.
 fn weighted(past: &Past, now: i64, cost: i64) -> Option<i64> {
     let this = units(past, |at_ms| at_ms / 5000 == now / 5000);
     let before = units(past, |at_ms| at_ms / 5000 == now / 5000 - 1);
@@ -131,7 +131,7 @@ fn agree(limit: &str, model: Model, lull_ms: u64) {
     let told = Dir::new(&config(limit)).verdicts(&text);
     let mut pasts: HashMap<u32, Past> = HashMap::new();
     let (mut refused, mut delayed) = (0, 0);
-    for (line, Asked { at_ms, client, cost, duration_ms, status }) in asked {
+    for (line, ReplayedRequest { at_ms, client, cost, duration_ms, status }) in asked {
         let past = pasts.entry(client).or_default();
         let wait = model(past, at_ms, cost);
         assert_eq!(

@@ -14,7 +14,7 @@ fn long() -> (Dir, usize) {
 }
 
 #[test]
-fn a_terminal_shows_a_bar_that_goes_away() {
+fn a_terminal_shows_a_temporary_progress_bar() {
     let (dir, lines) = long();
     let command = format!("'{}' replay long.log", env!("CARGO_BIN_EXE_sluicegate"));
     let output = Command::new("script")

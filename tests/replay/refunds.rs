@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::generated_log::{Asked, config, log, traffic};
+use super::generated_log::{ReplayedRequest, config, log, traffic};
 use super::reports::COMBINED;
 use super::workdir::Dir;
 
@@ -22,7 +22,7 @@ fn agree(limit: &str, keeps: fn(u16) -> bool) {
     let (text, asked) = log(traffic(11, 1500, 900), true);
     let told = Dir::new(&config(&limit)).verdicts(&text);
     let mut windows: HashMap<u32, Window> = HashMap::new();
-    let mut under_way: Vec<(i64, i64, Asked)> = Vec::new();
+    let mut under_way: Vec<(i64, i64, ReplayedRequest)> = Vec::new();
     let mut refused = 0;
     for (line, asked) in asked {
         let now = asked.at_ms;
@@ -51,13 +51,13 @@ fn agree(limit: &str, keeps: fn(u16) -> bool) {
 }
 
 #[test]
-fn charge_on_gives_back_at_the_end() {
+fn charge_on_refunds_at_the_end() {
     // A client that left stays charged.
     agree("charge_on = [401]", |status| matches!(status, 401 | 499));
 }
 
 #[test]
-fn refund_on_gives_back_at_the_end() {
+fn refund_on_refunds_at_the_end() {
     agree("refund_on = [\"5xx\", \"client_abort\"]", |status| !matches!(status, 503 | 499));
 }
 
@@ -99,7 +99,7 @@ fn nginx_logs_the_end_and_request_time_tells_the_start() {
 }
 
 #[test]
-fn what_the_log_does_not_tell_is_said() {
+fn missing_log_fields_are_reported() {
     let config = |limit: &str| config(limit).replace("cost = \"query:cost\"\n", "");
     let line = |status: u16, end: &str| {
         format!("192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" {status} 5 \"-\" \"-\"{end}\n")
@@ -146,7 +146,7 @@ fn what_the_log_does_not_tell_is_said() {
 
 /// Forty requests of 20 ms, one after the other: never two at once, as milliseconds tell and seconds do not.
 #[test]
-fn what_runs_at_once_is_not_judged_by_whole_seconds() {
+fn concurrency_is_not_evaluated_on_whole_seconds() {
     let limit = config("algorithm = \"concurrency\"\nin_flight = 1").replace("cost = \"query:cost\"\n", "");
     let dir = Dir::new(&limit);
     let at = |i: i64| 971_186_136_000 + i * 25;

@@ -75,7 +75,7 @@ fn our_own() -> String {
 }
 
 #[test]
-fn a_combined_log_is_told_in_text() {
+fn a_replay_of_a_combined_log_is_reported_as_text() {
     let dir = Dir::new(CONFIG);
     dir.write("access.log", COMBINED.as_bytes());
     assert_eq!(dir.replay(&["access.log"], b""), (0, TEXT.to_owned(), String::new()));
@@ -221,7 +221,7 @@ fn tightest_numbers_are_those_of_a_limit_alone() {
 }
 
 #[test]
-fn an_empty_log_is_told_as_such() {
+fn an_empty_log_is_reported() {
     let dir = Dir::new(CONFIG);
     dir.write("access.log", b"");
     let told = "access.log: empty\nno requests, so no result for the limits\n";
@@ -233,7 +233,7 @@ fn an_empty_log_is_told_as_such() {
 
 /// Limits of each kind that a log of the gateway's own cannot tell, or only for some requests.
 #[test]
-fn what_the_log_does_not_hold_is_not_evaluated() {
+fn limits_without_their_values_in_the_log_are_not_evaluated() {
     let plain =
         "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nlimits = [LIMITS]\n\n[limit.own]\nrate = \"1/h\"\nburst = 1\n";
     let line = |method: &str, query: &str| {

@@ -1,6 +1,6 @@
 //! The tightest settings: they refuse nobody, and one unit less refuses somebody.
 
-use super::generated_log::{Asked, config, log, traffic};
+use super::generated_log::{ReplayedRequest, config, log, traffic};
 use super::workdir::Dir;
 
 #[test]
@@ -57,7 +57,7 @@ fn of_what_has_none() {
 #[test]
 fn keys_with_numbers_of_their_own_do_not_count() {
     let limit = "algorithm = \"fixed_window\"\nrate = \"3/5s\"";
-    let value = |asked: Vec<Asked>, more: &str| {
+    let value = |asked: Vec<ReplayedRequest>, more: &str| {
         let dir = Dir::new(&config(&format!("{limit}\n{more}")));
         dir.write("own.log", log(asked, true).0.as_bytes());
         dir.json(&["own.log"], b"")["limits"][0]["tightest"]["value"].as_i64().unwrap()
@@ -65,7 +65,7 @@ fn keys_with_numbers_of_their_own_do_not_count() {
     let mut asked = traffic(5, 100, 900);
     asked.extend(asked.clone().into_iter().filter(|asked| asked.client == 1).cycle().take(500));
     asked.sort_by_key(|asked| asked.at_ms);
-    let others: Vec<Asked> = asked.iter().filter(|asked| asked.client != 1).cloned().collect();
+    let others: Vec<ReplayedRequest> = asked.iter().filter(|asked| asked.client != 1).cloned().collect();
     let own = "overrides = [{ key = [\"192.0.2.1\"], rate = \"7/5s\" }]";
     let (all, rest) = (value(asked.clone(), ""), value(others, ""));
     assert!(all > rest, "{all} {rest}");

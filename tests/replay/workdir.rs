@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-/// Where the program runs: a config and logs.
+/// Working directory of the program, with a config and logs.
 pub struct Dir(pub tempfile::TempDir);
 
 impl Dir {
@@ -50,7 +50,7 @@ impl Dir {
         serde_json::from_str(&stdout).unwrap()
     }
 
-    /// By line of those requests of our own log that were refused (`None`) or had to wait.
+    /// Returns the verdicts on the requests of our own log that were refused (`None`) or had to wait (ms), by line.
     pub fn verdicts(&self, log: &str) -> BTreeMap<u64, Option<i64>> {
         self.write("own.log", log.as_bytes());
         let (code, _, stderr) = self.replay(&["own.log", "--verdicts", "verdicts"], b"");

@@ -7,7 +7,7 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
 use crate::support::upstream::Upstream;
 
-/// Of `POST`, of a registered method that hyper does not know, and of one that nobody registered.
+/// Spellings of `POST`, of a registered method that hyper does not know, and of an unregistered method.
 const SPELLINGS: [&str; 7] = ["post", "Post", "pOST", "propfind", "PropFind", "unlock", "version-control"];
 
 /// `/login` limits POST and PROPFIND by `when`; POST to `/votes` has a route with a limit; `/by-method` has a budget

@@ -17,12 +17,12 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 
 const NOW: i64 = 1_781_531_234_567;
 
-/// As long as most: a prefix, an address, a limit and an algorithm, 37 bytes.
+/// Returns a key of usual length, 37 bytes: a prefix, an address, a limit and an algorithm.
 fn key(client: usize) -> String {
     format!("sg:{{ip=10.{client:09}}}:per-ip:algorithm")
 }
 
-/// So many requests of each client, a millisecond apart: what counts by time keeps each of them.
+/// Makes this many requests per client, a millisecond apart, so that algorithms that count by time keep each of them.
 fn fill(memory: &MemoryStore, limit: &Arc<Limit>, keys: usize, requests: i64) {
     for client in 0..keys {
         for at in 0..requests {
@@ -31,7 +31,7 @@ fn fill(memory: &MemoryStore, limit: &Arc<Limit>, keys: usize, requests: i64) {
     }
 }
 
-/// In full or in part, all keys or a third: what is held never exceeds the bound.
+/// With three times as many clients as `max_keys`, the store holds nearly `max_keys` keys, and never more.
 #[test]
 fn every_algorithm_stays_within_max_keys() {
     assert_eq!(key(7).len(), 37);
@@ -78,11 +78,11 @@ fn a_key_that_holds_much_is_decided_as_fast() {
     }
 }
 
-/// Of a form: name, lines, requests charged to each key, and what plain commands take that keep just
-/// the same in Redis: measured with keys of the same length, both dictionaries included.
-type Kept = (String, String, i64, usize);
+/// A kind of state: name, config lines, requests charged to each key, and the bytes per key of plain Redis commands
+/// that store the same. These were measured with keys of the same length, both dictionaries included.
+type StateKind = (String, String, i64, usize);
 
-fn kept() -> Vec<Kept> {
+fn kept() -> Vec<StateKind> {
     // For a single entry, lists and sets of ten.
     let (list, set, leases) = (365, 368, 528);
     let simple = forms(10).into_iter().filter(|form| form.room > 0).map(|form| {
@@ -97,7 +97,7 @@ fn kept() -> Vec<Kept> {
         };
         (form.name.to_owned(), form.lines, 1, plain)
     });
-    let mut kept: Vec<Kept> = simple.collect();
+    let mut kept: Vec<StateKind> = simple.collect();
     for (count, list, set, leases) in
         [(10, list, set, leases), (100, 1265, 2193, 3728), (127, 1776, 3217, 5265), (1000, 10_546, 126_413, 126_469)]
     {
@@ -144,8 +144,8 @@ fn clock(client: &mut redis::Connection) -> i64 {
     seconds * 1000 + micros / 1000
 }
 
-/// What the server says it uses, once it has noticed that all other clients have gone, whose buffers count
-/// as well, and says so three times.
+/// Returns the memory that the server reports, once it is the same three times. Before that, the server may not have
+/// noticed that other clients have left, whose buffers count as well.
 fn used(server: &RedisServer) -> usize {
     let mut client = server.client();
     let (mut last, mut same) = (0, 0);

@@ -5,7 +5,7 @@ use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{NOW, one};
 use crate::support::limiting::forms::{forms, limit_of};
-use crate::support::limiting::timed_stores::{Told, on_both};
+use crate::support::limiting::timed_stores::{TimedStore, on_both};
 use crate::support::limiting::{check, window};
 
 /// No count, no later expiry, no entry of a log.
@@ -15,7 +15,7 @@ fn refusals_and_peeks_leave_no_trace() {
         for form in forms(10) {
             let one = one(&form);
             assert_eq!(store.grab(&one, 12, NOW), form.room, "{}", form.name);
-            if let Told::Redis(_) = store {
+            if let TimedStore::Redis(_) = store {
                 // Whoever writes brings the expiry along.
                 store.command(&["PEXPIRE", &one.key, "1000000"]);
             }
@@ -49,8 +49,8 @@ fn a_cost_fits_as_a_whole_and_a_refused_one_blocks_nobody() {
     });
 }
 
-/// What may be taken in advance is taken by those who were admitted, once: at 3 of 10 with a debt
-/// of 5, a cost of 7 leaves -4, and no refusal digs deeper.
+/// Only an admitted request goes into debt, and once: at 3 of 10 with a debt of 5, a cost of 7 leaves -4, and no
+/// refusal increases the debt.
 #[test]
 fn a_refused_cost_digs_no_debt() {
     on_both(|store| {

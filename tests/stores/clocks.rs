@@ -10,11 +10,11 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use super::{NOW, one};
 use crate::support::limiting::check;
 use crate::support::limiting::forms::{forms, limit_of};
-use crate::support::limiting::timed_stores::{Told, on_both};
+use crate::support::limiting::timed_stores::{TimedStore, on_both};
 
 /// Neither while the clock is behind nor once it is right again is anything minted.
 #[test]
-fn a_clock_that_goes_back_mints_nothing() {
+fn a_clock_that_goes_back_adds_no_units() {
     on_both(|store| {
         for form in forms(10) {
             let one = one(&form);
@@ -29,7 +29,7 @@ fn a_clock_that_goes_back_mints_nothing() {
 
 /// Lumps come at their times: what is 3 s behind now is no elapsed time later.
 #[test]
-fn an_interval_keeps_its_phase_whatever_the_clock_does() {
+fn an_interval_keeps_its_phase_with_any_clock() {
     on_both(|store| {
         let limit = limit_of("one", "rate = \"1/s\"\nburst = 4\nrefill = \"interval\"");
         let one = check(&limit, "all", 1);
@@ -43,7 +43,7 @@ fn an_interval_keeps_its_phase_whatever_the_clock_does() {
 /// `leaky_bucket` have it, cannot tell a clock set back from a longer queue and is cut to size.)
 #[test]
 fn clocks_that_disagree_do_not_switch_a_limit_off() {
-    let store = Told::Memory(MemoryStore::new(1000));
+    let store = TimedStore::Memory(MemoryStore::new(1000));
     for (lines, most) in [
         ("rate = \"100/s\"\nburst = 100", 1100),
         ("rate = \"100/s\"\nburst = 100\nrefill = \"interval\"", 1200),
@@ -65,8 +65,8 @@ fn clocks_that_disagree_do_not_switch_a_limit_off() {
     }
 }
 
-/// What the clock that was set back has promised is forgotten: whoever waits as he is told is in
-/// after three periods at most (two of them are what a weighted window takes to forget all).
+/// After the clock was set back, a client that waits as told is admitted after three periods at most. A weighted window
+/// takes two of them to forget all usage.
 #[test]
 fn a_clock_set_back_shuts_nobody_out_for_long() {
     let (second, day) = (1000, 86_400_000);
@@ -109,9 +109,9 @@ fn at(text: &str) -> i64 {
     text.parse::<jiff::Timestamp>().unwrap().as_millisecond()
 }
 
-/// Counted to the last millisecond and anew in the next one, with a life that ends there.
+/// Asserts that a window counts to its last millisecond and starts empty in the next one, at which the key expires.
 #[track_caller]
-fn assert_window(store: &Told, lines: &str, first: &str, last: &str) {
+fn assert_window(store: &TimedStore, lines: &str, first: &str, last: &str) {
     let (first, last) = (at(first), at(last) - 1);
     let one = check(&limit_of("one", lines), &format!("{first}"), 1);
     assert_eq!(store.grab(&one, 5, first), 3, "{lines}");

@@ -46,7 +46,7 @@ fn the_keys_of_one_limit_push_out_no_other() {
 
 /// However few keys a limit has, and however many of them are spent, as long as an eighth is not.
 #[test]
-fn a_small_share_keeps_who_has_spent_as_a_large_one_does() {
+fn a_small_share_keeps_exhausted_keys_like_a_large_one() {
     for share in [64, 1024] {
         let limit = LOGINS.replace("key =", &format!("max_keys = {share}\nkey ="));
         let gateway = Gateway::start(&limit);
@@ -64,9 +64,9 @@ fn a_small_share_keeps_who_has_spent_as_a_large_one_does() {
     }
 }
 
-/// Nor those of the same limit, as long as they are used less.
+/// Keys of the same limit do not evict a key that is used more either.
 #[test]
-fn what_is_used_up_outlives_what_is_used_once() {
+fn exhausted_keys_outlive_keys_that_were_used_once() {
     let limit = LOGINS.replace("key =", "max_keys = 3200\nkey =");
     let gateway = Gateway::start(&format!("{limit}{VOTES}[store]\nmax_keys = 6400\n"));
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);
@@ -78,7 +78,7 @@ fn what_is_used_up_outlives_what_is_used_once() {
 }
 
 #[test]
-fn shares_follow_the_config_and_a_limit_that_comes_back_has_forgotten_nothing() {
+fn shares_follow_the_config_and_a_limit_that_returns_keeps_its_keys() {
     let gateway = Gateway::start(&format!("{LOGINS}{VOTES}[store]\nmax_keys = 6400\n"));
     let file = gateway.dir.path().join("sluicegate.toml");
     let reload = |change: &dyn Fn(String) -> String| {

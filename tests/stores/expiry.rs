@@ -5,7 +5,7 @@ use sluicegate::limiting::decision::{Check, Op};
 use super::{NOW, one};
 use crate::support::limiting::check;
 use crate::support::limiting::forms::{forms, limit_of};
-use crate::support::limiting::timed_stores::{Told, on_both};
+use crate::support::limiting::timed_stores::{TimedStore, on_both};
 
 /// More than a call takes.
 const SLOW_MS: i64 = 2000;
@@ -27,9 +27,9 @@ fn a_key_lives_until_it_is_whole_again() {
     });
 }
 
-/// A hundred at once, one more each second: for 6.9 s that is 106, whatever a store forgets.
+/// A burst of 100 and one more each second: 106 in 6.9 s, even if the store forgets state.
 #[test]
-fn a_burst_comes_back_at_its_rate_and_not_with_the_expiry() {
+fn a_burst_is_refilled_at_its_rate_not_at_the_expiry() {
     on_both(|store| {
         for (name, lines) in [
             ("bucket", "rate = \"1/s\"\nburst = 100"),
@@ -50,7 +50,7 @@ fn a_burst_comes_back_at_its_rate_and_not_with_the_expiry() {
 /// An expiry that somebody took away locks nobody out, and is back with the next charge.
 #[test]
 fn a_key_made_to_stay_is_mended() {
-    let store = Told::redis();
+    let store = TimedStore::redis();
     for form in forms(10).iter().filter(|form| form.room > 0) {
         let one = one(form);
         let persist = || {
@@ -75,7 +75,7 @@ fn a_key_made_to_stay_is_mended() {
 /// that later calls stumble over.
 #[test]
 fn a_key_that_was_evicted_is_new_and_the_others_are_not() {
-    let store = Told::redis();
+    let store = TimedStore::redis();
     for form in forms(10) {
         let [gone, stays] = ["gone", "stays"].map(|who| check(&form.limit(), who, 1));
         for check in [&gone, &stays] {
@@ -88,9 +88,9 @@ fn a_key_that_was_evicted_is_new_and_the_others_are_not() {
     }
 }
 
-/// What is given back to a key that is no more makes none, least of all one that never ends.
+/// A refund to an expired key creates no key, in particular none that never expires.
 #[test]
-fn nothing_is_given_back_to_a_key_that_is_gone() {
+fn an_expired_key_gets_no_refund() {
     on_both(|store| {
         for form in forms(10) {
             let one = one(&form);
@@ -107,7 +107,7 @@ fn nothing_is_given_back_to_a_key_that_is_gone() {
 
 /// Twice the same receipt gives back what was charged once; the count ends at none charged.
 #[test]
-fn nothing_is_given_back_beyond_what_was_charged() {
+fn refunds_never_exceed_charges() {
     on_both(|store| {
         for form in forms(10).iter().filter(|form| form.room > 0) {
             let one = one(form);
@@ -121,10 +121,10 @@ fn nothing_is_given_back_beyond_what_was_charged() {
     });
 }
 
-/// What came in since a charge may have been its own: of five units that were refilled none comes back
-/// on top, of those half refilled a half.
+/// A refill since a charge may have refilled the charge itself. A charge of five units that was fully refilled is not
+/// refunded, and one that was half refilled is refunded by half.
 #[test]
-fn what_was_refilled_meanwhile_is_not_given_back() {
+fn units_refilled_meanwhile_are_not_refunded() {
     on_both(|store| {
         for (name, lines) in [
             ("bucket", "rate = \"1/10s\"\nburst = 5"),

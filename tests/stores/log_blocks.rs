@@ -43,9 +43,10 @@ fn blocks_that_are_read_through_are_short() {
     }
 }
 
-/// What a log no longer needs is added to the oldest of a block of single units, which is cut for it.
+/// A log keeps the newest units up to its limit. Older units are added to the oldest kept charge. If this charge is
+/// within a block of single units, the block is cut there.
 #[test]
-fn the_oldest_of_a_long_block_takes_over_what_goes() {
+fn units_beyond_the_limit_are_added_to_the_oldest_kept_charge() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
     for sorted_set in [false, true] {
@@ -67,7 +68,7 @@ fn the_oldest_of_a_long_block_takes_over_what_goes() {
     }
 }
 
-/// What earlier builds wrote is read as it stands.
+/// The format of earlier builds is read unchanged.
 #[test]
 fn a_long_block_of_several_units_stays_whole() {
     let server = RedisServer::start(&[]);

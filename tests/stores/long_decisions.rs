@@ -7,10 +7,10 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 
-/// Requests at once, of a user each, at the largest cost there is; meanwhile a limit that is
-/// exhausted is asked on and on. It is one with refunds, so each time the store is asked.
+/// Concurrent requests of many users with the largest cost, while other requests use an exhausted limit. That limit has
+/// refunds, so each of its decisions reaches the store.
 #[test]
-fn the_largest_cost_takes_the_store_away_from_nobody() {
+fn the_largest_cost_does_not_block_the_store_for_others() {
     let server = RedisServer::start(&[]);
     let wide = |name: &str, lines: &str| {
         format!(

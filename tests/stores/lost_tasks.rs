@@ -30,7 +30,7 @@ impl Wake for Poison {
 }
 
 #[test]
-fn a_pump_that_fails_is_started_anew() {
+fn a_failed_pump_is_restarted() {
     let server = RedisServer::start(&[]);
     worker(async {
         let metrics = Metrics::new().unwrap();

@@ -18,7 +18,7 @@ use sluicegate::limiting::decision::Check;
 use crate::support::limiting::check;
 use crate::support::limiting::forms::{Form, forms};
 
-/// In the middle of hours, days, weeks, months and years.
+/// A time in the middle of an hour, day, week, month and year.
 const NOW: i64 = 1_781_531_234_567;
 
 /// One unit of a form's limit.

@@ -37,7 +37,7 @@ fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> String {
 /// A charge that heals within a second, at gateways ten seconds apart: the receipt is good for that
 /// second everywhere, and for no longer anywhere.
 #[test]
-fn a_receipt_counts_once_whatever_the_clocks_say() {
+fn a_receipt_counts_once_with_any_clocks() {
     let server = RedisServer::start(&[]);
     let limits = ["forth", "back", "alone"].map(|name| {
         let numbers = "rate = \"2/s\"\nburst = 5\nkey = \"all\"";
@@ -67,7 +67,7 @@ fn a_receipt_counts_once_whatever_the_clocks_say() {
 
 /// Given back when most of it has healed: what is left of it, not what others have charged since.
 #[test]
-fn a_receipt_is_worth_what_has_not_healed() {
+fn a_receipt_refunds_only_units_that_were_not_refilled() {
     let server = RedisServer::start(&[]);
     let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", server.url());
     let gateway = Gateway::start(&format!(

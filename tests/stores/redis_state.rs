@@ -227,7 +227,7 @@ fn a_key_of_another_form_counts_as_absent() {
 /// Two rules on one key in one call, as when an override changes: the second sees what the first
 /// left, and not what is still stored behind it.
 #[test]
-fn what_one_rule_lets_go_is_gone_for_the_next() {
+fn charges_that_one_rule_drops_are_gone_for_the_next() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
     for sorted_set in [false, true] {
@@ -275,7 +275,7 @@ fn commands(client: &mut redis::Connection) -> BTreeSet<String> {
     calls.filter(|call| !call.starts_with("eval") && !call.starts_with("config")).map(str::to_owned).collect()
 }
 
-/// What an exhausted key costs the server: a few reads, and no write.
+/// An exhausted key costs the server a few reads and no write.
 #[test]
 fn an_exhausted_key_is_only_read() {
     let server = RedisServer::start(&[]);
@@ -325,8 +325,8 @@ fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: us
     }
 }
 
-/// Whatever it costs and however much is stored: the commands of one decision, each of which touches
-/// 64 entries of a log or 256 leases at most, most of them a few. Prints the time of each script.
+/// The commands of one decision are bounded for any cost and any size of the state: each touches at most 64 entries of
+/// a log or 256 leases, and most touch a few. Prints the time of each script.
 #[test]
 fn no_decision_is_long() {
     let server = RedisServer::start(&[]);

@@ -85,7 +85,7 @@ impl Client {
         Ok(message)
     }
 
-    /// Reads `count` bytes, whatever they are.
+    /// Reads `count` bytes of any content.
     #[track_caller]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         self.reader.body(&Framing::Length(count as u64)).unwrap_or_else(|error| panic!("not {count} bytes: {error}"))

@@ -18,9 +18,9 @@ struct Zone {
     asked: Vec<String>,
 }
 
-/// How the server responds to a query, whatever the name.
+/// The response of the server to a query for any name.
 pub enum Reply {
-    /// These addresses of the queried family, with this time to live in seconds.
+    /// Responds with these addresses of the queried family, and this time to live in seconds.
     Addresses(Vec<IpAddr>, u32),
     /// The same, but `SERVFAIL` for the other address family.
     HalfFailing(Vec<IpAddr>),
@@ -34,7 +34,7 @@ pub enum Reply {
     Silence,
     /// Bytes that are no DNS message.
     Garbage,
-    /// This many responses with the ID of another query, then a correct one with these addresses.
+    /// Sends this many responses with the ID of another query, then a correct one with these addresses.
     OtherIds(u16, Vec<IpAddr>),
 }
 

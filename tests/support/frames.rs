@@ -47,7 +47,7 @@ pub enum Ended {
     Away(Option<u32>),
 }
 
-/// What arrived on one stream.
+/// Response that arrived on one stream.
 #[derive(Debug)]
 pub struct WireAnswer {
     /// The header block as received, compressed.
@@ -59,7 +59,7 @@ pub struct WireAnswer {
 pub struct Wire<S = TcpStream> {
     stream: S,
     received: Vec<u8>,
-    /// Whether to acknowledge SETTINGS and PING automatically.
+    /// True to acknowledge SETTINGS and PING automatically.
     pub answers_pings: bool,
 }
 
@@ -201,7 +201,7 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Whether the gateway still responds to a PING.
+    /// Returns whether the gateway still responds to a PING.
     pub fn is_alive(&mut self) -> bool {
         if self.try_send(frame(PING, 0, 0, b"alive???")).is_err() {
             return false;

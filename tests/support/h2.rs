@@ -25,7 +25,7 @@ pub struct H2Answer {
     pub trailers: HeaderMap,
 }
 
-/// What the client sends after the head of a request.
+/// Frames that the client sends after the head of a request.
 #[derive(Default)]
 pub struct Sent<'a> {
     pub body: &'a [u8],

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 /// A head and its body.
 #[derive(Clone, Debug)]
 pub struct Message {
-    /// From the request or status line to the empty line, as received.
+    /// The head as received, from the request or status line to the empty line.
     pub head: String,
     pub body: Vec<u8>,
 }

@@ -92,8 +92,8 @@ impl Lateness {
         Lateness { worst_us, sum_us, stopped, thread: Some(thread) }
     }
 
-    /// What an upper bound may be exceeded by: a request and its response wait for the machine four times, here and at
-    /// the server.
+    /// Returns how much an upper bound may be exceeded on a busy machine: a request and its response wait for the CPU
+    /// four times, here and at the server.
     pub fn allowance(&self) -> Duration {
         4 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
     }

@@ -1,4 +1,4 @@
-//! What the tests share: the gateway as a process, clients, and upstream servers that see every byte.
+//! Helpers of all tests: the gateway as a process, clients, and upstream servers that see every byte.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod app;

@@ -98,7 +98,7 @@ impl Pebble {
         self.dir.path().join("ca.pem").display().to_string()
     }
 
-    /// That CA in PEM.
+    /// Returns that CA in PEM.
     pub fn own_ca(&self) -> String {
         self.ca.pem()
     }

@@ -50,7 +50,7 @@ pub fn nobody() -> SocketAddr {
 /// An address where connections are neither accepted nor refused: packets are dropped.
 pub struct BlackHole {
     listener: Socket,
-    /// These connections fill the backlog, and nobody accepts them.
+    /// Connections that fill the backlog, and that nobody accepts.
     _queued: Vec<Socket>,
 }
 

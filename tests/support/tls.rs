@@ -13,7 +13,7 @@ use super::PATIENCE;
 use super::ca::{Ca, Pair};
 use super::http::{Message, Reader, framing};
 
-/// What a client trusts, presents and requests. It stores sessions for resumption.
+/// TLS settings of a client: roots, certificate and protocols. Stores sessions for resumption.
 #[derive(Clone)]
 pub struct Trust {
     config: Arc<ClientConfig>,

@@ -28,7 +28,7 @@ struct Shared {
 
 /// The server's end of one connection.
 pub struct Peer {
-    /// From 0, in the order of accepting.
+    /// Number of the connection from 0, in the order of accepting.
     pub connection: usize,
     reader: Reader<Box<dyn Duplex>>,
     requests: Sender<Message>,
@@ -253,7 +253,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Works for this long, whatever happens to the connection.
+    /// Works for this long, even if the connection ends.
     pub fn work(&self, time: Duration) {
         self.begin();
         std::thread::sleep(time);

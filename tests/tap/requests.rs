@@ -1,4 +1,4 @@
-//! What a tap shows: every kind of request, with the fields of the access log and the decisions of all limits, and
+//! Content of a tap: every kind of request, with the fields of the access log and the decisions of all limits, and
 //! never a secret.
 
 use serde_json::json;
@@ -163,7 +163,7 @@ fn filters_select_and_exclude() {
 }
 
 #[test]
-fn what_the_rate_leaves_out_is_counted_and_a_count_ends_the_tap() {
+fn events_beyond_the_rate_are_counted_and_a_count_ends_the_tap() {
     let gateway = Gateway::start(LIMITS);
     let mut tap = Tap::open(&gateway, "?rate=5");
     let mut counted = Tap::open(&gateway, "?count=3&path=/health");

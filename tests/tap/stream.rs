@@ -85,7 +85,7 @@ impl Tap {
         }
     }
 
-    /// The next counts of which all of `matched` requests are part.
+    /// Returns the next counts that include all of `matched` requests.
     #[track_caller]
     pub fn counts(&mut self, matched: u64) -> Value {
         loop {

@@ -1,5 +1,5 @@
-//! `sluicegate top` on a terminal, a pty that Python opens: keys, the reset, and that the terminal is as before in the
-//! end, whatever the end is and whatever clients send.
+//! `sluicegate top` on a terminal, a pty that Python opens: keys, the reset, and the restored terminal after every kind
+//! of end, with any keys that clients send.
 
 use std::process::Command;
 
@@ -50,8 +50,8 @@ restored = termios.tcgetattr(child) == before
 print(json.dumps({"output": output.decode("utf8", "replace"), "code": os.waitstatus_to_exitcode(status), "restored": restored}))
 "#;
 
-/// What the terminal got from `sluicegate top`, after these steps: a text to wait for, then keys, or the number of a
-/// signal.
+/// Runs `sluicegate top` with these steps, and returns its output. A step is a text to wait for, then keys or the
+/// number of a signal.
 fn play(gateway: &Gateway, steps: &Value) -> String {
     let program = program().get_program().to_owned();
     let mut python = Command::new("python3");

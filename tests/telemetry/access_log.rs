@@ -30,7 +30,7 @@ fn limited(name: &str, lines: &str) -> String {
 }
 
 #[test]
-fn whoever_refuses_is_named_with_the_setting_that_governs_it() {
+fn refusals_are_logged_with_their_setting() {
     let (silent, plain) = (Upstream::silent(), Upstream::start(|peer| peer.send("no TLS")));
     let to = |url: &str, more: &str| format!("upstream = \"{url}\"\n{more}");
     let config = [

@@ -38,7 +38,7 @@ limits = ["per-ip"]
 const LEFT: [&str; 5] = ["none", "10", "25", "50", "all"];
 
 #[test]
-fn headroom_counts_what_decisions_left() {
+fn headroom_counts_the_units_that_decisions_left() {
     let redis = RedisServer::start(&[]);
     for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
         let gateway = Gateway::start(&format!("{store}{CONFIG}"));

@@ -1,4 +1,4 @@
-//! What the gateway logs about failures: its own log, which is sampled, and the access log.
+//! Log lines about failures: the gateway's own log, which is sampled, and the access log.
 
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,7 +19,7 @@ fn route_to(url: &str, more: &str) -> String {
 }
 
 #[test]
-fn every_way_in_which_an_upstream_fails_is_told_once_and_then_sampled() {
+fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
     let garbage = Upstream::fixed("nonsense\r\n\r\n");
     let cut = Upstream::start(|peer| {
         peer.request()?;
@@ -55,7 +55,7 @@ fn every_way_in_which_an_upstream_fails_is_told_once_and_then_sampled() {
 }
 
 #[test]
-fn what_is_no_request_is_counted_by_its_kind_and_another_protocol_is_named() {
+fn invalid_requests_are_counted_by_kind_and_other_protocols_are_named() {
     let gateway = Gateway::with("http2 = false", "[[route]]\npath = \"/\"\nrespond = { }\n");
     let hello = b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03 and so on";
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
@@ -111,7 +111,7 @@ pub fn assert_entry(entry: &Value, expected: Value) {
 }
 
 #[test]
-fn a_line_says_all_that_is_known_of_a_request() {
+fn a_line_contains_all_fields_of_a_request() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send(ok("hello"))?;
@@ -150,7 +150,7 @@ fn a_line_says_all_that_is_known_of_a_request() {
 }
 
 #[test]
-fn whatever_ends_a_request_its_line_says_so_and_names_the_setting() {
+fn every_end_of_a_request_is_logged_with_its_setting() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.head()? {
             match request.target() {
@@ -250,7 +250,7 @@ fn no_client_writes_a_line_of_its_own() {
 }
 
 #[test]
-fn the_file_is_opened_anew_when_told_and_its_loss_costs_no_request() {
+fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     let rest = "[[route]]\npath = \"/\"\nrespond = { }\n";
     let gateway = logged("", "", rest);
     assert_eq!(gateway.get("/1").status(), 200);
@@ -317,7 +317,7 @@ fn a_file_that_is_rotated_under_load_loses_no_line() {
 }
 
 #[test]
-fn a_problem_names_its_setting_to_those_who_may_know() {
+fn a_problem_shows_its_setting_only_to_authorized_clients() {
     let rest = "[[route]]\npath = \"/\"\nrespond = { }\nmax_body = 10\n";
     let gateway = Gateway::with("trusted_proxies = [\"127.0.0.1\"]", rest);
     let refused = |fields: &str| gateway.ask(&post("/", 11, fields)).json();
@@ -331,7 +331,7 @@ fn a_problem_names_its_setting_to_those_who_may_know() {
 }
 
 #[test]
-fn a_trace_goes_on_as_it_came_and_starts_here_where_that_is_wanted() {
+fn a_trace_continues_and_starts_here_if_configured() {
     const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let upstream = Upstream::text("hello");
     let gateway = logged("", "", &route_to(&upstream.url(), ""));
@@ -354,7 +354,7 @@ fn a_trace_goes_on_as_it_came_and_starts_here_where_that_is_wanted() {
 }
 
 #[test]
-fn a_replay_reads_what_was_written() {
+fn a_replay_reads_the_own_log_format() {
     let limit = "[limit.by-query]\nkey = [\"query:user\"]\nrate = \"1/h\"\nburst = 1\n";
     let config = format!("{limit}[[route]]\npath = \"/\"\nrespond = {{ }}\nlimits = [\"by-query\"]\n");
     for format in ["json", "combined"] {

@@ -1,4 +1,4 @@
-//! What the gateway reports about itself: access log, log, metrics, and spans.
+//! Reports of the gateway about itself: access log, log, metrics, and spans.
 
 mod access_log;
 mod headroom;

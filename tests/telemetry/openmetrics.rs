@@ -18,7 +18,7 @@ const ROUTES: &str = "[[route]]\nname = \"api\"\npath = \"/\"\nupstream = \"echo
                       [[route]]\nname = \"plain\"\npath = \"/plain\"\nrespond = { body = \"ok\" }\n\n\
                       [limit.hard]\nrate = \"1/h\"\nkey = \"path\"\n";
 const OPENMETRICS: &str = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5\r\n";
-/// What an exemplar of a sampled request looks like.
+/// Trace ID of a sampled request, as an exemplar shows it.
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 
 /// A gateway that exports a span of every request whose trace is sampled, and its collector.

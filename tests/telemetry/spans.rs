@@ -15,7 +15,7 @@ fn gateway(env: &[(&str, &str)], collector: &str, more: &str) -> Gateway {
 }
 
 #[test]
-fn the_config_says_what_the_collector_is_told_and_nothing_stays_open() {
+fn the_config_sets_the_collector_headers_and_nothing_stays_open() {
     let collector = Upstream::fixed(ok(""));
     let variables = [("OTEL_EXPORTER_OTLP_HEADERS", "x-key=of-the-environment"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "1")];
     let gateway = gateway(&variables, &collector.url(), ", headers = { x-key = \"mine\", x-name = \"K\u{f6}ln\" }");

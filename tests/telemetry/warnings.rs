@@ -8,7 +8,7 @@ const PER_CLIENT: &str = "[[route]]\nupstream = \"echo:\"\nlimits = [\"per-ip\"]
 
 /// The line of the config that the log gives, put into the config, mends what it speaks of.
 #[test]
-fn a_proxy_that_is_not_trusted_is_told_once_with_the_line_that_mends_it() {
+fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     let gateway = Gateway::with("workers = 2\ntrusted_proxies = [\"10.0.0.0/8\"]", PER_CLIENT);
     let listener = "127.0.0.1:0";
     let of = |client: u8| format!("x-forwarded-proto: https\r\nX-Forwarded-For: 192.0.2.{client}\r\n");

@@ -29,7 +29,7 @@ const FORBIDDEN: [&str; 14] = [
     "limiting::clock",
 ];
 
-/// What a file names of it.
+/// Returns the impure items that a file names.
 fn impurities(file: &Source) -> Vec<String> {
     let outside = file.paths(&["std", "tokio", "rand"]);
     let named = outside.into_iter().chain(file.named()).map(|path| path.join("::"));

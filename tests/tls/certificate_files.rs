@@ -46,7 +46,7 @@ fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
     assert_eq!(open.server_names()[1], "v1");
 }
 
-/// What `openssl` makes of these words and this input.
+/// Returns the output of `openssl` for these arguments and this input.
 fn openssl(words: &str, input: &str) -> String {
     let mut command = Command::new("openssl");
     let command = command.args(words.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -120,7 +120,7 @@ fn files_behind_links_are_followed() {
 }
 
 #[test]
-fn a_wrong_pair_changes_nothing_and_is_told_of() {
+fn a_wrong_key_pair_changes_nothing_and_is_reported() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test,v1"], "", "", ECHO);
     let key = gateway.dir.path().join("0.key");

@@ -34,7 +34,8 @@ fn status(client: &mut SecureClient) -> u16 {
     client.ask(&get("/", ""), "").status()
 }
 
-/// Whether the gateway serves a client with this trust: in TLS 1.3 it says no after the client's handshake.
+/// Returns whether the gateway serves a client with this trust. In TLS 1.3 it rejects the client only after the
+/// client's handshake.
 fn served(gateway: &Gateway, trust: &Trust) -> bool {
     let client = trust.try_connect(gateway.addr, "a.test");
     client.and_then(|mut client| client.try_ask(&get("/", ""), "")).is_ok()
@@ -95,7 +96,7 @@ fn limits_go_by_whom_the_certificate_was_made_for() {
 }
 
 #[test]
-fn a_session_goes_on_only_where_it_was_made() {
+fn a_tls_session_resumes_only_at_its_listener() {
     let (ca, clients, later) = (Ca::new("test"), Ca::new("clients"), Ca::new("later"));
     let limits = "[[route]]\nupstream = \"echo:\"\nlimits = [\"app\"]\n\
                   [limit.app]\nrate = \"3/day\"\nkey = \"tls:subject\"\nmissing = \"skip\"\n";
@@ -271,7 +272,7 @@ fn plain_http_is_sent_to_https() {
 }
 
 #[test]
-fn the_access_log_tells_what_the_handshake_told() {
+fn the_access_log_has_the_fields_of_the_handshake() {
     let (ca, clients) = (Ca::new("test"), Ca::new("clients"));
     let gateway = Gateway::launch(&[], |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");

@@ -51,7 +51,7 @@ fn records(message: &[u8], each: usize) -> Vec<u8> {
 }
 
 #[test]
-fn whoever_is_slow_with_the_handshake_is_closed_on_time() {
+fn slow_handshakes_are_closed_on_time() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"300ms\"", ECHO);
     let whole = records(&hello("a.test"), 512);
@@ -71,7 +71,7 @@ fn whoever_is_slow_with_the_handshake_is_closed_on_time() {
 }
 
 #[test]
-fn what_is_no_tls_is_closed_and_told_of_in_the_log() {
+fn connections_without_tls_are_closed_and_logged() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
     let mut plain = connect(gateway.addr);
@@ -133,7 +133,7 @@ fn odd_names_get_the_first_certificate_or_an_alert() {
 }
 
 #[test]
-fn many_handshakes_at_once_leave_good_requests_their_turns() {
+fn many_handshakes_do_not_starve_requests() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
     let mut good = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
@@ -184,7 +184,7 @@ fn clients_that_leave_in_the_middle_are_counted_and_gone() {
 }
 
 #[test]
-fn a_body_cut_without_farewell_is_not_taken_for_whole() {
+fn a_body_cut_without_close_notify_is_incomplete() {
     let (ca, upstream) = (Ca::new("test"), Upstream::silent());
     let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
     let gateway = gateway(&ca, &["a.test"], "", "", &route);
@@ -232,7 +232,7 @@ fn a_half_closed_client_still_gets_its_answer() {
 }
 
 #[test]
-fn a_drain_says_farewell_on_every_connection() {
+fn a_drain_sends_a_goodbye_on_every_connection() {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
     let upstream = Upstream::start(move |peer| {

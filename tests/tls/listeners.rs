@@ -44,7 +44,7 @@ pub fn handshakes(gateway: &Gateway, result: &str) -> f64 {
 }
 
 #[test]
-fn requests_pass_over_tls_and_upstreams_are_told_so() {
+fn requests_over_tls_are_forwarded_with_their_scheme() {
     let (ca, upstream) = (Ca::new("test"), Upstream::text("hello"));
     let route = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
     let gateway = gateway(&ca, &["a.test"], "", "access_log = true", &route);
@@ -156,7 +156,7 @@ fn bodies_pass_whole_in_both_directions() {
 }
 
 #[test]
-fn a_request_that_comes_with_the_end_of_the_handshake_is_answered() {
+fn a_request_in_the_last_packet_of_the_handshake_is_answered() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
     let mut socket = TcpStream::connect(gateway.addr).unwrap();
@@ -232,7 +232,7 @@ fn one_address_goes_over_to_tls_and_back_without_a_gap() {
 }
 
 #[test]
-fn http2_is_offered_only_where_it_may_be_spoken() {
+fn http2_is_offered_only_if_enabled() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "http2 = true", ECHO);
     let trust = Trust::in_ca(&ca).offering(&["h2", "http/1.1"]);

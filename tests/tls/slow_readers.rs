@@ -41,7 +41,7 @@ fn slow_way(gateway: SocketAddr) -> SocketAddr {
 
 /// TLS has the last 64 kB long before they have left, for longer than a connection waits before it rests.
 #[test]
-fn who_takes_the_end_of_an_answer_steadily_is_not_cut() {
+fn a_client_that_reads_the_rest_steadily_is_not_cut() {
     const SIZE: usize = 130_000;
     let ca = Ca::new("test");
     let upstream = Upstream::start(|peer| {

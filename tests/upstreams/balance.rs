@@ -15,7 +15,7 @@ use crate::support::upstream::{Upstream, ok};
 
 const HASH: &str = "balance = \"consistent_hash\"\nhash_on = [\"header:x-user\"]";
 
-/// Who serves each of so many users.
+/// Returns the server of each of `users` users.
 fn places(gateway: &Gateway, users: usize) -> HashMap<usize, String> {
     let mut client = gateway.client();
     let mut ask = |user: usize| client.ask(&get("/", &format!("x-user: u{user}\r\n")), "").text();
@@ -23,7 +23,7 @@ fn places(gateway: &Gateway, users: usize) -> HashMap<usize, String> {
 }
 
 #[test]
-fn a_key_keeps_its_server_whatever_worker_asks_and_moves_only_with_it() {
+fn a_key_has_the_same_server_on_every_worker_and_moves_only_with_it() {
     let servers = ["a", "b", "c", "d"].map(Changing::start);
     let urls: Vec<String> = servers.iter().map(Changing::url).collect();
     let gateway = Gateway::with("workers = 3", &app(&urls, HASH));
@@ -165,7 +165,7 @@ fn shares_follow_the_weights_however_few_clients_there_are() {
 }
 
 #[test]
-fn a_slow_server_is_avoided_whatever_it_weighs() {
+fn a_slow_server_is_avoided_with_any_weight() {
     let servers = [slow("quick", 2), slow("slow", 150)];
     for balance in ["p2c", "least_requests"] {
         // By weight alone it would have 240 or 360.

@@ -49,7 +49,7 @@ fn opened(breaker: &str, more: &str) -> (Changing, Gateway) {
 }
 
 #[test]
-fn errors_open_it_and_a_refusal_says_when_to_come_back() {
+fn errors_open_a_breaker_and_refusals_report_the_wait() {
     let (server, gateway) = opened(LONG, "");
     let asked = server.asked();
     let answers: Vec<Message> = (0..20).map(|_| gateway.get("/")).collect();
@@ -88,7 +88,7 @@ fn it_closes_after_good_probes_and_opens_again_after_bad_ones() {
 }
 
 #[test]
-fn what_clients_do_and_the_gateway_refuses_is_no_error() {
+fn client_aborts_and_refusals_are_no_errors() {
     let server = Changing::start("app");
     let breaker = "breaker = { errors = 5, min_requests = 1, open_for = \"10m\" }\nmax_in_flight = 1\nmax_waiting = 0";
     let limits =

@@ -122,7 +122,7 @@ fn a_server_may_have_caps_of_its_own() {
 }
 
 #[test]
-fn who_came_first_goes_first_and_too_many_are_refused() {
+fn the_queue_is_first_come_first_served_and_bounded() {
     let (server, go) = held();
     let gateway =
         Gateway::start(&app(&[server.url()], "max_in_flight = 1\nmax_waiting = 3\nwaiting_timeout = \"60s\""));
@@ -179,7 +179,7 @@ fn waiting_ends_in_time_and_with_a_reload_that_gives_room() {
 }
 
 #[test]
-fn a_reload_that_gives_room_is_not_held_up_by_those_who_wait_without_it() {
+fn a_reload_that_adds_capacity_does_not_wait_for_the_old_queue() {
     let (server, go) = held();
     let upstream = |max: u32| app(&[server.url()], &format!("max_in_flight = {max}\nwaiting_timeout = \"60s\""));
     let gateway = Gateway::start(&upstream(1));
@@ -202,7 +202,7 @@ fn a_reload_that_gives_room_is_not_held_up_by_those_who_wait_without_it() {
 }
 
 #[test]
-fn who_shuts_down_its_side_gives_its_place_up_until_it_has_its_turn() {
+fn a_half_closed_client_yields_its_place_until_its_turn() {
     let (server, go) = held();
     let upstream = app(&[server.url()], "max_in_flight = 1\nwaiting_timeout = \"60s\"");
     let gateway = Gateway::with("half_close_timeout = \"60s\"", &upstream);
@@ -231,7 +231,7 @@ fn who_shuts_down_its_side_gives_its_place_up_until_it_has_its_turn() {
 }
 
 #[test]
-fn who_has_been_failed_holds_up_nobody_that_may_go_anywhere() {
+fn a_retry_does_not_block_requests_that_fit_other_servers() {
     let (go, told) = channel();
     let told = Arc::new(std::sync::Mutex::new(told));
     let server = |told: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
@@ -273,7 +273,7 @@ fn who_has_been_failed_holds_up_nobody_that_may_go_anywhere() {
 }
 
 #[test]
-fn whatever_becomes_of_a_request_its_place_is_given_back() {
+fn every_end_of_a_request_releases_its_place() {
     let server = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             match request.target() {

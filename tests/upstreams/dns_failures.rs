@@ -16,7 +16,7 @@ fn lookups(gateway: &Gateway, result: &str) -> f64 {
 }
 
 #[test]
-fn what_is_no_answer_changes_nothing() {
+fn invalid_responses_change_nothing() {
     let port = Reserved::new();
     let _server = server(ip(1), port.port());
     let dns = DnsServer::start(Reply::Addresses(vec![ip(1)], 0));
@@ -73,7 +73,7 @@ fn flood(question: usize) -> Vec<IpAddr> {
 }
 
 #[test]
-fn floods_of_addresses_are_cut_and_those_that_never_come_again_forgotten() {
+fn the_number_of_addresses_is_bounded_and_old_ones_are_forgotten() {
     let port = Reserved::new();
     let _server = server(ip(1), port.port());
     let dns = DnsServer::start(Reply::Flapping(flood));

@@ -8,14 +8,14 @@ use crate::support::until;
 
 const EJECT: &str = "balance = \"round_robin\"\neject = { consecutive_errors = 3, for = \"1s\" }";
 
-/// As 3 errors in a row eject, and for so long that it is not over while a test looks.
+/// Three errors in a row eject a server, for longer than a test runs.
 const LONG: &str = "balance = \"round_robin\"\neject = { consecutive_errors = 3, for = \"10m\" }";
 
 fn gateway(servers: &[&Changing], more: &str) -> Gateway {
     Gateway::start(&app(&servers.iter().map(|server| server.url()).collect::<Vec<_>>(), more))
 }
 
-/// Who answered each of so many requests of one client: `None` = with an error.
+/// Sends requests of one client, and returns the server of each; `None` for an error.
 fn ask(gateway: &Gateway, requests: usize) -> Vec<Option<String>> {
     let mut client = gateway.client();
     let answers = (0..requests).map(|_| client.ask(&get("/", ""), ""));
@@ -27,7 +27,7 @@ fn failed(answers: &[Option<String>]) -> usize {
 }
 
 #[test]
-fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
+fn a_server_with_errors_in_a_row_is_ejected_and_returns() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let gateway = gateway(&[&good, &bad], EJECT);
     assert_eq!(failed(&ask(&gateway, 10)), 0);
@@ -48,7 +48,7 @@ fn a_server_that_fails_in_a_row_is_passed_over_and_comes_back() {
 }
 
 #[test]
-fn what_gateways_answer_for_others_ejects() {
+fn gateway_statuses_eject_a_server() {
     for status in [502, 504] {
         let (good, bad) = (Changing::start("good"), Changing::start("bad"));
         let gateway = gateway(&[&good, &bad], LONG);
@@ -108,7 +108,7 @@ fn when_all_fail_some_stay_and_none_that_refuses_is_a_reason_to_stop() {
 }
 
 #[test]
-fn servers_that_accept_no_connection_are_told_and_asked_when_there_is_no_other() {
+fn unreachable_servers_are_logged_and_used_only_as_a_last_resort() {
     let (one, other) = (nobody(), nobody());
     let gateway = Gateway::start(&app(&[format!("http://{one}"), format!("http://{other}")], ""));
     gateway.assert_metric("upstream_up", &of(&one.to_string()), 1.0);
@@ -191,7 +191,7 @@ fn responses_that_break_off_within_their_body_are_errors() {
 }
 
 #[test]
-fn a_reload_forgets_no_ejection_unless_the_rule_or_the_server_goes() {
+fn a_reload_keeps_ejections_unless_the_rule_or_the_server_is_removed() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let urls = [good.url(), bad.url()];
     let gateway = gateway(&[&good, &bad], LONG);
@@ -229,7 +229,7 @@ fn workers_share_what_they_know() {
 }
 
 #[test]
-fn a_server_of_weight_0_is_never_asked() {
+fn a_server_of_weight_0_gets_no_requests() {
     let (one, other) = (Changing::start("one"), Changing::start("other"));
     let gateway = Gateway::start(&format!(
         "[[route]]\nname = \"app\"\nupstream = \"app\"\n[upstream.app]\nservers = [\"{}\", {{ url = \"{}\", weight = 0 }}]\n",

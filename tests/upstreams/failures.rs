@@ -29,7 +29,7 @@ fn outcome(outcome: &str) -> [(&str, &str); 2] {
 }
 
 #[test]
-fn round_robin_takes_turns_by_weight() {
+fn round_robin_alternates_by_weight() {
     let [a, b, c] = ["a", "b", "c"].map(Upstream::text);
     let gateway = balanced("round_robin", &[quoted(&a), quoted(&b), quoted(&c)]);
     let mut client = gateway.client();
@@ -199,7 +199,7 @@ fn connections_are_kept_and_those_the_server_closes_are_not_used_again() {
 }
 
 #[test]
-fn an_expectation_is_met_where_the_server_says_nothing_of_it() {
+fn an_expectation_is_answered_here_if_the_server_ignores_it() {
     let upstream = Upstream::text("uploaded");
     let gateway = Gateway::start(&route(&upstream.url()));
     let mut client = gateway.client();

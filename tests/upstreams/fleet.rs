@@ -33,7 +33,7 @@ impl Changing {
         Changing { upstream, status, asked }
     }
 
-    /// From now on; 0 = it breaks off.
+    /// Responds with this status from now on; 0 closes the connection without a response.
     pub fn answers(&self, status: u16) {
         self.status.store(status, Ordering::SeqCst);
     }
@@ -47,7 +47,7 @@ impl Changing {
         self.upstream.url()
     }
 
-    /// As metrics and the log call it.
+    /// Returns the server's name in metrics and logs.
     pub fn name(&self) -> String {
         self.upstream.addr.to_string()
     }

@@ -1,4 +1,4 @@
-//! Health checks: unhealthy servers get no requests, and every check ends whatever the server does.
+//! Health checks: unhealthy servers get no requests, and every check ends, even if the server stalls.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixListener;
@@ -49,7 +49,7 @@ fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
 }
 
 #[test]
-fn when_all_checks_fail_all_are_asked() {
+fn requests_are_sent_to_all_servers_if_all_checks_fail() {
     let (one, other) = (Changing::start("one"), Changing::start("other"));
     let gateway = gateway(&[&one, &other], "unhealthy_after = 1, status = [201, \"401-403\", \"3xx\"]");
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);

@@ -133,7 +133,7 @@ fn trailers_go_both_ways() {
 }
 
 #[test]
-fn what_a_server_speaks_over_tls_is_its_choice_unless_it_is_ours() {
+fn the_server_chooses_the_protocol_over_tls_unless_configured() {
     let ca = Ca::new("one");
     let pair = ca.issue(&["127.0.0.1"], "server");
     let echo = |mut asked: Asked| async move { asked.answer("two").await };
@@ -187,7 +187,7 @@ fn a_connection_takes_no_more_than_its_server_allows() {
 }
 
 #[test]
-fn what_a_server_has_not_looked_at_is_sent_again() {
+fn requests_that_a_server_did_not_process_are_resent() {
     let server = Http2Server::start(|mut asked| async move {
         if asked.number == 0 {
             asked.respond.send_reset(Reason::REFUSED_STREAM);
@@ -204,7 +204,7 @@ fn what_a_server_has_not_looked_at_is_sent_again() {
 }
 
 #[test]
-fn a_server_that_refuses_for_ever_is_asked_twice() {
+fn a_server_that_always_refuses_streams_is_tried_twice() {
     let server = Http2Server::start(|mut asked| async move {
         asked.respond.send_reset(Reason::REFUSED_STREAM);
         Ok(())
@@ -238,7 +238,7 @@ fn a_server_that_leaves_gracefully_costs_no_request() {
 }
 
 #[test]
-fn resets_are_told_apart_and_touch_no_other_request() {
+fn resets_are_distinguished_and_affect_no_other_request() {
     let server = Http2Server::start(|mut asked| async move {
         match asked.request.uri().path() {
             "/reset" => asked.respond.send_reset(Reason::INTERNAL_ERROR),
@@ -308,7 +308,7 @@ fn servers_that_are_none_of_http2_are_502_in_time() {
 }
 
 #[test]
-fn heads_without_end_are_not_taken() {
+fn endless_heads_are_refused() {
     let server = Http2Server::start(|mut asked| async move {
         match asked.request.uri().path() {
             "/large" => {
@@ -379,7 +379,7 @@ fn a_server_that_takes_no_body_is_504_and_one_that_answers_early_is_heard() {
 }
 
 #[test]
-fn who_reads_slowly_holds_up_nobody_else() {
+fn slow_readers_do_not_delay_others() {
     let server = Http2Server::start(|mut asked| async move {
         if asked.request.uri().path() != "/large" {
             return asked.answer("small").await;
@@ -406,7 +406,7 @@ fn who_reads_slowly_holds_up_nobody_else() {
 }
 
 #[test]
-fn a_server_that_is_gone_is_not_asked_for_ever() {
+fn a_dead_connection_is_not_used_again() {
     // It takes what comes, and answers nothing, not even a ping.
     let server = Http2Server::start(|asked| async move {
         let _held = asked;

@@ -19,8 +19,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// A server that sends `flood` again and again on each connection, first `first`, and counts the bytes that were taken.
-/// Begins with the first request if `asked`, else as soon as the connection is there.
+/// Starts a server that sends `first` and then `flood` again and again on each connection, and counts the bytes that
+/// the gateway reads. If `asked`, it begins with the first request, else as soon as the connection is open.
 fn flooding(first: Vec<u8>, flood: &[u8], asked: bool) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, sent) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());

@@ -35,7 +35,7 @@ fn refused(gateway: &Gateway, condition: &str) -> Option<f64> {
 }
 
 #[test]
-fn requests_in_flight_are_bounded_exactly_and_health_is_always_told() {
+fn requests_in_flight_are_bounded_exactly_and_health_is_always_reported() {
     let (server, go) = held();
     let limit = "[limit.few]\nrate = \"100/day\"\nkey = \"all\"\n";
     let routes =

@@ -40,13 +40,13 @@ fn introduction(stream: &mut impl Read) -> io::Result<String> {
 }
 
 /// A server that answers with what each of its connections began with, and how many requests that has seen.
-struct Introduced {
+struct PrefaceServer {
     upstream: Upstream,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
-impl Introduced {
-    fn start() -> Introduced {
+impl PrefaceServer {
+    fn start() -> PrefaceServer {
         let seen = Arc::<Mutex<Vec<String>>>::default();
         let (wrapped, asked) = (seen.clone(), Arc::new(Mutex::new(Vec::<String>::new())));
         let (met, names) = (asked.clone(), asked);
@@ -67,7 +67,7 @@ impl Introduced {
                 Ok(())
             },
         );
-        Introduced { upstream, seen }
+        PrefaceServer { upstream, seen }
     }
 
     fn app(&self, more: &str) -> String {
@@ -85,7 +85,7 @@ fn local(client: &mut Client) -> SocketAddr {
 
 #[test]
 fn each_client_has_connections_of_its_own_that_begin_with_its_address() {
-    let server = Introduced::start();
+    let server = PrefaceServer::start();
     for version in ["v1", "v2"] {
         let gateway = Gateway::start(&server.app(&format!("proxy_protocol = \"{version}\"")));
         let named = |addr: SocketAddr| match version {
@@ -108,7 +108,7 @@ fn each_client_has_connections_of_its_own_that_begin_with_its_address() {
 
 #[test]
 fn clients_of_one_proxy_share_its_connection_and_none_to_the_server() {
-    let server = Introduced::start();
+    let server = PrefaceServer::start();
     let gateway =
         Gateway::with("trusted_proxies = [\"127.0.0.1\"]", &server.app("proxy_protocol = \"v1\"\nmax_idle = 2"));
     let mut proxy = gateway.client();
@@ -144,7 +144,7 @@ fn receiver(ca: &Ca, upstream: &Upstream) -> Gateway {
 }
 
 #[test]
-fn the_header_goes_before_tls_and_in_front_of_http2() {
+fn the_proxy_header_precedes_tls_and_http2() {
     let upstream = Upstream::text("in");
     let ca = Ca::new("test");
     let behind = receiver(&ca, &upstream);
@@ -188,7 +188,7 @@ fn the_header_goes_before_tls_and_in_front_of_http2() {
 #[test]
 fn checks_are_the_gateways_own() {
     for (version, own) in [("v1", "PROXY UNKNOWN"), ("v2", "v2 local")] {
-        let server = Introduced::start();
+        let server = PrefaceServer::start();
         let health = "health = { type = \"http\", every = \"100ms\" }";
         let gateway = Gateway::start(&server.app(&format!("proxy_protocol = \"{version}\"\n{health}")));
         until("it has been checked twice", || server.upstream.requests().len() + server.seen().len() > 3);

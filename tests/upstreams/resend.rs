@@ -15,7 +15,7 @@ use crate::support::h2_server::Http2Server;
 use crate::support::upstream::ok;
 
 #[test]
-fn what_ends_its_connection_without_an_answer_is_sent_twice_at_most() {
+fn a_request_without_a_response_is_sent_at_most_twice() {
     let one_each = |builder: &mut h2::server::Builder| {
         builder.max_concurrent_streams(1);
     };
@@ -62,14 +62,14 @@ fn the_rest_of_a_large_body_that_is_refused_is_read() {
 
 /// A server on a Unix socket whose first connection takes nothing after its first answer, and ends when it is
 /// told; what comes on the second is handed over.
-struct Deaf {
+struct StalledServer {
     is_deaf: std::sync::mpsc::Receiver<()>,
     end: std::sync::mpsc::Sender<()>,
     second: std::sync::mpsc::Receiver<String>,
 }
 
-impl Deaf {
-    fn at(path: &std::path::Path) -> Deaf {
+impl StalledServer {
+    fn at(path: &std::path::Path) -> StalledServer {
         let listener = UnixListener::bind(path).unwrap();
         let ((tell, is_deaf), (end, ended), (hand, second)) = (channel(), channel(), channel());
         std::thread::spawn(move || -> io::Result<()> {
@@ -85,7 +85,7 @@ impl Deaf {
             let _ = hand.send(request);
             second.write_all(ok("second").as_bytes())
         });
-        Deaf { is_deaf, end, second }
+        StalledServer { is_deaf, end, second }
     }
 }
 
@@ -102,7 +102,7 @@ fn until_it_ends_with(stream: &mut UnixStream, end: &str) -> io::Result<String> 
 fn a_chunked_body_stays_one_on_its_way_through_http2() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deaf");
-    let deaf = Deaf::at(&path);
+    let deaf = StalledServer::at(&path);
     let refusing = Http2Server::start(|mut asked| async move {
         match asked.request.method().as_str() {
             "GET" => asked.answer("other").await,

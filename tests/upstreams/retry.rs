@@ -24,7 +24,7 @@ fn statuses(gateway: &Gateway, method: &str, body: &str, requests: usize) -> Vec
 }
 
 #[test]
-fn what_may_be_done_twice_goes_to_another_server_and_nothing_else_does() {
+fn only_idempotent_requests_go_to_another_server() {
     let (good, bad) = (Changing::start("good"), Changing::start("bad"));
     let gateway = gateway(&[&good, &bad], "retry = { attempts = 2 }");
     bad.answers(0);
@@ -104,7 +104,7 @@ fn a_request_is_sent_as_often_as_it_may_and_to_no_server_twice() {
 }
 
 #[test]
-fn what_has_begun_to_answer_has_acted() {
+fn a_request_with_a_partial_response_is_not_retried() {
     let good = Changing::start("good");
     let liar = Upstream::start(|peer| {
         peer.request()?;

@@ -20,8 +20,8 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Duplex, Peer, Upstream, ok};
 use crate::support::{put, until};
 
-/// What a server with this certificate is made of. `clients`: it asks for a certificate of this authority.
-/// `alpn`: the protocols it knows.
+/// Returns the TLS settings of a server with this certificate. `clients` is the CA of the client certificates that it
+/// requests; `alpn` lists its protocols.
 pub fn server_config(pair: &Pair, clients: Option<&Ca>, alpn: &[&str]) -> Arc<ServerConfig> {
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
@@ -183,7 +183,7 @@ fn bodies_go_both_ways_and_the_connection_is_kept() {
 }
 
 #[test]
-fn a_name_that_was_looked_up_is_what_the_certificate_must_hold() {
+fn the_certificate_must_contain_the_looked_up_name() {
     let authority = Ca::new("one");
     let upstream = server(&authority.issue(&["app.test"], "server"));
     let dns = DnsServer::start(Reply::Addresses(vec![upstream.addr.ip()], 60));
@@ -208,7 +208,7 @@ fn a_name_that_was_looked_up_is_what_the_certificate_must_hold() {
 }
 
 #[test]
-fn who_cannot_be_trusted_is_not_asked() {
+fn an_untrusted_server_gets_no_requests() {
     let (authority, other) = (Ca::new("one"), Ca::new("other"));
     let good = server(&authority.issue(&["127.0.0.1"], "server"));
     let name = server(&authority.issue(&["app.internal"], "server"));
@@ -278,7 +278,7 @@ fn the_authorities_of_the_system_are_trusted() {
 }
 
 #[test]
-fn a_client_certificate_is_shown_to_who_asks() {
+fn a_client_certificate_is_presented_on_request() {
     let authority = Ca::new("one");
     let config = server_config(&authority.issue(&["127.0.0.1"], "server"), Some(&authority), &[]);
     let upstream = secured(config, true, echo);
@@ -350,7 +350,7 @@ fn a_handshake_that_never_ends_is_over_at_the_connect_timeout() {
 }
 
 #[test]
-fn files_are_read_anew_and_a_broken_one_changes_nothing() {
+fn pem_files_are_reloaded_and_a_broken_one_changes_nothing() {
     let (old, new) = (Ca::new("old"), Ca::new("new"));
     let (before, after) = (server(&old.issue(&["127.0.0.1"], "server")), server(&new.issue(&["127.0.0.1"], "server")));
     let ca = "tls = { ca = \"ca.pem\" }\nmax_idle = 0";

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant, SystemTime};
 use jiff::Timestamp;
 use serde::Serialize;
 
-use crate::admin::access::lines::{LineKind, LineSummary};
+use crate::admin::access::line_limiter::{LineKind, LineSummary};
 use crate::admin::access::{AdminCaller, Peer};
 use crate::telemetry::access_log::{AccessLog, AccessLogSettings, LogTarget};
 use crate::telemetry::metrics::AdminMetrics;
 
-/// One line.
+/// One line of the audit log.
 #[derive(Debug, Default, Serialize)]
 pub struct AuditEntry {
     pub time: String,
@@ -47,13 +47,13 @@ pub struct AuditEntry {
     pub request_id: Option<String>,
 }
 
-/// What a page reports about its change.
+/// Fields of the audit line that only the page knows: what it changed, and for whom.
 #[derive(Debug, Default)]
 pub struct AuditNote {
     /// The key as logs show it.
     pub key: Option<String>,
     pub change: Option<String>,
-    /// Whoever sent the request, if the page found that out itself.
+    /// The caller, if the page identified it, as the session page does.
     pub caller: Option<AdminCaller>,
 }
 
@@ -63,7 +63,7 @@ pub struct AuditLog {
     metrics: AdminMetrics,
 }
 
-/// The latest lines, those of each kind apart: many lines of one kind push out none of another.
+/// The latest lines, in one list per kind, so that many lines of one kind push out none of another.
 #[derive(Default)]
 struct RecentLines {
     kinds: [VecDeque<(u64, String)>; LineKind::ALL.len()],
@@ -80,7 +80,7 @@ struct Writer {
 const RECENT_MAX: usize = 50;
 const PATH_MAX: usize = 512;
 const TEXT_MAX: usize = 1024;
-/// Time that the last lines get to be written when the process ends.
+/// Time limit for writing the last lines when the process ends.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl AuditEntry {

@@ -14,7 +14,8 @@ use crate::config::admin_tokens::{AdminToken, TokenDigest};
 const SEND_TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
 const SESSION_ENDED: &str = "the session has ended; open another with the admin token";
 
-/// Returns whoever sends the request by its token; `None` if no token is configured, and none of a session was sent.
+/// Returns the caller that the request's token identifies; `None` if no token is configured and the request has no
+/// token of a session.
 pub fn find_caller(
     headers: &HeaderMap,
     admin: &Admin,

@@ -1,9 +1,9 @@
-//! Who may use which page of the admin listener, and the record of who did. Called by `pages` for every request.
+//! Access control of the admin listener, and its audit log. Called by `pages` for every request.
 //!
-//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem. `guard`
-//! checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a browser,
-//! `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `lines` bounds its lines,
-//! `recording` adds a request to it, and `pages` has the pages of this directory.
+//! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem.
+//! `guard` checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a
+//! browser, `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `line_limiter`
+//! bounds its lines, `recording` adds a request to it, and `pages` has the pages of this directory.
 //!
 //! To add a reason to refuse a request, add it to [`AccessFault`] and describe it in `docs/reference/metrics.md`.
 
@@ -11,7 +11,7 @@ mod attempts;
 pub mod audit;
 mod credentials;
 pub mod guard;
-pub mod lines;
+pub mod line_limiter;
 pub mod pages;
 pub mod recording;
 mod sessions;
@@ -26,7 +26,7 @@ use http::request::Parts;
 use crate::admin::access::attempts::AttemptTable;
 use crate::admin::access::audit::{AuditEntry, AuditLog};
 use crate::admin::access::credentials::find_caller;
-use crate::admin::access::lines::{LineKind, LineTable};
+use crate::admin::access::line_limiter::{LineKind, LineLimiter};
 use crate::admin::access::sessions::Sessions;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::config::Admin;
@@ -77,7 +77,7 @@ labels! {
     RoleTooLow = "role_too_low",
     /// A browser sent the request for a page of another site.
     ForeignSite = "foreign_site",
-    /// Without a token, the request is not from this machine, or its host is not an address.
+    /// No token is configured, and the request is not from this machine or its host is not an address.
     NotLocal = "not_local",
     TooManyAttempts = "too_many_attempts",
 }
@@ -86,12 +86,12 @@ labels! {
 #[derive(Debug)]
 pub struct AccessRefusal {
     pub fault: AccessFault,
-    /// Whoever sent it, if the token is known.
+    /// The caller, if the token is known.
     pub caller: Option<Box<AdminCaller>>,
     pub problem: Box<Problem>,
 }
 
-/// Who sends a request.
+/// The authenticated sender of a request: a token of the config, or a session that has the role of one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminCaller {
     /// Name of the token; `None` if none is configured.
@@ -137,7 +137,8 @@ impl Peer {
         }
     }
 
-    /// Returns the peer to count for: of IPv6, the network /64, in which one machine may have any address.
+    /// Returns the peer under which attempts are counted: for IPv6 its /64 network, in which one machine may have any
+    /// address.
     fn counted(self) -> Peer {
         match self {
             Peer::Tcp(IpAddr::V6(ip)) => Peer::Tcp(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into()),
@@ -149,7 +150,7 @@ impl Peer {
 /// State of access control. It lasts as long as the process.
 pub struct AccessState {
     attempts: RefCell<AttemptTable>,
-    lines: RefCell<LineTable>,
+    lines: RefCell<LineLimiter>,
     sessions: RefCell<Sessions>,
     pub audit: AuditLog,
     metrics: AdminMetrics,
@@ -162,7 +163,7 @@ pub struct AccessState {
 const EXPIRY_LOG_PERIOD_MS: u64 = 24 * 60 * 60 * 1000;
 
 impl AccessState {
-    /// How long to wait before summaries are written.
+    /// Interval between two summaries.
     pub const SUMMARY_PERIOD: Duration = attempts::WINDOW;
 
     pub fn new(metrics: &AdminMetrics) -> AccessState {

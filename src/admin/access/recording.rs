@@ -10,7 +10,7 @@ use tokio::task::spawn_local;
 use tokio::time::sleep;
 
 use crate::admin::access::audit::{AuditEntry, AuditNote, format_time};
-use crate::admin::access::lines::LineKind;
+use crate::admin::access::line_limiter::LineKind;
 use crate::admin::access::{AccessState, AdminCaller, Peer};
 use crate::admin::context::AdminContext;
 use crate::admin::problem::ProblemKind;
@@ -21,11 +21,11 @@ pub struct PendingRecord {
     context: Rc<AdminContext>,
     entry: AuditEntry,
     peer: Peer,
-    /// Whoever sent the request; `None` if that is unknown.
+    /// The caller; `None` if it is unknown.
     pub caller: Option<AdminCaller>,
-    /// What the page reports.
+    /// Fields that the page adds to the line.
     pub note: Rc<RefCell<AuditNote>>,
-    /// Whether there is a line even if the request is not refused.
+    /// The page makes changes, so the request gets a line even if it is not refused.
     is_change: bool,
     /// The kind of line about a known caller that is not refused.
     kind: LineKind,

@@ -69,7 +69,7 @@ impl Sessions {
         Some(OpenedSession { token, caller, expires_at: parent_end.map_or(end, |parent| parent.min(end)) })
     }
 
-    /// Returns whoever uses the session with this token.
+    /// Returns the caller of the session with this token.
     pub fn find_session(
         &self,
         digest: TokenDigest,

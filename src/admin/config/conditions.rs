@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_must_say_what_it_has_seen() {
+    fn a_client_must_send_if_match() {
         let tags = |values: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for value in values {

@@ -16,9 +16,9 @@ use crate::explain::{
 };
 use crate::limiting::decision::Op;
 
-/// Most hits of a descriptor.
+/// Maximum number of hits of a descriptor.
 const HITS_MAX: i64 = 1 << 53;
-/// Most headers of a request: more than the parser accepts.
+/// Maximum number of headers of a request: more than the parser accepts.
 const HEADERS_MAX: usize = 10_000;
 
 impl LimitsApi {

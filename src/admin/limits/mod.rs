@@ -1,24 +1,24 @@
 //! Limits over HTTP: decisions, state, resets and refunds without a proxied request. Called by `pages`.
 //!
-//! Input: JSON bodies (`json`) and queries, checked by `asked`; `hashed` finds keys by their hash. Output: decisions with receipts, the
-//! listing of limits (`listing`), the explanation of a request (`explain`), the most refused keys (`top`), the last
-//! refusals (`refusals`), what a changed limit would have refused (`what_if`), and the closed words of responses
-//! (`words`).
+//! Input: JSON bodies (`json`) and queries, parsed and checked by `requests`; `hash_lookup` finds keys by their hash.
+//! Output: decisions with receipts, the listing of limits (`listing`), the explanation of a request (`explain`), the
+//! most refused keys (`top`), the last refusals (`refusals`), and the refusals that a changed limit would have made
+//! (`what_if`). `labels` has the closed sets of texts in responses.
 //!
-//! To add an operation, parse and check its body in `asked`, run it here on the store, and add its page to `pages`.
+//! To add an operation, parse and check its body in `requests`, run it here on the store, and add its page to `pages`.
 
-mod asked;
 mod explain;
-mod hashed;
+mod hash_lookup;
 mod json;
+mod labels;
 mod listing;
 pub mod pages;
 mod refusals;
+mod requests;
 mod store_check;
 mod tenant;
 mod top;
 mod what_if;
-mod words;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -34,12 +34,12 @@ use tokio::task::{spawn_local, yield_now};
 use tokio::time::timeout;
 
 use crate::admin::cached::TimeBudget;
-use crate::admin::limits::asked::{DecideBody, DecisionRequest, NamedValues};
-use crate::admin::limits::hashed::HashLookup;
+use crate::admin::limits::hash_lookup::HashLookup;
+use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::limits::listing::Listing;
+use crate::admin::limits::requests::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::store_check::{run_check, store_unavailable};
 use crate::admin::limits::tenant::add_standing;
-use crate::admin::limits::words::{DecidedBy, NotAskedReason, NotRefundedReason};
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
@@ -55,7 +55,7 @@ use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
-use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Standing, Verdict, clock};
+use crate::limiting::{ChainState, Evaluation, LimitResult, Limiter, Outcome, Verdict, clock};
 use crate::snapshot::{CurrentSnapshot, Reason};
 
 pub struct LimitsApi {
@@ -134,7 +134,7 @@ impl LimitsApi {
     }
 
     fn unknown_limit(&self, config: &Config, name: &str) -> Problem {
-        Problem::new(StatusCode::NOT_FOUND, asked::describe_unknown_limit(config, name, &self.hints))
+        Problem::new(StatusCode::NOT_FOUND, requests::describe_unknown_limit(config, name, &self.hints))
     }
 
     /// Waits until decisions with a body of `length` may start; they may run while the permit exists.
@@ -186,10 +186,11 @@ impl LimitsApi {
         if !role.includes(Role::Limits) && snapshot.config.admin.key_display.hides_any(limit.sources()) {
             return Err(refuse_hidden(&format!("the config hides values that the limit {} reads", limit.name), role));
         }
-        let (mut parts, cost) = asked::parse_query(limit, query)?;
+        let (mut parts, cost) = requests::parse_query(limit, query)?;
         let limiter = self.link.limiter();
         self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
-        let (check, instead) = asked::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
+        let (check, instead) =
+            requests::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
         let (key, policy) = (check.key.clone(), check.rule.policy());
         let display = &snapshot.config.admin.key_display;
         if let Some(outcome) = instead {
@@ -214,10 +215,10 @@ impl LimitsApi {
     pub async fn reset_key(&self, name: &str, query: &str) -> Result<Value, Problem> {
         let snapshot = self.current.load_full();
         let limit = self.find_limit(&snapshot.config, name)?;
-        let (mut parts, _) = asked::parse_query(limit, query)?;
+        let (mut parts, _) = requests::parse_query(limit, query)?;
         let limiter = self.link.limiter();
         self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
-        let (check, _) = asked::build_check(&limiter, limit, &parts, 0)?;
+        let (check, _) = requests::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         self.note_managed(limit);
         let (op, check) = match parts.has_tenant {
@@ -241,14 +242,14 @@ impl LimitsApi {
         let display = &snapshot.config.admin.key_display;
         let limiter = self.link.limiter();
         self.note_managed(limit);
-        let (kept, key) = match asked::parse_refund(limit, body)? {
-            asked::Refund::Receipt(receipt) => {
+        let (kept, key) = match requests::parse_refund(limit, body)? {
+            requests::Refund::Receipt(receipt) => {
                 let parts = receipt.key_parts();
                 (self.refund_receipt(&limiter, limit, &receipt).await?, display.show_state_parts(&limit.key, parts))
             }
-            asked::Refund::Units { mut parts, cost } => {
+            requests::Refund::Units { mut parts, cost } => {
                 self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
-                let (check, _) = asked::build_check(&limiter, limit, &parts, cost)?;
+                let (check, _) = requests::build_check(&limiter, limit, &parts, cost)?;
                 let mut key = String::new();
                 let _ = display.write_key(&mut key, &limit.key, &parts, limit.repeated);
                 (refund_units(&limiter, check).await?, key)
@@ -344,8 +345,8 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// Formats one limit of a decision. `who`: the values of the key, for a receipt. `made_by` returns, for a charge to the store or to local memory, the time there
-/// and the rule that made it.
+/// Formats one limit of a decision. `who`: the values of the key, for a receipt. `made_by` returns, for a charge to the
+/// store or to local memory, the time there and the rule that made it.
 fn format_limit_entry(
     op: Op,
     limit: &Limit,
@@ -355,7 +356,7 @@ fn format_limit_entry(
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
 ) -> Value {
-    let Some(&LimitResult { outcome, standing, .. }) = checked else {
+    let Some(&LimitResult { outcome, chain_state, .. }) = checked else {
         let why = match check {
             None => NotAskedReason::KeyAbsent,
             Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
@@ -363,7 +364,7 @@ fn format_limit_entry(
         };
         return format_not_asked(limit, why);
     };
-    if standing == Standing::NotYet {
+    if chain_state == ChainState::NotYet {
         return format_not_asked(limit, NotAskedReason::BaseHasRoom);
     }
     let Some((answer, check)) = outcome.answer().zip(check) else {
@@ -382,7 +383,7 @@ fn format_limit_entry(
     }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    let in_force = standing == Standing::InForce;
+    let in_force = chain_state == ChainState::InForce;
     let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
     if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);

@@ -6,7 +6,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::admin::limits::LimitsApi;
-use crate::admin::limits::words::DecidedBy;
+use crate::admin::limits::labels::DecidedBy;
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::limiting::answer::NEVER;

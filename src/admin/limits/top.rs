@@ -9,9 +9,9 @@ use futures_util::future::join_all;
 use http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::admin::limits::asked::NamedValues;
+use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::store_check::run_check;
-use crate::admin::limits::{LimitsApi, asked, fixed_cost};
+use crate::admin::limits::{LimitsApi, fixed_cost, requests};
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::labels::Label;
@@ -46,7 +46,7 @@ struct TopKey<'a> {
 
 const N_DEFAULT: usize = 10;
 const N_MAX: usize = 100;
-/// Most routes that are listed for a key.
+/// Maximum number of routes listed for a key.
 const ROUTES_MAX: usize = 5;
 
 impl TopQuery {
@@ -225,7 +225,7 @@ async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -
             values.found.push((name, value.to_owned()));
         }
     }
-    let Ok((check, instead)) = asked::build_check(limiter, key.limit, &values, fixed_cost(key.limit)) else {
+    let Ok((check, instead)) = requests::build_check(limiter, key.limit, &values, fixed_cost(key.limit)) else {
         return key.value;
     };
     if instead.is_some() {

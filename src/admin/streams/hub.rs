@@ -7,7 +7,7 @@ use bytes::Bytes;
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
-use crate::admin::room::AdminStreamSlot;
+use crate::admin::slots::AdminStreamSlot;
 
 /// The open streams.
 pub struct LiveHub<S = AdminStreamSlot> {

@@ -12,7 +12,7 @@ use crate::admin::lifecycle::format_rfc3339;
 use crate::admin::upstreams::list_upstreams;
 use crate::telemetry::metrics::Traffic;
 
-/// Keeps what rates are computed from.
+/// Earlier counts, from which rates are computed.
 #[derive(Default)]
 pub struct LiveSampler {
     /// Earlier counts, the oldest first.
@@ -109,7 +109,7 @@ impl RateWindow<'_> {
         })
     }
 
-    /// Lists the limits that refused most in the interval, then those that were asked most.
+    /// Lists the limits with the most refusals in the interval, then those with the most decisions.
     fn describe_limits(&self, most: usize, mode_of: impl Fn(&str) -> Option<&'static str>) -> Value {
         let mut limits: Vec<_> = self.now.limits.iter().collect();
         let since = |name: &str| self.before.limits.get(name).copied().unwrap_or_default();
@@ -135,7 +135,7 @@ impl RateWindow<'_> {
     }
 }
 
-/// Summarizes the state of all servers, and lists those that are not up.
+/// Summarizes the state of all servers, and lists the unhealthy ones.
 fn describe_servers(upstreams: &Value, most: usize) -> Value {
     let (mut count, mut unhealthy, mut fail_open) = (0_usize, Vec::new(), Vec::new());
     for upstream in upstreams["upstreams"].as_array().into_iter().flatten() {

@@ -18,7 +18,7 @@ use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::admin::response::{AdminResponse, stream_response};
-use crate::admin::room::AdminStreamSlot;
+use crate::admin::slots::AdminStreamSlot;
 use crate::config::percent_decode;
 use crate::labels::labels;
 use crate::snapshot::UNMATCHED;

@@ -13,7 +13,7 @@ use rustix::net::{SocketAddrUnix, SocketType};
 use serde_json::Value;
 
 use crate::cli::ConfigFile;
-use crate::cli::ask::{Question, Reply, resolve_admin_contact, send_request, to_reachable};
+use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_request, to_reachable};
 use crate::cli::live::visible::make_visible;
 use crate::config;
 use crate::control::local::connect_within;
@@ -89,8 +89,8 @@ fn parse_admin_url(url: &str) -> Result<(ListenAddr, String), String> {
 
 impl GatewayContact {
     /// Sends a request and reads its response.
-    pub fn send(&self, method: &str, path: &str) -> io::Result<Reply> {
-        let question = Question {
+    pub fn send(&self, method: &str, path: &str) -> io::Result<AdminReply> {
+        let request = AdminRequest {
             method,
             path,
             host: &self.host,
@@ -99,7 +99,7 @@ impl GatewayContact {
             most: ANSWER_MAX,
             status_only: false,
         };
-        send_request(&self.listen, &question)
+        send_request(&self.listen, &request)
     }
 
     /// Sends a GET request whose response has no end, and returns the connection to read it from. `patience`: how long

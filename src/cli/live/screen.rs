@@ -7,7 +7,7 @@ use crate::cli::live::terminal::PressedKey;
 use crate::cli::live::visible::make_visible;
 use crate::limiting::shown_key::{ShownValue, parse_shown_key};
 
-/// What the list shows and what the operator is doing.
+/// State of the screen of `top`: the selected interval, order and filter, and the input in progress.
 #[derive(Default)]
 pub struct TopScreen {
     list: TopList,
@@ -37,7 +37,7 @@ struct TopRow {
     numbers: String,
 }
 
-/// What the next key means.
+/// Mode that determines the meaning of the next key.
 #[derive(Default, PartialEq, Eq)]
 enum InputMode {
     #[default]
@@ -50,7 +50,7 @@ enum InputMode {
     },
 }
 
-/// What the operator wants.
+/// Action that the operator's key requests.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TopAction {
     Quit,

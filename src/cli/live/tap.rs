@@ -60,7 +60,7 @@ enum TapFormat {
 /// Counts of the gateway, of all taps that were opened.
 #[derive(Default)]
 struct TapTotals {
-    /// Those of taps that have ended.
+    /// Sums of the counts of taps that have ended.
     ended: [u64; 4],
     /// The last counts of the open tap; `None` before the first.
     current: Option<[u64; 4]>,

@@ -187,7 +187,7 @@ struct Merged {
     table: Table,
 }
 
-/// Returns where `[admin]` listens, whatever else is wrong with the config; `None` if it cannot be read.
+/// Returns where `[admin]` listens, even if other parts of the config are wrong; `None` if it cannot be read.
 pub fn admin_contact(sources: &SourceTexts, documents: &[Table]) -> Option<AdminContact> {
     let roots: Vec<Section> =
         documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();

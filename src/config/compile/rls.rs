@@ -239,7 +239,7 @@ fn has_entry(pattern: &DescriptorPattern, name: &str) -> bool {
     pattern.entries.iter().any(|entry| entry.key == name)
 }
 
-/// Reports whether a descriptor that the pattern matches has a value of the source.
+/// Returns whether a descriptor that the pattern matches has a value of the source.
 fn has_value(source: &Source, pattern: &DescriptorPattern) -> bool {
     match source {
         Source::Ip(_) => has_entry(pattern, ADDRESS_ENTRY),

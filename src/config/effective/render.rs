@@ -11,7 +11,7 @@ use crate::config::effective::{WrittenConfig, WrittenSection, paths, secrets};
 use crate::config::secret_options;
 use crate::config::tree::{Node, Value};
 
-/// What an output of the effective config contains.
+/// Contents of an output of the effective config.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct EffectiveFormat {
     /// The file and line of each value.

@@ -1,7 +1,7 @@
 //! The JSON Schema of the config, for editors and linters: draft 2020-12 with keywords that draft-07 has too.
 //!
-//! It describes one file: sections merge over files, so options that a section must have are required only where the
-//! section cannot be split. Rules between options are those of `sluicegate check` alone.
+//! The schema describes one file. Sections may be split over files, so an option that a section must have is required
+//! only where the section cannot be split. Only `sluicegate check` checks rules between options.
 
 use serde_json::{Map, Value, json};
 
@@ -47,7 +47,7 @@ fn describe_table(table: &Schema) -> Value {
     value
 }
 
-/// Whether several files may each contain a part of the table.
+/// Returns whether several files may each contain a part of the table.
 fn is_merged(table: &Schema) -> bool {
     schema::ROOT.options.iter().any(|option| match option.value_type() {
         ValueType::Table(section) => section.name == table.name,

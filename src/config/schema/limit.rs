@@ -223,7 +223,7 @@ pub const COST: Schema = Schema {
     options: &[option("reserve", Table(&RESERVE), Required, "an estimate in tokens").guide("charges.md#reserve")],
 };
 
-/// Most tokens and units that an option of an estimate can set.
+/// Maximum number of tokens and units that an option of an estimate can set.
 const UNITS: ValueType = integer(0, COST_MAX);
 
 pub const RESERVE: Schema = Schema {

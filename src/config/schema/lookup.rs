@@ -16,7 +16,7 @@ pub struct OptionEntry {
     pub option: &'static ConfigOption,
 }
 
-/// What a name stands for.
+/// The option or section that a name denotes.
 #[derive(Debug)]
 pub enum FoundOption {
     One(OptionEntry),
@@ -90,7 +90,8 @@ pub fn find_option(text: &str) -> FoundOption {
 }
 
 impl OptionEntry {
-    /// Whether the option has the last of `words` as its name, and comes first among those that share the table.
+    /// Returns whether the option's name is the last of `words`, and the option is the first of those that share the
+    /// table.
     fn ends_like(&self, words: &[&str]) -> bool {
         let path = self.path();
         let keys: Vec<&str> = path.split('.').collect();

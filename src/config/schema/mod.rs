@@ -58,7 +58,7 @@ pub struct ConfigOption {
     pub default: DefaultValue,
     /// Markdown after the default, such as the cases in which it does not apply.
     pub default_note: &'static str,
-    /// What the option does, in Markdown.
+    /// Description of the option for its reference page, in Markdown.
     pub meaning: &'static str,
     /// Link to the part of the manual that explains it, relative to `docs/reference/`; empty if there is none.
     pub guide: &'static str,
@@ -69,20 +69,20 @@ pub struct ConfigOption {
     pub reason: &'static str,
 }
 
-/// What a missing option means.
+/// Meaning of a missing option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultValue {
     /// The table needs the option.
     Required,
     /// Nothing.
     Absent,
-    /// This value, as TOML and as JSON.
+    /// The option has this value, which is valid TOML and JSON.
     Value(&'static str),
     /// A value that depends on others, in Markdown.
     Described(&'static str),
 }
 
-/// What a changed value applies to while the gateway runs.
+/// Effect of a changed value on the running gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LiveChange {
     NextRequest,
@@ -158,7 +158,7 @@ impl Schema {
         }
     }
 
-    /// Whether it is a section, not a table within one.
+    /// Returns whether the table is a section, not a table within one.
     pub fn is_section(&self) -> bool {
         !self.title.is_empty()
     }

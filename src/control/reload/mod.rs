@@ -2,7 +2,8 @@
 //! nothing and is reported. Called by the control loop, one reload at a time.
 //!
 //! Input: a [`ReloadOrder`], or a change of the config that the admin listener requests: `change` edits files and rolls
-//! back, and `disk` checks and writes the files for it. Output: a new snapshot, an entry of the history, and the outcome.
+//! back, and `disk` checks and writes the files for it. Output: a new snapshot, an entry of the history, and the
+//! outcome.
 //!
 //! To add a change, add it to `ConfigChange` in `reload::change`, and make it in `change`.
 
@@ -32,7 +33,7 @@ use crate::heap;
 use crate::local_ca::{self, LocalCas};
 use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
-use crate::reload::job::{Applied, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
+use crate::reload::job::{AppliedReload, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
@@ -42,7 +43,7 @@ pub struct Reloader {
     pub loader: Rc<Loader>,
     pub current: CurrentSnapshot,
     pub metrics: Metrics,
-    pub book: PersistentState,
+    pub persistent: PersistentState,
     pub shared: Arc<SharedState>,
     pub listeners: Listeners,
     pub overrides: Rc<LiveOverrides>,
@@ -180,7 +181,7 @@ impl Reloader {
         let current = self.current.load();
         let diff = Diff::compare(&current.config, &config);
         let restart = keep_fixed(&mut config, &current.config);
-        ReloadOutcome::Valid(Applied {
+        ReloadOutcome::Valid(AppliedReload {
             generation: current.generation,
             diff,
             restart,
@@ -219,7 +220,7 @@ impl Reloader {
         let generation = old.generation + 1;
         let entry =
             HistoryEntry::new(generation, &config.hash, trigger.label(), std::mem::take(&mut config.config_files));
-        let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.book));
+        let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.persistent));
         self.link.divide_keys(&snapshot.config, Some(&old.config));
         self.link.gateways().set_minimum(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
@@ -235,9 +236,9 @@ impl Reloader {
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::export_expiry(&snapshot.config, &self.metrics);
         // Only after the swap, because until then requests counted on the series of the old config.
-        self.book.drop_unused(&snapshot);
+        self.persistent.drop_unused(&snapshot);
         self.resolving.forget_unused(&snapshot.config);
-        ReloadOutcome::Applied(Applied { generation, diff, restart, warnings })
+        ReloadOutcome::Applied(AppliedReload { generation, diff, restart, warnings })
     }
 
     /// Opens the CAs of development certificates on the loader's thread.

@@ -9,7 +9,7 @@ use crate::explain::explanation::{Explanation, LimitEffect};
 
 /// How far a limit was tested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LimitReach {
+struct LimitCoverage {
     has_decided: bool,
     has_refused: bool,
 }
@@ -17,14 +17,14 @@ struct LimitReach {
 /// Coverage of routes and limits, in the order of their names.
 pub struct Coverage {
     routes: BTreeMap<String, bool>,
-    limits: BTreeMap<String, LimitReach>,
+    limits: BTreeMap<String, LimitCoverage>,
 }
 
 impl Coverage {
     pub fn new(config: &Config) -> Coverage {
         Coverage {
             routes: config.routes.iter().map(|route| (route.name.clone(), false)).collect(),
-            limits: config.limits.iter().map(|limit| (limit.name.clone(), LimitReach::default())).collect(),
+            limits: config.limits.iter().map(|limit| (limit.name.clone(), LimitCoverage::default())).collect(),
         }
     }
 
@@ -45,7 +45,7 @@ impl Coverage {
         self.routes.iter().filter(|(_, covered)| !**covered).map(|(name, _)| name.as_str()).collect()
     }
 
-    fn limits_where(&self, is_meant: impl Fn(&LimitReach) -> bool) -> Vec<&str> {
+    fn limits_where(&self, is_meant: impl Fn(&LimitCoverage) -> bool) -> Vec<&str> {
         self.limits.iter().filter(|(_, reach)| is_meant(reach)).map(|(name, _)| name.as_str()).collect()
     }
 

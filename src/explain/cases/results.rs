@@ -14,7 +14,7 @@ pub struct CaseResult {
     /// Time since the start of the first case.
     at_ms: i64,
     repeat: u32,
-    /// What was found by the last request of the case.
+    /// Results of the last request of the case, by name.
     found: Map<String, Value>,
     failures: Vec<CaseFailure>,
 }

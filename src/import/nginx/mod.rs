@@ -223,7 +223,7 @@ impl<'a> ServerBlocks<'a, '_> {
                 self.out.remarks.add(header, PARTIAL);
             }
             listeners.add_server(server, &site.listens, scope, self.out)?;
-            let shared = Shared {
+            let shared = ServerDefaults {
                 compress: compress.as_deref(),
                 hsts: header.filter(|_| is_sent).map(|header| header.arg(1)),
                 has_tls: serving.iter().any(|site| site.has_tls()),
@@ -281,7 +281,7 @@ impl<'a> ServerBlocks<'a, '_> {
         is_default: bool,
         site: &Site<'a>,
         scope: &Scope<'a>,
-        shared: &Shared,
+        shared: &ServerDefaults,
     ) -> Result<()> {
         let server = site.server;
         // The default server claims its names, too, although its routes are for every host.
@@ -346,8 +346,8 @@ impl<'a> ServerBlocks<'a, '_> {
         Ok(())
     }
 
-    /// Adds remarks about the directives of a server that are not translated. `returned` is. Returns the remark about one
-    /// that protects all locations.
+    /// Adds remarks about the directives of a server that are not translated. `returned` is. Returns the remark about
+    /// one that protects all locations.
     fn remark_directives(&mut self, server: &Directive, returned: Option<&Directive>) -> Option<usize> {
         let mut closed = None;
         let is_returned = |directive: &&Directive| returned.is_some_and(|returned| std::ptr::eq(returned, *directive));
@@ -437,8 +437,8 @@ fn is_loop(body: &RouteBody, own: &[String]) -> bool {
     host.is_some_and(|host| host == "{host}" || own.iter().any(|name| name == host))
 }
 
-/// What all routes of a server have in common.
-struct Shared<'o> {
+/// Settings that all routes of a server have in common.
+struct ServerDefaults<'o> {
     /// The `compress` of the gateway.
     compress: Option<&'o str>,
     /// The value of `Strict-Transport-Security` that the listener sends.

@@ -91,7 +91,7 @@ impl FlatRule {
 }
 
 impl TreeEntry {
-    /// Reports whether each value has a budget of its own.
+    /// Returns whether each value has a budget of its own.
     pub fn has_own_budgets(&self) -> bool {
         !self.is_shared && self.value.as_ref().is_none_or(|value| value.contains('*'))
     }
@@ -105,12 +105,12 @@ impl TreeEntry {
         }
     }
 
-    /// Reports whether both entries match the same values.
+    /// Returns whether both entries match the same values.
     fn is_like(&self, other: &TreeEntry) -> bool {
         self.key == other.key && self.value == other.value
     }
 
-    /// Reports whether some value may match both entries. Two patterns are assumed to have one.
+    /// Returns whether some value may match both entries. Two patterns are assumed to have one.
     fn may_overlap(&self, other: &TreeEntry) -> bool {
         let overlaps = match (self.value.as_deref(), other.value.as_deref()) {
             (Some(own), Some(others)) if self.rank() == 0 && other.rank() == 0 => own == others,

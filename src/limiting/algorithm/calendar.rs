@@ -20,7 +20,7 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
 use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
-/// At most `limit` units in each window of the calendar.
+/// Admits at most `limit` units in each window of the calendar.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     pub limit: i64,
@@ -56,7 +56,7 @@ impl Calendar {
         self.dates.unit
     }
 
-    /// Reports whether the clocks of the zone are ever changed, so that windows have different lengths.
+    /// Returns whether the clocks of the zone are ever changed, so that windows have different lengths.
     pub fn has_clock_changes(&self) -> bool {
         self.dates.zone.to_fixed_offset().is_err()
     }
@@ -207,7 +207,7 @@ impl RecordAlgorithm for Calendar {
     }
 }
 
-/// Reports whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
+/// Returns whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
 /// or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
 fn is_known(record: &WindowRecord, found: &WindowRecord) -> bool {
     record.start_ms >= found.start_ms || record.length_ms <= 2 * found.length_ms
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn the_calendar_is_asked_once_in_a_window() {
+    fn the_calendar_is_computed_once_per_window() {
         let days = days(9);
         let windows = days.windows(1_795_000_000_000);
         let known = days.known.0.load_full().unwrap();

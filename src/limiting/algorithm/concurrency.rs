@@ -7,7 +7,7 @@ use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step};
 use crate::limiting::answer::{Answer, NEVER};
 
-/// At most `in_flight` units at once.
+/// Admits at most `in_flight` units at once.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Concurrency {
     pub in_flight: i64,
@@ -27,15 +27,15 @@ struct LeaseSet {
     /// The longest lease time that used the state; no lease is shortened below it.
     longest: i64,
     units: Tree<Unit>,
-    /// For each id, its bit and expiry as one number: see [`RADIX`].
+    /// Bit and expiry of each id, as one number: see [`RADIX`].
     ids: Tree<(i64, i64)>,
 }
 
 /// Bit, expiry and id of an entry.
 type Unit = (i64, i64, i64);
 
-/// Most entries of each bit that one decision removes, and that it corrects, so that no decision takes long after many
-/// have expired together.
+/// Maximum number of entries of each bit that one decision removes, and that it corrects, so that no decision takes
+/// long after many have expired together.
 const AT_ONCE: usize = 256;
 /// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry.
 const RADIX: i64 = 1 << 43;
@@ -263,7 +263,7 @@ impl LeaseSet {
         }
     }
 
-    /// Returns the state in which `tag` holds `units` until `expiry`. `anew` means that there are no other leases.
+    /// Returns the state in which `tag` holds `units` until `expiry`. `anew` drops all other leases.
     fn changed(&self, now: i64, longest: i64, anew: bool, tag: i64, units: i64, expiry: i64) -> LeasesState {
         let mut leases = if anew { LeaseSet::default() } else { self.clone() };
         leases.longest = longest;

@@ -7,7 +7,7 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
 use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
-/// At most `limit` units in each window of `window_ms`.
+/// Admits at most `limit` units in each window of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FixedWindow {
     pub limit: i64,

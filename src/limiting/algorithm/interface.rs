@@ -19,13 +19,13 @@ pub trait Algorithm: Clone {
     /// The number that the replay varies to find how large it would have to be.
     const NUMBER: Number;
 
-    /// Whether the windows follow the calendar and so use the wall clock.
+    /// True if the windows follow the calendar, and so use the wall clock.
     const CALENDAR: bool = false;
 
-    /// Whether `decide` needs its `tag`.
+    /// True if `decide` needs its `tag`.
     const NEEDS_TAG: bool = false;
 
-    /// Whether a charge is corrected by the rule that made it, and not by the rule that the key has now.
+    /// True if a charge is corrected by the rule that made it, not by the rule that the key has now.
     const CORRECTS_BY_OWN_RULE: bool = false;
 
     /// Creates the rule from the options of a limit.
@@ -85,17 +85,17 @@ pub trait Algorithm: Clone {
         self.policy().quota
     }
 
-    /// For an algorithm whose charges are leases: returns how long one lasts after its last renewal, in ms.
+    /// Returns how long a lease lasts after its last renewal, in ms; `None` if charges are not leases.
     fn lease_ms(&self) -> Option<i64> {
         None
     }
 
-    /// For an algorithm whose charges are leases: returns a rule whose leases never expire. The replay uses it.
+    /// Returns a rule whose leases never expire; `None` if charges are not leases. The replay uses it.
     fn with_endless_lease(&self) -> Option<Self> {
         None
     }
 
-    /// Reports whether an admitted request may have to wait in a queue.
+    /// Returns whether an admitted request may have to wait in a queue.
     fn has_queue(&self) -> bool {
         false
     }

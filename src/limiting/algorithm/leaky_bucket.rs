@@ -87,7 +87,7 @@ impl Algorithm for LeakyBucket {
         Policy { quota: self.burst(), window_ms: div_ceil(self.full(), self.rate) }
     }
 
-    /// With refunds, marks are read and written.
+    /// Counts the marks that refunds need, which are read and written.
     fn work(&self, _most_cost: i64, _correction: bool) -> i64 {
         if self.refunds { 4 } else { 1 }
     }

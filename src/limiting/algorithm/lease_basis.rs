@@ -25,20 +25,20 @@ impl LeaseBasis {
         self.rate.saturating_mul(time_ms) / self.per_ms
     }
 
-    /// Reports whether leases of `horizon_ms` are possible. The burst of a bucket has to be at least twice what it
+    /// Returns whether leases of `horizon_ms` are possible. The burst of a bucket has to be at least twice what it
     /// refills in that time: a lease keeps as much in use as is refilled while it lasts.
     pub fn has_room(&self, horizon_ms: i64) -> bool {
         let burst = self.refill.map_or(i64::MAX, |refill| refill.burst);
         !self.has_reserve(horizon_ms) || burst.saturating_sub(1) / 2 >= self.units_in(horizon_ms)
     }
 
-    /// Reports whether the rule refills within the horizon, so that a lease needs more in use than its own units.
+    /// Returns whether the rule refills within the horizon, so that a lease needs more in use than its own units.
     pub fn has_reserve(&self, horizon_ms: i64) -> bool {
         self.refill.is_some_and(|refill| refill.lump_ms < horizon_ms)
     }
 
-    /// Returns how many of `wanted` units may be spent, which were just debited alone or together with others, and for how
-    /// many ms since the call was sent. `reset_ms` is the time, after the debit, until the whole quota is available
+    /// Returns how many of `wanted` units may be spent, which were just debited alone or together with others, and for
+    /// how many ms since the call was sent. `reset_ms` is the time, after the debit, until the whole quota is available
     /// again: until a window ends, or until a bucket is full.
     ///
     /// A bucket must not refill so far that it and the unspent units exceed its burst. That happens when what is in use
@@ -88,8 +88,8 @@ mod tests {
 
     proptest! {
         /// Gateways lease, spend and charge at random. Requests that are admitted, at the times when they are, must
-        /// also be admitted by the rule itself; for windows, with the windows that the store has. The periods of a bucket
-        /// with lumps begin when it is first used, which leases may change, so the bound of the rule is checked.
+        /// also be admitted by the rule itself; for windows, with the windows that the store has. The periods of a
+        /// bucket with lumps begin when it is first used, which leases may change, so the bound of the rule is checked.
         #[test]
         fn what_is_spent_conforms_to_the_rule(
             rule in rules(),

@@ -29,7 +29,7 @@
 
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord};
 
-/// Most marks of one record.
+/// Maximum number of marks of one record.
 const MOST_MARKS: usize = 5;
 
 /// Returns the marks that are still lower bounds: those below all later marks and below the current usage `used`.

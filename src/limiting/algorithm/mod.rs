@@ -65,7 +65,7 @@ impl Spec {
         std::iter::once(&self.leading).chain(self.others)
     }
 
-    /// Reports whether the algorithm has an option called `name`.
+    /// Returns whether the algorithm has an option called `name`.
     pub fn has_param(&self, name: &str) -> bool {
         self.params().any(|param| param.name == name)
     }

@@ -123,8 +123,8 @@ impl<T> Field<T> {
 
 /// Rate of every algorithm with a period.
 pub const RATE: Field<Rate> = Field::rate("rate").amount();
-/// For algorithms with leases: how long a lease outlives a client that left while the upstream server works on its
-/// request. The rules for charges use it, not the algorithm.
+/// How long a lease outlives a client that left while the upstream server works on its request. Only algorithms with
+/// leases have it, and only the rules for charges use it.
 pub const LINGER: Field<i64> = Field::<i64>::duration("linger", 0, 3_600_000);
 
 /// Values of the options of one limit, each within its own bounds.
@@ -132,7 +132,7 @@ pub const LINGER: Field<i64> = Field::<i64>::duration("linger", 0, 3_600_000);
 pub struct OptionValues {
     /// One entry per option of the algorithm; `None` if the limit does not set it.
     values: Vec<(&'static str, Option<ParamValue>)>,
-    /// Whether the limit may refund charges.
+    /// True if the limit may refund charges.
     pub refunds: bool,
 }
 
@@ -160,7 +160,7 @@ impl OptionValues {
         read
     }
 
-    /// Reports whether the limit sets the option called `name`.
+    /// Returns whether the limit sets the option called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.values.iter().any(|(known, value)| *known == name && value.is_some())
     }

@@ -39,7 +39,7 @@ pub trait RecordAlgorithm {
     /// Shortest time that a record is kept after the last charge by its own basis.
     const KEPT_MS: i64 = KEPT_MS;
 
-    /// Reports whether the record has the basis of this rule.
+    /// Returns whether the record has the basis of this rule.
     fn owns(&self, record: &Self::Record, now: i64) -> bool;
 
     /// Decides by a single record, like [`super::Algorithm::decide`].
@@ -73,11 +73,11 @@ pub trait RecordAlgorithm {
 #[derive(Clone, Debug, PartialEq)]
 pub struct RecordsState<R> {
     own: R,
-    others: Box<[Other<R>]>,
+    others: Box<[OtherRecord<R>]>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-struct Other<R> {
+struct OtherRecord<R> {
     record: R,
     /// When the record is dropped.
     drop_at_ms: i64,
@@ -85,13 +85,13 @@ struct Other<R> {
 
 /// Shortest time that a record is kept after the last charge by its own basis: ten minutes.
 const KEPT_MS: i64 = 600_000;
-/// Most records of other bases.
+/// Maximum number of records of other bases.
 const OTHERS: usize = 3;
 
 /// The records of a state from the point of view of one rule.
 struct RuleView<R> {
     own: Option<R>,
-    others: Vec<Other<R>>,
+    others: Vec<OtherRecord<R>>,
     /// `own` was not the first record of the state, or not in the state.
     moved: bool,
     /// `own` was in the state.
@@ -104,7 +104,7 @@ fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64)
     let moved = own.is_none();
     if moved {
         let till_ms = now + A::KEPT_MS.max(state.own.life(now));
-        others.push(Other { record: state.own.clone(), drop_at_ms: till_ms });
+        others.push(OtherRecord { record: state.own.clone(), drop_at_ms: till_ms });
     }
     for other in &state.others {
         if own.is_none() && other.drop_at_ms > now && rule.owns(&other.record, now) {
@@ -132,14 +132,14 @@ fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64)
 fn joined<R: UsageRecord>(
     own: R,
     mut ttl: i64,
-    others: Vec<Other<R>>,
+    others: Vec<OtherRecord<R>>,
     now: i64,
     change: impl Fn(&R) -> R,
 ) -> (RecordsState<R>, i64) {
-    let changed = others.into_iter().map(|Other { record, drop_at_ms: till_ms }| {
+    let changed = others.into_iter().map(|OtherRecord { record, drop_at_ms: till_ms }| {
         let record = change(&record);
         ttl = ttl.max(record.life(now).min(till_ms - now));
-        Other { record, drop_at_ms: till_ms }
+        OtherRecord { record, drop_at_ms: till_ms }
     });
     let others = changed.collect();
     (RecordsState { own, others }, ttl)

@@ -43,7 +43,7 @@ impl RefillRecord {
         self.rate * self.lump_ms
     }
 
-    /// Reports whether both records have the same rate, period and lumps.
+    /// Returns whether both records have the same rate, period and lumps.
     pub fn same_basis(&self, other: &RefillRecord) -> bool {
         (self.rate, self.per_ms, self.lump_ms) == (other.rate, other.per_ms, other.lump_ms)
     }

@@ -8,7 +8,7 @@ use crate::limiting::algorithm::tree::{ENTRIES_MAX, Tree};
 use crate::limiting::algorithm::{Algorithm, LATEST, Number, Policy, Step};
 use crate::limiting::answer::{Answer, NEVER};
 
-/// At most `limit` units in any `window_ms`.
+/// Admits at most `limit` units in any interval of `window_ms`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingLog {
     pub limit: i64,
@@ -34,10 +34,11 @@ struct Log {
     charges: Tree<i64>,
 }
 
-/// Most old charges that one decision removes, so that no decision takes long after many have expired together.
+/// Maximum number of old charges that one decision removes, so that no decision takes long after many have expired
+/// together.
 const TRIMMED: usize = 64;
 
-/// Most units of a limit for each millisecond of its window.
+/// Maximum number of units of a limit for each millisecond of its window.
 const PER_MS: i64 = 1000;
 
 const STATE: Field<bool> = Field::<bool>::either("state", ["list", "sorted_set"]);

@@ -14,7 +14,8 @@ use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, NEVER};
 
-/// At most `limit` units in about any `window_ms`. One counter covers `unit_ms`: the whole window if there are two.
+/// Admits at most about `limit` units in any interval of `window_ms`. One counter covers `unit_ms`: the whole window if
+/// there are two counters.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SlidingWindow {
     pub limit: i64,
@@ -246,7 +247,7 @@ impl SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
-    /// Reports whether the window has two counters, of which the older one has a weight.
+    /// Returns whether the window has two counters, of which the older one has a weight.
     pub fn is_weighted(&self) -> bool {
         self.unit_ms == self.window_ms
     }

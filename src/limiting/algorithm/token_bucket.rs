@@ -288,7 +288,7 @@ pub(super) fn marks_of(record: Option<&RefillRecord>, mended: bool) -> &[LedgerM
 }
 
 impl TokenBucket {
-    /// Reports whether charges get marks. At intervals they do not: a bucket without the charge would refill at other
+    /// Returns whether charges get marks. At intervals they do not: a bucket without the charge would refill at other
     /// times, so the bounds of the ledger do not apply.
     pub(super) fn is_marked(&self) -> bool {
         self.refunds && !self.interval

@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-/// Most entries of one key, for algorithms with an entry for each unit.
+/// Maximum number of entries of one key, for algorithms with an entry for each unit.
 pub const ENTRIES_MAX: i64 = 100_000;
 
-/// Most entries of a leaf, and most children of any other node.
+/// Maximum number of entries of a leaf, and most children of any other node.
 const MOST: usize = 64;
 
 /// A sorted map from keys to positive weights.
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!((tree.sum(), tree.last(), tree.0.len()), (0, None, 0));
     }
 
-    /// Nodes remain wide whatever the order of changes, so that paths are short.
+    /// Nodes remain wide in any order of changes, so that paths are short.
     #[test]
     fn a_path_is_short() {
         fn height(node: &TreeNode<i64>) -> usize {

@@ -15,7 +15,8 @@ use crate::limiting::decision::{Check, ErrorKind};
 use crate::limiting::store::Store;
 use crate::telemetry::metrics::Metrics;
 
-/// Most corrections that a worker keeps for a store. A new one replaces the oldest, whose lease expires first.
+/// Maximum number of corrections that a worker keeps for a store. A new one replaces the oldest, whose lease expires
+/// first.
 const BACKLOG_MAX: usize = 4096;
 /// Corrections sent at once, each in a call of its own, so that a failure of one does not affect the others.
 const AT_ONCE: usize = 16;
@@ -148,7 +149,7 @@ impl Backlog {
     }
 }
 
-/// Reports whether a correction that failed with `kind` is safe to repeat: the release of a lease, and any correction
+/// Returns whether a correction that failed with `kind` is safe to repeat: the release of a lease, and any correction
 /// that certainly did not happen.
 pub fn is_repeatable(check: &Check, kind: ErrorKind) -> bool {
     check.rule.lease_ms().is_some() || !kind.is_unsure()

@@ -54,7 +54,7 @@ impl ChargeGuard {
     /// Guards the `charged` checks, each with its outcome rules and its answer. Returns `None` if there are none.
     /// `waits` says whether the request has to wait in a queue first.
     pub fn new(
-        desk: &Rc<ChargeManager>,
+        manager: &Rc<ChargeManager>,
         charged: impl Iterator<Item = (Check, Option<Arc<ChargeRules>>, Answer)>,
         place: ChargedAt,
         waits: bool,
@@ -62,7 +62,7 @@ impl ChargeGuard {
         let mut charges = Vec::new();
         for (mut check, rules, answer) in charged {
             check.hold_receipt(answer.receipt);
-            let lease = rules.as_ref().is_some_and(|wants| wants.lease).then(|| desk.start_renewing(&check, place));
+            let lease = rules.as_ref().is_some_and(|rules| rules.lease).then(|| manager.start_renewing(&check, place));
             let waits = waits && check.rule.has_queue() && answer.retry_ms > 0;
             let reset = Duration::from_millis(u64::try_from(answer.reset_ms).unwrap_or(0));
             let over = check.rule.has_queue().then(|| Instant::now() + reset);
@@ -76,7 +76,7 @@ impl ChargeGuard {
             });
         }
         (!charges.is_empty()).then(|| {
-            Box::new(ChargeGuard { manager: desk.clone(), charges, is_settled: false, head: None, scan: None })
+            Box::new(ChargeGuard { manager: manager.clone(), charges, is_settled: false, head: None, scan: None })
         })
     }
 
@@ -106,12 +106,12 @@ impl ChargeGuard {
         (!held.charges.is_empty()).then(|| Rc::new(LeaseGuard(RefCell::new(held))))
     }
 
-    /// Reports whether a charge settles by the body of the response.
+    /// Returns whether a charge settles by the body of the response.
     pub fn reads_usage(&self) -> bool {
         self.usage_rules().next().is_some()
     }
 
-    /// Reports whether the server is to be asked for the usage of its stream.
+    /// Returns whether the server is to be asked for the usage of its stream.
     pub fn asks_usage(&self) -> bool {
         self.usage_rules().any(|usage| usage.asks_usage)
     }
@@ -120,8 +120,8 @@ impl ChargeGuard {
         self.charges.iter().filter_map(|charge| charge.charge_rules()?.usage())
     }
 
-    /// Starts to read the body of a response with this head, if a charge settles by it. `ends_by_close`: only the end of
-    /// the connection ends the body.
+    /// Starts to read the body of a response with this head, if a charge settles by it. `ends_by_close`: only the end
+    /// of the connection ends the body.
     pub fn start_scan(&mut self, status: StatusCode, head: &HeaderMap, has_body: bool, ends_by_close: bool) {
         if self.reads_usage() && self.scan.is_none() && !self.is_settled {
             let sources = self.usage_rules().map(|usage| &usage.sources);
@@ -157,7 +157,7 @@ impl ChargeGuard {
         }
     }
 
-    /// Reports whether charges wait for the end of the response.
+    /// Returns whether charges wait for the end of the response.
     pub fn is_awaiting_end(&self) -> bool {
         self.head.is_some()
     }
@@ -183,8 +183,8 @@ impl ChargeGuard {
         let (waits, has_unproven) = (Cell::new(false), Cell::new(false));
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.end_charges(|charge| match charge.charge_rules() {
-            Some(wants) if wants.lease => (0, true),
-            Some(wants) => match charge.correction(wants, end, scan.as_deref(), &settlements, &has_unproven) {
+            Some(rules) if rules.lease => (0, true),
+            Some(rules) => match charge.correction(rules, end, scan.as_deref(), &settlements, &has_unproven) {
                 Some(delta) => (delta, false),
                 None => {
                     waits.set(true);
@@ -262,7 +262,7 @@ impl GuardedCharge {
 
     /// Returns how long the lease outlives a client that left; `None` if the charge is no lease.
     fn linger(&self) -> Option<Duration> {
-        self.charge_rules().filter(|wants| wants.lease).map(|wants| wants.linger)
+        self.charge_rules().filter(|rules| rules.lease).map(|rules| rules.linger)
     }
 }
 
@@ -292,10 +292,10 @@ impl Drop for ChargeGuard {
         let (scan, settlements) = (self.scan.take(), self.manager.settlements.clone());
         self.end_charges(|charge| match charge.charge_rules() {
             _ if charge.is_waiting => (-charge.check.cost, false),
-            Some(wants) if wants.lease => (-charge.check.cost, false),
-            Some(wants) if !answered => {
+            Some(rules) if rules.lease => (-charge.check.cost, false),
+            Some(rules) if !answered => {
                 let delta =
-                    charge.correction(wants, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
+                    charge.correction(rules, RequestEnd::Aborted, scan.as_deref(), &settlements, &Cell::new(false));
                 (delta.unwrap_or(0), false)
             }
             _ => (0, false),
@@ -306,7 +306,7 @@ impl Drop for ChargeGuard {
 /// Guards the charges of a decision that the end of the request may change. If the request has to wait in a queue,
 /// guards all of its charges, because the client may leave meanwhile.
 pub fn guard_charges(
-    desk: &Rc<ChargeManager>,
+    manager: &Rc<ChargeManager>,
     checks: Vec<Check>,
     rules: Vec<Option<Arc<ChargeRules>>>,
     decision: &Decision,
@@ -318,7 +318,7 @@ pub fn guard_charges(
     let charged = checks.into_iter().zip(rules).zip(answers).zip(is_charged).filter(|(((_, rules), _), is_charged)| {
         *is_charged && (waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge()))
     });
-    ChargeGuard::new(desk, charged.map(|(((check, rules), answer), _)| (check, rules, *answer)), place, waits)
+    ChargeGuard::new(manager, charged.map(|(((check, rules), answer), _)| (check, rules, *answer)), place, waits)
 }
 
 impl fmt::Debug for ChargeGuard {

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn slots_come_back_as_often_as_they_lately_did() {
+    fn the_estimated_wait_follows_recent_hold_times() {
         assert_eq!(known(&[]).estimate_wait_ms(7, 1, 1), None, "nothing is known");
         assert_eq!(known(&[6000]).estimate_wait_ms(8, 1, 1), None, "of another limit");
         assert_eq!(known(&[6000]).estimate_wait_ms(7, 1, 1), Some(6000));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_counts_no_more() {
+    fn old_results_count_no_more() {
         let mut held = vec![100_000];
         held.extend([2000; 60]);
         let wait_ms = known(&held).estimate_wait_ms(7, 1, 1).unwrap();

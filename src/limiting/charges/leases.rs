@@ -13,9 +13,9 @@ use crate::limiting::algorithm::concurrency::RENEWALS;
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::decision::Check;
 
-/// Most leases that one call renews.
+/// Maximum number of leases that one call renews.
 const RENEWED_AT_ONCE: usize = 256;
-/// Most [`Rule::work`](crate::limiting::algorithm::Rule::work) of one renewal call: about 5 ms of Redis.
+/// Maximum [`Rule::work`](crate::limiting::algorithm::Rule::work) of one renewal call: about 5 ms of Redis.
 const RENEWAL_WORK: i64 = 1000;
 /// Longest pause before a failed renewal is tried again.
 const RETRY: Duration = Duration::from_millis(250);
@@ -48,7 +48,7 @@ pub struct LeaseId(usize);
 #[derive(Default)]
 pub struct Renewals {
     pub ids: Vec<LeaseId>,
-    /// In the order of `ids`.
+    /// Checks of the leases, in the order of `ids`.
     pub checks: Vec<Check>,
     work: i64,
 }
@@ -91,7 +91,7 @@ impl Leases {
         self.sooner.notify_one();
     }
 
-    /// Reports whether the caller has to start the renewal task. False while one runs.
+    /// Returns whether the caller has to start the renewal task. False while one runs.
     pub fn start_renewal(&self) -> bool {
         if self.wakes_at.get().is_some() {
             return false;
@@ -153,7 +153,7 @@ impl Leases {
         }
     }
 
-    /// Reports whether the renewal task runs.
+    /// Returns whether the renewal task runs.
     #[cfg(test)]
     pub fn is_renewing(&self) -> bool {
         self.wakes_at.get().is_some()
@@ -171,7 +171,7 @@ impl Renewals {
         check.rule.work(check.limit.max_cost, true)
     }
 
-    /// Reports whether the call can renew one more lease. A lease that exceeds the bound alone gets a call of its own.
+    /// Returns whether the call can renew one more lease. A lease that exceeds the bound alone gets a call of its own.
     fn has_capacity(&self, check: &Check) -> bool {
         let work = self.work.saturating_add(Renewals::work_of(check));
         self.ids.is_empty() || self.ids.len() < RENEWED_AT_ONCE && work <= RENEWAL_WORK

@@ -144,7 +144,9 @@ impl ChargeManager {
 
     fn adjust_later(self: &Rc<Self>, check: Check) {
         if self.backlog.add(check) {
-            self.spawn_supervised(|desk| async move { desk.backlog.send_all(&desk.store, &desk.retired).await });
+            self.spawn_supervised(
+                |manager| async move { manager.backlog.send_all(&manager.store, &manager.retired).await },
+            );
         }
     }
 
@@ -168,9 +170,9 @@ impl ChargeManager {
             return;
         }
         if place == ChargedAt::Store && self.store.now_in_process().is_none() {
-            self.spawn_supervised(move |desk| {
+            self.spawn_supervised(move |manager| {
                 let key = key.clone();
-                async move { desk.refund_positions(limit, &key).await }
+                async move { manager.refund_positions(limit, &key).await }
             });
             return;
         }
@@ -221,8 +223,8 @@ impl ChargeManager {
         let lease = self.leases.insert(check, place)?;
         if self.leases.start_renewal() {
             // Without this task all leases of the worker would expire, so it is started again if it panics.
-            let desk = self.clone();
-            spawn_local(restart_on_panic(self.restarts.clone(), move || renew_leases(desk.clone())));
+            let manager = self.clone();
+            spawn_local(restart_on_panic(self.restarts.clone(), move || renew_leases(manager.clone())));
         }
         Some(lease)
     }
@@ -255,9 +257,9 @@ impl ChargeManager {
 }
 
 /// Renews leases as they become due, until there are none.
-async fn renew_leases(desk: Rc<ChargeManager>) {
-    while desk.leases.wait_due().await {
-        desk.renew_due();
+async fn renew_leases(manager: Rc<ChargeManager>) {
+    while manager.leases.wait_due().await {
+        manager.renew_due();
     }
 }
 
@@ -269,9 +271,9 @@ fn checks_of(turns: &[QueueRefund]) -> Vec<Check> {
 pub struct PendingCall(Rc<ChargeManager>);
 
 impl PendingCall {
-    pub fn begin(desk: &Rc<ChargeManager>) -> PendingCall {
-        desk.pending.set(desk.pending.get() + 1);
-        PendingCall(desk.clone())
+    pub fn begin(manager: &Rc<ChargeManager>) -> PendingCall {
+        manager.pending.set(manager.pending.get() + 1);
+        PendingCall(manager.clone())
     }
 }
 
@@ -301,17 +303,17 @@ mod tests {
     }
 
     #[test]
-    fn a_renewal_that_fails_is_started_anew() {
+    fn a_failed_renewal_task_is_restarted() {
         let metrics = Metrics::new().unwrap();
         let memory = Arc::new(MemoryStore::new(1000));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build_local(Default::default());
         runtime.unwrap().block_on(async {
-            let desk = ChargeManager::new(Store::Memory(memory.clone()), &Stores::new(memory.clone(), &metrics));
+            let manager = ChargeManager::new(Store::Memory(memory.clone()), &Stores::new(memory.clone(), &metrics));
             let mut held = slot();
             let taken = memory.run_now(Op::Take, &[held.clone()]);
             held.tag = taken.answers[0].receipt;
-            let lease = desk.start_renewing(&held, ChargedAt::Store).unwrap();
-            let broken = desk.leases.break_changes();
+            let lease = manager.start_renewing(&held, ChargedAt::Store).unwrap();
+            let broken = manager.leases.break_changes();
             let failed = async {
                 while metrics.store.task_restarts.get() == 0 {
                     sleep(Duration::from_millis(5)).await;
@@ -321,9 +323,9 @@ mod tests {
             drop(broken);
             sleep(Duration::from_millis(1700)).await;
             assert!(!memory.run_now(Op::Peek, &[slot()]).admitted, "its slot went to another");
-            desk.stop_renewing(lease);
+            manager.stop_renewing(lease);
             let ended = async {
-                while desk.leases.is_renewing() || !memory.run_now(Op::Peek, &[slot()]).admitted {
+                while manager.leases.is_renewing() || !memory.run_now(Op::Peek, &[slot()]).admitted {
                     sleep(Duration::from_millis(50)).await;
                 }
             };

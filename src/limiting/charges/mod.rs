@@ -25,11 +25,11 @@ pub(crate) mod manager;
 pub(crate) mod queue_refunds;
 pub mod rules;
 
-/// Where a charge was made; corrections go to the same place.
+/// The store that made a charge; corrections go to the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargedAt {
-    /// In the configured store.
+    /// The configured store.
     Store,
-    /// In the in-memory store, while the configured one was unavailable.
+    /// The in-memory store, because the configured one was unavailable.
     Local,
 }

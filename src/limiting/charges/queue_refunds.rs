@@ -30,9 +30,10 @@ pub struct QueueRefund {
     pub passes_at: Instant,
 }
 
-/// Most keys of one limit whose positions are kept. Beyond that, keys for which no task runs are forgotten.
+/// Maximum number of keys of one limit whose positions are kept. Beyond that, keys for which no task runs are
+/// forgotten.
 const KEYS_MAX: usize = 1024;
-/// Most positions in one call.
+/// Maximum number of positions in one call.
 const AT_ONCE: usize = 256;
 
 impl QueueRefunds {

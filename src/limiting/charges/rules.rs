@@ -27,7 +27,8 @@ pub struct ChargeRules {
     pub linger: Duration,
     /// A request that an overloaded upstream refuses is refunded.
     pub refund_overload: bool,
-    /// Most requests that may wait in the queue of this limit at once; `None` uses the setting of the server.
+    /// Maximum number of requests that may wait in the queue of this limit at once; `None` uses the setting of the
+    /// server.
     pub max_delayed: Option<usize>,
 }
 
@@ -94,14 +95,14 @@ pub struct OutcomeSet {
 /// How an admitted request ended.
 #[derive(Clone, Copy, Debug)]
 pub enum RequestEnd<'a> {
-    /// With this response, from an upstream server or the gateway.
+    /// The request ended with this response, from an upstream server or the gateway.
     Response { status: StatusCode, head: &'a HeaderMap, tail: ResponseTail<'a> },
-    /// With a response of the gateway, because no upstream server accepted a connection. None received a byte of the
+    /// The gateway responded, because no upstream server accepted a connection. No server received a byte of the
     /// request.
     ConnectError { status: StatusCode, head: &'a HeaderMap },
     /// The gateway refused the request because the upstream is overloaded. No server received a byte of the request.
     Overloaded { status: StatusCode, head: &'a HeaderMap },
-    /// Without a response: the client left or cancelled the request after a server had received part of it, or this
+    /// There was no response: the client left or cancelled the request after a server had received part of it, or this
     /// process abandoned the request.
     Aborted,
 }
@@ -118,7 +119,7 @@ pub enum ResponseTail<'a> {
 }
 
 impl OutcomeSet {
-    /// Reports whether the outcome is in the set; `None` if this depends on the end of the response.
+    /// Returns whether the outcome is in the set; `None` if this depends on the end of the response.
     fn contains_outcome(&self, end: RequestEnd<'_>) -> Option<bool> {
         match end {
             RequestEnd::Response { status, .. } if self.contains_status(status) => Some(true),
@@ -127,7 +128,8 @@ impl OutcomeSet {
                 let code = if is_grpc(head) { Some(code(head, tail)?) } else { None };
                 Some(code.is_some_and(|code| self.grpc.contains(&code)))
             }
-            // A limit that is shared with other routes may lack `refund_overload`: no server got the request either way.
+            // A limit that is shared with other routes may lack `refund_overload`: no server got the request either
+            // way.
             RequestEnd::ConnectError { status, head } | RequestEnd::Overloaded { status, head } => {
                 let code = GrpcCode::from_headers(head);
                 Some(
@@ -195,12 +197,12 @@ impl ChargeRules {
         (self != ChargeRules::default()).then_some(self)
     }
 
-    /// Reports whether the outcome of a request may change its charge.
+    /// Returns whether the outcome of a request may change its charge.
     pub fn may_change_charge(&self) -> bool {
         self.refund_overload || self.depends_on_response()
     }
 
-    /// Reports whether the response to a request may change its charge.
+    /// Returns whether the response to a request may change its charge.
     pub fn depends_on_response(&self) -> bool {
         self.lease || self.settle.is_some() || self.charge != ChargeCondition::Always
     }
@@ -236,7 +238,7 @@ impl ChargeRules {
         Some(usage.or_stated(settle.stated_cost(head, tail)?).correction(cost))
     }
 
-    /// Reports whether a header or trailer of the response states the cost.
+    /// Returns whether a header or trailer of the response states the cost.
     pub fn is_cost_stated(&self, end: RequestEnd<'_>) -> bool {
         let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return false };
         settle.stated_cost(head, tail).flatten().is_some()
@@ -373,7 +375,7 @@ mod tests {
             |code| ChargeRules { charge: ChargeCondition::RefundOn(outcomes(&[code])), ..ChargeRules::default() };
         let (down, unknown) = (refund(GrpcCode::Unavailable), refund(GrpcCode::Unknown));
         let (awaited, cut) = (ResponseTail::Awaited, ResponseTail::Cut);
-        for (wants, status, head, tail, correction) in [
+        for (rules, status, head, tail, correction) in [
             (&down, 200, &grpc, awaited, None),
             (&down, 200, &grpc, ResponseTail::Whole(&unavailable), Some(-3)),
             (&down, 200, &grpc, ResponseTail::Whole(&fine), Some(0)),
@@ -387,7 +389,7 @@ mod tests {
             (&unknown, 200, &grpc, cut, Some(0)),
         ] {
             let end = RequestEnd::Response { status: StatusCode::from_u16(status).unwrap(), head, tail };
-            assert_eq!(wants.correction(end, 3, BodyUsage::Unread), correction, "{wants:?} {end:?}");
+            assert_eq!(rules.correction(end, 3, BodyUsage::Unread), correction, "{rules:?} {end:?}");
         }
         assert_eq!(down.correction(RequestEnd::Aborted, 3, BodyUsage::Unread), Some(0));
         let status = StatusCode::BAD_GATEWAY;

@@ -17,7 +17,8 @@ const MEASURED_MS: u64 = 50;
 /// Value of [`HotKey::left`] before the store has answered.
 const UNKNOWN: i64 = -1;
 
-/// A key with leases. All workers of this process share it. Times are ms of [`clock::uptime_ms`](crate::limiting::clock).
+/// A key with leases. All workers of this process share it. Times are ms of
+/// [`clock::uptime_ms`](crate::limiting::clock).
 pub struct HotKey {
     /// The state key.
     pub key: Box<str>,
@@ -114,7 +115,7 @@ impl HotKey {
         })
     }
 
-    /// Reports whether the leases are of the limit and rule that `check` has now.
+    /// Returns whether the leases are of the limit and rule that `check` has now.
     pub fn is_for(&self, check: &Check) -> bool {
         let same_rule = Arc::ptr_eq(&self.rule, &check.rule) || *self.rule == *check.rule;
         same_rule && check.limit.lease == Some(self.terms) && *self.key == *check.key
@@ -177,7 +178,7 @@ impl HotKey {
         self.terms.size(&self.basis, &KeyUse { demand, left, whole_in_ms, unspent, gateways })
     }
 
-    /// Reports whether the key had few decisions recently and has no units to spend, so that it can be forgotten.
+    /// Returns whether the key had few decisions recently and has no units to spend, so that it can be forgotten.
     pub fn is_idle(&self, now_ms: u64) -> bool {
         let mut pace = self.lock_pace();
         let is_measured = now_ms.saturating_sub(pace.since_ms) >= MEASURED_MS;
@@ -205,7 +206,7 @@ impl HotKey {
         self.counts.expired.fetch_add(rest, Ordering::Relaxed);
     }
 
-    /// Reports whether unspent units of this key go back to the store.
+    /// Returns whether unspent units of this key go back to the store.
     fn returns_units(&self) -> bool {
         self.basis.refill.is_none()
     }

@@ -21,16 +21,17 @@
 //! - `terms`: how large a lease is.
 //! - `rate_sketch`: which keys have many decisions per second, in fixed memory.
 //! - `hot_key`: the leases of one key.
-//! - `book`: the hot keys of a store.
+//! - `table`: the hot keys of a store.
 //!
-//! `charges::lease_grants` asks the store for leases and returns what is left; `limiter::leased_checks` decides requests.
+//! `charges::lease_grants` asks the store for leases and returns what is left; `limiter::leased_checks` decides
+//! requests.
 
-mod book;
 mod hot_key;
 mod rate_sketch;
 pub mod slot;
+mod table;
 pub mod terms;
 
-pub use crate::limiting::hot_keys::book::{HotKeys, KEYS_MAX};
 pub use crate::limiting::hot_keys::hot_key::{GrantedLease, HotKey, LeaseGrant, SpentUnits, UnitLease};
 pub use crate::limiting::hot_keys::slot::LeaseSlot;
+pub use crate::limiting::hot_keys::table::{HotKeys, KEYS_MAX};

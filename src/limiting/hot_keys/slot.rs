@@ -9,7 +9,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 
 /// Bits of the word that hold the units; the others hold the end in ms.
 const UNIT_BITS: u32 = 20;
-/// Most units of a lease.
+/// Maximum number of units of a lease.
 pub const UNITS_MAX: u64 = (1 << UNIT_BITS) - 1;
 
 /// The unspent units of one lease. An empty slot is 0.

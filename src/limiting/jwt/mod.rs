@@ -51,7 +51,7 @@ pub enum TokenClaims {
     },
 }
 
-/// What is known of a request's token without verifying its signature.
+/// A request's token, before its signature is verified.
 pub enum PresentedToken {
     /// The request contains no token.
     Missing,

@@ -206,7 +206,7 @@ fn claims_are_texts_integers_and_flags() {
 }
 
 #[test]
-fn few_tokens_are_remembered_and_those_in_use_stay() {
+fn the_token_cache_is_bounded_and_keeps_used_tokens() {
     let mut cache = TokenCache::default();
     let id = |n: usize| {
         let mut id = [0; 32];

@@ -24,7 +24,7 @@ pub struct LeasedChecks {
     asked: Vec<(usize, Check, Arc<HotKey>)>,
 }
 
-/// Reports whether the check may be decided from a lease.
+/// Returns whether the check may be decided from a lease.
 fn has_lease(check: &Check) -> bool {
     check.limit.lease.is_some() && check.role == Role::default() && check.cost > 0 && !check.may_change()
 }

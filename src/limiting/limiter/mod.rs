@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER};
-use crate::limiting::chain::{self, Evaluation, Standing};
+use crate::limiting::chain::{self, ChainState, Evaluation};
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
@@ -173,7 +173,7 @@ impl Limiter {
         let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(asks.len()) };
         let mut checks = Vec::with_capacity(asks.len());
         for (index, ask) in asks.into_iter().enumerate() {
-            let (outcome, standing) = match ask {
+            let (outcome, chain_state) = match ask {
                 Evaluation::Check(check) => {
                     if !check.rule.is_of_limit(&limits[index].rule) {
                         own.push((index, check.rule.clone()));
@@ -186,24 +186,24 @@ impl Limiter {
                     continue;
                 }
                 Evaluation::NotApplicable => continue,
-                Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, Standing::InForce),
-                Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, Standing::InForce),
-                Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, Standing::InForce),
-                Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), Standing::InForce),
-                Evaluation::Unlimited => (Outcome::Unlimited, Standing::InForce),
-                Evaluation::Blocked(standing, key) => {
-                    if op == Op::Take && standing == Standing::InForce {
+                Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, ChainState::InForce),
+                Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, ChainState::InForce),
+                Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
+                Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), ChainState::InForce),
+                Evaluation::Unlimited => (Outcome::Unlimited, ChainState::InForce),
+                Evaluation::Blocked(chain_state, key) => {
+                    if op == Op::Take && chain_state == ChainState::InForce {
                         let limit = &limits[index];
                         if limit.candidate_of.is_none() {
                             self.charges.decisions.record_key(limit, KeyOutcome::over(limit), &key);
                         }
                         verdict.refused_keys.push(RefusedKey { limit: index, key, cost: None });
                     }
-                    (Outcome::Blocked, standing)
+                    (Outcome::Blocked, chain_state)
                 }
             };
-            verdict.refused |= standing == Standing::InForce && outcome.is_refused_by(&limits[index]);
-            verdict.checks.push(LimitResult { limit: index, outcome, standing, override_rule: None });
+            verdict.refused |= chain_state == ChainState::InForce && outcome.is_refused_by(&limits[index]);
+            verdict.checks.push(LimitResult { limit: index, outcome, chain_state, override_rule: None });
         }
         match (&candidates, verdict.refused) {
             (None, true) => return verdict,
@@ -301,7 +301,7 @@ impl Limiter {
     pub fn evaluate(&self, limit: &Arc<Limit>, facts: &impl SourceValues, cost: i64) -> Evaluation {
         match self.make_check(limit, facts, cost) {
             Ok((check, None)) => Evaluation::Check(check),
-            Ok((check, Some(Outcome::Blocked))) => Evaluation::Blocked(Standing::InForce, check.key),
+            Ok((check, Some(Outcome::Blocked))) => Evaluation::Blocked(ChainState::InForce, check.key),
             Ok((_, Some(_))) => Evaluation::Unlimited,
             Err(KeyError::Ambiguous) => Evaluation::Unclear(ValueError::Ambiguous),
             Err(KeyError::Missing(_)) if limit.missing == Missing::Skip => Evaluation::NotApplicable,
@@ -427,12 +427,12 @@ impl Limiter {
     /// the guard, which settles the charges.
     async fn take_in_task(&self, checks: Vec<Check>, rules: OutcomeRules) -> Result<CheckedDecision, StoreError> {
         let (reply, answer) = oneshot::channel();
-        let (desk, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
+        let (manager, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
         let checks = Rc::new(checks);
         let asked = checks.clone();
         spawn_local(async move {
             // If the client has left, the guard in the reply is dropped here, which settles the charges.
-            let _ = reply.send(call_store(&desk, Op::Take, asked, Some(rules)).await);
+            let _ = reply.send(call_store(&manager, Op::Take, asked, Some(rules)).await);
             drop(call);
         });
         answer.await.unwrap_or_else(|_| {
@@ -446,25 +446,25 @@ impl Limiter {
 
 /// Calls the store. With `rules`, the charges are guarded until the request ends.
 async fn call_store(
-    desk: &Rc<ChargeManager>,
+    manager: &Rc<ChargeManager>,
     op: Op,
     checks: SharedChecks,
     rules: Option<OutcomeRules>,
 ) -> Result<CheckedDecision, StoreError> {
-    match desk.store.decide(op, &checks).await {
+    match manager.store.decide(op, &checks).await {
         Ok(decision) => {
             if op == Op::Take {
-                desk.decisions.record_decision(&checks, &decision);
+                manager.decisions.record_decision(&checks, &decision);
             }
             let mut checks = Rc::unwrap_or_clone(checks);
             let refused_keys = take_refused_keys(&mut checks, &decision);
-            let guard = rules.and_then(|rules| guard_charges(desk, checks, rules, &decision, ChargedAt::Store));
+            let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, &decision, ChargedAt::Store));
             Ok(CheckedDecision { decision, guard, refused_keys })
         }
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);
             if rules.is_some() && kind.is_unsure() {
-                desk.release_leases(&checks);
+                manager.release_leases(&checks);
             }
             Err(StoreError { kind, checks })
         }

@@ -1,7 +1,7 @@
 //! Decisions while the store is unavailable: each limit by its `on_error`.
 
 use crate::limiting::answer::NEVER;
-use crate::limiting::chain::{self, Standing};
+use crate::limiting::chain::{self, ChainState};
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::guard_charges;
 use crate::limiting::decision::{Check, Op, Role};
@@ -26,8 +26,8 @@ impl Limiter {
         for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
             let limit = &limits.all[*index];
             if silent {
-                let (outcome, standing) = (Outcome::Open, Standing::NotYet);
-                verdict.checks.push(LimitResult { limit: *index, outcome, standing, override_rule: None });
+                let (outcome, chain_state) = (Outcome::Open, ChainState::NotYet);
+                verdict.checks.push(LimitResult { limit: *index, outcome, chain_state, override_rule: None });
                 continue;
             }
             let outcome = match limit.on_error {
@@ -43,7 +43,7 @@ impl Limiter {
             verdict.checks.push(LimitResult {
                 limit: *index,
                 outcome,
-                standing: Standing::InForce,
+                chain_state: ChainState::InForce,
                 override_rule: None,
             });
         }

@@ -53,7 +53,7 @@ impl Receipt {
     }
 
     /// Returns an opaque token; `None` if it would be too long. Its checksum detects truncated and mixed up tokens. It
-    /// is not a signature: whoever may send receipts may charge and reset every key anyway.
+    /// is not a signature: a client that may send receipts may charge and reset every key anyway.
     pub fn to_token(&self) -> Option<String> {
         let text = self.to_text();
         let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));

@@ -165,7 +165,7 @@ impl EventScanner {
         self.start_length += length;
     }
 
-    /// Reports whether the data of the event are those that end a stream.
+    /// Returns whether the data of the event are those that end a stream.
     fn is_done_event(&self) -> bool {
         &self.start[..self.start_length] == DONE
     }

@@ -8,12 +8,12 @@ use crate::telemetry::metrics::ScanFault;
 
 /// Size of the output buffer.
 const PIECE: usize = 4096;
-/// Most decoded bytes of a response.
+/// Maximum number of decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Most decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it.
+/// Maximum number of decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it.
 const RATIO_MAX: u64 = 100;
 const RATIO_FREE: u64 = 256 << 10;
-/// Most decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other requests of the
+/// Maximum number of decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other requests of the
 /// worker: the ratio alone would let a response that begins with incompressible data end in a small piece of 64 MiB.
 const PIECE_OUTPUT_MAX: u64 = 16 << 20;
 
@@ -39,7 +39,7 @@ impl Default for Gunzip {
 }
 
 impl Gunzip {
-    /// Reports whether the stream is complete.
+    /// Returns whether the stream is complete.
     pub fn has_ended(&self) -> bool {
         self.has_ended
     }

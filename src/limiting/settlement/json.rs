@@ -147,7 +147,7 @@ impl JsonScanner {
         self.fault = None;
     }
 
-    /// Reports whether the document is complete.
+    /// Returns whether the document is complete.
     pub fn is_done(&self) -> bool {
         self.state == ScanState::Done
     }
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_fails() {
+    fn invalid_json_fails() {
         for document in [
             "{x",
             "{\"a\" 1",

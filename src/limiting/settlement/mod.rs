@@ -8,7 +8,7 @@
 //! - `readings`: the numbers read so far, and whether they are final.
 //! - `scan`: the scanner of one response. It selects the format and decodes gzip.
 //! - `path_tree`, `json`, `events`, `gzip`: the parsers, without I/O.
-//! - `ask_usage`: asks the server of a streamed request to report its usage.
+//! - `include_usage`: changes a request so that the server reports the usage of its stream.
 //!
 //! Example: a request was charged an estimate of 1000 tokens. The last event of its response reports 300, so 700 are
 //! refunded. If the stream breaks off before that event, the 1000 remain.
@@ -16,9 +16,9 @@
 //! Usage that is not proven is not refunded: without the final report, the charge is the larger one of the estimate and
 //! the usage read so far.
 
-pub mod ask_usage;
 pub mod events;
 pub mod gzip;
+pub mod include_usage;
 pub mod json;
 pub mod path_tree;
 pub mod readings;

@@ -64,12 +64,12 @@ impl PathTree {
         }
     }
 
-    /// Reports whether the tree contains no path.
+    /// Returns whether the tree contains no path.
     pub fn is_empty(&self) -> bool {
         self.nodes.len() == 1
     }
 
-    /// Reports whether a path continues below the node.
+    /// Returns whether a path continues below the node.
     pub fn continues(&self, node: NodeId) -> bool {
         let node = &self.nodes[usize::from(node)];
         !node.members.is_empty() || node.any_item.is_some()

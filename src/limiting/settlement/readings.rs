@@ -24,7 +24,7 @@ pub enum UsageField {
 const FIELDS: usize = 8;
 
 impl UsageField {
-    /// Reports whether the field states a whole part of the usage, and not just a share of another field or an addition
+    /// Returns whether the field states a whole part of the usage, and not just a share of another field or an addition
     /// to it. Only such fields prove usage.
     pub fn is_whole_part(self) -> bool {
         matches!(self, UsageField::Total | UsageField::Input | UsageField::Output)
@@ -112,7 +112,7 @@ impl UsageReadings {
         self.is_proven |= self.has_final_number && self.has_ended && is_readable;
     }
 
-    /// Reports whether the usage is known completely.
+    /// Returns whether the usage is known completely.
     pub fn is_proven(&self) -> bool {
         self.is_proven
     }

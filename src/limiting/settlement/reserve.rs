@@ -45,7 +45,7 @@ impl Reserve {
     pub const DEFAULT_ADD: i64 = 1000;
     pub const AT_MOST: i64 = 100_000;
 
-    /// Reports whether the estimate depends on the content of the body, and not just on its length.
+    /// Returns whether the estimate depends on the content of the body, and not just on its length.
     pub fn reads_body(&self) -> bool {
         !self.add.is_empty() || self.weights.depend_on_model()
     }

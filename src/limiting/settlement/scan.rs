@@ -109,12 +109,12 @@ impl UsageScan {
         (self.decoder, self.is_stopped) = (None, true);
     }
 
-    /// Reports whether nothing more is read.
+    /// Returns whether nothing more is read.
     pub fn is_over(&self) -> bool {
         self.is_stopped
     }
 
-    /// Reports whether all usage is known, or can no longer become known.
+    /// Returns whether all usage is known, or can no longer become known.
     pub fn is_proven(&self) -> bool {
         self.is_stopped || self.groups.iter().all(|group| group.readings.is_proven())
     }

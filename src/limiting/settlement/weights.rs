@@ -36,8 +36,8 @@ impl Weights {
         self.input.max(self.cached).max(self.cache_write).max(self.output)
     }
 
-    /// Returns the units of the usage. A total that exceeds its parts, or that is not split into parts, costs as much as
-    /// its most expensive part could.
+    /// Returns the units of the usage. A total that exceeds its parts, or that is not split into parts, costs as much
+    /// as its most expensive part could.
     fn units(&self, readings: &UsageReadings) -> i64 {
         let number = |field| i64::try_from(readings.number(field)).unwrap_or(i64::MAX);
         let input = number(UsageField::Input).saturating_add(number(UsageField::MoreInput));
@@ -66,13 +66,13 @@ impl ModelWeights {
         ModelWeights { models, default }
     }
 
-    /// Reports whether the weights depend on the model.
+    /// Returns whether the weights depend on the model.
     pub fn depend_on_model(&self) -> bool {
         !self.models.is_empty()
     }
 
-    /// Returns the weights of a model; `None` if none are listed for it. An exact name precedes the start of a name, and
-    /// a longer start a shorter one.
+    /// Returns the weights of a model; `None` if none are listed for it. An exact name precedes the start of a name,
+    /// and a longer start a shorter one.
     pub fn find(&self, model: &[u8]) -> Option<&Weights> {
         if !is_comparable(model) {
             return None;
@@ -106,8 +106,8 @@ impl ModelWeights {
     }
 
     /// Returns the units of the usage that was read, and whether the model had no weights of its own although others
-    /// have. Without a model, or with one whose name is too long to be compared, the largest weights of all models count: what the request names proves nothing, as the
-    /// server may go by the path.
+    /// have. Without a model, or with one whose name is too long to be compared, the largest weights of all models
+    /// count: what the request names proves nothing, as the server may go by the path.
     pub fn units(&self, readings: &UsageReadings) -> (i64, bool) {
         let Some(model) = readings.model().filter(|model| is_comparable(model)) else {
             return (self.heaviest().units(readings), self.depend_on_model());
@@ -117,7 +117,7 @@ impl ModelWeights {
     }
 }
 
-/// Reports whether the name of a model is short enough to be compared with those that have weights.
+/// Returns whether the name of a model is short enough to be compared with those that have weights.
 pub fn is_comparable(model: &[u8]) -> bool {
     model.len() <= TEXT_MAX
 }

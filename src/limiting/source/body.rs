@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visito
 use serde_json::Value;
 
 use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
-use crate::written::{TextFault, invalid_text};
+use crate::names::{TextFault, invalid_text};
 
 /// The body of a request, if its limits read it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,12 +78,12 @@ impl BodyKind {
     }
 }
 
-/// Reports whether servers may find two media types in the text, or treat it as a form.
+/// Returns whether servers may find two media types in the text, or treat it as a form.
 fn is_odd_json(media_type: &str) -> bool {
     media_type.contains([',', ' ', '\t']) || ["urlencoded", "multipart"].iter().any(|form| media_type.contains(form))
 }
 
-/// Reports whether a form starts like a JSON object or array. Servers that parse JSON regardless of the content type
+/// Returns whether a form starts like a JSON object or array. Servers that parse JSON regardless of the content type
 /// find other names in it. Browsers escape these characters.
 fn looks_like_json(form: &str) -> bool {
     form.trim_start_matches(|sign: char| sign == '\u{feff}' || sign.is_ascii_whitespace()).starts_with(['{', '['])
@@ -97,7 +97,7 @@ pub struct JsonPointer {
     tokens: Vec<String>,
 }
 
-/// Reports whether the body is encoded, for example compressed.
+/// Returns whether the body is encoded, for example compressed.
 pub fn has_content_coding(headers: &HeaderMap) -> bool {
     headers.get_all(CONTENT_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
@@ -160,17 +160,17 @@ struct Walk<'p> {
 }
 
 /// Result of following a pointer: the value as text.
-type Walked = Result<Option<String>, Ambiguous>;
+type PointerResult = Result<Option<String>, Ambiguous>;
 
 impl Walk<'_> {
     /// Returns a string, number or boolean, unless the pointer continues below it.
-    fn finish_at(self, value: impl ToString) -> Walked {
+    fn finish_at(self, value: impl ToString) -> PointerResult {
         Ok(self.tokens.is_empty().then(|| value.to_string()))
     }
 
-    /// Returns an integer. Servers on which all numbers are doubles, as in JavaScript, round integers beyond 2^53, so
-    /// these are ambiguous.
-    fn finish_at_integer(self, value: impl ToString, magnitude: u64) -> Walked {
+    /// Returns an integer. Integers beyond 2^53 are ambiguous: servers on which all numbers are doubles, as in
+    /// JavaScript, round them.
+    fn finish_at_integer(self, value: impl ToString, magnitude: u64) -> PointerResult {
         let digits = u64::BITS - magnitude.leading_zeros().saturating_add(magnitude.trailing_zeros()).min(u64::BITS);
         let is_rounded = digits > f64::MANTISSA_DIGITS && self.tokens.is_empty() && self.repeated == Repeated::Refuse;
         if is_rounded { Err(Ambiguous) } else { self.finish_at(value) }
@@ -178,48 +178,48 @@ impl Walk<'_> {
 }
 
 impl<'de> DeserializeSeed<'de> for Walk<'_> {
-    type Value = Walked;
+    type Value = PointerResult;
 
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Walked, D::Error> {
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<PointerResult, D::Error> {
         reader.deserialize_any(self)
     }
 }
 
 impl<'de> Visitor<'de> for Walk<'_> {
-    type Value = Walked;
+    type Value = PointerResult;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Walked, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<PointerResult, E> {
         // Some parsers end a string at a zero byte.
         let is_cut = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
         Ok(if is_cut { Err(Ambiguous) } else { self.finish_at(text) })
     }
 
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Walked, E> {
+    fn visit_bool<E: Error>(self, value: bool) -> Result<PointerResult, E> {
         Ok(self.finish_at(value))
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Walked, E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<PointerResult, E> {
         Ok(self.finish_at_integer(number, number))
     }
 
-    fn visit_i64<E: Error>(self, number: i64) -> Result<Walked, E> {
+    fn visit_i64<E: Error>(self, number: i64) -> Result<PointerResult, E> {
         Ok(self.finish_at_integer(number, number.unsigned_abs()))
     }
 
-    fn visit_f64<E: Error>(self, number: f64) -> Result<Walked, E> {
+    fn visit_f64<E: Error>(self, number: f64) -> Result<PointerResult, E> {
         // Adding 0.0 turns -0.0 into 0.
         Ok(self.finish_at(number + 0.0))
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Walked, E> {
+    fn visit_unit<E: Error>(self) -> Result<PointerResult, E> {
         Ok(Ok(None))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Walked, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<PointerResult, A::Error> {
         let Some((token, below)) = self.tokens.split_first() else {
             while items.next_element::<IgnoredAny>()?.is_some() {}
             return Ok(Err(Ambiguous));
@@ -242,8 +242,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     /// Parsers differ in which of two members with the same name they use. Some also ignore case, or what follows a
     /// zero byte.
-    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Walked, A::Error> {
-        let mut found: Option<Walked> = None;
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<PointerResult, A::Error> {
+        let mut found: Option<PointerResult> = None;
         let mut alike = self.tokens.is_empty();
         while let Some(name) = members.next_key::<String>()? {
             let Some((_, below)) = self.tokens.split_first().filter(|(token, _)| **token == name) else {
@@ -265,7 +265,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 }
 
-/// Reports whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
+/// Returns whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
 fn is_alike(token: &str, name: &str) -> bool {
     let cut = name.split('\0').next().unwrap_or_default();
     folded(token).eq(folded(cut)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_parsers_may_read_differently_is_no_document() {
+    fn ambiguous_documents_are_rejected() {
         let deep = format!("{}{}", "[".repeat(4000), "]".repeat(4000));
         for document in [
             "",
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn the_content_type_says_what_is_read() {
+    fn the_content_type_selects_the_parser() {
         const FORM: &str = "application/x-www-form-urlencoded";
         let kind = |fields: &[(HeaderName, &str)]| {
             let fields = fields.iter().map(|(name, value)| (name.clone(), HeaderValue::from_str(value).unwrap()));

@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_stands_once_and_is_taken_literally() {
+    fn an_entry_occurs_once_and_is_matched_literally() {
         let entry =
             |key: &'static str, value: &'static str| DescriptorEntry { key: key.as_bytes(), value: value.as_bytes() };
         let twice = [entry("path", "/a%20b"), entry("user", ""), entry("path", "/c"), entry("Path", "/d")];

@@ -62,7 +62,7 @@ pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) ->
     }
     let mut values = query.split('&').filter(|pair| !pair.is_empty()).filter_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (compare(key.as_bytes(), name) == Likeness::Same).then_some(value)
+        (compare(key.as_bytes(), name) == NameMatch::Same).then_some(value)
     });
     let value = if repeated == Repeated::First { values.next() } else { values.next_back() };
     Ok(value.map(decode_form_value))
@@ -73,7 +73,7 @@ pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) ->
 fn hides_behind_start(query: &str, name: &str) -> bool {
     let bare = query.trim_start_matches(['?', '\u{feff}']);
     let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
-    bare.len() < query.len() && compare(key.as_bytes(), name) != Likeness::None
+    bare.len() < query.len() && compare(key.as_bytes(), name) != NameMatch::None
 }
 
 /// Returns true if a server that reads any body as a form finds `name` in a JSON document.
@@ -88,8 +88,8 @@ fn find_unique_query<'q>(query: &'q str, name: &str) -> FoundValue<'q> {
         for part in pair.split(';').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
             match compare(key.as_bytes(), name) {
-                Likeness::None => {}
-                Likeness::Same if part.len() == pair.len() && found.is_none() && is_clear(value.as_bytes()) => {
+                NameMatch::None => {}
+                NameMatch::Same if part.len() == pair.len() && found.is_none() && is_clear(value.as_bytes()) => {
                     found = Some(value);
                 }
                 _ => return Err(Ambiguous),
@@ -117,7 +117,7 @@ pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -
                 _ => found = Some(value),
             },
             None if repeated != Repeated::Refuse => {}
-            None if compare(without_odd_edges(key), name) != Likeness::None || hides_one(pair, name) => {
+            None if compare(without_odd_edges(key), name) != NameMatch::None || hides_one(pair, name) => {
                 return Err(Ambiguous);
             }
             None => {}
@@ -130,16 +130,16 @@ fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     field.as_bytes().split(|byte| *byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
-/// Reports whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
+/// Returns whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
 fn hides_one(pair: &[u8], name: &str) -> bool {
     let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
     pieces.any(|piece| {
         let key = piece.split(|byte| *byte == b'=').next().unwrap_or_default();
-        !key.is_empty() && compare(key, name) != Likeness::None
+        !key.is_empty() && compare(key, name) != NameMatch::None
     })
 }
 
-/// Reports whether all servers read the whole value: none ends it early, removes escapes, or trims it.
+/// Returns whether all servers read the whole value: none ends it early, removes escapes, or trims it.
 fn is_whole(value: &[u8]) -> bool {
     let value = trim_quotes(value);
     let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
@@ -174,7 +174,7 @@ pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<
 
 /// Result of comparing a name in a request with the one that is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Likeness {
+enum NameMatch {
     Same,
     /// Some servers treat it as the name: those that ignore case, turn punctuation into `_`, end names at `[`, `]` or a
     /// zero byte, or remove these or spaces.
@@ -182,14 +182,14 @@ enum Likeness {
     None,
 }
 
-fn compare(written: &[u8], name: &str) -> Likeness {
+fn compare(written: &[u8], name: &str) -> NameMatch {
     match compare_by_letter(written, name) {
-        Likeness::None if is_bracketed(written, name) => Likeness::Alike,
-        likeness => likeness,
+        NameMatch::None if is_bracketed(written, name) => NameMatch::Alike,
+        matched => matched,
     }
 }
 
-fn compare_by_letter(written: &[u8], name: &str) -> Likeness {
+fn compare_by_letter(written: &[u8], name: &str) -> NameMatch {
     let mut rest = Decoded(written);
     let mut same = true;
     let mut expected = name.bytes();
@@ -201,22 +201,22 @@ fn compare_by_letter(written: &[u8], name: &str) -> Likeness {
     while let Some(byte) = next {
         let Some(expected) = expected.next() else {
             let ends = matches!(byte, b'[' | 0) || (byte == b' ' && rest.all(|byte| byte == b' '));
-            return if ends { Likeness::Alike } else { Likeness::None };
+            return if ends { NameMatch::Alike } else { NameMatch::None };
         };
         if fold_byte(byte) != fold_byte(expected) {
-            return Likeness::None;
+            return NameMatch::None;
         }
         same &= byte == expected;
         next = rest.next();
     }
     match expected.next() {
-        Some(_) => Likeness::None,
-        None if same && !has_wide(written) => Likeness::Same,
-        None => Likeness::Alike,
+        Some(_) => NameMatch::None,
+        None if same && !has_wide(written) => NameMatch::Same,
+        None => NameMatch::Alike,
     }
 }
 
-/// Reports whether servers find the name that interpret brackets anywhere, like Rack and qs (`[user]`, `user]`,
+/// Returns whether servers find the name that interpret brackets anywhere, like Rack and qs (`[user]`, `user]`,
 /// `a][b`), or that remove zero bytes.
 fn is_bracketed(written: &[u8], name: &str) -> bool {
     // `a[]` is the name of a list, which `a` is not.
@@ -243,12 +243,12 @@ fn by_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
     })
 }
 
-/// Reports whether all servers decode the value alike and to its end. Some end it at a zero byte.
+/// Returns whether all servers decode the value alike and to its end. Some end it at a zero byte.
 fn is_clear(value: &[u8]) -> bool {
     !has_wide(value) && !value.contains(&0) && !value.windows(3).any(|bytes| bytes == b"%00")
 }
 
-/// Reports whether the text may contain `%uXXXX`, which only some servers decode.
+/// Returns whether the text may contain `%uXXXX`, which only some servers decode.
 fn has_wide(text: &[u8]) -> bool {
     text.windows(2).any(|pair| pair[0] == b'%' && pair[1].eq_ignore_ascii_case(&b'u'))
 }
@@ -336,7 +336,7 @@ mod tests {
 
     /// Some servers read each of these as `user=real`, others do not.
     #[test]
-    fn what_servers_read_differently_is_ambiguous() {
+    fn values_that_servers_read_differently_are_ambiguous() {
         for text in [
             "user=x&user=real",
             "user=real&user=real",
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_stands_once_under_any_of_its_names() {
+    fn a_header_occurs_once_under_any_of_its_names() {
         const NAME: HeaderName = HeaderName::from_static("x-api-key");
         let of = |lines: &[(&'static str, &'static str)], repeated| {
             let mut headers = HeaderMap::new();

@@ -27,9 +27,7 @@ use crate::labels::labels;
 pub use crate::limiting::source::body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding};
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue, SourceValues};
 pub use crate::limiting::source::inputs::{Ambiguous, Repeated};
-use crate::written::{
-    TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name,
-};
+use crate::names::{TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name};
 
 macro_rules! sources {
     ($($(#[$doc:meta])* $Name:ident $(($Of:ty))? = $word:literal $(: $argument:literal)?, $SourceOrigin:ident;)*) => {
@@ -215,7 +213,7 @@ impl Source {
         allowed.iter().find_map(|kind| kind.parse(text.strip_prefix(kind.word())?))
     }
 
-    /// Reports whether the source is the verified identity.
+    /// Returns whether the source is the verified identity.
     pub fn is_user(&self) -> bool {
         *self == Source::User
     }
@@ -255,7 +253,7 @@ impl Source {
         self.argument().map_or_else(|| self.to_string(), |name| format!("{}:{name}", self.kind().word()))
     }
 
-    /// Reports whether `name` is the name of the source. `ip` matches with any prefixes, and names of headers are
+    /// Returns whether `name` is the name of the source. `ip` matches with any prefixes, and names of headers are
     /// case-insensitive.
     pub fn is_called(&self, name: &str) -> bool {
         match self {
@@ -339,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_spelt_is_parsed_and_the_other_way_round() {
+    fn parsing_and_formatting_are_inverse() {
         for text in [
             "ip",
             "ip/24/56",

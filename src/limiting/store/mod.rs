@@ -47,7 +47,7 @@ pub enum Store {
 /// State of the answer to a question that several gateways may get.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerState {
-    /// This gateway answers.
+    /// No gateway has answered: this gateway does, and the others wait for it.
     Claimed,
     /// Another gateway is about to answer.
     Pending,
@@ -125,8 +125,8 @@ impl Store {
         }
     }
 
-    /// Ends the leases that this gateway has of the state `key`, because `op` changes the state. Call it before and after
-    /// the operation: a lease that was requested in between may belong to the state before.
+    /// Ends the leases that this gateway has of the state `key`, because `op` changes the state. Call it before and
+    /// after the operation: a lease that was requested in between may belong to the state before.
     pub fn end_leases(&self, op: Op, key: &str) {
         let Some(hot) = self.hot_keys().and_then(|hot_keys| hot_keys.find(key)) else { return };
         // What is refunded may be units that are leased and not spent yet, and a bucket refills what they keep in use.
@@ -148,7 +148,7 @@ impl Store {
         }
     }
 
-    /// Reports whether decisions need no other process, and so never wait.
+    /// Returns whether decisions need no other process, and so never wait.
     pub fn is_in_process(&self) -> bool {
         !matches!(self, Store::Redis(_))
     }

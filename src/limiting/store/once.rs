@@ -33,7 +33,7 @@ pub enum MarkUse {
     Expired,
 }
 
-/// Most marks that are remembered.
+/// Maximum number of marks that are remembered.
 const MARKS_MAX: usize = 65_536;
 
 impl UsedMarks {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_had_to_be_forgotten_is_not_accepted_again() {
+    fn forgotten_receipts_are_not_accepted_again() {
         let mut marks = UsedMarks::default();
         let all: Vec<SingleUseMark> =
             (0..).zip(1000..).take(MARKS_MAX + 10).map(|(id, expires_ms)| mark(id, expires_ms)).collect();

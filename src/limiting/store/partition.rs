@@ -54,7 +54,7 @@ pub struct KeyCount {
 }
 
 impl KeyCount {
-    /// Reports whether a new key should evict a spent one, if `max_keys` are allowed.
+    /// Returns whether a new key should evict a spent one, if `max_keys` are allowed.
     pub fn evicts_spent(self, max_keys: usize) -> bool {
         self.spent > 0 && self.len.saturating_sub(self.spent) <= max_keys / UNSPENT_PART
     }
@@ -67,14 +67,15 @@ pub struct EvictionCandidate {
     pub sample_size: usize,
 }
 
-/// Whether the key is live, how much is left to it (most first), and when it expires. The smallest value is evicted.
+/// Rank of a key for eviction: is it live, how many units are left (most first), and when does it expire? The key with
+/// the smallest rank is evicted.
 pub type EvictionRank = (bool, Reverse<i64>, i64);
 
 /// Entries checked for expiry with each new key, so that the store never pauses to clean up.
 const SWEEP: usize = 4;
 /// Entries compared when one has to be evicted.
 pub const EVICTION_SAMPLE: usize = 16;
-/// Most entries evicted for a new one, after the bound was lowered.
+/// Maximum number of entries evicted for a new one, after the bound was lowered.
 pub const EVICTIONS: usize = 4;
 /// Spent keys are evicted once no more than this fraction of the keys, an eighth, is not spent. Otherwise new keys
 /// would only evict each other, and none would ever become spent.
@@ -96,7 +97,7 @@ impl<K> Partition<K> {
         (now_ms < entry.expires_ms).then_some(entry)
     }
 
-    /// Reports whether the key refused when it was last stored.
+    /// Returns whether the key refused when it was last stored.
     pub fn is_spent<Q: Equivalent<K> + ?Sized>(&self, key: Hashed<Q>) -> bool {
         self.index(key).is_some_and(|index| index < self.spent)
     }
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_used_least_makes_room_and_of_that_what_expires_first() {
+    fn the_least_used_key_is_evicted_and_of_equals_the_first_to_expire() {
         let mut partition = Partition::<String>::default();
         for (i, (used, life_ms)) in [(1, 70), (1, 30), (5, 20), (9, 10), (1, 80)].into_iter().enumerate() {
             put(&mut partition, &format!("k{i}"), entry(used, life_ms), 5);

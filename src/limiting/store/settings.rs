@@ -17,7 +17,7 @@ pub struct StoreSettings {
     /// Longest time that a request waits for the store.
     pub deadline: Duration,
     pub on_error: OnError,
-    /// Most keys in memory.
+    /// Maximum number of keys in memory.
     pub max_keys: usize,
     /// Minimum number of gateways that share the store; budgets are divided by it while the store is unavailable.
     pub gateways: i64,
@@ -28,19 +28,19 @@ pub struct StoreSettings {
 }
 
 impl StoreSettings {
-    /// Reports whether other gateways may share the state.
+    /// Returns whether other gateways may share the state.
     pub fn is_shared(&self) -> bool {
         self.kind != StoreKind::Memory
     }
 
-    /// Reports whether a handle opened with `self` also serves `other`, after its TLS settings are updated.
+    /// Returns whether a handle opened with `self` also serves `other`, after its TLS settings are updated.
     pub fn is_same_but_tls(&self, other: &StoreSettings) -> bool {
         let StoreSettings { max_keys, gateways, state, tls, .. } = other.clone();
         StoreSettings { max_keys, gateways, state, tls, ..self.clone() } == *other
     }
 
-    /// Returns a name of the shared state: servers, database and prefix, without logins. Returns `None` for a store of
-    /// this process alone.
+    /// Returns a name of the shared state: servers, database and prefix, without logins. Returns `None` for the
+    /// in-memory store.
     pub fn location(&self) -> Option<String> {
         let StoreKind::Redis(url) = &self.kind else { return None };
         Some(format!("{} {}", Address::parse(&url.0).ok()?.location(), self.prefix))

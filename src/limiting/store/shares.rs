@@ -28,12 +28,12 @@ pub struct KeyShare {
     pub max_keys: usize,
     /// Counts live keys that were evicted.
     pub evicted: Option<IntCounter>,
-    census: Census,
+    totals: KeyTotals,
 }
 
 /// Number of keys of a limit in all shards together.
 #[derive(Default)]
-struct Census {
+struct KeyTotals {
     len: AtomicUsize,
     spent: AtomicUsize,
 }
@@ -43,28 +43,28 @@ pub const SHARE_MIN: usize = 64;
 
 impl KeyShare {
     fn new(max_keys: usize, evicted: Option<IntCounter>) -> Arc<KeyShare> {
-        Arc::new(KeyShare { max_keys, evicted, census: Census::default() })
+        Arc::new(KeyShare { max_keys, evicted, totals: KeyTotals::default() })
     }
 
     /// Records a change of the keys in one shard.
     pub fn record_change(&self, before: KeyCount, after: KeyCount) {
         // Additions wrap, so negative differences are subtracted.
         if after.len != before.len {
-            self.census.len.fetch_add(after.len.wrapping_sub(before.len), Ordering::Relaxed);
+            self.totals.len.fetch_add(after.len.wrapping_sub(before.len), Ordering::Relaxed);
         }
         if after.spent != before.spent {
-            self.census.spent.fetch_add(after.spent.wrapping_sub(before.spent), Ordering::Relaxed);
+            self.totals.spent.fetch_add(after.spent.wrapping_sub(before.spent), Ordering::Relaxed);
         }
     }
 
     /// Counts a new key. Returns how many there were before.
     pub fn count_new_key(&self) -> usize {
-        self.census.len.fetch_add(1, Ordering::Relaxed)
+        self.totals.len.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the number of keys in all shards. Other workers may change it at the same time.
     pub fn key_count(&self) -> KeyCount {
-        KeyCount { len: self.census.len.load(Ordering::Relaxed), spent: self.census.spent.load(Ordering::Relaxed) }
+        KeyCount { len: self.totals.len.load(Ordering::Relaxed), spent: self.totals.spent.load(Ordering::Relaxed) }
     }
 }
 
@@ -102,7 +102,7 @@ impl KeyShares {
         self.current.get(&id).or_else(|| self.leaving.get(&id)).unwrap_or(&self.other)
     }
 
-    /// Reports whether the keys of a limit are kept.
+    /// Returns whether the keys of a limit are kept.
     pub fn keeps_limit(&self, id: u64) -> bool {
         !self.divided || self.current.contains_key(&id) || self.leaving.contains_key(&id)
     }

@@ -1,5 +1,5 @@
-//! What the configured limits left to their keys in the last ten minutes, and since when each limit has its settings.
-//! Owned by the control thread.
+//! Units that the configured limits left to their keys in the last ten minutes, and the time since which each limit
+//! has its settings. Owned by the control thread.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

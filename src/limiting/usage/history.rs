@@ -1,4 +1,4 @@
-//! What all threads recorded in the last 10 seconds, minute and 10 minutes. Owned by the control thread.
+//! Usage that all threads recorded in the last 10 seconds, minute and 10 minutes. Owned by the control thread.
 
 use std::cell::{Ref, RefCell};
 use std::collections::btree_map::Entry;
@@ -47,7 +47,7 @@ impl UsageWindow {
 pub const COLLECT_EVERY: Duration = Duration::from_secs(2);
 /// A part may be shorter by this much: a timer can fire early.
 const EARLY: Duration = Duration::from_millis(200);
-/// Most bytes that all limits, outcomes, windows and parts take together.
+/// Maximum number of bytes that all limits, outcomes, windows and parts take together.
 const BYTES_MAX: usize = 48 * 1024 * 1024;
 
 /// The recorders of all threads, and the history of what they recorded.
@@ -127,7 +127,7 @@ pub struct WindowUsage {
     /// most.
     pub covered: Duration,
     pub usage: OutcomeUsage,
-    /// For each key of the list, by hash, the start of the last part in which it was counted.
+    /// Start of the last part in which each key of the list was counted, by the hash of the key.
     last_seen: HashMap<u64, Instant, PrehashedState>,
 }
 

@@ -27,7 +27,7 @@ use crate::labels::labels;
 use crate::limiting::limit::{Limit, Mode};
 
 labels! {
-    /// What a limit decided about a key; the parameter `by` of `/-/top`.
+    /// Decision of a limit about a key; the parameter `by` of `/-/top`.
     KeyOutcome:
     /// Refused by a limit in force.
     Refused = "refused",

@@ -18,8 +18,8 @@ pub const CAPACITY: usize = 256;
 const EXACT_MAX: usize = 256;
 /// 2^11 registers: the standard error is 2.3 %.
 const REGISTER_BITS: u32 = 11;
-/// Most bytes that the keys of a recorder take before they are collected, over all limits. The control thread collects
-/// every other second; if it cannot, further keys are only part of the totals.
+/// Maximum number of bytes that the keys of a recorder take before they are collected, over all limits. The control
+/// thread collects every other second; if it cannot, further keys are only part of the totals.
 pub const BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// Recorders of all threads that decide.
@@ -33,7 +33,7 @@ pub struct UsageRecorder(Mutex<RecordedUsage>);
 /// Decisions by limit.
 #[derive(Default)]
 pub struct RecordedUsage {
-    /// By [`LimitRef::id`](crate::limiting::decision::LimitRef::id), which is the same after a reload.
+    /// Usage by [`LimitRef::id`](crate::limiting::decision::LimitRef::id), which is the same after a reload.
     pub limits: HashMap<u64, LimitUsage, PrehashedState>,
     /// About how much memory `limits` takes.
     bytes: usize,
@@ -145,12 +145,13 @@ impl DecisionRecorder {
         }
     }
 
-    /// Records a decision of `limit` about a key that no check has: by an override, or by the comparison of a candidate.
+    /// Records a decision of `limit` about a key that no check has: by an override, or by the comparison of a
+    /// candidate.
     pub fn record_key(&self, limit: &Limit, outcome: KeyOutcome, state_key: &str) {
         self.recorder.record(limit.store_ref.id, outcome, state_key, 1);
     }
 
-    /// Reports whether to record this admission. The gaps between samples are random, so that no pattern of requests
+    /// Returns whether to record this admission. The gaps between samples are random, so that no pattern of requests
     /// escapes.
     fn take_sample(&self) -> bool {
         let left = self.until_sample.get() - 1;

@@ -12,16 +12,17 @@ use crate::limiting::answer::Answer;
 use crate::limiting::clock;
 use crate::limiting::limit::Limit;
 
-/// Number of refusals that are kept of all workers together, and that one worker keeps at least until they are collected.
+/// Number of refusals that are kept of all workers together, and that one worker keeps at least until they are
+/// collected.
 const REFUSALS_MAX: usize = 4096;
-/// Most bytes that these take. An average refusal has about 250.
+/// Maximum number of bytes that these take. An average refusal has about 250.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Number of refusals in a block.
 const BLOCK_REFUSALS: usize = 256;
 /// Blocks of a worker: those with the newest refusals, and one that is being filled.
 const BLOCKS_MAX: usize = REFUSALS_MAX / BLOCK_REFUSALS + 1;
-/// A block with this many bytes of text, or this many checks, is full. Its buffers double, so they have at most twice as
-/// much, and the blocks of a worker take at most [`BYTES_MAX`].
+/// A block with this many bytes of text, or this many checks, is full. Its buffers double, so they have at most twice
+/// as much, and the blocks of a worker take at most [`BYTES_MAX`].
 const BLOCK_TEXT: usize = 64 * 1024;
 const BLOCK_CHECKS: usize = 2 * BLOCK_REFUSALS;
 /// Text of an average refusal: its route, its request id and a key.
@@ -85,7 +86,7 @@ pub struct RefusalCause {
     pub reason: &'static str,
     /// The arithmetic, if there was any.
     pub answer: Option<Answer>,
-    /// This gateway decided in place of an unavailable store.
+    /// True if this gateway decided in place of an unavailable store.
     pub is_local: bool,
     /// An override blocks the key.
     pub is_blocked: bool,
@@ -98,13 +99,14 @@ impl RecordedRefusal {
     }
 }
 
-/// Refusals of a worker in the order of their time. What belongs to one follows what belongs to the one before it, so that
-/// a record is written to few cache lines, and without allocations once the block has its size.
+/// Refusals of a worker in the order of their time. What belongs to one follows what belongs to the one before it, so
+/// that a record is written to few cache lines, and without allocations once the block has its size.
 #[derive(Debug, Default)]
 struct RefusalBlock {
     refusals: Vec<BlockRefusal>,
     checks: Vec<BlockCheck>,
-    /// The texts of all refusals. Each has the name of the route, then the request id, then the state keys of its checks.
+    /// The texts of all refusals. Each has the name of the route, then the request id, then the state keys of its
+    /// checks.
     text: String,
     /// The limits of `checks`. A limit may occur several times.
     limits: Vec<Arc<Limit>>,
@@ -214,8 +216,8 @@ fn to_place(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
-/// The refusals of one worker since the last collection: the block that is being filled, and before it the earlier ones,
-/// the oldest first.
+/// The refusals of one worker since the last collection: the block that is being filled, and before it the earlier
+/// ones, the oldest first.
 #[derive(Debug, Default)]
 pub struct RefusalRecorder(Mutex<VecDeque<RefusalBlock>>);
 

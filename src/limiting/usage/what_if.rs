@@ -22,8 +22,8 @@
 //! all earlier times, of the burst plus the refill since, less the charges since. As long as `large` has admitted
 //! `m < d / c` more, it has at least `d - m * c >= c` units more, so it admits the next request that `small` refuses.
 //!
-//! Fixed windows are the same with a refill once per window. Requests that another limit refuses charge nothing,
-//! whatever this limit decides. They are left out of all numbers.
+//! Fixed windows are the same with a refill once per window. Requests that another limit refuses charge nothing, so
+//! they are left out of all numbers.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::telemetry::metrics::{HeadroomSums, LeftOver};
 
-/// What was recorded of a limit in a window.
+/// Usage of a limit that was recorded in a window.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordedWindow<'a> {
     pub covered: Duration,
@@ -39,7 +39,7 @@ pub struct RecordedWindow<'a> {
     pub refused: u64,
     /// Lower bounds of the refused requests of some keys, each key once.
     pub refused_by_key: &'a [u64],
-    /// What decisions left. Its `refused_by_others` are the requests to leave out.
+    /// Units that decisions left. Its `refused_by_others` are the requests to leave out.
     pub headroom: HeadroomSums,
     /// The cost of every request, at least 1.
     pub cost: i64,
@@ -201,7 +201,7 @@ mod tests {
     /// A request at a time: its key, and whether another limit refuses it.
     type Request = (i64, u8, bool);
 
-    /// What a rule decides: refusals by key, those of no other limit, and the counts of what admissions left.
+    /// Decisions of a rule: refusals by key, refusals by no other limit, and counts of the units that admissions left.
     #[derive(Default)]
     struct Simulated {
         refused: HashMap<u8, u64>,

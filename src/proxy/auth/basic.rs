@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use crate::auth::credentials::Credentials;
-use crate::auth::password_verifier::{Known, Verified};
+use crate::auth::password_verifier::{CachedResult, Verified};
 use crate::auth::{AuthFault, PasswordAuth};
 use crate::proxy::limits;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
@@ -24,9 +24,9 @@ pub async fn verify_password(
     let id = verifier.identify(&credentials, candidate, routed.identity.ip);
     loop {
         let pending = match verifier.look_up(&id, auth.max_age) {
-            Known::Match => return Ok(credentials.user),
-            Known::Pending(pending) => pending,
-            Known::Unknown(ticket) => {
+            CachedResult::Match => return Ok(credentials.user),
+            CachedResult::Pending(pending) => pending,
+            CachedResult::Unknown(ticket) => {
                 if let Err(refusal) = limits::apply_auth_limits(request, routed).await {
                     // If the right password were still accepted, further guesses would cost nothing.
                     verifier.forget_success(&id);

@@ -39,8 +39,8 @@ pub trait ReadFilter: Sized + Unpin {
 }
 
 impl<R> ClientIo<R> {
-    /// Reports a write to the connection's state. Over TLS the bytes that have left since `sent_before` count, and not
-    /// those that TLS has accepted. If the client is too slow, the kernel keeps nothing for it.
+    /// Reports a write to the connection's state. Over TLS, the bytes that have left since `sent_before` count, not the
+    /// bytes that TLS has accepted. If the client is too slow, the kernel keeps nothing for it.
     fn report_write(&self, sent_before: Option<u64>, written: &Poll<io::Result<usize>>) {
         let deadline = self.client.connection();
         let taken = match (self.stream.sent_bytes().zip(sent_before), written) {

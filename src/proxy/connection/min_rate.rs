@@ -95,7 +95,7 @@ impl MinRate {
     }
 }
 
-/// What is written to a client's socket, and the minimum rate at which the client must read it.
+/// Output to a client's socket, and the minimum rate at which the client must read it.
 pub(super) struct Output {
     is_flushed: Cell<bool>,
     /// Bytes that the socket has accepted since all was flushed or a wait began: they are credited at the end of
@@ -119,8 +119,8 @@ impl Output {
         self.is_flushed.set(is_flushed);
     }
 
-    /// Adds bytes that the socket has accepted. Returns true if that ends a wait for the client. Reads no clock unless
-    /// it does.
+    /// Adds bytes that the socket has accepted. Returns true if that ends a wait for the client; only then is the clock
+    /// read.
     pub(super) fn add_written(&self, bytes: u64, ticks: &Ticks) -> bool {
         let written = self.written.get() + bytes;
         if !self.min_rate.is_waiting() {

@@ -9,15 +9,15 @@
 
 use crate::telemetry::metrics::Cutoff;
 
-/// What a connection waits for. The table in the module `connection` lists the bounds of each phase.
+/// Phase of a connection: the event that it waits for. The module `connection` lists the bounds of each phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The PROXY header and the TLS handshake, each of which has a timer of its own.
+    /// PROXY header and TLS handshake. Each has a timer of its own.
     Handshake,
     /// The rest of a request head. Over HTTP/2 this is the connection preface only: later heads come beside other
     /// requests and have a timer of their own.
     Head,
-    /// Its requests. Each has a timer of its own, and the connection has none.
+    /// Requests. Each has a timer of its own, and the connection has none.
     Requests,
     /// The first byte of a further request.
     Idle,
@@ -63,7 +63,7 @@ impl Phase {
     }
 }
 
-/// Why the gateway ends a connection, whatever its phase. A later variant replaces an earlier one.
+/// Reason for which the gateway ends a connection, in any phase. A later variant replaces an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ConnectionEnd {
     /// The client reads responses below the minimum rate, and requests on the connection are over, too.
@@ -83,13 +83,13 @@ pub(super) enum LastOutput {
     Written,
 }
 
-/// Whether the gateway ends an HTTP/2 connection with GOAWAY. A later variant replaces an earlier one.
+/// State of the GOAWAY with which the gateway ends an HTTP/2 connection. A later variant replaces an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GoAway {
     No,
-    /// It accepts no new streams and ends after those that it has.
+    /// The connection accepts no new streams, and ends after its last one.
     Graceful,
-    /// The client has violated the protocol: all requests end, whoever made the mistake.
+    /// The client has violated the protocol: all requests end, also those without a mistake.
     Error,
 }
 

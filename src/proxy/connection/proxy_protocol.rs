@@ -1,5 +1,6 @@
-//! Reads the PROXY protocol header at the beginning of a connection, before TLS. A proxy that forwards bytes states in
-//! it which client connected to it. Version 1 is a line of text, version 2 is binary. No byte beyond it is read.
+//! Reads the PROXY protocol header at the beginning of a connection, before TLS. In this header, a proxy that forwards
+//! bytes states which client connected to it. Version 1 is a line of text, version 2 is binary. No byte beyond the
+//! header is read.
 
 use std::future::poll_fn;
 use std::io;
@@ -50,7 +51,7 @@ pub async fn read_header(stream: &mut Stream, deadline: &ConnectionState, worker
 /// Reads the bytes of a whole header.
 ///
 /// # Errors
-/// They are no header, or the stream ends before.
+/// If the bytes are no PROXY header, or the stream ends before its end.
 pub async fn read_bytes(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let mut header = vec![0; MIN_LENGTH];

@@ -33,8 +33,8 @@ pub struct ConnectionRegistry {
     states: RefCell<Slab<Rc<ConnectionState>>>,
 }
 
-/// Registers a connection until it is dropped. Whatever works for the connection holds it, so that the connection is
-/// counted and drained: for example an exchange that lingers after the client has left.
+/// Registers a connection until it is dropped. Every task that works for the connection holds the ticket, so that the
+/// connection is counted and drained: for example an exchange that lingers after the client has left.
 pub struct ConnectionTicket {
     connections: Rc<ConnectionRegistry>,
     state: Rc<ConnectionState>,

@@ -9,7 +9,7 @@ use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::timeouts::{TICK, Ticks, Timer, due_in};
 use crate::telemetry::metrics::Cutoff;
 
-/// What a request waits for.
+/// The event that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestWait {
     /// The gateway itself: limits, the queue for a server, a connect. Each has a timeout of its own.
@@ -53,7 +53,7 @@ enum RequestProgress {
 /// How much of a request body has been read from the client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum BodyProgress {
-    /// To its end, or there is none.
+    /// The whole body was read, or there is none.
     Whole,
     Partial,
     /// All that has arrived, and the request needs more.

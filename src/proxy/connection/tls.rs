@@ -73,7 +73,7 @@ pub struct CompletedHandshake {
     pub stream: TlsStream<TlsTransport>,
     /// How the handshake is counted: in full or resumed.
     pub result: HandshakeResult,
-    /// What the handshake has shown of the client.
+    /// TLS properties of the client: version, certificate and names.
     pub peer: Box<TlsPeer>,
 }
 
@@ -104,7 +104,7 @@ impl FailedHandshake {
     }
 }
 
-/// Ends a handshake, whatever it waits for: when its time is up, when it is cut and when the worker closes.
+/// Ends a handshake when its time is up, when it is cut, and when the worker closes.
 struct HandshakeTimer<'a> {
     deadline: &'a ConnectionState,
     worker: &'a WorkerContext,

@@ -7,7 +7,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
 use crate::limiting::source::Facts;
-use crate::limiting::{Evaluation, Limiter, Outcome, Standing, Verdict};
+use crate::limiting::{ChainState, Evaluation, Limiter, Outcome, Verdict};
 
 /// Checks whose charges the outcome of the request may change.
 pub struct ChargedChecks {
@@ -44,7 +44,7 @@ impl ChargedChecks {
         let charge = |(index, check, who): (usize, Check, String)| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index)?;
             let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
-            if checked.standing != Standing::InForce {
+            if checked.chain_state != ChainState::InForce {
                 return None;
             }
             let is_local = matches!(checked.outcome, Outcome::Local(_));
@@ -57,7 +57,7 @@ impl ChargedChecks {
     }
 }
 
-/// Reports whether the response to a request may change what the limit charged.
+/// Returns whether the response to a request may change what the limit charged.
 pub fn may_change(limit: &Limit) -> bool {
     limit.charge_rules.as_ref().is_some_and(|rules| rules.depends_on_response())
 }

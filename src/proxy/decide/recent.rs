@@ -32,8 +32,8 @@ pub struct RecentAnswers(Mutex<KnownAnswers>);
 #[derive(Default)]
 struct KnownAnswers {
     by_key: HashMap<RecentKey, KnownAnswer>,
-    /// Keys in the order in which they expire, each with the number of its entry. An answer is listed when it is claimed
-    /// and again when it is published.
+    /// Keys in the order in which they expire, each with the number of its entry. An answer is listed when it is
+    /// claimed and again when it is published.
     expiry: VecDeque<(Instant, RecentKey, u64)>,
     last_number: u64,
 }
@@ -53,7 +53,7 @@ pub struct AnswerClaim {
     shared: Option<String>,
 }
 
-/// Where gateways that share a store tell each other their answers about requests on a route.
+/// Access to the answers about requests on a route that gateways share through their store.
 #[derive(Clone, Copy)]
 pub struct SharedAnswers<'a> {
     pub store: &'a Store,
@@ -62,16 +62,16 @@ pub struct SharedAnswers<'a> {
     pub route: &'a Route,
 }
 
-/// What is known of a question.
+/// Result of looking up an earlier answer to a question.
 pub enum Recent {
     Answered(Arc<RecentAnswer>),
-    /// Nobody has answered it: the caller does.
+    /// There is no answer yet: the caller must decide.
     Claimed(AnswerClaim),
 }
 
 /// How long an answer is known.
 const KNOWN_FOR: Duration = Duration::from_secs(10);
-/// Most answers that are known at once.
+/// Maximum number of remembered answers.
 const ANSWERS_MAX: usize = 65_536;
 /// How long to wait for the answer of another gateway, and how often to look for it.
 const PEER_WAIT: Duration = Duration::from_secs(1);

@@ -10,7 +10,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::UnreadableBody;
-use crate::limiting::{LimitResult, Outcome, Standing, Verdict};
+use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
 use crate::route::Route;
 
 /// An answer, without what its charges hold, and without candidates: those of two gateways or configs may differ.
@@ -23,7 +23,7 @@ pub struct RecentAnswer {
     pub receipt: Option<HeaderValue>,
 }
 
-const STANDINGS: [Standing; 3] = [Standing::InForce, Standing::HandedOver, Standing::NotYet];
+const CHAIN_STATES: [ChainState; 3] = [ChainState::InForce, ChainState::HandedOver, ChainState::NotYet];
 /// Outcomes without an answer of a store. A missing key also has the number of its part.
 const OUTCOMES: [Outcome; 9] = [
     Outcome::Open,
@@ -87,9 +87,9 @@ pub fn write_answer(answer: &RecentAnswer, route: &Route) -> String {
                 Outcome::MissingKey { part } => json!(OUTCOMES.len() - 1 + part),
                 other => json!(OUTCOMES.iter().position(|outcome| *outcome == other)),
             };
-            let standing = STANDINGS.iter().position(|standing| *standing == checked.standing);
+            let chain_state = CHAIN_STATES.iter().position(|chain_state| *chain_state == checked.chain_state);
             let rule = checked.override_rule.as_ref().map(|rule| rule.encode_rule());
-            json!([limit.name, limit.rule.name(), standing, outcome, rule])
+            json!([limit.name, limit.rule.name(), chain_state, outcome, rule])
         })
         .collect();
     let receipt = answer.receipt.as_ref().and_then(|receipt| receipt.to_str().ok());
@@ -108,7 +108,7 @@ fn read_check(checked: &Value, route: &Route) -> Option<LimitResult> {
     let (name, algorithm) = (checked[0].as_str()?, checked[1].as_str()?);
     let is_meant = |limit: &Limit| limit.name == name && limit.rule.name() == algorithm;
     let limit = limits_in_force(route).position(|(_, limit)| is_meant(limit))?;
-    let standing = *STANDINGS.get(usize::try_from(checked[2].as_u64()?).ok()?)?;
+    let chain_state = *CHAIN_STATES.get(usize::try_from(checked[2].as_u64()?).ok()?)?;
     let outcome = match &checked[3] {
         Value::Number(number) => {
             let number = usize::try_from(number.as_u64()?).ok()?;
@@ -133,5 +133,5 @@ fn read_check(checked: &Value, route: &Route) -> Option<LimitResult> {
         Some(rule) => Some(Arc::new(Rule::decode_rule(algorithm, rule)?)),
         None => None,
     };
-    Some(LimitResult { limit, outcome, standing, override_rule })
+    Some(LimitResult { limit, outcome, chain_state, override_rule })
 }

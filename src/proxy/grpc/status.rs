@@ -10,7 +10,7 @@ use crate::envoy::rate_limit::{CurrentLimit, DescriptorStatus, LimitCode, RateLi
 use crate::envoy::{Duration, HeaderPair};
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::{LimitResult, Outcome, STORE_RETRY_MS, Standing, Verdict, clock};
+use crate::limiting::{ChainState, LimitResult, Outcome, STORE_RETRY_MS, Verdict, clock};
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::refusal::Refusal;
@@ -24,7 +24,8 @@ pub fn unlimited(remaining: u32) -> DescriptorStatus {
 
 /// Returns the status of a descriptor from the results of its limits. Shadow limits are not shown.
 pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r LimitResult)>) -> DescriptorStatus {
-    let shown = results.filter(|(limit, result)| limit.mode == Mode::Enforce && result.standing == Standing::InForce);
+    let shown =
+        results.filter(|(limit, result)| limit.mode == Mode::Enforce && result.chain_state == ChainState::InForce);
     // The limit that refuses for longest, or the one that leaves least.
     let strictest = shown.min_by_key(|(_, result)| match (result.outcome.is_admitted(), result.outcome.answer()) {
         (false, answer) => (false, -wait_ms(answer).unwrap_or(i64::MAX)),
@@ -61,7 +62,7 @@ pub fn describe_refunds<'r>(states: impl Iterator<Item = (&'r Arc<Limit>, Option
     let result = LimitResult {
         limit: 0,
         outcome: Outcome::Store(Answer { admitted: true, ..*answer }),
-        standing: Standing::InForce,
+        chain_state: ChainState::InForce,
         override_rule: None,
     };
     describe_results(std::iter::once((limit, &result)))

@@ -4,7 +4,7 @@
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
-use crate::proxy::inbound::reject::{Judge, Reject};
+use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 
 /// A host with an optional port, read from a `Host` header or a request target.
 #[derive(Debug, PartialEq, Eq)]
@@ -94,8 +94,8 @@ fn join_port(mut host: String, port: Option<u16>) -> String {
 /// are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays.
 ///
 /// # Errors
-/// A fault that the strictness of `judge` refuses.
-pub fn canonicalize_path(raw: &str, judge: &mut Judge) -> Result<Option<String>, Reject> {
+/// A fault that the strictness of `policy` refuses.
+pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<Option<String>, Reject> {
     if is_canonical(raw.as_bytes()) {
         return Ok(None);
     }
@@ -105,7 +105,7 @@ pub fn canonicalize_path(raw: &str, judge: &mut Judge) -> Result<Option<String>,
     for segment in raw.split('/') {
         let start = out.len();
         out.push('/');
-        write_segment(segment.as_bytes(), &mut out, judge)?;
+        write_segment(segment.as_bytes(), &mut out, policy)?;
         match &out[start + 1..] {
             "" | "." => out.truncate(start),
             ".." => {
@@ -122,13 +122,13 @@ pub fn canonicalize_path(raw: &str, judge: &mut Judge) -> Result<Option<String>,
         }
     }
     if depth_exceeded {
-        judge.report(Reject::PathAboveRoot)?;
+        policy.report(Reject::PathAboveRoot)?;
     }
     if dot_parameter {
-        judge.report(Reject::PathDotParameter)?;
+        policy.report(Reject::PathDotParameter)?;
     }
     if slash_dots {
-        judge.report(Reject::PathSlashDots)?;
+        policy.report(Reject::PathSlashDots)?;
     }
     if ends_with_slash(raw) || out.is_empty() {
         out.push('/');
@@ -193,7 +193,7 @@ const CLASS: [u8; 256] = {
     class
 };
 
-fn write_segment(segment: &[u8], out: &mut String, judge: &mut Judge) -> Result<(), Reject> {
+fn write_segment(segment: &[u8], out: &mut String, policy: &mut FaultPolicy) -> Result<(), Reject> {
     let mut i = 0;
     while let Some(byte) = segment.get(i) {
         i += 1;
@@ -202,23 +202,23 @@ fn write_segment(segment: &[u8], out: &mut String, judge: &mut Judge) -> Result<
                 let digits =
                     (segment.get(i).copied().and_then(hex_value), segment.get(i + 1).copied().and_then(hex_value));
                 let (Some(high), Some(low)) = digits else {
-                    judge.report(Reject::PathPercent)?;
+                    policy.report(Reject::PathPercent)?;
                     write_encoded(b'%', out);
                     continue;
                 };
                 i += 2;
-                write_decoded(high << 4 | low, out, judge)?;
+                write_decoded(high << 4 | low, out, policy)?;
             }
             b'\\' => {
-                judge.report(Reject::PathBackslash)?;
+                policy.report(Reject::PathBackslash)?;
                 write_encoded(b'\\', out);
             }
             byte if byte < 0x20 || byte == 0x7f => {
-                judge.report(Reject::PathControl)?;
+                policy.report(Reject::PathControl)?;
                 write_encoded(byte, out);
             }
             byte if !byte.is_ascii() => {
-                judge.report(Reject::PathNonAscii)?;
+                policy.report(Reject::PathNonAscii)?;
                 write_encoded(byte, out);
             }
             byte if CLASS[usize::from(byte)] == OTHER => write_encoded(byte, out),
@@ -229,15 +229,15 @@ fn write_segment(segment: &[u8], out: &mut String, judge: &mut Judge) -> Result<
 }
 
 /// Writes a byte that was percent-encoded: plain if it is unreserved, else encoded in upper case.
-fn write_decoded(byte: u8, out: &mut String, judge: &mut Judge) -> Result<(), Reject> {
+fn write_decoded(byte: u8, out: &mut String, policy: &mut FaultPolicy) -> Result<(), Reject> {
     match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
             out.push(char::from(byte));
             return Ok(());
         }
-        b'/' => judge.report(Reject::PathSlash)?,
-        b'\\' => judge.report(Reject::PathBackslash)?,
-        0..0x20 | 0x7f => judge.report(Reject::PathControl)?,
+        b'/' => policy.report(Reject::PathSlash)?,
+        b'\\' => policy.report(Reject::PathBackslash)?,
+        0..0x20 | 0x7f => policy.report(Reject::PathControl)?,
         _ => {}
     }
     write_encoded(byte, out);
@@ -268,7 +268,7 @@ mod tests {
     use crate::config::Strictness;
 
     fn at(strictness: Strictness, raw: &str) -> Result<String, Reject> {
-        let canonical = canonicalize_path(raw, &mut Judge::new(strictness))?;
+        let canonical = canonicalize_path(raw, &mut FaultPolicy::new(strictness))?;
         assert_ne!(canonical.as_deref(), Some(raw), "a changed path differs");
         Ok(canonical.unwrap_or_else(|| raw.to_owned()))
     }
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_host_is_refused() {
+    fn invalid_hosts_are_refused() {
         let long = "a".repeat(256);
         let bad = [
             "",
@@ -401,13 +401,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_becomes_canonical_once_and_for_all(
+        fn canonical_paths_are_stable(
             raw in prop_oneof![r"/([a-b]|/|\.|%2[eEfF]|%[0-9a-fA-F]{2}|%|\\|;|é|\{){0,24}", r"/\PC*"],
         ) {
             for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
                 let Ok(canonical) = at(strictness, &raw) else { continue };
                 checked(&canonical);
-                let again = canonicalize_path(&canonical, &mut Judge::new(strictness));
+                let again = canonicalize_path(&canonical, &mut FaultPolicy::new(strictness));
                 prop_assert_eq!(again, Ok(None), "{} of {}", canonical, raw);
                 if let Ok(strict) = at(Strictness::Strict, &raw) {
                     prop_assert_eq!(canonical, strict, "what strict admits, all read alike");

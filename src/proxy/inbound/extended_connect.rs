@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_as_the_key_wants_or_no_success() {
+    fn a_websocket_answer_must_match_the_key() {
         // The example of RFC 6455, 1.3.
         let asked = Request::get("/").header(SEC_WEBSOCKET_KEY, "dGhlIHNhbXBsZSBub25jZQ==").body(()).unwrap();
         let asked = asked.into_parts().0;

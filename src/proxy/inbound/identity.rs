@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn forwarding_fields_count_only_from_trusted_peers() {
+    fn forwarding_headers_count_only_from_trusted_peers() {
         let map = headers(X_FORWARDED_FOR, &["192.0.2.9"]);
         let identity = identify("198.51.100.1".parse().unwrap(), &map, &trusted());
         assert_eq!(identity, ClientAddress { ip: "198.51.100.1".parse().unwrap(), trusted_peer: false });

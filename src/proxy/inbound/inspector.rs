@@ -241,7 +241,7 @@ mod tests {
     const GET: &str = "GET / HTTP/1.1\r\nhost: a\r\n\r\n";
 
     #[test]
-    fn what_the_parser_repairs_is_seen_however_it_is_split() {
+    fn repairs_of_the_parser_are_found_in_any_pieces() {
         for (bytes, fault) in [
             (GET, None),
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", None),
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_of_which_the_parser_says_otherwise_is_refused() {
+    fn a_head_that_contradicts_the_parser_is_refused() {
         let asked = |bytes: &str, lengths: &[Option<u64>]| {
             let mut inspector = Inspector::new(1000);
             assert_eq!(inspector.feed(bytes.as_bytes()), bytes.len());

@@ -3,7 +3,7 @@
 
 use http::Method;
 
-use crate::proxy::inbound::reject::{Judge, Reject};
+use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 
 /// The methods of the IANA registry "Hypertext Transfer Protocol (HTTP) Method Registry", without `*`, sorted.
 const REGISTERED: &[&str] = &[
@@ -53,7 +53,7 @@ const REGISTERED: &[&str] = &[
 /// `POST`. So a method with lower-case letters is read in upper case, and it is a fault if that form is registered.
 ///
 /// CONNECT is refused in any case, because a server that accepts `connect` would open a tunnel.
-pub fn canonicalize_method(method: &Method, judge: &mut Judge) -> Result<Method, Reject> {
+pub fn canonicalize_method(method: &Method, policy: &mut FaultPolicy) -> Result<Method, Reject> {
     let text = method.as_str();
     if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
         return if *method == Method::CONNECT { Err(Reject::Connect) } else { Ok(method.clone()) };
@@ -63,7 +63,7 @@ pub fn canonicalize_method(method: &Method, judge: &mut Judge) -> Result<Method,
         return Err(Reject::Connect);
     }
     if REGISTERED.binary_search(&upper.as_str()).is_ok() {
-        judge.report(Reject::MethodCase)?;
+        policy.report(Reject::MethodCase)?;
     }
     // The upper-case form of a token is a token.
     Ok(Method::from_bytes(upper.as_bytes()).unwrap_or_else(|_| method.clone()))
@@ -76,7 +76,7 @@ mod tests {
 
     fn read(method: &str, strictness: Strictness) -> Result<String, Reject> {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
-        canonicalize_method(&method, &mut Judge::new(strictness)).map(|method| method.to_string())
+        canonicalize_method(&method, &mut FaultPolicy::new(strictness)).map(|method| method.to_string())
     }
 
     #[test]

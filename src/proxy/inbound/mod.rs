@@ -13,7 +13,7 @@
 //! - `body`: the request body, over any protocol; `upload`: its way to the action of the route
 //!
 //! To add a rejection: add a row to the table in `reject`, and report the fault where the head is read, through
-//! [`reject::Judge::report`] if a strictness can let it pass.
+//! [`reject::FaultPolicy::report`] if a strictness can let it pass.
 
 pub mod body;
 pub(crate) mod canonical;

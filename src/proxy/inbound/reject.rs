@@ -10,7 +10,7 @@ use crate::telemetry::metrics::Rejection;
 
 /// The most lenient strictness that still refuses a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Floor {
+enum MinStrictness {
     /// The fault leaves nothing to forward, or it endangers other requests of the connection.
     Always,
     /// `Defensive` has no safe repair. `Monitor` counts the fault and lets the request pass.
@@ -20,8 +20,8 @@ enum Floor {
 }
 
 /// One row of the table.
-struct Row {
-    floor: Floor,
+struct RejectRow {
+    min_strictness: MinStrictness,
     status: StatusCode,
     reason: &'static str,
     explanation: &'static str,
@@ -29,7 +29,7 @@ struct Row {
 
 /// Declares the enum, the list of its variants and their rows from one table.
 macro_rules! rejects {
-    ($($variant:ident: $floor:ident, $status:ident, $reason:literal, $explanation:literal;)*) => {
+    ($($variant:ident: $min_strictness:ident, $status:ident, $reason:literal, $explanation:literal;)*) => {
         /// A reason to refuse a head. Each variant is a value of the label `reason` of `http_rejected_total`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Reject {
@@ -39,10 +39,10 @@ macro_rules! rejects {
         impl Reject {
             pub const ALL: &[Reject] = &[$(Reject::$variant,)*];
 
-            fn row(self) -> Row {
+            fn row(self) -> RejectRow {
                 match self {
-                    $(Reject::$variant => Row {
-                        floor: Floor::$floor,
+                    $(Reject::$variant => RejectRow {
+                        min_strictness: MinStrictness::$min_strictness,
                         status: StatusCode::$status,
                         reason: $reason,
                         explanation: $explanation,
@@ -125,7 +125,7 @@ impl Reject {
 
     /// Returns true if another strictness would let the request pass.
     pub fn depends_on_strictness(self) -> bool {
-        self.row().floor != Floor::Always
+        self.row().min_strictness != MinStrictness::Always
     }
 
     /// Returns one sentence for the client.
@@ -159,7 +159,7 @@ impl RequestFaults {
     ///
     /// # Errors
     /// The first fault that the rules refuse.
-    pub fn judge(self, reading: ParsingRules) -> Result<Option<Reject>, Reject> {
+    pub fn check(self, reading: ParsingRules) -> Result<Option<Reject>, Reject> {
         if self.slash && !reading.keeps_slashes {
             return Err(Reject::PathSlash);
         }
@@ -176,7 +176,7 @@ impl RequestFaults {
             return;
         }
         self.first.get_or_insert(reject);
-        if reject.row().floor == Floor::Defensive {
+        if reject.row().min_strictness == MinStrictness::Defensive {
             self.unsafe_to_repair.get_or_insert(reject);
         }
     }
@@ -185,15 +185,15 @@ impl RequestFaults {
 /// Decides about each fault of a request under one strictness, and collects the ones that pass. A head is read under
 /// `Monitor`, which collects the faults until its route is known.
 #[derive(Debug)]
-pub struct Judge {
+pub struct FaultPolicy {
     strictness: Strictness,
     /// Faults that passed.
     pub faults: RequestFaults,
 }
 
-impl Judge {
-    pub fn new(strictness: Strictness) -> Judge {
-        Judge { strictness, faults: RequestFaults::default() }
+impl FaultPolicy {
+    pub fn new(strictness: Strictness) -> FaultPolicy {
+        FaultPolicy { strictness, faults: RequestFaults::default() }
     }
 
     /// Reports a fault. If this returns `Ok`, the caller repairs the fault or lets it pass.
@@ -201,11 +201,12 @@ impl Judge {
     /// # Errors
     /// The strictness refuses the fault, so the request must be refused.
     pub fn report(&mut self, reject: Reject) -> Result<(), Reject> {
-        match (reject.row().floor, self.strictness) {
-            (Floor::Always, _)
-            | (Floor::Defensive, Strictness::Strict | Strictness::Defensive)
-            | (Floor::Strict, Strictness::Strict) => Err(reject),
-            (Floor::Defensive, Strictness::Monitor) | (Floor::Strict, Strictness::Defensive | Strictness::Monitor) => {
+        match (reject.row().min_strictness, self.strictness) {
+            (MinStrictness::Always, _)
+            | (MinStrictness::Defensive, Strictness::Strict | Strictness::Defensive)
+            | (MinStrictness::Strict, Strictness::Strict) => Err(reject),
+            (MinStrictness::Defensive, Strictness::Monitor)
+            | (MinStrictness::Strict, Strictness::Defensive | Strictness::Monitor) => {
                 self.faults.add(reject);
                 Ok(())
             }

@@ -1,6 +1,6 @@
 //! Reports forwarding headers from peers that are not in `trusted_proxies`. Such headers are dropped, because any
 //! client could forge them. But if such a peer is a proxy, all its clients count as one client. So the gateway counts
-//! these requests, and logs the config line that would fix it.
+//! requests with such headers, and logs the config line that would fix it.
 
 use std::cell::Cell;
 use std::net::IpAddr;

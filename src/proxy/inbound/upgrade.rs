@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_takes_what_was_offered_and_nothing_else() {
+    fn a_websocket_answer_may_select_only_offered_protocols() {
         let offer = UpgradeOffer(HeaderValue::from_static("websocket, foo/2"));
         for (upgrade, taken) in [
             (&["websocket"][..], true),

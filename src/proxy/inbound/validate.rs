@@ -10,7 +10,7 @@ use http::{Method, Version};
 
 use crate::config::Strictness;
 use crate::proxy::inbound::canonical::Authority;
-use crate::proxy::inbound::reject::{Judge, Reject, RequestFaults};
+use crate::proxy::inbound::reject::{FaultPolicy, Reject, RequestFaults};
 use crate::proxy::inbound::{canonical, method};
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::route::ParsingRules;
@@ -90,11 +90,11 @@ pub struct LastHost(RefCell<Option<CanonicalHost>>);
 /// The parser has already checked the number and size of headers and the syntax below a whole head: line ends, header
 /// names and chunks.
 pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Result<ValidatedHead, Reject> {
-    let mut judge = Judge::new(Strictness::Monitor);
+    let mut policy = FaultPolicy::new(Strictness::Monitor);
     if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
         return Err(Reject::Version);
     }
-    let method = method::canonicalize_method(&parts.method, &mut judge)?;
+    let method = method::canonicalize_method(&parts.method, &mut policy)?;
     if fields.has_any(&[KnownHeader::ContentLength, KnownHeader::TransferEncoding]) {
         check_framing(parts)?;
     }
@@ -102,14 +102,14 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
     if expects
         && parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
     {
-        judge.report(Reject::Expect)?;
+        policy.report(Reject::Expect)?;
     }
-    let target = target(parts, &method, &mut judge)?;
-    let path = if target.path() == "*" { None } else { canonical::canonicalize_path(target.path(), &mut judge)? };
+    let target = target(parts, &method, &mut policy)?;
+    let path = if target.path() == "*" { None } else { canonical::canonicalize_path(target.path(), &mut policy)? };
     if target.query().is_some_and(|query| !query.is_ascii()) {
-        judge.report(Reject::QueryNonAscii)?;
+        policy.report(Reject::QueryNonAscii)?;
     }
-    let host = host(parts, last, &mut judge)?;
+    let host = host(parts, last, &mut policy)?;
     Ok(ValidatedHead {
         authority: host.text,
         host_len: host.len,
@@ -117,7 +117,7 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
         target,
         path,
         host_changed: host.changed,
-        faults: judge.faults,
+        faults: policy.faults,
     })
 }
 
@@ -133,7 +133,7 @@ pub fn judge_faults(
 ) -> Result<Option<Reject>, Reject> {
     match parser_fault {
         Some(reject) if reading.strictness == Strictness::Strict || reject == Reject::Framing => Err(reject),
-        _ => admitted.faults().judge(reading),
+        _ => admitted.faults().check(reading),
     }
 }
 
@@ -164,11 +164,11 @@ fn check_framing(parts: &Parts) -> Result<(), Reject> {
     if length.is_some() { Err(Reject::TransferEncodingWithLength) } else { Ok(()) }
 }
 
-fn target(parts: &Parts, method: &Method, judge: &mut Judge) -> Result<PathAndQuery, Reject> {
+fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<PathAndQuery, Reject> {
     let uri = &parts.uri;
     match uri.scheme_str() {
         Some("http" | "https") => {}
-        Some(_) => judge.report(Reject::TargetScheme)?,
+        Some(_) => policy.report(Reject::TargetScheme)?,
         None if uri.authority().is_some() => return Err(Reject::TargetForm),
         None => {}
     }
@@ -190,18 +190,18 @@ struct CanonicalHost {
     changed: bool,
 }
 
-fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<CanonicalHost, Reject> {
+fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, Reject> {
     let named = parts.uri.authority();
     if let (Version::HTTP_2, Some(named), false) = (parts.version, named, parts.headers.contains_key(HOST))
         && let Some(host) = last.find(named.as_str().as_bytes())
     {
         return Ok(CanonicalHost { changed: true, ..host });
     }
-    let field = read_host_header(parts, last, judge)?;
+    let field = read_host_header(parts, last, policy)?;
     let Some(named) = named else { return Ok(field) };
     // If a difference passes, the target takes precedence over the header (RFC 9112, section 3.2.2).
     let Some(read) = canonical::parse_authority(named.as_str().as_bytes()) else {
-        judge.report(Reject::HostInvalid)?;
+        policy.report(Reject::HostInvalid)?;
         return Ok(field);
     };
     let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
@@ -214,7 +214,7 @@ fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<CanonicalHo
         return Ok(field);
     }
     if parts.version == Version::HTTP_11 || parts.headers.contains_key(HOST) {
-        judge.report(Reject::HostMismatch)?;
+        policy.report(Reject::HostMismatch)?;
     } else {
         last.store(&host);
     }
@@ -222,23 +222,23 @@ fn host(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<CanonicalHo
     Ok(host)
 }
 
-fn read_host_header(parts: &Parts, last: &LastHost, judge: &mut Judge) -> Result<CanonicalHost, Reject> {
+fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, Reject> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let Some(value) = lines.next() else {
         // Over HTTP/2, the host is in the target.
         if parts.version == Version::HTTP_11 || (parts.version == Version::HTTP_2 && parts.uri.authority().is_none()) {
-            judge.report(Reject::HostMissing)?;
+            policy.report(Reject::HostMissing)?;
         }
         return Ok(CanonicalHost { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
     };
     let repeated = lines.next().is_some();
     if repeated {
-        judge.report(Reject::HostRepeated)?;
+        policy.report(Reject::HostRepeated)?;
     }
     let mut host = match last.parse_cached(value) {
         Some(host) => host,
         None => {
-            judge.report(Reject::HostInvalid)?;
+            policy.report(Reject::HostInvalid)?;
             CanonicalHost { text: value.clone(), len: 0, port: None, changed: false }
         }
     };
@@ -291,11 +291,11 @@ mod tests {
         let (fields, last) = (HeaderSet::from_headers(&parts.headers), LastHost::default());
         let [first, again] = [(), ()].map(|()| super::validate_head(parts, fields, &last));
         assert_eq!(format!("{first:?}"), format!("{again:?}"));
-        first.and_then(|admitted| admitted.faults().judge(ParsingRules::new(strictness, None)).map(|_| admitted))
+        first.and_then(|admitted| admitted.faults().check(ParsingRules::new(strictness, None)).map(|_| admitted))
     }
 
     fn would_reject(admitted: &ValidatedHead) -> Option<Reject> {
-        admitted.faults().judge(ParsingRules::new(Strictness::Monitor, None)).unwrap()
+        admitted.faults().check(ParsingRules::new(Strictness::Monitor, None)).unwrap()
     }
 
     fn parts(method: &str, target: &[u8], version: Version, fields: &[(&str, &str)]) -> Parts {
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn the_canonical_form_is_what_goes_on() {
+    fn the_canonical_form_is_forwarded() {
         let head = get("/x/%2e%2e/%61?b", &[("host", "EXAMPLE.com.:80")]);
         let admitted = admit(&head, Strictness::Strict).unwrap();
         assert_eq!((admitted.read_host(), admitted.path(), admitted.query()), ("example.com", "/a", Some("b")));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn absolute_targets_agree_with_the_host_field() {
+    fn absolute_targets_agree_with_the_host_header() {
         for (target, host) in
             [("http://A/x", "a"), ("http://a:80/x", "a"), ("https://a/x", "A:443"), ("http://a?x", "a")]
         {
@@ -406,17 +406,17 @@ mod tests {
         let slash = head("/@scope%2fname");
         assert_eq!(slash.path(), "/@scope%2Fname");
         for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
-            assert_eq!(slash.faults().judge(ParsingRules::new(strictness, Some(true))), Ok(None));
-            assert_eq!(slash.faults().judge(ParsingRules::new(strictness, Some(false))), Err(Reject::PathSlash));
+            assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(true))), Ok(None));
+            assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(false))), Err(Reject::PathSlash));
         }
         let kept = ParsingRules::new(Strictness::Strict, Some(true));
         for target in ["/a%2F..%2Fb", "/a%2f.", "/..%2Fb", "/a%2F%2e%2e;x", "/%2E%2e%2f"] {
-            assert_eq!(head(target).faults().judge(kept), Err(Reject::PathSlashDots), "{target}");
+            assert_eq!(head(target).faults().check(kept), Err(Reject::PathSlashDots), "{target}");
         }
         for target in ["/a%2F...", "/a%2F%2Fb", "/a%2F.b", "/a%252F..", "/%2F"] {
-            assert_eq!(head(target).faults().judge(kept), Ok(None), "{target}");
+            assert_eq!(head(target).faults().check(kept), Ok(None), "{target}");
         }
-        assert_eq!(head("/a%2Fb%5C").faults().judge(kept), Err(Reject::PathBackslash));
+        assert_eq!(head("/a%2Fb%5C").faults().check(kept), Err(Reject::PathBackslash));
     }
 
     #[test]

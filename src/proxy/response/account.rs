@@ -272,12 +272,12 @@ impl RequestAccount {
         });
     }
 
-    /// Reports whether a limit settles by the body of the response.
+    /// Returns whether a limit settles by the body of the response.
     pub fn reads_usage(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.reads_usage())
     }
 
-    /// Reports whether the server is to be asked for the usage of its stream.
+    /// Returns whether the server is to be asked for the usage of its stream.
     pub fn asks_usage(&self) -> bool {
         self.held.as_ref().is_some_and(|held| held.asks_usage())
     }

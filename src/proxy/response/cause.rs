@@ -119,7 +119,7 @@ mod tests {
     use crate::proxy::outbound::error::UpstreamError;
 
     #[test]
-    fn clients_are_not_told_apart_by_the_status_they_see() {
+    fn server_faults_are_classified_independent_of_the_status() {
         let limited = |outcome| Cause::from_refusal(&Refusal::Limited, Some(outcome)).is_server_fault;
         assert!(limited(Outcome::Closed));
         assert!(!limited(Outcome::Blocked) && !limited(Outcome::QueueFull));

@@ -84,6 +84,6 @@ pub fn redirect(
 /// challenges of its own.
 pub fn answer_acme_challenge(acme: &Acme, method: &Method, path: &str) -> Option<Response<ResponseBody>> {
     let token = path.strip_prefix(ACME_CHALLENGE_PREFIX).filter(|_| method == Method::GET)?;
-    let proof = acme.board.key_authorization(token)?;
+    let proof = acme.challenges.key_authorization(token)?;
     Some(problem::fixed_response(StatusCode::OK, proof, HeaderValue::from_static("application/octet-stream")))
 }

@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_begins_like_a_request_is_read_as_far_as_it_goes() {
+    fn partial_request_lines_are_parsed_as_far_as_possible() {
         for (bytes, read) in [
             (&b"GET /a?b HTTP/1.1\r\nno colon"[..], Some(("GET", "/a?b"))),
             (b"\r\nGET /a\xff\x01", Some(("GET", "/a\u{fffd}\u{1}"))),

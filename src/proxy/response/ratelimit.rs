@@ -12,7 +12,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::{LimitResult, Standing, Verdict};
+use crate::limiting::{ChainState, LimitResult, Verdict};
 use crate::route::{Dialect, Route};
 
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -94,7 +94,7 @@ impl PolicyCache {
 /// tiers.
 fn is_cacheable(route: &Route, verdict: &Verdict) -> bool {
     let usual = |checked: &LimitResult| {
-        checked.standing == Standing::InForce
+        checked.chain_state == ChainState::InForce
             && checked.override_rule.is_none()
             && checked.outcome.answer().is_some()
             && !route.limits[checked.limit].rule.is_calendar()
@@ -244,7 +244,7 @@ fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Ite
     verdict
         .checks
         .iter()
-        .filter(|checked| checked.standing == Standing::InForce)
+        .filter(|checked| checked.chain_state == ChainState::InForce)
         .filter_map(|checked| {
             let limit = &*route.limits[checked.limit];
             Some((limit, checked.override_rule.as_deref().unwrap_or(&limit.rule), checked.outcome.answer()?))
@@ -253,7 +253,7 @@ fn shown_limits<'a>(route: &'a Route, verdict: &'a Verdict) -> impl Iterator<Ite
         .filter(move |(limit, ..)| limit.tier_of.is_none() || is_tightest_tier(route, verdict, limit))
 }
 
-/// Reports whether no other tier of the same limit refuses for longer or leaves less. Among equals, the first counts.
+/// Returns whether no other tier of the same limit refuses for longer or leaves less. Among equals, the first counts.
 fn is_tightest_tier(route: &Route, verdict: &Verdict, tier: &Limit) -> bool {
     let tiers = verdict.checks.iter().filter_map(|checked| {
         let limit = &*route.limits[checked.limit];

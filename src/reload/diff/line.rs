@@ -9,9 +9,9 @@ pub struct ChangeLine {
     pub kind: String,
     /// Name of the section; empty for those that exist once.
     pub name: String,
-    /// The option; `None` if the section as a whole came, went or starts anew.
+    /// The option; `None` if the whole section was added, removed, or loses its state.
     pub option: Option<String>,
-    /// What changed, in words: `burst 20 → 40`.
+    /// The change as text: `burst 20 → 40`.
     pub what: String,
     /// The consequence of the change, shown in parentheses.
     pub note: Option<&'static str>,
@@ -89,7 +89,7 @@ impl ChangeLines {
         self.weaker
     }
 
-    /// Returns the lines as text, with the number of those that are not shown.
+    /// Returns the lines as text, and last the number of lines that are not shown.
     pub fn texts(&self) -> impl Iterator<Item = String> + '_ {
         let left_out = self.total - self.shown.len();
         let more = (left_out > 0).then(|| format!("and {left_out} more"));

@@ -33,7 +33,7 @@ pub struct Diff {
     rls: Changes,
     /// Sections that exist once, such as `server`.
     settings: Changes,
-    /// What differs, option by option.
+    /// Changes, option by option.
     lines: ChangeLines,
 }
 
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_regular_expression_is_what_is_written() {
+    fn a_regular_expression_is_used_as_written() {
         let config = |pattern: &str| {
             let limit = format!("[limit.x]\nrate = \"1/s\"\nwhen = {{ path = \"{pattern}\" }}\n");
             crate::config::load_text("test", &format!("[[route]]\nupstream = \"echo:\"\n{limit}")).unwrap()
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_cut_and_says_so() {
+    fn a_long_line_is_cut_and_marked() {
         let names: Vec<(String, String)> = (10..25).map(|i| (format!("r{i}"), String::new())).collect();
         let diff = Diff { routes: Changes::compare(BTreeMap::new(), names.into_iter().collect()), ..Diff::default() };
         assert!(diff.to_string().ends_with("r19 and 5 more"), "{diff}");

@@ -143,9 +143,9 @@ fn number(text: Option<String>, absent: &str) -> f64 {
 /// counts too.
 #[derive(Default)]
 pub struct WeakerOptions {
-    /// By kind and name of the item.
+    /// Options that weaken one item, by its kind and name.
     items: HashMap<(&'static str, String), Vec<&'static str>>,
-    /// Of any item.
+    /// Options that weaken any item.
     all: HashSet<&'static str>,
 }
 

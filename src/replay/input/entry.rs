@@ -1,4 +1,4 @@
-//! A request as an access log describes it, whatever the format. Created by `line` and `common`.
+//! A request as an access log describes it, independent of the log's format. Created by `line` and `common`.
 
 use std::net::IpAddr;
 

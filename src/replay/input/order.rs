@@ -47,7 +47,7 @@ mod tests {
     use crate::replay::input::source::LogPlace;
 
     #[test]
-    fn what_waits_is_bounded() {
+    fn the_reorder_buffer_is_bounded() {
         let line = br#"::1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.1" 200 5 "-" "-""#;
         let mut order = StartOrder::default();
         for line_number in 1..=40_000 {

@@ -9,7 +9,7 @@ use crate::replay::counts::Counts;
 use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::units::format_time_of;
 use crate::replay::tally::Tally;
-use crate::replay::tightest::Needed;
+use crate::replay::tightest::NeededNumber;
 use crate::telemetry::metrics::CandidateEffect;
 
 impl ReplayOutcome {
@@ -56,16 +56,17 @@ impl ReplayOutcome {
     }
 
     fn limit_to_json(&self, tally: &Tally) -> Value {
-        let Tally { limit, gaps, .. } = tally;
+        let Tally { limit, missing, .. } = tally;
         let policy = limit.rule.policy();
         let count = |(count, exact): (u64, bool)| json!({ "count": count, "exact": exact });
         let top = tally.top.list_top(self.top);
         let top: Vec<Value> = top.iter().map(|(_, key, count)| json!({ "key": key, "refused": count })).collect();
         let absent: BTreeMap<_, _> =
             tally.absent_sources().into_iter().map(|(name, (_, count))| (name, count)).collect();
-        let unknown: BTreeMap<_, _> = gaps.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
+        let unknown: BTreeMap<_, _> =
+            missing.unknown.iter().map(|(source, count)| (source.to_string(), count)).collect();
         let logged: BTreeMap<_, _> = tally.logged_parts().map(|(part, count)| (part.to_string(), count)).collect();
-        let settle = limit.charge_rules.as_ref().is_some_and(|wants| wants.settle.is_some());
+        let settle = limit.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some());
         let compared = CandidateEffect::ALL.iter().map(|effect| (effect.label(), tally.effects[*effect as usize]));
         let compared = limit.candidate_of.as_ref().map(|_| compared.collect::<BTreeMap<_, _>>());
         json!({
@@ -79,9 +80,9 @@ impl ReplayOutcome {
             "keys": count(tally.keys.estimate_count()), "refused_keys": count(tally.refused_keys.estimate_count()),
             "tightest": self.tightest_to_json(tally),
             "not_in_log": {
-                "key_parts": absent, "cost": gaps.cost, "duration": gaps.duration, "status": gaps.status,
-                "unreachable": gaps.unreachable, "limited": gaps.limited, "blurred": gaps.blurred, "settle": settle,
-                "overrides": gaps.overrides,
+                "key_parts": absent, "cost": missing.cost, "duration": missing.duration, "status": missing.status,
+                "unreachable": missing.unreachable, "limited": missing.limited, "blurred": missing.blurred,
+                "settle": settle, "overrides": missing.overrides,
             },
             "top": top, "top_missed": tally.top.missed,
         })
@@ -90,9 +91,9 @@ impl ReplayOutcome {
     fn tightest_to_json(&self, tally: &Tally) -> Value {
         let kind = tally.limit.rule.number().name;
         let (value, none) = match self.find_needed(tally) {
-            Needed::Nothing => (None, Some("no cost was charged")),
-            Needed::Number(number) => (Some(number), None),
-            Needed::None(why) => (None, Some(why)),
+            NeededNumber::Nothing => (None, Some("no cost was charged")),
+            NeededNumber::Number(number) => (Some(number), None),
+            NeededNumber::None(why) => (None, Some(why)),
         };
         json!({ "kind": kind, "value": value, "none_because": none, "lower_bound": tally.is_lower_bound() })
     }

@@ -120,7 +120,7 @@ fn draw_legend(out: &mut String, series: &Series, not_evaluated: u64) {
 
 /// Draws one path per colour, so that adjacent bars have no seam, and the tooltips of the bars.
 fn draw_bars(out: &mut String, series: &Series, scale: &Scale) {
-    let (mut admitted_path, mut refused_path, mut told) = (String::new(), String::new(), String::new());
+    let (mut admitted_path, mut refused_path, mut tooltips) = (String::new(), String::new(), String::new());
     for (place, (admitted, refused)) in (0..).zip(&series.buckets) {
         let at_ms = series.start_ms() + place * series.width_ms();
         let (x, across) = (scale.x(at_ms), scale.x(at_ms + series.width_ms()) - scale.x(at_ms));
@@ -135,7 +135,7 @@ fn draw_bars(out: &mut String, series: &Series, scale: &Scale) {
         if admitted + refused > 0 {
             let (y, height) = (BASE - low - high, low + high);
             let _ = writeln!(
-                told,
+                tooltips,
                 "<rect x=\"{x:.2}\" y=\"{y:.2}\" width=\"{across:.2}\" height=\"{height:.2}\"><title>{}: {} admitted, {} \
                  refused</title></rect>",
                 super::units::format_time_of(at_ms),
@@ -147,7 +147,7 @@ fn draw_bars(out: &mut String, series: &Series, scale: &Scale) {
     for (path, color) in [(admitted_path, ADMITTED), (refused_path, REFUSED)] {
         let _ = writeln!(out, "<path d=\"{path}\" fill=\"{color}\"/>");
     }
-    let _ = writeln!(out, "<g fill-opacity=\"0\">\n{told}</g>");
+    let _ = writeln!(out, "<g fill-opacity=\"0\">\n{tooltips}</g>");
 }
 
 fn draw_text(out: &mut String, (x, y): (f64, f64), anchor: &str, more: &str, text: &str) {

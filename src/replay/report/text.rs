@@ -9,8 +9,8 @@ use crate::limiting::source::Source;
 use crate::replay::counts::Counts;
 use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::units::{format_percent, format_time_of};
-use crate::replay::tally::{Gaps, Tally};
-use crate::replay::tightest::Needed;
+use crate::replay::tally::{MissingData, Tally};
+use crate::replay::tightest::NeededNumber;
 
 impl ReplayOutcome {
     pub fn to_text(&self) -> String {
@@ -103,8 +103,8 @@ impl ReplayOutcome {
     }
 
     fn describe_notes(&self, tally: &Tally, text: &mut String) {
-        let Tally { limit, gaps, .. } = tally;
-        let Gaps { cost, duration, status, unreachable, limited, blurred, overrides, .. } = gaps;
+        let Tally { limit, missing, .. } = tally;
+        let MissingData { cost, duration, status, unreachable, limited, blurred, overrides, .. } = missing;
         if *blurred > 0 {
             let _ = writeln!(
                 text,
@@ -112,7 +112,7 @@ impl ReplayOutcome {
                  at once\n            is seen in milliseconds only; log $msec and $request_time (nginx), or take our own log"
             );
         }
-        for (source, count) in &gaps.unknown {
+        for (source, count) in &missing.unknown {
             let _ = writeln!(text, "  note      {count} requests not evaluated: {source} is not in the log");
         }
         for (part, count) in tally.logged_parts() {
@@ -129,18 +129,18 @@ impl ReplayOutcome {
             let fate = describe_fate(source, limit.missing);
             let _ = writeln!(text, "  note      key part {part} is not in the log: {count} requests {fate}");
         }
-        if let Some(wants) = limit.charge_rules.as_ref().filter(|_| tally.seen > 0) {
-            if wants.lease && *duration == tally.seen {
+        if let Some(rules) = limit.charge_rules.as_ref().filter(|_| tally.seen > 0) {
+            if rules.lease && *duration == tally.seen {
                 text.push_str(
                     "  note      the log contains no durations: every request was treated as ending immediately\n",
                 );
-            } else if wants.lease && *duration > 0 {
+            } else if rules.lease && *duration > 0 {
                 let _ = writeln!(
                     text,
                     "  note      {duration} requests without a duration were treated as ending immediately"
                 );
             }
-            if let Some(settle) = &wants.settle {
+            if let Some(settle) = &rules.settle {
                 let _ = writeln!(
                     text,
                     "  note      settle: the log does not contain the response ({settle}): costs stay as requested"
@@ -165,9 +165,9 @@ impl ReplayOutcome {
 
     fn describe_tightest(&self, tally: &Tally) -> String {
         let number = match self.find_needed(tally) {
-            Needed::Nothing => return "no cost was charged".to_owned(),
-            Needed::None(why) => return format!("none: {why}"),
-            Needed::Number(number) => number,
+            NeededNumber::Nothing => return "no cost was charged".to_owned(),
+            NeededNumber::None(why) => return format!("none: {why}"),
+            NeededNumber::Number(number) => number,
         };
         let least = if tally.is_lower_bound() { "at least " } else { "" };
         let what = tally.limit.rule.with_number(number).describe_number();
@@ -175,18 +175,18 @@ impl ReplayOutcome {
     }
 
     /// Returns what the limit would have needed, as far as the log shows.
-    pub fn find_needed(&self, tally: &Tally) -> Needed {
+    pub fn find_needed(&self, tally: &Tally) -> NeededNumber {
         if tally.is_only_of_auth() {
-            return Needed::None("limits of `auth` are not replayed");
+            return NeededNumber::None("limits of `auth` are not replayed");
         }
         if !tally.can_judge() {
-            return Needed::None("the log has whole seconds, and requests were shorter");
+            return NeededNumber::None("the log has whole seconds, and requests were shorter");
         }
         if tally.seen == 0 && tally.count_unknown() > 0 {
-            return Needed::None("no request could be evaluated");
+            return NeededNumber::None("no request could be evaluated");
         }
-        if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.gaps.duration == tally.seen {
-            return Needed::None("the log contains no durations");
+        if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.missing.duration == tally.seen {
+            return NeededNumber::None("the log contains no durations");
         }
         tally.tightest.needed_number()
     }

@@ -1,5 +1,5 @@
-//! Formats a record as a line, in each format. Whatever a client sends, a line stays one line and each field stays
-//! within its bounds. Called when a request has ended.
+//! Formats a record as a log line, in each format. No input of a client can break a line in two, or make a field longer
+//! than its bound. Called when a request has ended.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_names_any_field() {
+    fn a_template_can_contain_every_field() {
         let template = Template::parse("{status} {path} {upstream} {duration_ms} {tries}").unwrap();
         let line = format_line(&settings(LineFormat::Template(template)), &record("/\u{1b}[2J"));
         assert_eq!(line, "0 /\\x1B[2J - 1.500 0\n");

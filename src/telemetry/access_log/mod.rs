@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn lines_that_do_not_fit_are_counted() {
         let settings = Arc::new(AccessLogSettings::default());
         let (log, inbox) = log(1);
         log.queue_line(settings.clone(), &LogRecord::default());

@@ -12,12 +12,12 @@ pub struct AccessLogSettings {
     pub to: LogTarget,
     /// Query parameters whose values are masked.
     pub mask: Masks,
-    /// Whether JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
+    /// True if JSON lines contain the keys of all limits of the route, beside the key of the limit that decided.
     pub all_keys: bool,
 }
 
 impl AccessLogSettings {
-    /// Reports whether lines contain the key of the limit that decided.
+    /// Returns whether lines contain the key of the limit that decided.
     pub fn shows_key(&self) -> bool {
         match &self.format {
             LineFormat::Json => true,
@@ -26,7 +26,7 @@ impl AccessLogSettings {
         }
     }
 
-    /// Reports whether lines contain the keys of all limits.
+    /// Returns whether lines contain the keys of all limits.
     pub fn shows_all_keys(&self) -> bool {
         match &self.format {
             LineFormat::Json => self.all_keys,

@@ -50,7 +50,7 @@ impl Template {
         LogField::ALL.iter().map(|field| field.label())
     }
 
-    /// Reports whether the template names `field`.
+    /// Returns whether the template names `field`.
     pub fn contains_field(&self, field: LogField) -> bool {
         self.0.iter().any(|piece| matches!(piece, TemplatePiece::Field(named) if *named == field))
     }

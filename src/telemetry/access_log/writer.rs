@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_moved_away_is_kept_until_told_and_one_that_vanished_is_made_anew() {
+    fn a_renamed_log_is_kept_until_the_signal_and_a_deleted_one_is_recreated() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let (settings, mut writer) = (to(path.clone()), writer());
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_does_not_take_is_counted_and_later_lines_are_whole() {
+    fn lines_lost_to_a_full_disk_are_counted_and_later_lines_are_complete() {
         let full = to(PathBuf::from("/dev/full"));
         let mut writer = writer();
         write(&mut writer, &full, "a\nb\n");
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_opened_is_tried_again() {
+    fn a_file_that_cannot_be_opened_is_retried() {
         let dir = tempfile::tempdir().unwrap();
         let settings = to(dir.path().join("made/later/log"));
         let mut writer = writer();

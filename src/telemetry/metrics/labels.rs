@@ -246,7 +246,7 @@ labels! {
 }
 
 labels! {
-    /// What happened to a span.
+    /// Result of exporting a span.
     SpanResult:
     Exported = "exported",
     /// The queue was full: the collector is slower than the requests, or unavailable.

@@ -18,7 +18,7 @@ labels! {
     LeftOver:
     /// Refused, or nothing left.
     Nothing = "none",
-    /// At most a tenth.
+    /// At most a tenth is left.
     Tenth = "10",
     Quarter = "25",
     Half = "50",
@@ -33,7 +33,7 @@ pub struct HeadroomCounts {
     /// Requests that the limit charged, indexed by [`LeftOver`].
     admitted: [Count; LeftOver::ALL.len()],
     refused: Count,
-    /// Those of `refused` that another limit refused as well.
+    /// Requests in `refused` that another limit refused as well.
     refused_by_others: Count,
 }
 
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_classified_by_its_share_of_the_quota() {
+    fn remaining_units_are_classified_by_their_share_of_the_quota() {
         for quota in [1, 2, 3, 7, 10, 19, 20, 100, 1 << 52] {
             for remaining in [-1, 0, 1, 2, 3, 5, 9, 10, 11, 25, 26, 50, 51, quota / 2, quota] {
                 let left = classify_left(remaining, quota);

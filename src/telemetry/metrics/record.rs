@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cap_counts_those_that_came_before_it() {
+    fn a_cap_counts_earlier_requests() {
         let record = RouteRecord::default();
         record.shards.shard_for(1).in_flight.inc();
         assert!(record.enter_capped(2));

@@ -145,7 +145,7 @@ impl Views {
     /// connection often hides the cause, such as a wrong password, which the next attempt reports.
     fn is_new_reason(&mut self, why: &str) -> bool {
         let is_news =
-            !why.is_empty() && self.reasons.len() < REASONS_MAX && self.reasons.iter().all(|told| told != why);
+            !why.is_empty() && self.reasons.len() < REASONS_MAX && self.reasons.iter().all(|reported| reported != why);
         if is_news {
             self.reasons.push(why.to_owned());
         }

@@ -6,7 +6,7 @@ use crate::labels::labels;
 use crate::telemetry::metrics::families::Families;
 
 labels! {
-    /// What happened to a request that matched a tap.
+    /// Result for a request that matched a tap.
     TapResult:
     Sent = "sent",
     SampledOut = "sampled_out",

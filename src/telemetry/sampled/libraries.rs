@@ -15,7 +15,7 @@ const PERIOD: Duration = Duration::from_secs(10);
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
 /// Tracing filter that passes one line per ten seconds from each place in a library's source. Lines of the levels
-/// debug and trace always pass: whoever enables them wants all.
+/// debug and trace always pass: an operator who enables them wants to see all.
 pub struct SampleLibraries;
 
 /// Times by place in the source. The number of places is fixed.

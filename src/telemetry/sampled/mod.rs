@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_line_comes_at_once_and_later_ones_count_what_was_left_out() {
+    fn the_first_line_is_immediate_and_later_ones_count_dropped_lines() {
         let line = LogSampler::default();
         assert_eq!(line.take_turn_at(5, PERIOD_MS), Some(0));
         for now_ms in [5, 6, 5 + PERIOD_MS - 1] {

@@ -22,7 +22,7 @@ use crate::telemetry::spans::{FinishedSpan, SpanSettings};
 pub struct Exporter {
     exported: IntCounter,
     failed: IntCounter,
-    told: LogSampler,
+    sampler: LogSampler,
     /// Dead once no producer is left.
     alive: Weak<()>,
     /// Exporter of the last batch, with the settings it was created from.
@@ -44,7 +44,7 @@ impl Exporter {
         Exporter {
             exported: metrics.span_counter(SpanResult::Exported),
             failed: metrics.span_counter(SpanResult::Failed),
-            told: LogSampler::default(),
+            sampler: LogSampler::default(),
             alive,
             open: None,
             end: None,
@@ -99,7 +99,7 @@ impl Exporter {
             Ok(()) => self.exported.inc_by(count),
             Err(error) => {
                 self.failed.inc_by(count);
-                if let Some(left_out) = self.told.take_turn() {
+                if let Some(left_out) = self.sampler.take_turn() {
                     let to = shown_url(&settings.to);
                     tracing::warn!(
                         to,

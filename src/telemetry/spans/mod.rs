@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_is_counted() {
+    fn lines_that_do_not_fit_are_counted() {
         let metrics = Metrics::new().unwrap();
         let (queue, inbox) = sync_channel(1);
         let spans = Spans { queue, dropped: metrics.span_counter(SpanResult::Dropped), _alive: Arc::default() };

@@ -169,8 +169,8 @@ fn span_name(record: &LogRecord, template: Option<&str>) -> Cow<'static, str> {
     }
 }
 
-/// Returns whether the gateway or an upstream failed; client mistakes are not errors. A refused gRPC request has
-/// status 200, whatever the reason.
+/// Returns whether the gateway or an upstream failed; client mistakes are not errors. A refused gRPC request always has
+/// status 200.
 fn is_error(record: &LogRecord) -> bool {
     record.status >= 500 || record.by_server
 }
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_as_many_as_said_is_sampled() {
+    fn one_in_n_requests_is_sampled() {
         let settings = |per_mille| {
             let to = String::new();
             Arc::new(SpanSettings { to, per_mille, service: String::new(), headers: Vec::new() })

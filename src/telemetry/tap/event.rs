@@ -50,7 +50,7 @@ mod tests {
     use crate::telemetry::metrics::Decision;
 
     #[test]
-    fn whatever_a_client_sends_an_event_is_one_line_of_json() {
+    fn an_event_is_one_line_of_json_for_any_input() {
         let hostile = "/\n\ndata: {}\r\u{1b}[2J\u{202e}\"";
         let record = LogRecord { path: hostile.to_owned(), ..LogRecord::default() };
         let decision = TapDecision {

@@ -100,7 +100,7 @@ impl TapFilter {
             && self.matches_decisions(record, decisions)
     }
 
-    /// Reports whether one of the decisions matches both `limit` and `decision`. Without decisions, that of the request
+    /// Returns whether one of the decisions matches both `limit` and `decision`. Without decisions, that of the request
     /// counts: `bypass` for clients on the route's `allow` list.
     fn matches_decisions(&self, record: &LogRecord, decisions: &[TapDecision]) -> bool {
         let matches = |limit: Option<&str>, decision: Option<Decision>| {

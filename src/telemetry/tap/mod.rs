@@ -40,12 +40,12 @@ struct TapRegistry {
     metrics: TapMetrics,
 }
 
-/// What one limit decided about a request.
+/// Decision of one limit about a request.
 #[derive(Clone, Debug)]
 pub struct TapDecision {
     pub limit: String,
     pub decision: Decision,
-    /// What is left for the key; `None` if no store decided.
+    /// Units left for the key; `None` if no store decided.
     pub remaining: Option<i64>,
     /// Time in ms until the key passes again, or for which the request was delayed; `None` if waiting does not help.
     pub retry_after_ms: Option<i64>,
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exceeds_the_rate_is_counted() {
+    fn events_beyond_the_rate_are_counted() {
         let taps = taps();
         let reader = taps.open(TapFilter::default(), 5).unwrap();
         (0..100).for_each(|_| taps.publish(&LogRecord::default(), &[]));

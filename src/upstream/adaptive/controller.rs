@@ -34,7 +34,7 @@ const LONGEST_WINDOW_US: u64 = 30_000_000;
 const LONGEST_TRANSITION_US: u64 = 1_000_000;
 /// The quantile of the response times.
 const QUANTILE: f64 = 0.9;
-/// Most that the baseline rises in a minute, as a factor.
+/// Maximum rise of the baseline in a minute, as a factor.
 const RISE_PER_MINUTE: f64 = 1.1;
 /// How far the baseline moves towards a shorter response time in one window.
 const FALL: f64 = 0.3;
@@ -55,8 +55,8 @@ const GAIN: f64 = 0.4;
 const LEAST_CHANGE: f64 = 0.03;
 /// If the elasticity exceeds this by its standard error, more requests in flight bring more throughput.
 const RISING: f64 = 0.4;
-/// The fraction of the limit that a dip leaves. A dip lasts for one window and shows the response time and throughput at
-/// a lower limit.
+/// The fraction of the limit that a dip leaves. A dip lasts for one window and shows the response time and throughput
+/// at a lower limit.
 const DIP: f64 = 0.9;
 /// Windows between two dips while the limit does not change.
 const DIP_EVERY: u32 = 8;

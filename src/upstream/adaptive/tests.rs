@@ -1,5 +1,5 @@
-//! The adaptive limit against simulated servers: `slots` of them work on one request each, and the rest waits there. More
-//! requests arrive, at random, than the limit lets pass, unless the load is below the capacity.
+//! The adaptive limit against simulated servers: `slots` of them work on one request each, and the rest waits there.
+//! More requests arrive, at random, than the limit lets pass, unless the load is below the capacity.
 
 #![allow(
     clippy::cast_possible_truncation,
@@ -248,7 +248,7 @@ fn a_fixed_baseline_stays() {
 
 /// Random samples of any kind: the limit keeps its bounds and never falls by more than a fifth at once.
 #[test]
-fn the_limit_keeps_its_bounds_whatever_is_reported() {
+fn the_adaptive_limit_keeps_its_bounds_for_any_samples() {
     let mut random = Random(11);
     let rule = AdaptiveRule { min: 4, max: 60, start: 20, fixed_baseline_us: None };
     let mut controller = Controller::new(rule, 0);

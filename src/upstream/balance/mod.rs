@@ -151,8 +151,7 @@ impl Balancer {
         u64::from(self.weights[server]) * u64::from(servers.ramp(server))
     }
 
-    /// Returns a random server out of those that `may` be selected. The probability of each is its part of their
-    /// weight.
+    /// Returns a random server among those that `may` be selected, with a probability proportional to its weight.
     fn random_server(
         &self,
         random: &mut impl FnMut() -> u64,
@@ -189,7 +188,7 @@ struct ServerLoad {
 }
 
 impl ServerLoad {
-    /// Whether, with one more request each, this server would have fewer for its weight than `other`.
+    /// Returns whether this server would have fewer requests per weight than `other`, with one more request each.
     fn would_be_below(&self, other: &ServerLoad) -> bool {
         (self.requests + 1) * other.weight < (other.requests + 1) * self.weight
     }

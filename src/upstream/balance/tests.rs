@@ -95,7 +95,7 @@ fn a_server_is_passed_over_when_another_would_have_fewer_requests_for_its_weight
 }
 
 #[test]
-fn who_may_not_be_picked_is_not_however_few_are_left() {
+fn excluded_servers_are_never_selected() {
     let weights = [1000, 1, 999, 1000, 7];
     for balance in Balance::ALL.iter().copied() {
         assert_eq!(shares(balance, &weights, &Field(&[], &|server| server == 1, &[]), 50), [0, 50, 0, 0, 0]);

@@ -165,7 +165,7 @@ fn a_slow_probe_counts_once_and_its_late_error_is_added() {
     assert_eq!(phase(&machine, &rule, 6_600), BreakerPhase::Ramp);
 }
 
-/// Random histories: whatever clients, servers and clocks do.
+/// Runs random histories of clients, servers and clocks.
 #[test]
 fn random_histories_keep_the_promises() {
     let seeds = if std::env::var_os("SLUICEGATE_SOAK").is_some() { 20_000 } else { 300 };
@@ -266,8 +266,8 @@ fn workers_take_exactly_the_probes_and_dropped_permits_return_them() {
     assert!(breaker.refused() > 3_000);
 }
 
-/// One client fails whatever it asks, and takes every probe that it can get. Others are served again after its first
-/// probes have failed, and it cannot end the ramp.
+/// One client fails with every request, and takes every probe that it can get. Other clients are served again after
+/// its first probes have failed, and it cannot end the ramp.
 #[test]
 fn one_client_cannot_keep_it_open() {
     const ATTACKER: u64 = 99;

@@ -1,5 +1,5 @@
-//! Takes, corrections and time, mixed: nothing that is given back is more than what the charge still
-//! holds. Against a bucket that counts, in whole numbers, only the charges that stand.
+//! Random charges, corrections and pauses: a refund never exceeds what is still in use of the charge. The model is a
+//! bucket that counts, in whole numbers, only the charges that were not refunded.
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::Rule;
@@ -10,14 +10,14 @@ use sluicegate::limiting::algorithm::token_bucket::TokenBucket;
 use super::{Client, never, rate_bound, schedules};
 
 #[derive(Clone, Copy, Debug)]
-pub struct Taken {
+pub struct ModelCharge {
     pub at: i64,
     pub cost: i64,
     pub receipt: i64,
 }
 
-/// What of these charges would not have come back by `now`, times `per`, had there been no others.
-pub fn used(charges: &[Taken], rule: &TokenBucket, now: i64) -> i64 {
+/// Returns the units of these charges that would not have been refilled by `now` without other charges, times `per`.
+pub fn used(charges: &[ModelCharge], rule: &TokenBucket, now: i64) -> i64 {
     let (mut used, mut at) = (0, 0);
     let gone = |used: i64, at: &mut i64, to: i64| -> i64 {
         let lump = if rule.interval { rule.per_ms } else { 1 };
@@ -62,9 +62,9 @@ pub fn bucket_of(rule: &Rule) -> (TokenBucket, i64) {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each charge is given back once or not at all, whole or in parts, at any time and in any order.
+    /// Each charge is refunded once or not at all, whole or in part, at any time and in any order.
     #[test]
-    fn what_is_given_back_was_there(
+    fn refunds_never_exceed_the_charge(
         (burst, per, arrivals) in schedules(never),
         rate in 1..30_i64,
         actions in prop::collection::vec((0..4_u8, any::<prop::sample::Index>(), 1..9_i64), 120),
@@ -72,11 +72,11 @@ proptest! {
     ) {
         let (rule, bucket) = rules(rate, per, burst, which);
         let mut client = Client::new(rule);
-        let (mut stand, mut open): (Vec<Taken>, Vec<Taken>) = (Vec::new(), Vec::new());
+        let (mut stand, mut open): (Vec<ModelCharge>, Vec<ModelCharge>) = (Vec::new(), Vec::new());
         for ((step, cost), (action, place, part)) in arrivals.into_iter().zip(actions) {
             let answer = client.arrive((step, cost));
             if answer.admitted && cost > 0 {
-                let taken = Taken { at: client.now, cost, receipt: answer.receipt };
+                let taken = ModelCharge { at: client.now, cost, receipt: answer.receipt };
                 stand.push(taken);
                 open.push(taken);
             }
@@ -104,9 +104,9 @@ proptest! {
         }
     }
 
-    /// In lumps: within one interval all of a charge comes back.
+    /// With a refill once per interval, a charge is refunded in full within its interval.
     #[test]
-    fn a_charge_comes_back_whole_before_its_lump(
+    fn a_charge_is_refunded_in_full_within_its_interval(
         rate in 1..30_i64, per in 2..3000_i64, burst in 5..40_i64, before in 0..5_i64, wait in 0..3000_i64,
     ) {
         let (rule, _) = rules(rate, per, burst, 3);
@@ -125,9 +125,9 @@ proptest! {
         }
     }
 
-    /// Alone in its bucket a charge leaves nothing behind, whenever it is given back.
+    /// A charge that is alone in its bucket leaves no usage behind, at any time of the refund.
     #[test]
-    fn a_charge_alone_goes_without_a_trace(
+    fn a_refund_of_the_only_charge_leaves_no_usage(
         rate in 1..5000_i64, per in 1..3000_i64, burst in 1..40_i64, wait in 0..5000_i64, which in 0..4_usize,
     ) {
         let (rule, _) = rules(rate, per, burst, which);
@@ -138,9 +138,9 @@ proptest! {
         client.adjust(-1, receipt);
         prop_assert_eq!(client.arrive((0, burst)).admitted, true);
     }
-    /// With nothing else meanwhile it is as if it had never been made, whatever was before.
+    /// If nothing else was charged meanwhile, a refunded charge leaves the bucket as if it had never been made.
     #[test]
-    fn a_charge_given_back_was_never_made(
+    fn a_refunded_charge_leaves_no_trace(
         (burst, per, arrivals) in schedules(never),
         rate in 1..30_i64,
         cost in 1..40_i64,
@@ -178,11 +178,11 @@ proptest! {
 fn used_after_settling(which: usize, count: i64, apart: i64) -> (i64, i64) {
     let (rule, bucket) = rules(5, 3, 100_000, which);
     let mut client = Client::new(rule);
-    let mut stand: Vec<Taken> = Vec::new();
+    let mut stand: Vec<ModelCharge> = Vec::new();
     for _ in 0..count {
         let answer = client.arrive((apart, 1000));
         assert!(answer.admitted);
-        stand.push(Taken { at: client.now, cost: 1000, receipt: answer.receipt });
+        stand.push(ModelCharge { at: client.now, cost: 1000, receipt: answer.receipt });
     }
     for taken in &mut stand {
         client.arrive((taken.at + 10_000 - client.now, 0));
@@ -192,8 +192,8 @@ fn used_after_settling(which: usize, count: i64, apart: i64) -> (i64, i64) {
     (100_000 - client.arrive((0, 0)).remaining, used(&stand, &bucket, client.now) / 3)
 }
 
-/// What is reserved and not used comes back although as much has come in meanwhile: never less than
-/// what the answers say is used, and hardly more.
+/// An unused reservation is refunded although as much was refilled meanwhile: at least the reported usage stays
+/// charged, and hardly more.
 #[test]
 fn reservations_are_settled_while_the_budget_is_in_use() {
     for which in 0..3 {
@@ -207,7 +207,7 @@ fn reservations_are_settled_while_the_budget_is_in_use() {
 
 /// One long request beside many that come and go: only those before it were part of what it found.
 #[test]
-fn a_long_request_is_given_back_beside_short_ones() {
+fn a_long_request_is_refunded_beside_short_ones() {
     for which in 0..3 {
         let (rule, _) = rules(1, 100, 100, which);
         let mut client = Client::new(rule);
@@ -226,7 +226,7 @@ fn a_long_request_is_given_back_beside_short_ones() {
 
 /// A limit that gets its `refund_on` while a bucket is in use: of what was before nothing is known.
 #[test]
-fn what_came_back_before_the_marks_stays() {
+fn refills_before_the_marks_are_not_refunded_again() {
     for which in 0..3 {
         let (marked, bucket) = rules(1, 100, 10, which);
         let plain = match &marked {

@@ -39,7 +39,7 @@ fn calendar(unit: &str, zone: &str, limit: i64) -> sluicegate::limiting::algorit
     rule_of(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
 }
 
-/// What the clock shows of a unit; of hours also the offset, as one may come twice.
+/// Returns the date and time of a unit on the wall clock. An hour includes its offset, because it may occur twice.
 fn shown(unit: &str, zone: &TimeZone, ms: i64) -> String {
     let format = match unit {
         "hour" => "%F %H %z",
@@ -54,8 +54,8 @@ fn shown(unit: &str, zone: &TimeZone, ms: i64) -> String {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Three days of bursts and pauses around the odd day: no date has more than the limit, and of
-    /// those that wanted more it has all.
+    /// Three days of bursts and pauses around an irregular day: a request is admitted if and only if its date has
+    /// enough units left.
     #[test]
     fn every_window_of_a_year_holds_its_limit(
         (zone, day) in prop::sample::select(ODD.to_vec()),
@@ -80,8 +80,8 @@ proptest! {
     }
 }
 
-/// A leap year of days in each zone: exhausted to the last millisecond before midnight, or whatever
-/// the first instant of the date is, and whole from then on.
+/// Days of a leap year in each zone: the limit is exhausted until the last millisecond before the first instant of the
+/// next date, which is usually midnight, and full from then on.
 #[test]
 fn windows_are_those_of_the_wall_clock() {
     for zone in ["Asia/Kathmandu", "America/St_Johns", "Africa/Cairo", "America/Havana", "Europe/London"] {

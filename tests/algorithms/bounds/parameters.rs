@@ -55,7 +55,7 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Every verdict and what remains, whatever the parameters.
+    /// Verdicts and remaining units are exact for all parameters.
     #[test]
     fn a_token_bucket_is_exact(
         (burst, per, arrivals) in schedules(never),
@@ -84,7 +84,7 @@ proptest! {
         Client::run(Rule::TokenBucket(rule), &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst + debt));
     }
 
-    /// In a stretch of time there are as many lumps as ends of intervals.
+    /// An interval contains as many refills as ends of refill periods.
     #[test]
     fn lumps_come_once_an_interval(
         (burst, per, arrivals) in schedules(far),
@@ -98,7 +98,7 @@ proptest! {
 
     /// A new key is no better off than one that used all it had.
     #[test]
-    fn a_bucket_that_starts_empty_gives_what_came_in_since(
+    fn a_bucket_that_starts_empty_gives_only_refilled_units(
         (burst, per, arrivals) in schedules(never),
         rate in 1..30_i64,
     ) {
@@ -162,9 +162,9 @@ proptest! {
         Client::run(rule, &lagging(&arrivals, window)).assert_at_most_in_any(window + 1, limit);
     }
 
-    /// Never more leases that were taken or renewed within their life, by the time that passed.
+    /// The number of leases that were taken or renewed within their lifetime never exceeds the limit.
     #[test]
-    fn no_more_leases_live_than_the_limit_whatever_the_clock_does(
+    fn live_leases_never_exceed_the_limit_with_any_clock(
         (limit, lease, arrivals) in schedules(far),
         actions in prop::collection::vec((0..5_u8, any::<prop::sample::Index>()), 120),
     ) {

@@ -22,22 +22,22 @@ use hyper::service::service_fn;
 use sluicegate::proxy::inbound::inspector::Inspector;
 use sluicegate::proxy::inbound::reject::Reject;
 
-/// Of a head, and so of a line.
+/// Maximum length of a head, and so of a line.
 pub const MAX: usize = 1024;
 
 /// A head that hyper has taken.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Taken {
+pub struct HyperHead {
     pub target: String,
-    /// Of the body; `None` for a chunked one.
+    /// Length of the body; `None` for a chunked one.
     pub length: Option<u64>,
-    /// Its body came to its end.
+    /// The body is complete.
     pub whole: bool,
     /// How many bytes hyper had then.
     pub at: usize,
 }
 
-/// What has come on a connection so far.
+/// The bytes that have arrived on a connection so far.
 #[derive(Clone, Default)]
 struct Wire {
     waiting: Rc<RefCell<VecDeque<u8>>>,
@@ -79,17 +79,17 @@ impl Wake for Woken {
     }
 }
 
-/// What hyper takes of `pieces`. With an inspector it gets what that lets through, and answers what that
-/// faults with the end of the connection, as the gateway does.
-pub fn taken(pieces: &[&[u8]], inspector: Option<Inspector>) -> Vec<Taken> {
-    let (wire, log, fed) = (Wire::default(), Rc::<RefCell<Vec<Taken>>>::default(), Rc::<Cell<usize>>::default());
+/// Returns the requests that hyper reads from `pieces`. With an inspector, hyper gets only the bytes that the inspector
+/// passes, and the connection ends at a fault, as in the gateway.
+pub fn taken(pieces: &[&[u8]], inspector: Option<Inspector>) -> Vec<HyperHead> {
+    let (wire, log, fed) = (Wire::default(), Rc::<RefCell<Vec<HyperHead>>>::default(), Rc::<Cell<usize>>::default());
     let inspector = inspector.map(|inspector| Rc::new(RefCell::new(inspector)));
     let service = service_fn(|request: Request<Incoming>| {
         let (log, length) = (log.clone(), request.body().size_hint().exact());
         let verdict = inspector.as_ref().and_then(|inspector| inspector.borrow_mut().take_fault(length));
         let target = request.uri().to_string();
         let place = log.borrow().len();
-        log.borrow_mut().push(Taken { target, length, whole: false, at: fed.get() });
+        log.borrow_mut().push(HyperHead { target, length, whole: false, at: fed.get() });
         async move {
             let whole = request.into_body().collect().await.is_ok();
             log.borrow_mut()[place].whole = whole;
@@ -139,8 +139,9 @@ pub enum Stricter {
     LongLine,
 }
 
-/// What is said of heads with bodies of these lengths, all of the bytes read; and how many bytes may be had.
-fn verdicts(pieces: &[&[u8]], heads: &[Taken]) -> (Vec<Option<Reject>>, usize) {
+/// Returns the inspector's verdicts on heads with bodies of these lengths after all bytes, and the number of bytes that
+/// it passes.
+fn verdicts(pieces: &[&[u8]], heads: &[HyperHead]) -> (Vec<Option<Reject>>, usize) {
     let mut inspector = Inspector::new(MAX);
     let mut passed = 0;
     for piece in pieces {
@@ -160,7 +161,10 @@ fn broken_line(bytes: &[u8], passed: usize) -> &[u8] {
     &bytes[begin..end]
 }
 
-/// Of the two on `bytes`: how they differ where the inspector is stricter, `Err` where they differ otherwise.
+/// Compares both parsers on `bytes`. Returns the difference if the inspector is stricter.
+///
+/// # Errors
+/// If they differ in another way.
 pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, String> {
     let singles: Vec<&[u8]> = bytes.chunks(1).collect();
     let heads = taken(&singles, None);
@@ -173,8 +177,9 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
     }
     // As the gateway wires them.
     let served = taken(&singles, Some(Inspector::new(MAX)));
-    let parts =
-        |heads: &[Taken]| heads.iter().map(|head| (head.target.clone(), head.length, head.whole)).collect::<Vec<_>>();
+    let parts = |heads: &[HyperHead]| {
+        heads.iter().map(|head| (head.target.clone(), head.length, head.whole)).collect::<Vec<_>>()
+    };
     if parts(&served) != parts(&taken(pieces, Some(Inspector::new(MAX)))) {
         return Err(format!("served {served:?} and otherwise in other pieces\n{}", shown()));
     }

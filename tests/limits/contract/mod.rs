@@ -1,5 +1,5 @@
-//! The sentences of `sluicegate contract`: each is attacked by random runs on both stores, and the runs find bounds that
-//! are too low by one.
+//! The sentences of `sluicegate contract`: each is attacked by random runs on both stores, and the runs find bounds
+//! that are too low by one.
 
 mod runs;
 
@@ -19,11 +19,11 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use self::runs::{ALGORITHMS, Case, NOW, Reached, Run, attack, key_of, random_lines, random_step};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
-use crate::support::limiting::timed_stores::Told;
+use crate::support::limiting::timed_stores::TimedStore;
 use crate::support::limiting::{check, seeded};
 
 /// Attacks all sentences with a number, on a store, with `rounds` random limits of each algorithm.
-fn attack_sentences(store: &Told, is_shared: bool, rounds: usize, steps: usize, reached: &Reached) {
+fn attack_sentences(store: &TimedStore, is_shared: bool, rounds: usize, steps: usize, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     for round in 0..rounds * ALGORITHMS {
@@ -57,18 +57,18 @@ fn attack_sentences(store: &Told, is_shared: bool, rounds: usize, steps: usize, 
 }
 
 /// Sentences about Redis: its clock and its outages.
-fn attack_shared(store: &Told, case: &Case, steps: usize, reached: &Reached, rng: &mut StdRng) {
+fn attack_shared(store: &TimedStore, case: &Case, steps: usize, reached: &Reached, rng: &mut StdRng) {
     let limit = case.limit();
     if !limit.rule.is_calendar() {
-        let forward = |run: &mut Run, _: &Told, _: &Check, _: &mut StdRng| run.now += FORWARD_MS;
+        let forward = |run: &mut Run, _: &TimedStore, _: &Check, _: &mut StdRng| run.now += FORWARD_MS;
         let at = Some(rng.random_range(0..steps));
         let run = attack(store, &key_of(limit, rng), steps, at, &forward, rng);
         reached.judge(case, &case.clause(ClauseKind::ClockForward), &run);
     }
     // In an outage, each gateway decides by its share from a memory of its own, which it keeps for the next outage.
     let share = Arc::new(limit.rule.share(case.gateways));
-    let own: Vec<Told> = (0..case.gateways).map(|_| Told::Memory(MemoryStore::new(1000))).collect();
-    let outage = |run: &mut Run, _: &Told, one: &Check, rng: &mut StdRng| {
+    let own: Vec<TimedStore> = (0..case.gateways).map(|_| TimedStore::Memory(MemoryStore::new(1000))).collect();
+    let outage = |run: &mut Run, _: &TimedStore, one: &Check, rng: &mut StdRng| {
         let local = Check { rule: share.clone(), ..one.clone() };
         own.iter().for_each(|gateway| run.take_all(gateway, &local, rng));
     };
@@ -76,12 +76,12 @@ fn attack_shared(store: &Told, case: &Case, steps: usize, reached: &Reached, rng
     reached.judge(case, &case.clause(ClauseKind::Outage), &run);
 }
 
-fn lose_state(_: &mut Run, store: &Told, one: &Check, _: &mut StdRng) {
+fn lose_state(_: &mut Run, store: &TimedStore, one: &Check, _: &mut StdRng) {
     store.run(Op::Reset, std::slice::from_ref(one), NOW);
 }
 
 /// Sets the clock back by less than a window, as far as the run has come.
-fn set_back(run: &mut Run, _: &Told, one: &Check, rng: &mut StdRng) {
+fn set_back(run: &mut Run, _: &TimedStore, one: &Check, rng: &mut StdRng) {
     let period = one.rule.policy_at(NOW).window_ms;
     // Never more than that behind the furthest it has been.
     let most = (NOW + run.lived).min(run.now) - (run.now - period / 2).min(run.now);
@@ -89,7 +89,7 @@ fn set_back(run: &mut Run, _: &Told, one: &Check, rng: &mut StdRng) {
 }
 
 /// Refunds some charges, each at most once; they no longer count.
-fn refund_some(run: &mut Run, store: &Told, _: &Check, rng: &mut StdRng) {
+fn refund_some(run: &mut Run, store: &TimedStore, _: &Check, rng: &mut StdRng) {
     let mut kept = Vec::new();
     for (at, cost, check, receipt) in std::mem::take(&mut run.charges) {
         if check.tag < 0 || rng.random_bool(0.7) {
@@ -103,7 +103,7 @@ fn refund_some(run: &mut Run, store: &Told, _: &Check, rng: &mut StdRng) {
     run.charges = kept;
 }
 
-fn attack_overrides(store: &Told, algorithm: usize, steps: usize, reached: &Reached, rng: &mut StdRng) {
+fn attack_overrides(store: &TimedStore, algorithm: usize, steps: usize, reached: &Reached, rng: &mut StdRng) {
     if algorithm == 9 {
         return;
     }
@@ -125,7 +125,7 @@ fn attack_overrides(store: &Told, algorithm: usize, steps: usize, reached: &Reac
 }
 
 /// A limit that comes after an equal one: both together.
-fn attack_chain(store: &Told, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
+fn attack_chain(store: &TimedStore, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
     let case = Case::new(&format!("{lines}\nafter = \"base\""), "", true, 1);
     let (mut first, mut second) = (key_of(case.config.limits.find("base").unwrap(), rng), key_of(case.limit(), rng));
     (first.role.base, second.role.after) = (true, Some(0));
@@ -145,7 +145,7 @@ fn attack_chain(store: &Told, lines: &str, steps: usize, reached: &Reached, rng:
 }
 
 /// A client moves between the networks that its /48 contains, in random order, and empties each.
-fn attack_tiers(store: &Told, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
+fn attack_tiers(store: &TimedStore, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
     if lines.contains("fair") {
         return;
     }
@@ -182,7 +182,7 @@ fn attack_tiers(store: &Told, lines: &str, steps: usize, reached: &Reached, rng:
 }
 
 /// A limit that forwards what exceeds it, and one in shadow mode: all requests pass, and those within are bounded.
-fn attack_forwarding(store: &Told, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
+fn attack_forwarding(store: &TimedStore, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
     let case = Case::new(&format!("{lines}\nover = \"annotate\""), "", true, 1);
     let run = attack(store, &key_of(case.limit(), rng), steps, Some(0), &|_, _, _, _| {}, rng);
     reached.judge(&case, &case.clause(ClauseKind::Within), &run);
@@ -197,7 +197,7 @@ fn attack_forwarding(store: &Told, lines: &str, steps: usize, reached: &Reached,
 }
 
 /// Slots: at once, after a loss, and after a crash.
-fn attack_slots(store: &Told, reached: &Reached) {
+fn attack_slots(store: &TimedStore, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     for _ in 0..6 {
@@ -248,8 +248,8 @@ fn attack_slots(store: &Told, reached: &Reached) {
     }
 }
 
-/// What a response reports on top is charged as far as the budget has it.
-fn attack_settling(store: &Told, reached: &Reached) {
+/// Usage that a response reports beyond the reservation is charged as far as the budget has units.
+fn attack_settling(store: &TimedStore, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     for algorithm in [0, 2, 3, 9] {
@@ -266,7 +266,7 @@ fn attack_settling(store: &Told, reached: &Reached) {
 }
 
 /// One tenant takes what it gets, in small and large charges, while others may have a part.
-fn attack_tenants(store: &Told, reached: &Reached) {
+fn attack_tenants(store: &TimedStore, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
     for _ in 0..60 {
@@ -330,7 +330,7 @@ fn rounds(least: usize) -> usize {
 #[test]
 fn random_runs_in_memory_stay_within_every_sentence() {
     let reached = Reached::default();
-    let store = || Told::Memory(MemoryStore::new(1_000_000));
+    let store = || TimedStore::Memory(MemoryStore::new(1_000_000));
     attack_sentences(&store(), false, rounds(2), 25, &reached);
     attack_sentences(&store(), true, rounds(2), 25, &reached);
     attack_slots(&store(), &reached);
@@ -345,7 +345,7 @@ fn random_runs_in_memory_stay_within_every_sentence() {
 
 #[test]
 fn random_runs_in_redis_stay_within_every_sentence() {
-    let (store, reached) = (Told::redis(), Reached::default());
+    let (store, reached) = (TimedStore::redis(), Reached::default());
     attack_sentences(&store, true, rounds(1), 6, &reached);
     attack_slots(&store, &reached);
     attack_settling(&store, &reached);
@@ -399,7 +399,7 @@ fn the_page_about_bounds_says_the_same() {
     assert_eq!(seen.len(), table.len(), "rows of other algorithms: {table:?}");
 }
 
-/// By hand: 3 requests at once and 1 per 10 s.
+/// Computed by hand, for 3 requests at once and 1 per 10 s.
 #[test]
 fn the_numbers_are_those_of_the_formulas() {
     let case = |lines: &str| {

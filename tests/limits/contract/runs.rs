@@ -7,14 +7,14 @@ use std::sync::Arc;
 use rand::Rng;
 use rand::rngs::StdRng;
 use sluicegate::config::{self, Config};
-use sluicegate::contract::clauses::{Clause, ClauseKind, Most};
+use sluicegate::contract::clauses::{Clause, ClauseKind, UnitBound};
 use sluicegate::contract::report::Contract;
 use sluicegate::limiting::algorithm::Rule;
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Limit;
 
 use crate::support::limiting::check;
-use crate::support::limiting::timed_stores::Told;
+use crate::support::limiting::timed_stores::TimedStore;
 
 pub const NOW: i64 = 1_795_000_000_000;
 
@@ -87,7 +87,7 @@ pub fn random_lines(algorithm: usize, rng: &mut StdRng) -> String {
 }
 pub const ALGORITHMS: usize = 11;
 
-/// What was admitted: the time that has passed since the start, and the units.
+/// Admitted units, each with the time since the start.
 #[derive(Default)]
 pub struct Run {
     pub lived: i64,
@@ -101,7 +101,7 @@ impl Run {
     }
 
     /// Takes one unit again and again, or a few at a time, until something is refused.
-    pub fn take_all(&mut self, store: &Told, one: &Check, rng: &mut StdRng) {
+    pub fn take_all(&mut self, store: &TimedStore, one: &Check, rng: &mut StdRng) {
         let most = one.rule.policy().quota + one.rule.params(0).get(3).copied().unwrap_or(0).clamp(0, 4);
         let cost = if rng.random_bool(0.8) { 1 } else { rng.random_range(1..4) };
         let count = most / cost + 2;
@@ -122,8 +122,8 @@ impl Run {
     }
 
     /// Returns the first interval in which more was admitted than a sentence says, `weaker` units below it.
-    pub fn find_excess(&self, most: &[Most], weaker: i64) -> Option<String> {
-        for Most { interval_ms, units } in most {
+    pub fn find_excess(&self, most: &[UnitBound], weaker: i64) -> Option<String> {
+        for UnitBound { interval_ms, units } in most {
             let (mut first, mut sum) = (0, 0);
             for (at, cost, ..) in &self.charges {
                 sum += cost;
@@ -152,11 +152,18 @@ pub fn random_step(rule: &Rule, rng: &mut StdRng) -> i64 {
     }
 }
 
-/// What happens in a run besides requests.
-pub type Disturb<'d> = dyn Fn(&mut Run, &Told, &Check, &mut StdRng) + 'd;
+/// Events of a run besides requests.
+pub type Disturb<'d> = dyn Fn(&mut Run, &TimedStore, &Check, &mut StdRng) + 'd;
 
 /// Runs a schedule of requests with one disturbance at its place `at`, or one at every step.
-pub fn attack(store: &Told, one: &Check, steps: usize, at: Option<usize>, disturb: &Disturb, rng: &mut StdRng) -> Run {
+pub fn attack(
+    store: &TimedStore,
+    one: &Check,
+    steps: usize,
+    at: Option<usize>,
+    disturb: &Disturb,
+    rng: &mut StdRng,
+) -> Run {
     let mut run = Run::begin(rng);
     for step in 0..steps {
         run.take_all(store, one, rng);

@@ -1,5 +1,5 @@
-//! What the attackers of recipes know of each: whose request it limits, how often that may reach the server, and other
-//! ways to write the same request. `WHO` is the client's name, `#` a number that differs from request to request.
+//! Recipes as their attackers see them: the request that each limits, how often it may reach the server, and other
+//! spellings of the same request. `WHO` is the client's name, `#` a number that differs from request to request.
 
 use std::time::Duration;
 

@@ -28,7 +28,8 @@ pub enum Data {
 }
 
 impl Data {
-    /// In the format of `State::text`: for tenants, the head and each of them; for a log, its lifetime and the charges; for leases (`pairs`), units and scores.
+    /// In the format of `State::text`: for tenants, the head and each of them; for a log, its lifetime and the charges;
+    /// for leases (`pairs`), units and scores.
     pub fn text(&self, pairs: bool) -> String {
         let parts: Vec<String> = match self {
             Data::Text(text) => return text.clone(),
@@ -44,7 +45,7 @@ impl Data {
 }
 
 #[derive(Clone, Debug)]
-pub struct Held {
+pub struct StoredKey {
     pub data: Data,
     pub expires: i64,
 }
@@ -58,11 +59,11 @@ const WRITING: [&str; 8] = ["DEL", "UNLINK", "PEXPIRE", "LTRIM", "LREM", "ZREM",
 
 #[derive(Default)]
 pub struct Keys {
-    pub held: HashMap<String, Held>,
+    pub held: HashMap<String, StoredKey>,
     now: i64,
-    /// Whether `maxmemory` is reached; nothing is evicted.
+    /// True if `maxmemory` is reached; nothing is evicted.
     pub full: bool,
-    /// Whether the running script has written.
+    /// True if the running script has written.
     written: bool,
 }
 
@@ -188,7 +189,7 @@ impl Keys {
             }
             "MGET" => {
                 let texts = args.iter().map(|key| match self.held.get(key) {
-                    Some(Held { data: Data::Text(text), .. }) => Value::String(lua.create_string(text).unwrap()),
+                    Some(StoredKey { data: Data::Text(text), .. }) => Value::String(lua.create_string(text).unwrap()),
                     _ => Value::Boolean(false),
                 });
                 Ok(Value::Table(lua.create_sequence_from(texts)?))
@@ -204,7 +205,7 @@ impl Keys {
             }
             "SET" => {
                 assert_eq!((args.len(), args[2].as_str()), (4, "PX"));
-                self.held.insert(args[0].clone(), Held { data: Data::Text(args[1].clone()), expires: NEVER });
+                self.held.insert(args[0].clone(), StoredKey { data: Data::Text(args[1].clone()), expires: NEVER });
                 self.expire(&args[0], &args[3])
             }
             "PEXPIRE" => self.expire(&args[0], &args[1]),
@@ -232,7 +233,7 @@ impl Keys {
 
     fn list(&mut self, lua: &Lua, name: &str, args: &[String]) -> Reply {
         let key = &args[0];
-        let new = Held { data: Data::List(VecDeque::new()), expires: NEVER };
+        let new = StoredKey { data: Data::List(VecDeque::new()), expires: NEVER };
         let Data::List(list) = &mut self.held.entry(key.clone()).or_insert(new).data else { return wrong_type() };
         let reply = match name {
             "LRANGE" => {
@@ -271,7 +272,7 @@ impl Keys {
 
     fn sorted(&mut self, lua: &Lua, name: &str, args: &[String]) -> Reply {
         let key = &args[0];
-        let new = Held { data: Data::Sorted(Vec::new()), expires: NEVER };
+        let new = StoredKey { data: Data::Sorted(Vec::new()), expires: NEVER };
         let Data::Sorted(set) = &mut self.held.entry(key.clone()).or_insert(new).data else { return wrong_type() };
         let reply = match name {
             "ZADD" => {

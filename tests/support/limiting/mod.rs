@@ -1,4 +1,4 @@
-//! What the tests of limits and stores share: random rules, checks, and Redis servers.
+//! Helpers of the tests of limits and stores: random rules, checks, and Redis servers.
 
 pub mod fake_redis;
 pub mod forms;
@@ -348,8 +348,8 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
                 if op == Op::Adjust {
                     check.cost = rng.random_range(-5..4);
                     check.rule = check.rule.for_tenant(check.tag).map_or_else(|| check.rule.clone(), Arc::new);
-                    // Receipts of other algorithms are times. A lease is stored under the numbers from its tag to its tag
-                    // plus 52, so that those of two times may overlap, which random tags of 52 bits do not.
+                    // Receipts of other algorithms are times. A lease is stored under the numbers from its tag to its
+                    // tag plus 52, so that those of two times may overlap, which random tags of 52 bits do not.
                     let is_time = check.rule.needs_tag() && receipt < 1 << 42;
                     check.tag = if is_time { receipt & !63 } else { receipt };
                 }

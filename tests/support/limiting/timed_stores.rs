@@ -10,7 +10,7 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 
 use super::RedisServer;
 
-pub enum Told {
+pub enum TimedStore {
     Memory(MemoryStore),
     Redis(Box<Server>),
 }
@@ -21,15 +21,15 @@ pub struct Server {
 }
 
 /// Runs `test` on each store.
-pub fn on_both(test: impl Fn(&Told)) {
-    test(&Told::Memory(MemoryStore::new(1_000_000)));
-    test(&Told::redis());
+pub fn on_both(test: impl Fn(&TimedStore)) {
+    test(&TimedStore::Memory(MemoryStore::new(1_000_000)));
+    test(&TimedStore::redis());
 }
 
-impl Told {
-    pub fn redis() -> Told {
+impl TimedStore {
+    pub fn redis() -> TimedStore {
         let server = RedisServer::start(&[]);
-        Told::Redis(Box::new(Server { client: RefCell::new(server.client()), _server: server }))
+        TimedStore::Redis(Box::new(Server { client: RefCell::new(server.client()), _server: server }))
     }
 
     /// Runs one decision in one call.
@@ -40,8 +40,8 @@ impl Told {
     /// Runs several decisions in one call.
     pub fn run_all(&self, asked: &[(Op, &[Check])], now: i64) -> Vec<Decision> {
         match self {
-            Told::Memory(memory) => asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
-            Told::Redis(server) => {
+            TimedStore::Memory(memory) => asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
+            TimedStore::Redis(server) => {
                 let (call, client) = (ScriptCall::new(asked, now), &mut *server.client.borrow_mut());
                 let reply =
                     call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
@@ -82,8 +82,8 @@ impl Told {
     /// The stored state of a key, and its TTL in ms; -1 without an expiry.
     pub fn held(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
         match self {
-            Told::Memory(memory) => memory.state(key, now).map(|(state, life)| (state.text().into_bytes(), life)),
-            Told::Redis(server) => {
+            TimedStore::Memory(memory) => memory.state(key, now).map(|(state, life)| (state.text().into_bytes(), life)),
+            TimedStore::Redis(server) => {
                 let client = &mut *server.client.borrow_mut();
                 let dump: Option<Vec<u8>> = redis::cmd("DUMP").arg(key).query(client).unwrap();
                 dump.map(|dump| (dump, client.pttl(key).unwrap()))
@@ -93,7 +93,7 @@ impl Told {
 
     /// The Redis server, if this is the Redis store.
     pub fn command(&self, words: &[&str]) -> redis::Value {
-        let Told::Redis(server) = self else { panic!("the memory store takes no commands") };
+        let TimedStore::Redis(server) = self else { panic!("the memory store takes no commands") };
         redis::cmd(words[0]).arg(&words[1..]).query(&mut *server.client.borrow_mut()).unwrap()
     }
 }

@@ -49,7 +49,8 @@ impl RedisCluster {
     }
 
     fn create(replicas: usize) -> RedisCluster {
-        // Without a replica, no failover needs the short timeout, after which a busy machine makes nodes give each other up.
+        // Without a replica, no failover needs the short timeout, after which a busy machine makes nodes give each
+        // other up.
         let timeout = if replicas == 0 { ["--cluster-node-timeout", "15000"].as_slice() } else { &[] };
         let nodes: Vec<ClusterNode> = (0..3 * (1 + replicas)).map(|_| cluster_node(timeout)).collect();
         let created = Command::new("redis-cli")
@@ -127,7 +128,7 @@ pub fn is_up(node: &RedisServer) -> bool {
     info.contains("cluster_state:ok")
 }
 
-/// Whether `node` has a connection to each of `count` nodes, itself among them, and knows its role.
+/// Returns whether `node` has a connection to each of `count` nodes, itself included, and knows its role.
 fn knows_all(node: &RedisServer, count: usize) -> bool {
     let known: String = ask(&mut node.client(), &["CLUSTER", "NODES"]);
     let flags = |line: &str| line.split(' ').nth(2).unwrap_or_default().replace("myself,", "");
@@ -258,7 +259,7 @@ impl Drop for Sentinel {
 
 /// A decision under load: when its result arrived, how long it took, and the result.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen {
+pub struct TimedDecision {
     pub at: Instant,
     pub took: Duration,
     pub outcome: Result<bool, ErrorKind>,
@@ -266,7 +267,7 @@ pub struct Seen {
 
 /// Twenty clients that each use one limit with several keys until they are stopped.
 pub struct Load {
-    seen: Rc<RefCell<Vec<Seen>>>,
+    seen: Rc<RefCell<Vec<TimedDecision>>>,
     stop: Rc<Cell<bool>>,
     running: JoinSet<()>,
     lateness: Lateness,
@@ -285,7 +286,7 @@ impl Load {
                     let asked = Instant::now();
                     let outcome = redis.run(Op::Take, &vec![check(&limit, key, 1)].into()).await;
                     let outcome = outcome.map(|decision| decision.admitted);
-                    seen.borrow_mut().push(Seen { at: Instant::now(), took: asked.elapsed(), outcome });
+                    seen.borrow_mut().push(TimedDecision { at: Instant::now(), took: asked.elapsed(), outcome });
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });
@@ -297,24 +298,24 @@ impl Load {
         self.seen.borrow().iter().filter(|seen| seen.outcome == Ok(true)).count()
     }
 
-    pub fn count(&self, of: impl Fn(&Seen) -> bool) -> usize {
+    pub fn count(&self, of: impl Fn(&TimedDecision) -> bool) -> usize {
         self.seen.borrow().iter().filter(|seen| of(seen)).count()
     }
 
     /// The results, without the delays caused by the machine.
-    pub async fn stop(self) -> Vec<Seen> {
+    pub async fn stop(self) -> Vec<TimedDecision> {
         self.stop.set(true);
         self.running.join_all().await;
         let own = self.lateness.allowance();
-        self.seen.take().into_iter().map(|seen| Seen { took: seen.took.saturating_sub(own), ..seen }).collect()
+        self.seen.take().into_iter().map(|seen| TimedDecision { took: seen.took.saturating_sub(own), ..seen }).collect()
     }
 }
 
-pub fn longest(seen: &[Seen]) -> Duration {
+pub fn longest(seen: &[TimedDecision]) -> Duration {
     seen.iter().map(|seen| seen.took).max().unwrap_or_default()
 }
 
-pub fn failures(seen: &[Seen]) -> Vec<ErrorKind> {
+pub fn failures(seen: &[TimedDecision]) -> Vec<ErrorKind> {
     let mut kinds: Vec<ErrorKind> = seen.iter().filter_map(|seen| seen.outcome.err()).collect();
     kinds.sort_by_key(|kind| *kind as usize);
     kinds.dedup();

@@ -23,7 +23,7 @@ const ALGORITHMS: &[(&str, Algorithm)] = &[
 /// Remedy for a limit that reads a claim while nothing configures verification.
 pub const JWT_HELP: &str = "add one:\n\n[jwt]\nkey = \"${file:jwt.pem}\"\nalgorithms = [\"ES256\"]";
 
-/// What verifies tokens.
+/// Verifiers of the JWTs that limits and routes read.
 pub struct TokenVerifiers {
     /// `[jwt]`: used on routes without `auth.jwt`. `None` if it is missing or wrong.
     pub default: Option<Arc<TokenVerifier>>,

@@ -11,13 +11,13 @@ const HORIZON_MS: i64 = 100;
 /// Default of `hot_after`: decisions per second.
 const HOT_AFTER: i64 = 200;
 
-/// Reports whether the section has the table `lease`, which is not an option of an algorithm.
+/// Returns whether the section has the table `lease`, which is not an option of an algorithm.
 pub fn has_lease_table(section: &Section) -> bool {
     section.node("lease").is_some_and(|node| matches!(node.value, Value::Table(_)))
 }
 
-/// Compiles the option. `None` means a mistake; `Some(None)` means that it is not set. `refunded_for` is an upstream whose
-/// refusals the limit refunds.
+/// Compiles the option. `None` means a mistake; `Some(None)` means that it is not set. `refunded_for` is an upstream
+/// whose refusals the limit refunds.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
 pub fn compile_lease(
     section: &Section,

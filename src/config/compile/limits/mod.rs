@@ -2,10 +2,10 @@
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
-//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes, `settlement`
-//! costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can happen,
-//! `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `set` lists of
-//! values, `jwt` token verification.
+//! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes,
+//! `settlement` costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can
+//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `set`
+//! lists of values, `jwt` token verification.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
@@ -69,7 +69,7 @@ pub fn compile_limits(
     let mut limits = Definitions::new(schema::LIMIT.name);
     let (mut after, mut candidates) = (References::new(), References::new());
     let mut sources = None;
-    let mut taken = SharesTaken::default();
+    let mut taken = ReservedKeys::default();
     let names: HashSet<&str> = named.iter().map(|named| named.name).collect();
     for NamedSection { name, place, section } in named {
         let texts = section.sources;
@@ -135,14 +135,14 @@ pub fn compile_limits(
 
 /// Shares of the memory store that limits with their own `max_keys` take.
 #[derive(Default)]
-struct SharesTaken {
+struct ReservedKeys {
     keys: usize,
     /// The limit with the largest share.
     most: Option<(usize, At<String>)>,
     others: usize,
 }
 
-impl SharesTaken {
+impl ReservedKeys {
     fn add_share(&mut self, limit: Option<&Limit>, section: &Section, context: &LimitContext) {
         let Some(limit) = limit else { return };
         let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
@@ -163,7 +163,7 @@ impl SharesTaken {
 
     /// Warns if too little is left for the limits without a share, which divide the rest equally.
     fn warn_about_rest(self, sources: &SourceTexts, context: &LimitContext) {
-        let SharesTaken { keys, most: Some((_, At { place, value: name })), others } = self else { return };
+        let ReservedKeys { keys, most: Some((_, At { place, value: name })), others } = self else { return };
         let Some(rest) = context.max_keys.checked_sub(keys).filter(|_| others > 0) else { return };
         let each = rest / others;
         if each >= KEYS_LEFT {

@@ -17,7 +17,7 @@ use crate::net::NamedSet;
 pub struct ListedItem {
     pub set: Arc<NamedSet>,
     others: Rc<Vec<(Place, TextFault)>>,
-    /// Whether they were reported; each is reported once.
+    /// True once the mistakes were reported: each is reported once, however many limits use the set.
     reported: Rc<Cell<bool>>,
 }
 

@@ -1,5 +1,5 @@
-//! Options of costs that only the response reports: `settle`, `weights`, `ask_usage`, and `reserve` in `cost`. Called by
-//! `limits` and `charges`.
+//! Options of costs that only the response reports: `settle`, `weights`, `ask_usage`, and `reserve` in `cost`. Called
+//! by `limits` and `charges`.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};
 use crate::limiting::settlement::weights::{ModelWeights, Weights};
 use crate::limiting::source::{JsonPointer, Source, SourceKind};
-use crate::written::parse_header_name;
+use crate::names::parse_header_name;
 
-/// Most sources of `settle`, and of `add` in a reservation.
+/// Maximum number of sources of `settle`, and of `add` in a reservation.
 const SOURCES_MAX: usize = 16;
 const MODELS_MAX: usize = 1000;
 /// Name of the weights of models without their own.

@@ -6,7 +6,7 @@
 //! "text"        the value equals this text      "*"       any non-empty value
 //! 5             an integer equal to this one    "a*", "*.b", "a*b"   `*` is any sequence of characters
 //! "1-9"         an integer from 1 to 9          "set:X"   an item of [set.X]
-//! "<5" "<=5" ">5" ">=5"  an integer             "= text"  this text, whatever it looks like
+//! "<5" "<=5" ">5" ">=5"  an integer             "= text"  this text, even if it looks like another pattern
 //! "~ regex"     a text that contains a match    "~i regex" the same, ignoring case
 //! "!PATTERN"    anything else; in a list, all patterns have `!` or none has
 //! ```

@@ -49,7 +49,7 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
             return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
         }
     }
-    let servers = compile_server_list(section, "upstream", node, &upstreams.reach)?;
+    let servers = compile_server_list(section, "upstream", node, &upstreams.transport)?;
     if servers.iter().any(|server| server.caps != ServerCaps::default()) {
         let help = "write [upstream.NAME] with these servers and upstream = \"NAME\" here";
         return section.report_fault("upstream", node, "only servers of an [upstream.NAME] have caps", help);

@@ -23,7 +23,7 @@ use crate::config::unreadable::UnreadableKind;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::SourceOrigin;
-use crate::written::parse_input_name;
+use crate::names::parse_input_name;
 
 const METHODS: &[&str] = &["basic", "jwt", "forward"];
 const METHOD_HELP: &str = "write auth = { basic = \"users.htpasswd\" } for passwords, auth = { jwt = \"NAME\" } for \

@@ -128,8 +128,8 @@ fn compile_target(section: &Section, node: &Node, upstreams: &mut Upstreams) -> 
             return invalid_text("a Unix socket needs an upstream of its own", help);
         }
         let (url, target) = split_target(text, after_scheme);
-        let reach = &upstreams.reach;
-        let origin = origin::parse_origin(url, reach.protocol, || reach.tls_settings())?;
+        let transport = &upstreams.transport;
+        let origin = origin::parse_origin(url, transport.protocol, || transport.tls_settings())?;
         Ok((Server { origin, weight: 1, caps: ServerCaps::default() }, parse_target(target)?))
     });
     server.map(|(server, target)| (upstreams.intern_url_list(vec![server]), target))
@@ -198,8 +198,8 @@ fn check_unique(section: &Section, copied: Vec<At<CopiedHeader>>) -> Option<Vec<
     Some(copied.into_iter().map(|at| at.value).collect())
 }
 
-/// Reports headers that the client and the auth server could both state to the upstream server. Credentials are an exception: clients have to
-/// send them.
+/// Reports headers that the client and the auth server could both state to the upstream server. Credentials are an
+/// exception: clients have to send them.
 fn check_not_stated(section: &Section, sent: &[At<HeaderName>], copied: &[CopiedHeader]) {
     let is_stated = |name: &HeaderName| copied.iter().any(|copied| copied.to == *name);
     for At { place, value: name } in sent {

@@ -2,7 +2,7 @@
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
 //! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
-//! `auth` who may use it, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
+//! `auth` authentication, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
 //! address lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
@@ -74,7 +74,7 @@ pub struct CompiledRoutes {
 }
 
 /// A compiled route with its place; the place of its name if it has one, of what it does, and of its section.
-struct Placed {
+struct PlacedRoute {
     route: Route,
     place: Place,
     named: Option<Place>,
@@ -96,7 +96,7 @@ pub fn compile_routes(
     let redirects: Vec<Place> = placed.iter().map(|placed| placed.redirect).collect();
     let written: Vec<Place> = placed.iter().map(|placed| placed.section).collect();
     let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
-        placed.into_iter().map(|Placed { route, place, named, .. }| (route, (place, named))).unzip();
+        placed.into_iter().map(|PlacedRoute { route, place, named, .. }| (route, (place, named))).unzip();
     let shadowed = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed {
         let message = format!(
@@ -140,7 +140,7 @@ fn compile_route(
     context: &RouteContext,
     upstreams: &mut Upstreams,
     shared: &mut SharedValues,
-) -> Option<Placed> {
+) -> Option<PlacedRoute> {
     let place = section.node("path").map_or(section.place, |node| node.place);
     let name = section.parse_at("name", read_route_name);
     let matcher = matcher::compile_matcher(section);
@@ -213,7 +213,7 @@ fn compile_route(
         upgrades,
     };
     let redirect = section.node("redirect").map_or(place, |node| node.place);
-    Some(Placed { route, place, named, redirect, section: section.place })
+    Some(PlacedRoute { route, place, named, redirect, section: section.place })
 }
 
 fn read_route_name(text: &str) -> Result<String, TextFault> {

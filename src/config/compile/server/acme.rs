@@ -12,7 +12,7 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, ListenerSettings};
-use crate::tls::{ChallengeBoard, ChallengeKind};
+use crate::tls::{ChallengeKind, ChallengeStore};
 use crate::upstream::tls::TrustedRoots;
 
 const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
@@ -28,10 +28,10 @@ const NAME_MAX: usize = 230;
 const NAMES_MAX: usize = 1000;
 const CONTACTS_MAX: usize = 10;
 
-/// The section, which may be invalid, and the challenge board of this config.
+/// The section, which may be invalid, and the challenge store of this config.
 pub struct AcmeSection<'a> {
     section: &'a Section<'a>,
-    board: Arc<ChallengeBoard>,
+    challenges: Arc<ChallengeStore>,
     is_there: bool,
     settings: Option<AcmeSettings>,
 }
@@ -41,12 +41,12 @@ impl<'a> AcmeSection<'a> {
     pub fn read(section: &'a Section<'a>, is_there: bool) -> AcmeSection<'a> {
         let settings = is_there.then(|| compile_settings(section)).flatten();
         section.report_unknown();
-        AcmeSection { section, board: Arc::default(), is_there, settings }
+        AcmeSection { section, challenges: Arc::default(), is_there, settings }
     }
 
-    /// Returns the board on which TLS listeners look up challenge responses.
-    pub fn board(&self) -> Option<&Arc<ChallengeBoard>> {
-        Some(&self.board).filter(|_| self.is_there)
+    /// Returns the store in which TLS listeners look up responses to challenges.
+    pub fn challenges(&self) -> Option<&Arc<ChallengeStore>> {
+        Some(&self.challenges).filter(|_| self.is_there)
     }
 
     /// Reads the names under `acme` of a listener's `tls`.
@@ -69,7 +69,7 @@ impl<'a> AcmeSection<'a> {
 
     /// Completes the section with the compiled listeners.
     pub fn complete(self, listeners: &[Arc<ListenerSettings>]) -> Option<Arc<Acme>> {
-        let AcmeSection { section, board, mut settings, .. } = self;
+        let AcmeSection { section, challenges, mut settings, .. } = self;
         let names: usize =
             listeners.iter().filter_map(|listener| Some(listener.tls.as_ref()?.ordered_names().len())).sum();
         let has_plain = listeners.iter().any(|listener| listener.tls.is_none());
@@ -98,7 +98,7 @@ impl<'a> AcmeSection<'a> {
                 Diagnostic::new(section.place, what).with_label("not used").with_help(help),
             );
         }
-        settings.map(|settings| Arc::new(Acme { settings, board }))
+        settings.map(|settings| Arc::new(Acme { settings, challenges }))
     }
 }
 

@@ -123,7 +123,7 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
     items.into_iter().map(plain).collect()
 }
 
-/// Returns whether clients may send certificates there, whatever else is wrong with the section.
+/// Returns whether the listener requests client certificates, even if other options of the section are wrong.
 pub fn requests_client_certs(section: &Section) -> bool {
     matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
 }
@@ -253,7 +253,7 @@ fn compile_tls(
     let files = ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 };
     // A listener without a valid address is not used.
     let address = address.map(|At { value, .. }| value.to_string()).unwrap_or_default();
-    let tls = ServerTls::new(&address, files, acme.board());
+    let tls = ServerTls::new(&address, files, acme.challenges());
     let tls = tls.map_err(|mistake| report_tls_fault(section, &pairs, &mistake)).ok()?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     for (pair, term) in pairs.iter().zip(&tls.certificates.current().validities) {

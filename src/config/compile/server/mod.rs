@@ -4,7 +4,7 @@
 //! Output: [`ServerSettings`](crate::config::ServerSettings), listeners, store settings and the defaults of routes.
 //! `listener` compiles addresses and TLS, `hsts` their Strict-Transport-Security, `acme` certificate orders, `internal`
 //! development certificates, `access_log` and `spans` their targets, `keys` how keys are shown,
-//! `tokens` who may use the admin listener, `overload` when the process refuses requests.
+//! `tokens` the tokens of the admin listener, `overload` when the process refuses requests.
 //!
 //! To add a server option, read it here with its default.
 
@@ -68,7 +68,7 @@ const TIMEOUTS: Timeouts = Timeouts {
     tunnel: Duration::from_secs(3_600),
 };
 
-pub struct Compiled {
+pub struct CompiledServer {
     pub settings: ServerSettings,
     pub listeners: Vec<Arc<ListenerSettings>>,
     pub defaults: Defaults,
@@ -90,7 +90,7 @@ pub fn compile_server(
     listeners: &[Section],
     acme: &acme::AcmeSection,
     page_files: &PageFiles,
-) -> Compiled {
+) -> CompiledServer {
     let seconds = Duration::from_secs;
     let timeouts = read_timeouts(section, &TIMEOUTS);
     let timeout_origins = read_timeout_origins(section, SettingOrigin::Server, TimeoutOrigins::DEFAULT);
@@ -155,7 +155,7 @@ pub fn compile_server(
     };
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);
     section.report_unknown();
-    Compiled { settings, listeners, defaults }
+    CompiledServer { settings, listeners, defaults }
 }
 
 /// Reads `strictness`, for all routes or one route.

@@ -1,4 +1,4 @@
-//! `[admin] token` and `[[admin.tokens]]`: who may use the admin listener, and `audit`. Called by `server`.
+//! Access to the admin listener: `[admin] token`, `[[admin.tokens]]` and `audit`. Called by `server`.
 
 use std::time::SystemTime;
 

@@ -20,7 +20,7 @@ use crate::config::compile::numbers::{to_millis, to_usize};
 use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::compile::upstreams::caps::{compile_adaptive, compile_caps, compile_server_caps};
 use crate::config::compile::upstreams::health::compile_health;
-use crate::config::compile::upstreams::tls::{Reach, SystemRoots};
+use crate::config::compile::upstreams::tls::{SystemRoots, TransportOptions};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
@@ -39,7 +39,7 @@ pub struct Upstreams<'r> {
     /// Upstreams written as URLs; equal lists share one.
     anonymous: HashMap<Vec<Server>, usize>,
     /// How their servers are reached.
-    pub reach: Reach<'r>,
+    pub transport: TransportOptions<'r>,
 }
 
 pub fn compile_upstreams<'r>(
@@ -51,13 +51,13 @@ pub fn compile_upstreams<'r>(
         list: Vec::new(),
         names: Definitions::new(schema::UPSTREAM.name),
         anonymous: HashMap::new(),
-        reach: Reach::for_urls(roots),
+        transport: TransportOptions::for_urls(roots),
     };
     for NamedSection { name, place, section } in named {
         let balance = section.read_label("balance", Balance::ALL, Balance::label);
-        let reach = Reach::from_section(&section, roots);
+        let transport = TransportOptions::from_section(&section, roots);
         let servers = match section.node("servers") {
-            Some(node) => compile_server_list(&section, "servers", node, &reach),
+            Some(node) => compile_server_list(&section, "servers", node, &transport),
             None => section
                 .report_missing(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
@@ -75,7 +75,7 @@ pub fn compile_upstreams<'r>(
         let caps = compile_caps(&section, servers.as_deref(), is_adaptive);
         let resolve_every_ms = section.read_duration("resolve_every").map(to_millis);
         if servers.is_some() {
-            reach.report_unused(&section);
+            transport.report_unused(&section);
         }
         section.report_unread_keys();
         let index = servers.map(|servers| {
@@ -212,7 +212,12 @@ const RETRY_ON: &[(&str, RetryCause)] = &[
 ];
 
 /// Reads a URL, or a list of URLs and `{ url, weight }` tables with optional caps.
-pub fn compile_server_list(section: &Section, key: &'static str, node: &Node, reach: &Reach) -> Option<Vec<Server>> {
+pub fn compile_server_list(
+    section: &Section,
+    key: &'static str,
+    node: &Node,
+    transport: &TransportOptions,
+) -> Option<Vec<Server>> {
     let items = match &node.value {
         Value::Array(items) if items.is_empty() => {
             return section.report_fault(
@@ -225,7 +230,8 @@ pub fn compile_server_list(section: &Section, key: &'static str, node: &Node, re
         Value::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),
     };
-    let servers: Vec<Option<At<Server>>> = items.iter().map(|item| compile_server(section, key, item, reach)).collect();
+    let servers: Vec<Option<At<Server>>> =
+        items.iter().map(|item| compile_server(section, key, item, transport)).collect();
     let servers: Vec<At<Server>> = servers.into_iter().collect::<Option<_>>()?;
     let mut seen = HashMap::new();
     let mut unique = true;
@@ -246,11 +252,16 @@ pub fn compile_server_list(section: &Section, key: &'static str, node: &Node, re
     unique.then(|| servers.into_iter().map(|at| at.value).collect())
 }
 
-fn compile_server(section: &Section, key: &'static str, item: &Node, reach: &Reach) -> Option<At<Server>> {
+fn compile_server(
+    section: &Section,
+    key: &'static str,
+    item: &Node,
+    transport: &TransportOptions,
+) -> Option<At<Server>> {
     let place = item.place;
     let server_of = |text: &str| {
         Ok(Server {
-            origin: origin::parse_origin(text, reach.protocol, || reach.tls_settings())?,
+            origin: origin::parse_origin(text, transport.protocol, || transport.tls_settings())?,
             weight: 1,
             caps: ServerCaps::default(),
         })

@@ -20,11 +20,11 @@ const PEM_HELP: &str = "give a file in PEM; a certificate and its key go togethe
 pub struct SystemRoots(OnceCell<TrustedRoots>);
 
 /// Settings that the URLs of servers do not contain.
-pub struct Reach<'a> {
+pub struct TransportOptions<'a> {
     roots: &'a SystemRoots,
     pub protocol: WireProtocol,
     tls: OnceCell<Arc<UpstreamTls>>,
-    asked: Cell<bool>,
+    used: Cell<bool>,
 }
 
 impl SystemRoots {
@@ -33,28 +33,28 @@ impl SystemRoots {
     }
 }
 
-impl<'a> Reach<'a> {
-    pub fn for_urls(roots: &'a SystemRoots) -> Reach<'a> {
-        Reach { roots, protocol: WireProtocol::Auto, tls: OnceCell::new(), asked: Cell::new(false) }
+impl<'a> TransportOptions<'a> {
+    pub fn for_urls(roots: &'a SystemRoots) -> TransportOptions<'a> {
+        TransportOptions { roots, protocol: WireProtocol::Auto, tls: OnceCell::new(), used: Cell::new(false) }
     }
 
     /// Reads them from an `[upstream.NAME]` section.
-    pub fn from_section(section: &Section, roots: &'a SystemRoots) -> Reach<'a> {
+    pub fn from_section(section: &Section, roots: &'a SystemRoots) -> TransportOptions<'a> {
         let words = [("auto", WireProtocol::Auto), ("http1", WireProtocol::Http1), ("http2", WireProtocol::Http2)];
         let protocol = section.read_choice("protocol", &words).unwrap_or_default();
-        let reach = Reach { protocol, ..Reach::for_urls(roots) };
+        let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots) };
         if let Some(tls) = section.read_section("tls", &schema::UPSTREAM_TLS) {
             if let Some(tls) = compile_own_tls(&tls, roots, protocol) {
-                let _ = reach.tls.set(Arc::new(tls));
+                let _ = transport.tls.set(Arc::new(tls));
             }
             tls.report_unread_keys();
         }
-        reach
+        transport
     }
 
     /// Returns the TLS settings of an `https` server.
     pub fn tls_settings(&self) -> Result<Arc<UpstreamTls>, TextFault> {
-        self.asked.set(true);
+        self.used.set(true);
         if let Some(tls) = self.tls.get() {
             return Ok(tls.clone());
         }
@@ -66,7 +66,7 @@ impl<'a> Reach<'a> {
 
     /// Reports settings that no server uses.
     pub fn report_unused(&self, section: &Section) {
-        if let Some(node) = section.node("tls").filter(|_| !self.asked.get()) {
+        if let Some(node) = section.node("tls").filter(|_| !self.used.get()) {
             section.report_fault::<()>("tls", node, "no server uses TLS", "write https://HOST, or remove this");
         }
     }

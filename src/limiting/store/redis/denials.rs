@@ -28,14 +28,14 @@ pub struct DenialCache {
     entries: IndexMap<DenialKey, Denial>,
     /// Index where the next search for outdated entries starts.
     cursor: usize,
-    recalls: Recalls,
-    /// Number of recalls that this worker has applied.
-    recalled: u64,
+    invalidations: Invalidations,
+    /// Number of invalidations that this worker has applied.
+    applied: u64,
 }
 
 /// Counts refunds and resets outside of decisions. All handles of a process share one counter.
 #[derive(Clone, Debug, Default)]
-pub struct Recalls(Arc<AtomicU64>);
+pub struct Invalidations(Arc<AtomicU64>);
 
 /// A state key, and the tenant if tenants share it: others may still be admitted.
 #[derive(Debug, Hash, PartialEq, Eq)]
@@ -69,32 +69,32 @@ struct Denial {
     answer: Answer,
     /// Time of the answer, which its waits start from.
     since: Instant,
-    /// Until then, requests are refused from memory.
+    /// Instant until which requests are refused from memory.
     until: Instant,
 }
 
-/// When a decision was sent to the store, and the number of recalls at that time.
+/// When a decision was sent to the store, and the number of invalidations at that time.
 #[derive(Clone, Copy, Debug)]
 pub struct SentAt {
     at: Instant,
-    recalled: u64,
+    applied: u64,
 }
 
-/// Most refusals that a worker remembers.
+/// Maximum number of refusals that a worker remembers.
 pub const ENTRIES_MAX: usize = 16_384;
 /// Longest time that a refusal is remembered.
 pub const LONGEST: Duration = Duration::from_secs(1);
 /// Entries checked with each new one, to remove outdated ones.
 const SWEEP: usize = 4;
 
-/// Reports whether a refusal of this check may be remembered.
+/// Returns whether a refusal of this check may be remembered.
 pub fn is_memorable(check: &Check) -> bool {
     Role { link: None, ..check.role } == Role::default() && !check.limit.refundable && !check.rule.has_queue()
 }
 
-impl Recalls {
+impl Invalidations {
     /// Clears the memory of all workers, after charges were changed outside of a decision.
-    pub fn clear_memories(&self) {
+    pub fn invalidate_all(&self) {
         self.0.fetch_add(1, Ordering::AcqRel);
     }
 
@@ -104,13 +104,13 @@ impl Recalls {
 }
 
 impl DenialCache {
-    pub fn new(recalls: Recalls) -> DenialCache {
-        DenialCache { entries: IndexMap::new(), cursor: 0, recalled: recalls.count(), recalls }
+    pub fn new(invalidations: Invalidations) -> DenialCache {
+        DenialCache { entries: IndexMap::new(), cursor: 0, applied: invalidations.count(), invalidations }
     }
 
     /// Returns the state to pass to [`DenialCache::remember_refusal`], for a decision that is sent at `at`.
     pub fn sent_at(&self, at: Instant) -> SentAt {
-        SentAt { at, recalled: self.recalls.count() }
+        SentAt { at, applied: self.invalidations.count() }
     }
 
     pub fn clear(&mut self) {
@@ -139,7 +139,7 @@ impl DenialCache {
     pub fn remember_refusal(&mut self, check: &Check, answer: Answer, asked: SentAt, now: Instant) {
         self.forget_outdated();
         let stays = check.cost == 1 || answer.retry_ms == NEVER;
-        if answer.admitted || !stays || !is_memorable(check) || asked.recalled != self.recalled {
+        if answer.admitted || !stays || !is_memorable(check) || asked.applied != self.applied {
             return;
         }
         let wait = match u64::try_from(answer.retry_ms) {
@@ -171,9 +171,9 @@ impl DenialCache {
     }
 
     fn forget_outdated(&mut self) {
-        let recalled = self.recalls.count();
-        if recalled != self.recalled {
-            self.recalled = recalled;
+        let applied = self.invalidations.count();
+        if applied != self.applied {
+            self.applied = applied;
             self.entries.clear();
         }
     }

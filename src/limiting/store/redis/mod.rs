@@ -46,7 +46,7 @@ use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link;
 use crate::limiting::store::redis::connection::sentinel::{ConnectionTarget, Sentinels};
 use crate::limiting::store::redis::connection::tls::RedisTls;
-use crate::limiting::store::redis::denials::{DenialCache, Recalls};
+use crate::limiting::store::redis::denials::{DenialCache, Invalidations};
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
 use crate::limiting::store::redis::pipeline::{codec, lane};
@@ -63,7 +63,7 @@ const MARK_MIN_MS: i64 = 1000;
 /// State that all Redis handles of a process share.
 #[derive(Clone, Default)]
 pub struct SharedRedisState {
-    recalls: Recalls,
+    invalidations: Invalidations,
     marks: SharedUsedMarks,
     gateways: Arc<Gateways>,
     /// Hot keys by the URL of their store. A store that is no longer used has none.
@@ -77,14 +77,14 @@ impl SharedRedisState {
 
     /// Returns the hot keys of the store at `url`, which all of its handles share.
     fn hot_keys_of(&self, url: &str, metrics: &Metrics) -> Arc<HotKeys> {
-        let mut books = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
-        books.retain(|_, book| book.strong_count() > 0);
-        if let Some(book) = books.get(url).and_then(Weak::upgrade) {
-            return book;
+        let mut tables = self.hot_keys.lock().unwrap_or_else(PoisonError::into_inner);
+        tables.retain(|_, hot_keys| hot_keys.strong_count() > 0);
+        if let Some(hot_keys) = tables.get(url).and_then(Weak::upgrade) {
+            return hot_keys;
         }
-        let book = Arc::new(HotKeys::new(metrics.limits.clone(), metrics.store.hot_keys.clone()));
-        books.insert(url.to_owned(), Arc::downgrade(&book));
-        book
+        let hot_keys = Arc::new(HotKeys::new(metrics.limits.clone(), metrics.store.hot_keys.clone()));
+        tables.insert(url.to_owned(), Arc::downgrade(&hot_keys));
+        hot_keys
     }
 }
 
@@ -98,7 +98,7 @@ pub struct RedisStore {
     /// moment and refund it when another refuses.
     denials: Option<RefCell<DenialCache>>,
     denials_used: Counter,
-    recalls: Recalls,
+    invalidations: Invalidations,
     /// Marks that this process has used.
     marks: SharedUsedMarks,
     hot_keys: Arc<HotKeys>,
@@ -133,7 +133,7 @@ impl RedisStore {
         let denials = match &servers {
             RedisServers::Cluster(_) => None,
             RedisServers::Single(_) | RedisServers::InvalidUrl(_) => {
-                Some(RefCell::new(DenialCache::new(all.recalls.clone())))
+                Some(RefCell::new(DenialCache::new(all.invalidations.clone())))
             }
         };
         let (servers, mut report) = (Rc::new(servers), JoinSet::new());
@@ -150,7 +150,7 @@ impl RedisStore {
             deadline: settings.deadline,
             denials,
             denials_used: metrics.denial_cache_counter(),
-            recalls: all.recalls.clone(),
+            invalidations: all.invalidations.clone(),
             marks: all.marks.clone(),
             hot_keys: all.hot_keys_of(url, metrics),
             gateways: all.gateways.clone(),
@@ -210,7 +210,7 @@ impl RedisStore {
             _ => {}
         }
         if matches!(op, Op::Adjust | Op::Reset) && checks.iter().any(denials::is_memorable) {
-            self.recalls.clear_memories();
+            self.invalidations.invalidate_all();
         }
         outcome
     }

@@ -6,7 +6,7 @@
 //!
 //! - this file: the flow of one check
 //! - `auth_request`: the request to the auth server
-//! - `auth_response`: what happens with its response
+//! - `auth_response`: handles the response of the auth server
 //!
 //! The auth servers are an upstream like any other: `outbound` selects a server, connects, retries and ejects.
 

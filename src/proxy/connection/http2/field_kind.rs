@@ -176,7 +176,7 @@ mod tests {
 
     /// A name or value that is good here and not there would end the connection of many clients.
     #[test]
-    fn fields_are_judged_as_the_library_does() {
+    fn headers_are_validated_like_the_library() {
         for byte in 0..=255u8 {
             for name in [vec![byte], vec![b'x', byte], vec![b'x', byte, b'y']] {
                 // The library accepts quotes, which are no part of a token.

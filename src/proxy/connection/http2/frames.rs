@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_told_apart_wherever_they_are_cut() {
+    fn frames_are_parsed_in_any_pieces() {
         let mut bytes = PREFACE.to_vec();
         bytes.extend(frame(18, 4, 0));
         bytes.extend(frame(300, HEADERS, 0));

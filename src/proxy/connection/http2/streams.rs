@@ -130,7 +130,7 @@ pub struct StreamBody {
     body: ResponseBody,
     /// The rest of a frame that was larger than a piece.
     rest: Bytes,
-    /// The response has no body, whatever its headers state.
+    /// The response has no body, even if its headers state one.
     absent: bool,
     /// Bytes that the library has got.
     sent: u64,

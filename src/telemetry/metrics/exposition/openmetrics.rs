@@ -1,6 +1,6 @@
 //! Writes all families in the OpenMetrics text format, version 1.0, with exemplars. Called by `Metrics`.
 //!
-//! It differs from the older text format: the name of a counter's family has no `_total`, bounds of buckets are written
+//! OpenMetrics differs from the older text format: a counter's family has no `_total`, bounds of buckets are written
 //! like `1.0`, units are stated, and `# EOF` ends the text.
 
 use std::collections::BTreeMap;

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use crate::limiting::decision::Check;
 
-/// Most limits whose refusals are remembered.
+/// Maximum number of limits whose refusals are remembered.
 const LIKELY_MAX: usize = 10_000;
 
 /// Order of the recent refusals.

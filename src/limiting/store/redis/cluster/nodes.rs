@@ -34,9 +34,10 @@ const SOON_MAX: Duration = Duration::from_millis(400);
 const GUIDE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause before a decision on keys that are migrating is sent again.
 const TRY_AGAIN: Duration = Duration::from_millis(2);
-/// Most redirections that are followed for one decision. A redirection means that nothing has been charged.
+/// Maximum number of redirections that are followed for one decision. A redirection means that nothing has been
+/// charged.
 const HOPS_MAX: usize = 16;
-/// Most lanes, whatever nodes the redirections contain.
+/// Maximum number of lanes, even if redirections name more nodes.
 const NODES_MAX: usize = 1000;
 
 /// The known nodes of a cluster.

@@ -13,8 +13,8 @@ pub fn slot_of(checks: &[Check]) -> usize {
     checks.first().map_or(0, |check| key_slot(&check.key))
 }
 
-/// Returns the slot of a key: the hash of the part between the first `{` and the next `}`, or of the whole key without
-/// such a part.
+/// Returns the slot of a key: the hash of the part between the first `{` and the next `}`, or of the whole key if it
+/// has no such part.
 pub fn key_slot(key: &str) -> usize {
     let tag = key
         .split_once('{')

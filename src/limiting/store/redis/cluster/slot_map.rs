@@ -50,7 +50,7 @@ impl SlotMap {
         self.known = known.into_iter().collect();
     }
 
-    /// Reports whether every slot has a node and every lane is connected.
+    /// Returns whether every slot has a node and every lane is connected.
     pub fn is_healthy(&self) -> bool {
         self.slots.iter().all(Option::is_some) && self.nodes.values().all(|node| !node.lane.is_down())
     }

@@ -33,7 +33,7 @@ pub enum ServerAddr {
     Unix(PathBuf),
 }
 
-/// What is wrong with a URL, and an example of a valid one. The text repeats nothing of the URL, which may be secret.
+/// A mistake in a URL, and an example of a valid one. The text repeats nothing of the URL, which may be secret.
 #[derive(Debug, PartialEq)]
 pub struct UrlMistake {
     pub what: &'static str,
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_a_name() {
+    fn url_mistakes_are_described() {
         for (url, what) in [
             ("", "it is not a complete URL"),
             ("redis:", "it is not a complete URL"),

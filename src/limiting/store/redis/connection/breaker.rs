@@ -51,7 +51,7 @@ impl Default for Breaker {
 }
 
 impl Breaker {
-    /// Reports whether decisions are refused without a call.
+    /// Returns whether decisions are refused without a call.
     pub fn is_open(&self) -> bool {
         self.phase() != BreakerPhase::Closed
     }
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn half_open_lets_one_probe_through_and_believes_only_that() {
+    fn a_half_open_breaker_admits_one_probe_and_counts_only_its_result() {
         let now = Instant::now();
         let mut breaker = Breaker::default();
         let early = [(); 3].map(|()| breaker.begin_call().unwrap());

@@ -1,5 +1,5 @@
-//! Whether a server can be used, as one worker sees it: the state of the connection and of the circuit breaker. Updates
-//! the metrics and logs when either changes.
+//! Availability of a Redis server, as one worker sees it: the state of the connection and of the circuit breaker.
+//! Updates the metrics and logs when either changes.
 
 use std::cell::{Cell, RefCell};
 use std::time::Instant;

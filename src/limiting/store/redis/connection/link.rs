@@ -36,7 +36,7 @@ use crate::limiting::store::redis::pipeline::codec::ScriptCall;
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// First pause before another attempt to connect.
 const BACKOFF_MIN: Duration = Duration::from_millis(50);
-/// Most masters tried in one attempt to connect. The bound prevents a busy loop if sentinels disagree.
+/// Maximum number of masters tried in one attempt to connect. The bound prevents a busy loop if sentinels disagree.
 const MASTERS_MAX: usize = 8;
 /// Time between two checks of a connection, so that a loss is noticed without traffic.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub struct RedisLink {
     connector: Connector,
     /// Holds the connection in use.
     pool: Pool<Connector>,
-    /// Whether the pool holds a connection. Without one, borrowing would make the pool connect.
+    /// True if the pool holds a connection. Without one, borrowing would make the pool connect.
     is_offered: Cell<bool>,
     health: Rc<ServerHealth>,
     /// Notified when the connection in use breaks.

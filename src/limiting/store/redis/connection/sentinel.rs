@@ -58,7 +58,7 @@ impl ConnectionTarget {
         }
     }
 
-    /// Reports whether the target is no longer at `addr`.
+    /// Returns whether the target is no longer at `addr`.
     pub async fn has_moved(&self, addr: &ServerAddr) -> bool {
         match self {
             ConnectionTarget::Fixed(_) => false,

@@ -12,10 +12,10 @@ use crate::limiting::clock;
 use crate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, Op};
 use crate::limiting::store::redis::pipeline::msgpack::{IntReader, IntWriter};
 
-/// Most decisions of one call, so that a script never blocks Redis for long.
+/// Maximum number of decisions of one call, so that a script never blocks Redis for long.
 pub const DECISIONS_MAX: usize = 128;
-/// Most work of one call, in units of [`Rule::work`]. Each check is at least one unit, so this also bounds the number
-/// of keys, which the script unpacks on its stack.
+/// Maximum work of one call, in units of [`Rule::work`]. Each check is at least one unit, so this also bounds the
+/// number of keys, which the script unpacks on its stack.
 pub const WORK_MAX: i64 = 1000;
 
 /// Added to the operation of a decision whose checks have links.
@@ -173,7 +173,7 @@ fn decode_flag(int: i64) -> Option<bool> {
     }
 }
 
-/// Reports whether the server does not have the script. The call certainly had no effect. This is the only error after
+/// Returns whether the server does not have the script. The call certainly had no effect. This is the only error after
 /// which the same server gets the same call again.
 pub fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_sent_may_have_happened() {
+    fn only_sent_calls_may_have_charged() {
         let of = |kind: Redis| sent_error_kind(&RedisError::from((kind, "")));
         assert_eq!(of(Redis::Io), ErrorKind::Lost);
         assert_eq!(of(Redis::Server(ServerErrorKind::BusyLoading)), ErrorKind::Loading);

@@ -62,7 +62,7 @@ impl Lane {
         self.health.wait_first_attempt().await;
     }
 
-    /// Reports whether there is no connection.
+    /// Returns whether there is no connection.
     pub fn is_down(&self) -> bool {
         self.health.down_reason().is_some()
     }

@@ -85,7 +85,7 @@ impl<'a> IntReader<'a> {
         })
     }
 
-    /// Reports whether the whole array was read and nothing follows.
+    /// Returns whether the whole array was read and nothing follows.
     pub fn is_done(&self) -> bool {
         self.count == 0 && self.bytes.is_empty()
     }

@@ -195,7 +195,7 @@ impl Caller {
         self.send_groups(&[vec![probe]], started, true).await.is_ok()
     }
 
-    /// Reports whether a server with this error is healthy. One that is full, or a node whose cluster is down, responds
+    /// Returns whether a server with this error is healthy. One that is full, or a node whose cluster is down, responds
     /// at once, so the breaker need not open.
     fn is_healthy(&self, kind: ErrorKind) -> bool {
         kind == ErrorKind::OutOfMemory || self.clustered && kind == ErrorKind::Readonly

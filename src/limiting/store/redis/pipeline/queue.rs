@@ -1,9 +1,10 @@
 //! The decisions that wait for one Redis server, the oldest first, and when the next call is sent. The queue survives a
 //! panic of the pump.
 //!
-//! If no call is under way, a call is sent at once. If several decisions wait for it, the worker is busy: it first serves
-//! its sockets once more, and twice if that brought decisions, so that those of requests that have just arrived join the
-//! call. A call has a fixed cost, about that of three decisions in Redis and of a whole request in the gateway.
+//! If no call is under way, a call is sent at once. If several decisions wait for it, the worker is busy: it first
+//! serves its sockets once more, and twice if that brought decisions, so that those of requests that have just arrived
+//! join the call. A call has a fixed cost, about that of three decisions in Redis and of a whole request in the
+//! gateway.
 //!
 //! With N calls under way, the next one is sent when it is full, or N milliseconds after the last one was sent. A near
 //! server responds before that, so decisions gather while its only call is under way. A distant server gets several
@@ -20,11 +21,11 @@ use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::redis::pipeline::codec::{DECISIONS_MAX, WORK_MAX};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision};
 
-/// Most decisions that wait for one server; further ones fail.
+/// Maximum number of decisions that wait for one server; further ones fail.
 pub const QUEUE_MAX: usize = 4096;
-/// Most calls under way to one server.
+/// Maximum number of calls under way to one server.
 const CALLS_MAX: usize = 32;
-/// Most turns of the worker's event loop for which several decisions wait, so that others join their call.
+/// Maximum number of turns of the worker's event loop for which several decisions wait, so that others join their call.
 const TURNS_MAX: u32 = 2;
 /// No turn begins once the oldest decision has waited this long: a turn in which a thousand requests arrive takes as
 /// long as a deadline.
@@ -53,7 +54,7 @@ struct PendingQueue {
     listening: bool,
 }
 
-/// What the pump does next.
+/// Next action of the pump.
 pub enum NextAction {
     /// Let the worker serve its sockets once, so that further decisions join the call, and continue then.
     Gather,
@@ -137,7 +138,7 @@ impl DecisionQueue {
 }
 
 impl PendingQueue {
-    /// Reports whether the next call is full, so that waiting longer saves nothing.
+    /// Returns whether the next call is full, so that waiting longer saves nothing.
     fn is_full(&self) -> bool {
         self.waiting.len() >= DECISIONS_MAX || self.work >= WORK_MAX
     }
@@ -148,8 +149,8 @@ impl PendingQueue {
         Some(waiting)
     }
 
-    /// Reports whether the next call waits for a turn of the event loop: several decisions wait, none for long, the call
-    /// is not full, and the last turn brought some.
+    /// Returns whether the next call waits for a turn of the event loop: several decisions wait, none for long, the
+    /// call is not full, and the last turn brought some.
     fn gather(&mut self, now: Instant) -> bool {
         let waiting = self.waiting.len();
         let is_recent = self.waiting.front().is_some_and(|oldest| now < oldest.since + GATHER_MAX);
@@ -281,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_left_is_not_sent() {
+    fn decisions_of_departed_requests_are_not_sent() {
         let (queue, now) = (DecisionQueue::new(PATIENCE), Instant::now());
         let (gone, _stays) = (pushed(&queue, now), pushed(&queue, now));
         drop(gone);

@@ -27,11 +27,11 @@ impl LaneError {
 /// How a decision is sent to a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMode {
-    /// In a call with other decisions of its slot.
+    /// The decision shares a call with other decisions of its slot.
     Shared,
-    /// In a call of its own, because the slot is migrating and its keys are on two nodes.
+    /// The decision has a call of its own, because the slot is migrating and its keys are on two nodes.
     Alone,
-    /// In a call of its own after ASKING, to the node that the slot is migrating to.
+    /// The decision has a call of its own after ASKING, to the node that the slot is migrating to.
     Asking,
 }
 

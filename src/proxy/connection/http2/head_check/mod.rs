@@ -62,7 +62,7 @@ pub struct TooManyFrames;
 /// How many of the bytes that were read pass unchanged.
 #[derive(Debug, PartialEq, Eq)]
 pub enum CheckedBytes {
-    /// This many of the first bytes pass. The others are held back.
+    /// Passes this many of the first bytes, and holds the others back.
     First(usize),
     /// No byte passes. The bytes that pass in their place are in `HeadCheck::passing`.
     Replaced,
@@ -99,9 +99,9 @@ enum BlockFrames {
 /// How a block is handled.
 enum BlockVerdict {
     Passes,
-    /// It breaks this rule, and is replaced.
+    /// The head breaks this rule, and is replaced.
     Malformed(Cutoff),
-    /// It cannot be decoded, so that the connection ends.
+    /// The head cannot be decoded, so the connection ends.
     Undecodable,
 }
 

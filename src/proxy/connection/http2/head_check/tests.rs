@@ -14,11 +14,11 @@ type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 /// How a header is encoded.
 #[derive(Clone, Debug)]
 enum WrittenField {
-    /// By name and value, and whether it is added to the table.
+    /// A literal name and value; true if the field is added to the table.
     Literal(usize, usize, bool),
-    /// By the name of a table entry (index modulo the table's size) and a value, and whether it is added to the table.
+    /// The name of a table entry (index modulo the table's size) and a value; true if the field is added to the table.
     Named(usize, usize, bool),
-    /// As a table entry.
+    /// A table entry.
     Indexed(usize),
 }
 
@@ -117,7 +117,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&head.write().unwrap()[..], payload].concat()
 }
 
-/// What the rules make of a head without a body that has these fields beside its pseudo fields.
+/// Returns whether the rules reject a head without a body that has these fields beside its pseudo fields.
 fn is_malformed(fields: &Pairs) -> bool {
     let mut lengths = fields.iter().filter(|field| field.0 == b"content-length");
     lengths.any(|field| field.1 != b"0")
@@ -202,7 +202,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn the_library_stays_in_step_whatever_a_client_sends(
+    fn the_library_stays_in_sync_with_any_input(
         heads in prop::collection::vec(
             (prop_oneof![6 => Just(None), 1 => (0..=4096usize).prop_map(Some)], prop::collection::vec(written(), 0..6)),
             1..25,

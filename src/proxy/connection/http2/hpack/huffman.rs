@@ -90,7 +90,7 @@ fn top_bits(window: u64, bits: u8) -> u32 {
 /// Appends the decoded form of `encoded` to `decoded`.
 ///
 /// # Errors
-/// It contains EOS, or its padding is longer than seven bits or not all ones.
+/// If `encoded` contains EOS, or its padding is longer than seven bits or not all ones.
 pub fn decode(mut encoded: &[u8], decoded: &mut Vec<u8>) -> Result<(), InvalidHuffman> {
     let tables = &*TABLES;
     // The next bits, the first one at the top.
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn every_byte_comes_back() {
+    fn every_byte_is_echoed() {
         for byte in 0..=255u8 {
             for text in [vec![byte], vec![b'a', byte, byte, b'z'], vec![byte; 20]] {
                 let symbols: Vec<u16> = text.iter().map(|byte| u16::from(*byte)).collect();

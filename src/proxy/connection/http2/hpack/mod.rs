@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_an_error() {
+    fn an_invalid_block_is_an_error() {
         for block in [
             "80",
             "be",

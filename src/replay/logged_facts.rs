@@ -96,7 +96,7 @@ impl SourceValues for LoggedFacts<'_> {
     }
 }
 
-/// Reports whether every log has the values of the limit's key.
+/// Returns whether every log has the values of the limit's key.
 pub fn is_key_in_logs(limit: &Limit) -> bool {
     let mut sources = limit.counted_key().sources();
     sources.all(|source| matches!(source.kind().origin(), SourceOrigin::Request))

@@ -19,7 +19,7 @@ use crate::net::ListenAddr;
 const DEFAULT_ADMIN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9900);
 
 /// A request.
-pub struct Question<'a> {
+pub struct AdminRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub host: &'a str,
@@ -34,7 +34,7 @@ pub struct Question<'a> {
 }
 
 /// The response.
-pub struct Reply {
+pub struct AdminReply {
     pub status: u16,
     /// The part of the body that was read.
     pub body: String,
@@ -43,10 +43,10 @@ pub struct Reply {
 /// Returns the admin address and token of the gateway with the config at `path`: from the running process if it
 /// answers, else from the file, else the default address. The token always comes from the file.
 pub fn resolve_admin_contact(path: &Path) -> AdminContact {
-    let told = contact::find_running(path);
-    let written = config::find_admin_contact(path);
-    let token = written.as_ref().and_then(|contact| contact.token.clone());
-    let listen = told.or(written.map(|contact| contact.listen)).unwrap_or_else(|| {
+    let running = contact::find_running(path);
+    let configured = config::find_admin_contact(path);
+    let token = configured.as_ref().and_then(|contact| contact.token.clone());
+    let listen = running.or(configured.map(|contact| contact.listen)).unwrap_or_else(|| {
         eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
         ListenAddr::Tcp(DEFAULT_ADMIN)
     });
@@ -54,23 +54,23 @@ pub fn resolve_admin_contact(path: &Path) -> AdminContact {
 }
 
 /// Sends a request without a body.
-pub fn send_request(addr: &ListenAddr, question: &Question) -> io::Result<Reply> {
-    send_json(addr, question, "")
+pub fn send_request(addr: &ListenAddr, request: &AdminRequest) -> io::Result<AdminReply> {
+    send_json(addr, request, "")
 }
 
 /// Sends a request with a JSON document as its body; empty sends none.
-pub fn send_json(addr: &ListenAddr, question: &Question, body: &str) -> io::Result<Reply> {
-    let until = Instant::now() + question.timeout;
+pub fn send_json(addr: &ListenAddr, request: &AdminRequest, body: &str) -> io::Result<AdminReply> {
+    let until = Instant::now() + request.timeout;
     match addr {
         ListenAddr::Tcp(addr) => {
-            let stream = TcpStream::connect_timeout(&to_reachable(*addr), question.timeout)?;
-            stream.set_write_timeout(Some(question.timeout))?;
-            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question, body)
+            let stream = TcpStream::connect_timeout(&to_reachable(*addr), request.timeout)?;
+            stream.set_write_timeout(Some(request.timeout))?;
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, request, body)
         }
         ListenAddr::Unix(file) => {
             let addr = SocketAddrUnix::new(file)?;
-            let stream = UnixStream::from(connect_within(SocketType::STREAM, &addr, question.timeout)?);
-            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, question, body)
+            let stream = UnixStream::from(connect_within(SocketType::STREAM, &addr, request.timeout)?);
+            exchange_bytes(&stream, |left| stream.set_read_timeout(Some(left)), until, request, body)
         }
     }
 }
@@ -89,11 +89,11 @@ fn exchange_bytes<S: Read + Write>(
     mut stream: S,
     set_timeout: impl Fn(Duration) -> io::Result<()>,
     until: Instant,
-    question: &Question,
+    request: &AdminRequest,
     body: &str,
-) -> io::Result<Reply> {
-    let Question { method, path, host, .. } = question;
-    let token = question.token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
+) -> io::Result<AdminReply> {
+    let AdminRequest { method, path, host, .. } = request;
+    let token = request.token.map_or_else(String::new, |token| format!("authorization: Bearer {token}\r\n"));
     let length = if *method == "GET" { String::new() } else { format!("content-length: {}\r\n", body.len()) };
     let kind = if body.is_empty() { "" } else { "content-type: application/json\r\n" };
     let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\n{token}{length}{kind}connection: close\r\n\r\n");
@@ -101,7 +101,7 @@ fn exchange_bytes<S: Read + Write>(
     stream.write_all(body.as_bytes())?;
     let mut answer = Vec::new();
     let mut piece = [0; 4096];
-    while answer.len() < question.most && !(question.status_only && answer.contains(&b'\n')) {
+    while answer.len() < request.most && !(request.status_only && answer.contains(&b'\n')) {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
@@ -120,11 +120,11 @@ fn exchange_bytes<S: Read + Write>(
     parse_reply(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the response is not HTTP"))
 }
 
-fn parse_reply(answer: &[u8]) -> Option<Reply> {
+fn parse_reply(answer: &[u8]) -> Option<AdminReply> {
     let line = str::from_utf8(answer.split(|byte| *byte == b'\n').next()?).ok()?;
     let status = line.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.trim_end().parse().ok()?;
     let body = answer.windows(4).position(|end| end == b"\r\n\r\n").map_or(&[][..], |end| &answer[end + 4..]);
-    Some(Reply { status, body: String::from_utf8_lossy(body).into_owned() })
+    Some(AdminReply { status, body: String::from_utf8_lossy(body).into_owned() })
 }
 
 #[cfg(test)]

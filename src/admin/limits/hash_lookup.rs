@@ -9,7 +9,7 @@ use http::StatusCode;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-use crate::admin::limits::asked::NamedValues;
+use crate::admin::limits::requests::NamedValues;
 use crate::admin::limits::store_check::store_unavailable;
 use crate::admin::problem::Problem;
 use crate::config::Config;
@@ -36,7 +36,7 @@ const MATCHES_MAX: usize = 2;
 type FoundValues = HashMap<(String, KeyHash), Vec<String>>;
 
 impl HashLookup {
-    /// Sets the values of all hashes in `asked`.
+    /// Sets the values of all hashes in `values_of_requests`, one for each limit of a request.
     ///
     /// # Errors
     /// No key has such a hash, or two have; the store did not respond; or too many calls are waiting.
@@ -44,9 +44,9 @@ impl HashLookup {
         &self,
         limiter: &Limiter,
         config: &Config,
-        asked: Vec<&mut NamedValues>,
+        values_of_requests: Vec<&mut NamedValues>,
     ) -> Result<(), Problem> {
-        let wanted = asked.iter().flat_map(|values| &values.hashed);
+        let wanted = values_of_requests.iter().flat_map(|values| &values.hashed);
         let mut found: FoundValues = wanted.map(|hashed| (hashed.clone(), Vec::new())).collect();
         if found.is_empty() {
             return Ok(());
@@ -56,7 +56,7 @@ impl HashLookup {
         let busy = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "other hashes are being looked up; try again");
         let _turn = turn.ok().and_then(Result::ok).ok_or_else(busy)?;
         search_store(limiter, config, hasher, &mut found).await?;
-        for values in asked {
+        for values in values_of_requests {
             for (name, hash) in &values.hashed {
                 let key = (name.clone(), *hash);
                 let state = match found.get(&key).map(Vec::as_slice) {

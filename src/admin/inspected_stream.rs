@@ -14,16 +14,16 @@ use crate::proxy::inbound::inspector::Inspector;
 /// Violations that the parser would silently repair, per request.
 type SharedInspector = Rc<RefCell<Inspector>>;
 
-pub struct Inspected<S> {
+pub struct InspectedStream<S> {
     stream: S,
     inspector: SharedInspector,
     /// The body was cut off; nothing more reaches the parser.
     is_broken: bool,
 }
 
-impl<S> Inspected<S> {
-    pub fn new(stream: S, inspector: SharedInspector) -> Inspected<S> {
-        Inspected { stream, inspector, is_broken: false }
+impl<S> InspectedStream<S> {
+    pub fn new(stream: S, inspector: SharedInspector) -> InspectedStream<S> {
+        InspectedStream { stream, inspector, is_broken: false }
     }
 
     pub fn into_inner(self) -> S {
@@ -31,7 +31,7 @@ impl<S> Inspected<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Inspected<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for InspectedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.is_broken {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
@@ -49,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Inspected<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Inspected<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for InspectedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

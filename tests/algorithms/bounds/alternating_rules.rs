@@ -1,25 +1,25 @@
-//! Rules that take turns under one key while their charges are given back: what any of them admits is no
-//! more than had what went back never been taken. Against plain sums of the charges that stand.
+//! Rules that alternate under one key while their charges are refunded: each rule admits no more than if the refunded
+//! charges had never been made. The model is the plain sum of the charges that were not refunded.
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::Rule;
 use sluicegate::limiting::algorithm::calendar::CalendarUnit;
 use sluicegate::limiting::algorithm::fixed_window::FixedWindow;
 
-use super::corrections::{self, Taken, used};
+use super::corrections::{self, ModelCharge, used};
 use super::{Client, NOW};
 use crate::support::limiting as stores;
 
 const HOUR_MS: i64 = 3_600_000;
 
 /// One of the rules under the key.
-struct Turn {
+struct AlternatingRule {
     rule: Rule,
     /// How many charges there were when it began to count; `None` while it has no record.
     since: Option<usize>,
 }
 
-/// Count, period in ms, whatever else there is to choose.
+/// Count, period in ms, and the remaining choices as one number.
 type Numbers = (i64, i64, usize);
 
 fn rule(kind: usize, (count, per_ms, odd): Numbers) -> Rule {
@@ -32,8 +32,8 @@ fn rule(kind: usize, (count, per_ms, odd): Numbers) -> Rule {
     }
 }
 
-impl Turn {
-    /// What only its record has in a state's text.
+impl AlternatingRule {
+    /// Returns whether the text of a state contains the record of this rule.
     fn is_in(&self, text: &str, now: i64) -> bool {
         let params = self.rule.params(now);
         let needle = match &self.rule {
@@ -45,9 +45,9 @@ impl Turn {
         text.split('|').any(|record| format!(" {} ", record.trim()).contains(&needle))
     }
 
-    /// Whether `stand`, all of it after the rule began to count, is more than it allows at `now`, the
-    /// last charge. Windows that start with a request start with `start`.
-    fn is_exceeded(&self, stand: &[Taken], now: i64, start: i64) -> bool {
+    /// Returns whether the charges `stand`, all made after the rule began to count, exceed the rule at `now`, the time
+    /// of the last charge. Windows that start with a request start at `start`.
+    fn is_exceeded(&self, stand: &[ModelCharge], now: i64, start: i64) -> bool {
         let params = self.rule.params(now);
         let aligned = now - now % params[1];
         let from = match &self.rule {
@@ -73,9 +73,9 @@ impl Turn {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Each charge is given back once or not at all, by the rule that made it, whole or in part.
+    /// Each charge is refunded once or not at all, by the rule that made it, whole or in part.
     #[test]
-    fn what_is_given_back_was_there_whoever_looks(
+    fn refunds_never_exceed_the_charge_under_any_rule(
         kind in 0..7_usize,
         numbers in prop::collection::vec((2..13_i64, 5..200_i64, 0..6_usize), 2..=3),
         steps in prop::collection::vec(
@@ -88,11 +88,11 @@ proptest! {
             5..60,
         ),
     ) {
-        let mut turns: Vec<Turn> =
-            numbers.iter().map(|numbers| Turn { rule: rule(kind, *numbers), since: None }).collect();
+        let mut turns: Vec<AlternatingRule> =
+            numbers.iter().map(|numbers| AlternatingRule { rule: rule(kind, *numbers), since: None }).collect();
         let mut client = Client::new(turns[0].rule.clone());
         client.now = NOW;
-        let (mut stand, mut open): (Vec<Taken>, Vec<(usize, usize)>) = (Vec::new(), Vec::new());
+        let (mut stand, mut open): (Vec<ModelCharge>, Vec<(usize, usize)>) = (Vec::new(), Vec::new());
         for (step, which, cost, back) in steps {
             // The windows of a calendar are no shorter than an hour.
             client.now += if kind == 3 { step * HOUR_MS / 20 } else { step };
@@ -120,7 +120,7 @@ proptest! {
             let turn = &mut turns[which];
             let since = *turn.since.get_or_insert(stand.len());
             if answer.admitted {
-                stand.push(Taken { at: client.now, cost, receipt: answer.receipt });
+                stand.push(ModelCharge { at: client.now, cost, receipt: answer.receipt });
                 open.push((stand.len() - 1, which));
                 let start = client.charges.last().unwrap().start;
                 let stand = &stand[since..];

@@ -49,8 +49,9 @@ proptest! {
         looked_at(&log(own), &others.iter().map(|numbers| log(*numbers)).collect::<Vec<_>>(), &steps);
     }
 
-    /// Whoever admits has counted all that anybody charged within its own window, if it has looked
-    /// since the log began: so no cost is more than all can hold, which would leave no trace there.
+    /// A gateway that admits a cost has counted all charges of any gateway within its own window, if it has decided
+    /// since the log began. No cost exceeds what all rules can admit, because such a cost would leave no trace in the
+    /// log.
     #[test]
     fn gateways_that_disagree_count_each_others_charges(
         all in prop::collection::vec(numbers(), 2..4),
@@ -73,7 +74,7 @@ proptest! {
         client.assert_at_most_in_any(shortest + 1, most);
     }
 
-    /// A lease ends when the numbers say by which it was taken or renewed last, whoever looks.
+    /// A lease expires by the rule that took or renewed it last, also if a gateway with another rule decides.
     #[test]
     fn a_lease_is_cut_by_nobody_else(
         all in prop::collection::vec(numbers(), 1..4),

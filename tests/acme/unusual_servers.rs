@@ -12,21 +12,21 @@ use crate::support::pebble::Pebble;
 use crate::support::{faketime, until};
 
 /// Pebble behind a gateway, which passes the requests to it on.
-struct Between {
+struct PebbleProxy {
     pebble: Pebble,
     ca: Ca,
     gateway: Gateway,
 }
 
-impl Between {
+impl PebbleProxy {
     /// `options` of the route to Pebble.
-    fn start(options: &str) -> Between {
+    fn start(options: &str) -> PebbleProxy {
         let (pebble, ca) = (Pebble::start(), Ca::new("between"));
         let gateway = Gateway::launch(&[], |dir| {
             ca.issue(&["127.0.0.1"], "").save(dir, "between");
             laid_out(dir, &config(&pebble, "", options))
         });
-        Between { pebble, ca, gateway }
+        PebbleProxy { pebble, ca, gateway }
     }
 
     /// Has it answer by another route first.
@@ -60,7 +60,7 @@ fn launch(config: &str) -> Gateway {
     Gateway::launch(&[], |dir| laid_out(dir, config))
 }
 
-/// What is known of the last attempt for a name, and in how many seconds the next one is.
+/// Returns the stored result of the last attempt for a name, and the seconds until the next attempt.
 fn attempt(state: &std::path::Path, name: &str) -> (serde_json::Value, u64) {
     let text = fs::read_to_string(file(state, &format!("/{name}.json"))).unwrap();
     let known: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -86,8 +86,8 @@ fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_ordered_in_a_loop() 
 }
 
 #[test]
-fn a_server_that_wants_to_be_left_alone_is_also_by_those_who_know_it() {
-    let (between, state) = (Between::start(""), tempfile::tempdir().unwrap());
+fn retry_after_of_an_acme_server_applies_to_known_accounts() {
+    let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
     let setting = Setting::new(&between.pebble, state.path(), &["a.test"]);
     let gateway = launch(&between.asked_by(&setting));
     until("there is a certificate, and an account", || orders(&gateway, "issued") == 1.0);
@@ -106,7 +106,7 @@ fn a_server_that_wants_to_be_left_alone_is_also_by_those_who_know_it() {
 #[test]
 fn waits_without_end_that_a_server_asks_for_are_none() {
     let header = "response_headers = { set = { retry-after = \"18446744073709551615\" } }\n";
-    let (between, state) = (Between::start(header), tempfile::tempdir().unwrap());
+    let (between, state) = (PebbleProxy::start(header), tempfile::tempdir().unwrap());
     let gateway = launch(&between.asked_by(&Setting::new(&between.pebble, state.path(), &["www.test"])));
     until_served(&gateway, &between.pebble.trust(), "www.test");
     assert_eq!(orders(&gateway, "issued"), 1.0);
@@ -115,7 +115,7 @@ fn waits_without_end_that_a_server_asks_for_are_none() {
 
 #[test]
 fn a_proof_that_fails_at_once_leaves_the_other_challenge() {
-    let (between, state) = (Between::start(""), tempfile::tempdir().unwrap());
+    let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
     between.answer(
         "[[route]]\nname = \"proof\"\npath = \"/chalZ/\"\n[route.respond]\nstatus = 200\nbody = '{\"type\": \"http-01\", \"url\": \
          \"https://127.0.0.1/\", \"token\": \"t\", \"status\": \"invalid\", \"error\": {\"type\": \

@@ -1,7 +1,7 @@
-//! Modules do not depend on each other in a circle, so that each can be read without those that use it.
+//! Modules do not depend on each other in a cycle, so that each can be read without those that use it.
 //!
 //! A module and its own submodules may use each other: a directory is read as one unit, from its `mod.rs` down. The
-//! rule is for siblings and cousins, and for circles of any length.
+//! rule is for siblings and cousins, and for cycles of any length.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,8 +35,8 @@ fn reached<'n>(names: &'n Names, from: &'n str) -> BTreeSet<&'n str> {
     found
 }
 
-/// The dependencies that are part of a circle: user and used module.
-fn circles(names: &Names) -> BTreeSet<(&str, &str)> {
+/// The dependencies that are part of a cycle: user and used module.
+fn cycles(names: &Names) -> BTreeSet<(&str, &str)> {
     let reached: BTreeMap<&str, BTreeSet<&str>> =
         names.keys().map(|module| (module.as_str(), reached(names, module))).collect();
     let ways = names.iter().flat_map(|(from, to)| to.iter().map(|to| (from.as_str(), to.as_str())));
@@ -46,7 +46,7 @@ fn circles(names: &Names) -> BTreeSet<(&str, &str)> {
 #[test]
 fn modules_do_not_depend_on_each_other_in_a_circle() {
     let names = names(crate_files());
-    let found = circles(&names);
+    let found = cycles(&names);
     assert!(
         found.is_empty(),
         "these modules depend on each other; move what both need into a module of its own: {found:#?}"
@@ -54,7 +54,7 @@ fn modules_do_not_depend_on_each_other_in_a_circle() {
 }
 
 #[test]
-fn circles_of_any_length_are_found_for_any_kind_of_path() {
+fn cycles_of_any_length_are_found_for_any_kind_of_path() {
     let source = |module: &str, text: &str| Source::of(module, text);
     let files = [
         source("a", "mod b; mod c; pub use b::B; use c::d::D;"),
@@ -66,6 +66,6 @@ fn circles_of_any_length_are_found_for_any_kind_of_path() {
         source("h", "// use crate::g;\n#[cfg(test)]\nmod tests { use crate::g; }"),
     ];
     let names = names(&files);
-    let found: Vec<(&str, &str)> = circles(&names).into_iter().collect();
+    let found: Vec<(&str, &str)> = cycles(&names).into_iter().collect();
     assert_eq!(found, [("a::c::d", "a::e"), ("a::e", "g"), ("g", "a::c::d")]);
 }

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 /// Returns the body with `include_usage`, or `None` if it stays as it is: it does not ask for a stream of chat
 /// completions, or it asks for its usage already. All other values keep their bytes.
-pub fn ask_for_usage(body: &[u8]) -> Option<Vec<u8>> {
+pub fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
     let ObjectMembers(mut members) = serde_json::from_slice(body).ok()?;
     let find = |name: &str| members.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.get());
     // The responses API always reports its usage, and refuses options that it does not know.
@@ -97,11 +97,11 @@ mod tests {
     use super::*;
 
     fn ask(body: &str) -> Option<String> {
-        ask_for_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
+        set_include_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
     }
 
     #[test]
-    fn a_stream_of_chat_completions_is_asked_for_its_usage() {
+    fn streams_of_chat_completions_are_requested_with_their_usage() {
         for (body, changed) in [
             (
                 "{ \"messages\" : [ {} ] , \"stream\":true, \"x\":1.50 } ",

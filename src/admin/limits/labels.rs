@@ -1,4 +1,4 @@
-//! Closed sets of words in responses about limits. Used by the other files of this directory.
+//! Closed sets of texts in responses about limits. Used by the other files of this directory.
 
 use crate::labels::labels;
 
@@ -8,15 +8,15 @@ labels! {
     KeyAbsent = "key_absent",
     /// Another limit refused first, without the store.
     RefusedBefore = "refused_before",
-    /// The limit that it follows still has room.
+    /// The limit that it follows (`after`) still has capacity.
     BaseHasRoom = "base_has_room",
 }
 
 labels! {
-    /// Who decided.
+    /// The place of a decision.
     DecidedBy:
     Store = "store",
-    /// This gateway's memory, while the store was unavailable.
+    /// Decided from this gateway's memory, because the store was unavailable.
     Local = "local",
     /// Decided without a store.
     None = "none",

@@ -1,4 +1,4 @@
-//! Parses requests about limits, bodies and queries, and checks them against the config. Called by `mod.rs`.
+//! Parses the bodies and queries of requests about limits, and checks them against the config. Called by `mod.rs`.
 
 use std::sync::Arc;
 
@@ -39,9 +39,9 @@ pub enum Refund {
 #[derive(Default)]
 pub struct NamedValues {
     given: Vec<(String, SourceValue<'static>)>,
-    /// Parts that are given by the hash that a log shows, by the name of the part in state keys.
+    /// Hashes from a log that the caller gave in place of values. Each has the name of its part in state keys.
     pub hashed: Vec<(String, KeyHash)>,
-    /// What state keys contain for these parts; see `hashed`.
+    /// Contents of state keys for these parts, which `hashed` looks up.
     pub found: Vec<(String, String)>,
     /// The query names a tenant that shares the budget.
     pub has_tenant: bool,
@@ -85,7 +85,7 @@ impl SourceValues for NamedValues {
 }
 
 impl NamedValues {
-    /// Reports whether a part of the limit's key is given by its hash. Then responses must not contain its value.
+    /// Returns whether the caller gave a part of the limit's key as a hash. Then responses must not contain its value.
     pub fn hides_key_of(&self, limit: &Limit) -> bool {
         !self.hashed.is_empty()
             && limit.key.0.iter().any(|part| self.hashed.iter().any(|(name, _)| *name == part.state_name()))
@@ -310,7 +310,8 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     }
 }
 
-/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and `cost=N`.
+/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and
+/// `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut tenant, mut cost) = (Vec::new(), Vec::new(), None);

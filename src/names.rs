@@ -1,14 +1,14 @@
-//! Parsing of names in texts that people write, in a config file or to the admin API, and the error type of such
-//! parsing.
+//! Parses names of headers, cookies and parameters in the config and in requests to the admin API. Also has the error
+//! type for such texts, [`TextFault`].
 
 use http::HeaderName;
 
-/// Why a text is invalid.
+/// A mistake in a text of the config or of a request to the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextFault {
-    /// What is wrong.
+    /// The mistake.
     pub what: String,
-    /// What to write instead.
+    /// The remedy: a text to write instead.
     pub help: String,
 }
 

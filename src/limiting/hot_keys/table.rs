@@ -14,7 +14,7 @@ use crate::limiting::store::partition::PrehashedState;
 use crate::limiting::usage::hash_key;
 use crate::telemetry::metrics::LimitRegistry;
 
-/// Most keys of a store that have leases at the same time. Further hot keys are decided by the store.
+/// Maximum number of keys of a store that have leases at the same time. Further hot keys are decided by the store.
 pub const KEYS_MAX: usize = 1024;
 
 /// Hot keys by the hash of their state key. Of two keys with the same hash, one has leases.
@@ -32,7 +32,7 @@ pub struct HotKeys {
 }
 
 impl HotKeys {
-    /// Makes an empty book, which counts leases in the records of `limits` and the number of keys in `shown`.
+    /// Makes an empty table, which counts leases in the records of `limits` and the number of keys in `shown`.
     pub fn new(limits: Arc<LimitRegistry>, shown: IntGauge) -> HotKeys {
         HotKeys { keys: ArcSwap::default(), changes: Mutex::default(), sketch: OnceLock::new(), limits, shown }
     }

@@ -105,7 +105,7 @@ fn any_bytes_can_be_named() {
 }
 
 #[test]
-fn what_names_no_bytes_is_told() {
+fn invalid_byte_values_of_keys_are_reported() {
     let gateway = Gateway::start(CONFIG);
     for (value, pointer, detail) in [
         (json!({ "percent": "caf%E" }), "/percent", "it is not percent-encoded: bytes are written %XX"),

@@ -1,7 +1,7 @@
 //! Bounds the lines of the audit log, so that nobody fills the disk with them. Called by `mod.rs`.
 //!
-//! Each [`LineKind`] but changes of the config has a bound per minute for each subject, and one for all of them. What
-//! has no line is counted, and summed up later.
+//! Each [`LineKind`] except `Config` has a bound per minute for each subject, and one for all subjects together.
+//! Requests beyond the bounds are counted, and a later line reports their number.
 
 use std::collections::HashMap;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::admin::access::attempts::WINDOW;
 use crate::labels::labels;
 
 labels! {
-    /// Why a request has a line.
+    /// The kind of request that a line is about; selects the bound.
     LineKind:
     /// A change of the config: always has its line.
     Config = "config",
@@ -23,7 +23,7 @@ labels! {
     Unproven = "unproven",
 }
 
-/// Whose lines have a common bound.
+/// The token or peer whose lines share a bound.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LineSubject {
     /// Name of the token; `None` if none is configured, or the caller is unknown.
@@ -32,7 +32,7 @@ pub struct LineSubject {
     pub peer: Option<Peer>,
 }
 
-/// How many requests had no line.
+/// Number of requests of a subject that were left out of the log.
 #[derive(Debug, PartialEq, Eq)]
 pub struct LineSummary {
     pub kind: LineKind,
@@ -43,7 +43,7 @@ pub struct LineSummary {
 
 /// The lines written and left out in the current minute.
 #[derive(Default)]
-pub struct LineTable([LineCounts; LineKind::ALL.len()]);
+pub struct LineLimiter([LineCounts; LineKind::ALL.len()]);
 
 #[derive(Default)]
 struct LineCounts {
@@ -95,7 +95,7 @@ impl LineCount {
     }
 }
 
-impl LineTable {
+impl LineLimiter {
     /// Returns whether a line may be written; otherwise counts the request for the summary.
     pub fn take_line(&mut self, kind: LineKind, token: Option<&str>, peer: Peer, now: Instant) -> bool {
         let Some((own_most, total_most)) = kind.bounds() else { return true };
@@ -165,13 +165,13 @@ mod tests {
         Peer::Tcp(Ipv4Addr::from_bits(number).into())
     }
 
-    fn written(table: &mut LineTable, kind: LineKind, token: Option<&str>, count: u32, now: Instant) -> usize {
+    fn written(table: &mut LineLimiter, kind: LineKind, token: Option<&str>, count: u32, now: Instant) -> usize {
         (0..count).filter(|_| table.take_line(kind, token, peer(1), now)).count()
     }
 
     #[test]
     fn lines_are_bounded_and_the_rest_is_summed_up() {
-        let (mut table, now) = (LineTable::default(), Instant::now());
+        let (mut table, now) = (LineLimiter::default(), Instant::now());
         assert_eq!(written(&mut table, LineKind::Unproven, None, 1000, now), 10);
         let subject = Some(LineSubject { token: None, peer: Some(peer(1)) });
         assert_eq!(table.take_summaries(), [LineSummary { kind: LineKind::Unproven, subject, count: 990 }]);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn a_token_has_a_bound_of_its_own_for_each_kind() {
-        let (mut table, now) = (LineTable::default(), Instant::now());
+        let (mut table, now) = (LineLimiter::default(), Instant::now());
         written(&mut table, LineKind::Unproven, None, 3000, now);
         assert_eq!(written(&mut table, LineKind::Failed, Some("low"), 1000, now), 10);
         assert_eq!(written(&mut table, LineKind::Failed, Some("other"), 1000, now), 10);

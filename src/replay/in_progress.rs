@@ -9,11 +9,11 @@ use crate::grpc::GRPC;
 use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
-use crate::replay::tightest::Back;
+use crate::replay::tightest::NumberRefund;
 
 /// Requests sorted by their ends.
 #[derive(Default)]
-pub struct Ends {
+pub struct RequestsInProgress {
     waiting: BTreeMap<(i64, u64), Vec<Correction>>,
     count: u64,
     /// Number of requests treated as ended early, because too many were in progress.
@@ -24,24 +24,24 @@ pub struct Ends {
 pub enum Correction {
     /// Under the configured limits: changes the charge with the tag's receipt by the cost of the check.
     Configured(Check),
-    /// In the search for the tightest number: a refund for the limit with that tally.
-    Unrefused(usize, Back),
+    /// A refund for the limit with this tally, in the search for the tightest number.
+    Unrefused(usize, NumberRefund),
 }
 
 /// How and when a request ended, as far as the log shows.
 #[derive(Clone, Copy)]
-pub struct Ending {
+pub struct LoggedEnd {
     status: Option<StatusCode>,
     pub at_ms: i64,
 }
 
-/// Maximum number of requests in progress; bounds memory whatever durations a log claims.
+/// Maximum number of requests in progress. Bounds memory, even if a log claims very long durations.
 const WAITING_MAX: usize = 131_072;
 /// Status that nginx and this gateway log for a client that left before its response.
 const CLIENT_CLOSED: u16 = 499;
 
-impl Ends {
-    pub fn add(&mut self, ending: Ending, corrections: Vec<Correction>) {
+impl RequestsInProgress {
+    pub fn add(&mut self, ending: LoggedEnd, corrections: Vec<Correction>) {
         if !corrections.is_empty() {
             self.count += 1;
             self.waiting.insert((ending.at_ms, self.count), corrections);
@@ -63,14 +63,14 @@ impl Ends {
     }
 }
 
-impl Ending {
-    pub fn new(status: Option<u16>, at_ms: i64) -> Ending {
-        Ending { status: status.and_then(|status| StatusCode::from_u16(status).ok()), at_ms }
+impl LoggedEnd {
+    pub fn new(status: Option<u16>, at_ms: i64) -> LoggedEnd {
+        LoggedEnd { status: status.and_then(|status| StatusCode::from_u16(status).ok()), at_ms }
     }
 
     /// Returns the units by which the charge of `check`, a check of `limit`, changes; 0 also if the log does not tell.
     pub fn charge_delta(&self, limit: &Limit, check: &Check) -> i64 {
-        let Some(wants) = &limit.charge_rules else { return 0 };
+        let Some(rules) = &limit.charge_rules else { return 0 };
         // Logs contain no trailers: what only they would tell stays charged.
         let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(GRPC))]);
         let end = self.status.map(|status| match status.as_u16() {
@@ -78,8 +78,8 @@ impl Ending {
             _ => RequestEnd::Response { status, head: &head, tail: ResponseTail::Awaited },
         });
         match end {
-            _ if wants.lease => -check.cost,
-            Some(end) => wants.correction(end, check.cost, BodyUsage::Unread).unwrap_or(0),
+            _ if rules.lease => -check.cost,
+            Some(end) => rules.correction(end, check.cost, BodyUsage::Unread).unwrap_or(0),
             None => 0,
         }
     }
@@ -89,18 +89,18 @@ impl Ending {
 mod tests {
     use super::*;
 
-    fn end(ends: &mut Ends, at_ms: i64) {
-        let back = Back { key: 0, delta: -1, receipt: 0 };
-        ends.add(Ending::new(None, at_ms), vec![Correction::Unrefused(0, back)]);
+    fn end(ends: &mut RequestsInProgress, at_ms: i64) {
+        let back = NumberRefund { key: 0, delta: -1, receipt: 0 };
+        ends.add(LoggedEnd::new(None, at_ms), vec![Correction::Unrefused(0, back)]);
     }
 
     #[test]
     fn ends_come_in_order_and_too_many_come_early() {
-        let mut ends = Ends::default();
+        let mut ends = RequestsInProgress::default();
         for at_ms in (0..=131_072).rev() {
             end(&mut ends, 10 + at_ms);
         }
-        let due = |ends: &mut Ends, now_ms| ends.pop_due(now_ms).map(|(at_ms, _)| at_ms);
+        let due = |ends: &mut RequestsInProgress, now_ms| ends.pop_due(now_ms).map(|(at_ms, _)| at_ms);
         assert_eq!((due(&mut ends, 5), ends.early), (Some(5), 1), "one more than there is room for");
         assert_eq!(due(&mut ends, 5), None);
         assert_eq!((due(&mut ends, 12), due(&mut ends, 12), due(&mut ends, 12)), (Some(11), Some(12), None));

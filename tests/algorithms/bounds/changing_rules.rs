@@ -1,5 +1,5 @@
-//! Numbers that change under a key, over and over: every rule finds what it would have left had it
-//! alone seen each charge, whoever made it. On both stores.
+//! Rules that change under a key again and again: every rule finds the usage that it would have if it had made all
+//! charges alone. On both stores.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{Client, NOW};
 use crate::support::limiting as stores;
-use crate::support::limiting::timed_stores::Told;
+use crate::support::limiting::timed_stores::TimedStore;
 
 /// Rate, period in ms, burst.
 type Numbers = (i64, i64, i64);
 
-/// The rule of these numbers, and the one that charges its state whatever was taken.
+/// Returns the rule with these numbers, and one that charges any cost to its state.
 fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2] {
     const ALL: i64 = 1_000_000;
     [burst, ALL].map(|burst| match algorithm {
@@ -48,14 +48,14 @@ fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2
     })
 }
 
-/// A rule on a state of its own, which is charged whatever any rule admits.
-struct Alone {
+/// A rule with a state of its own, to which all costs are charged that any rule admits.
+struct ReferenceRule {
     rule: Rule,
     open: Rule,
     state: Option<(State, i64)>,
 }
 
-impl Alone {
+impl ReferenceRule {
     fn living(&self, now: i64) -> Option<&State> {
         self.state.as_ref().filter(|(_, expires)| now < *expires).map(|(state, _)| state)
     }
@@ -68,7 +68,7 @@ impl Alone {
 }
 
 fn walk(
-    store: &Told,
+    store: &TimedStore,
     who: &str,
     algorithm: &str,
     numbers: &[(Numbers, bool)],
@@ -81,10 +81,10 @@ fn walk(
         _ => (*per_ms, *odd),
     });
     numbers.sort_by_key(|(_, odd)| algorithm == "fixed_window" && *odd);
-    let mut rules: Vec<Alone> = numbers
+    let mut rules: Vec<ReferenceRule> = numbers
         .iter()
         .map(|(numbers, odd)| rules(algorithm, *numbers, *odd))
-        .map(|[rule, open]| Alone { rule, open, state: None })
+        .map(|[rule, open]| ReferenceRule { rule, open, state: None })
         .collect();
     let limit = stores::limit("one", rules[0].rule.clone(), Mode::Enforce);
     let mut now = NOW;
@@ -101,7 +101,7 @@ fn walk(
         let check = Check { rule: Arc::new(rules[which].rule.clone()), ..stores::check(&limit, who, *cost) };
         let alone = rules[which].rule.decide(rules[which].living(now), now, *cost, 0).answer;
         let answer = store.one(Op::Take, &check, now);
-        if let Told::Redis(_) = store {
+        if let TimedStore::Redis(_) = store {
             // The server's own time stands still meanwhile.
             store.command(&["PERSIST", &check.key]);
         }
@@ -120,9 +120,9 @@ fn walk(
 }
 
 #[test]
-fn numbers_that_come_and_go_leave_what_each_alone_would_have_left() {
-    let redis = Told::redis();
-    let memory = Told::Memory(MemoryStore::new(1_000_000));
+fn changing_numbers_leave_the_usage_that_each_rule_alone_would_leave() {
+    let redis = TimedStore::redis();
+    let memory = TimedStore::Memory(MemoryStore::new(1_000_000));
     for algorithm in ["token_bucket", "gcra", "leaky_bucket", "fixed_window", "sliding_window", "calendar"] {
         for (store, cases) in [(&memory, 200), (&redis, 12)] {
             let case = (
@@ -152,7 +152,7 @@ proptest! {
     /// Gateways that disagree, of which any may decide: together no more than the largest burst and the
     /// fastest rate allow, also after more rules than a key remembers.
     #[test]
-    fn who_disagrees_admits_together_what_the_most_generous_allows(
+    fn gateways_with_different_rules_admit_at_most_the_most_generous_one(
         numbers in prop::collection::vec((1..30_i64, 1..3000_i64, 1..40_i64), 2..8),
         steps in prop::collection::vec((0..4000_i64, 1..9_i64, 0..8_usize), 1..150),
         which in 0..3_usize,
@@ -172,7 +172,7 @@ proptest! {
     }
 }
 
-/// What was taken of a key under numbers that nobody uses any more is forgotten in time.
+/// Usage under numbers that no gateway uses any more is forgotten in time.
 #[test]
 fn numbers_that_are_gone_are_forgotten() {
     let rule = |rate, burst| Rule::Gcra(Gcra { rate, per_ms: 1000, burst, refunds: false });

@@ -19,11 +19,11 @@ struct SlotTable {
     arrivals: u64,
     at_work: usize,
     held: usize,
-    /// Who has a slot for streams.
+    /// The streams that are open.
     streams: Vec<StreamClaim>,
 }
 
-/// What a slot for streams is for.
+/// A stream's claim to one of the slots for streams.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StreamClaim {
     /// The token, or without tokens the peer.
@@ -41,13 +41,13 @@ struct SlotEntry {
 
 /// A connection's slot, released when dropped.
 pub struct AdminSlot {
-    room: Rc<AdminSlots>,
+    slots: Rc<AdminSlots>,
     arrival: u64,
     /// Kept by a connection that moved to a slot for streams, so that it never loses its slot.
     _kept: RefCell<Option<oneshot::Sender<()>>>,
-    /// When the connection last took a piece of its stream, or asked for one; `None` if it does not stream.
+    /// When the connection last took or polled for a piece of its stream; `None` if it does not stream.
     stream_read: Cell<Option<Instant>>,
-    /// Told once the stream has ended.
+    /// Notified once the stream has ended.
     stream_end: Notify,
 }
 
@@ -57,8 +57,9 @@ pub type SlotLost = oneshot::Receiver<()>;
 /// While it exists, the connection waits for the gateway and keeps its slot.
 pub struct WorkGuard<'t>(&'t AdminSlot);
 
-/// The slot of a connection that streams its response: one of a few of their own, not counted among the others. Both
-/// whoever makes the stream and whoever sends it have a handle; the slot is released when the first one is dropped.
+/// The slot of a connection that streams its response. Streams have a few slots of their own, which are not counted
+/// among the others. The task that makes the events and the one that sends them each have a handle; the slot is
+/// released when the first handle is dropped.
 pub struct AdminStreamSlot {
     slot: Rc<AdminSlot>,
     claim: StreamClaim,
@@ -82,8 +83,8 @@ const AT_WORK: usize = 256;
 const HELD: usize = 64 * 1024 * 1024;
 
 impl AdminSlots {
-    pub fn take_slot(room: &Rc<AdminSlots>) -> (AdminSlot, SlotLost) {
-        let places = &mut *room.0.borrow_mut();
+    pub fn take_slot(slots: &Rc<AdminSlots>) -> (AdminSlot, SlotLost) {
+        let places = &mut *slots.0.borrow_mut();
         if places.taken.len() >= PLACES {
             places.drop_oldest_slot(|_, _| true);
         }
@@ -91,7 +92,7 @@ impl AdminSlots {
         places.arrivals += 1;
         places.taken.insert(places.arrivals, SlotEntry { at_work: false, held: 0, lost: sender });
         let slot = AdminSlot {
-            room: room.clone(),
+            slots: slots.clone(),
             arrival: places.arrivals,
             _kept: RefCell::default(),
             stream_read: Cell::new(None),
@@ -112,7 +113,7 @@ impl SlotTable {
         })
     }
 
-    /// Removes the slot. The connection learns it when what this returns is dropped.
+    /// Removes the slot. Dropping the returned sender tells the connection so.
     fn release_slot(&mut self, arrival: u64) -> Option<oneshot::Sender<()>> {
         let place = self.taken.remove(&arrival)?;
         self.held -= place.held;
@@ -151,7 +152,7 @@ impl SlotTable {
 impl AdminSlot {
     /// Marks the connection as working; `None` if too many are.
     pub fn start_work(&self) -> Option<WorkGuard<'_>> {
-        let mut places = self.room.0.borrow_mut();
+        let mut places = self.slots.0.borrow_mut();
         if places.at_work >= AT_WORK {
             return None;
         }
@@ -162,9 +163,9 @@ impl AdminSlot {
     /// Moves the connection to a slot for streams. From then on, it is not dropped for others.
     ///
     /// # Errors
-    /// Why there is no slot.
+    /// If all slots that the owner may use are taken; the text says which.
     pub fn take_stream_slot(slot: &Rc<AdminSlot>, claim: StreamClaim) -> Result<AdminStreamSlot, String> {
-        let mut places = slot.room.0.borrow_mut();
+        let mut places = slot.slots.0.borrow_mut();
         if slot.stream_read.get().is_some() {
             return Err("the connection has a stream already".to_owned());
         }
@@ -175,7 +176,7 @@ impl AdminSlot {
         Ok(AdminStreamSlot { slot: slot.clone(), claim })
     }
 
-    /// Waits until the time is over that the connection has after its stream ended; for ever if it does not stream.
+    /// Waits until the stream has ended and [`REST_TIMEOUT`] is over. Never returns if the connection does not stream.
     pub async fn wait_after_stream(&self) {
         self.stream_end.notified().await;
         tokio::time::sleep(REST_TIMEOUT).await;
@@ -189,7 +190,7 @@ impl AdminSlot {
     /// Records that this connection holds `bytes`. If the total is too large, the oldest other connections lose their
     /// slots; returns false if it is still too large.
     pub fn hold_bytes(&self, bytes: usize) -> bool {
-        let places = &mut *self.room.0.borrow_mut();
+        let places = &mut *self.slots.0.borrow_mut();
         let Some(place) = places.taken.get_mut(&self.arrival) else { return false };
         places.held = places.held + bytes - place.held;
         place.held = bytes;
@@ -204,7 +205,7 @@ impl AdminSlot {
 
 impl Drop for AdminSlot {
     fn drop(&mut self) {
-        self.room.0.borrow_mut().release_slot(self.arrival);
+        self.slots.0.borrow_mut().release_slot(self.arrival);
     }
 }
 
@@ -226,7 +227,7 @@ impl Drop for AdminStreamSlot {
         if self.slot.stream_read.take().is_none() {
             return;
         }
-        let streams = &mut self.slot.room.0.borrow_mut().streams;
+        let streams = &mut self.slot.slots.0.borrow_mut().streams;
         if let Some(place) = streams.iter().position(|claim| *claim == self.claim) {
             streams.swap_remove(place);
         }
@@ -236,7 +237,7 @@ impl Drop for AdminStreamSlot {
 
 impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
-        self.0.room.0.borrow_mut().set_at_work(self.0.arrival, false);
+        self.0.slots.0.borrow_mut().set_at_work(self.0.arrival, false);
     }
 }
 
@@ -250,40 +251,40 @@ mod tests {
         lost.try_recv() == Err(TryRecvError::Empty)
     }
 
-    fn several(room: &Rc<AdminSlots>, count: usize) -> (Vec<AdminSlot>, Vec<SlotLost>) {
-        (0..count).map(|_| AdminSlots::take_slot(room)).unzip()
+    fn several(slots: &Rc<AdminSlots>, count: usize) -> (Vec<AdminSlot>, Vec<SlotLost>) {
+        (0..count).map(|_| AdminSlots::take_slot(slots)).unzip()
     }
 
     #[test]
     fn the_oldest_that_waits_makes_room() {
-        let room = Rc::<AdminSlots>::default();
-        let (mut all, mut lost) = several(&room, PLACES);
+        let slots = Rc::<AdminSlots>::default();
+        let (mut all, mut lost) = several(&slots, PLACES);
         assert!(lost.iter_mut().all(has_place));
-        let mut new = AdminSlots::take_slot(&room);
+        let mut new = AdminSlots::take_slot(&slots);
         assert!(!has_place(&mut lost[0]) && lost[1..].iter_mut().all(has_place) && has_place(&mut new.1));
         let work = all[1].start_work();
         assert!(work.is_some());
-        drop(AdminSlots::take_slot(&room));
+        drop(AdminSlots::take_slot(&slots));
         drop(work);
         assert!(has_place(&mut lost[1]) && !has_place(&mut lost[2]), "who is at work stays");
         drop(all.pop());
-        let before = room.0.borrow().taken.len();
-        drop(AdminSlots::take_slot(&room));
-        assert_eq!((before, room.0.borrow().taken.len()), (PLACES - 2, PLACES - 2));
+        let before = slots.0.borrow().taken.len();
+        drop(AdminSlots::take_slot(&slots));
+        assert_eq!((before, slots.0.borrow().taken.len()), (PLACES - 2, PLACES - 2));
     }
 
     #[test]
     fn some_places_are_never_at_work() {
-        let room = Rc::<AdminSlots>::default();
-        let (all, _lost) = several(&room, PLACES);
+        let slots = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&slots, PLACES);
         let mut works: Vec<_> = all.iter().filter_map(AdminSlot::start_work).collect();
         assert_eq!(works.len(), AT_WORK);
-        let (probe, mut lost) = AdminSlots::take_slot(&room);
+        let (probe, mut lost) = AdminSlots::take_slot(&slots);
         assert!(has_place(&mut lost) && probe.start_work().is_none());
         works.pop();
         assert!(probe.start_work().is_some());
         drop(works);
-        assert_eq!(room.0.borrow().at_work, 0);
+        assert_eq!(slots.0.borrow().at_work, 0);
     }
 
     fn claim(owner: usize, is_tap: bool) -> StreamClaim {
@@ -292,29 +293,29 @@ mod tests {
 
     #[test]
     fn streams_have_few_slots_of_their_own() {
-        let room = Rc::<AdminSlots>::default();
-        let (all, mut lost) = several(&room, STREAMS + 1);
+        let slots = Rc::<AdminSlots>::default();
+        let (all, mut lost) = several(&slots, STREAMS + 1);
         let all: Vec<_> = all.into_iter().map(Rc::new).collect();
         let take = |i: usize| AdminSlot::take_stream_slot(&all[i], claim(i / 4, i < 4));
         let mut streams: Vec<_> = (0..STREAMS).map(|i| take(i).unwrap()).collect();
         assert!(take(STREAMS).is_err());
-        assert_eq!(room.0.borrow().taken.len(), 1, "streams are not counted among the others");
-        let (_others, _) = several(&room, PLACES + 1);
+        assert_eq!(slots.0.borrow().taken.len(), 1, "streams are not counted among the others");
+        let (_others, _) = several(&slots, PLACES + 1);
         assert!(lost[..STREAMS].iter_mut().all(has_place) && !has_place(&mut lost[STREAMS]));
         let (sent, made) = (streams[STREAMS - 1].share(), streams.pop());
         drop(made);
         assert!(!all[STREAMS - 1].is_streaming() && has_place(&mut lost[STREAMS - 1]), "what is left is still sent");
-        assert_eq!(room.0.borrow().streams.len(), STREAMS - 1);
+        assert_eq!(slots.0.borrow().streams.len(), STREAMS - 1);
         sent.record_read();
         drop(sent);
-        assert_eq!((room.0.borrow().streams.len(), all[STREAMS - 1].is_streaming()), (STREAMS - 1, false));
+        assert_eq!((slots.0.borrow().streams.len(), all[STREAMS - 1].is_streaming()), (STREAMS - 1, false));
         assert!(take(STREAMS).is_ok());
     }
 
     #[test]
     fn nobody_takes_all_streams() {
-        let room = Rc::<AdminSlots>::default();
-        let (all, _lost) = several(&room, STREAMS + 2);
+        let slots = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&slots, STREAMS + 2);
         let mut all = all.into_iter().map(Rc::new);
         let mut take = |owner, is_tap| AdminSlot::take_stream_slot(&all.next().unwrap(), claim(owner, is_tap));
         let _taps: Vec<_> = (0..OWN_TAPS).map(|_| take(1, true).unwrap()).collect();
@@ -323,9 +324,9 @@ mod tests {
         assert!(take(1, false).err().unwrap().contains("has 8 streams open already"));
         let _others: Vec<_> = (0..OWN_STREAMS).map(|_| take(2, false).unwrap()).collect();
         drop(_taps);
-        let room = Rc::<AdminSlots>::default();
-        let (all, _lost) = several(&room, STREAMS);
-        let live = |i: usize| AdminSlot::take_stream_slot(&Rc::new(AdminSlots::take_slot(&room).0), claim(i, false));
+        let slots = Rc::<AdminSlots>::default();
+        let (all, _lost) = several(&slots, STREAMS);
+        let live = |i: usize| AdminSlot::take_stream_slot(&Rc::new(AdminSlots::take_slot(&slots).0), claim(i, false));
         let live: Vec<_> = (0..LIVE_STREAMS).map(|i| live(i).unwrap()).collect();
         let all: Vec<_> = all.into_iter().map(Rc::new).collect();
         let refused = AdminSlot::take_stream_slot(&all[0], claim(99, false)).err().unwrap();
@@ -336,8 +337,8 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_together() {
-        let room = Rc::<AdminSlots>::default();
-        let (all, mut lost) = several(&room, 4);
+        let slots = Rc::<AdminSlots>::default();
+        let (all, mut lost) = several(&slots, 4);
         let quarter = HELD / 4;
         assert!(all[1].hold_bytes(quarter) && all[2].hold_bytes(quarter) && all[3].hold_bytes(2 * quarter));
         assert!(lost.iter_mut().all(has_place));
@@ -351,6 +352,6 @@ mod tests {
         drop(work);
         assert!(all[0].hold_bytes(HELD));
         drop(all);
-        assert_eq!(room.0.borrow().held, 0);
+        assert_eq!(slots.0.borrow().held, 0);
     }
 }
