@@ -50,7 +50,7 @@ use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::key::Cost;
-use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::once::MarkUse;
@@ -355,7 +355,7 @@ fn format_limit_entry(
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
 ) -> Value {
-    let Some(&LimitResult { outcome, standing, .. }) = checked else {
+    let Some(&LimitResult { outcome, standing, is_charged, .. }) = checked else {
         let why = match check {
             None => NotAskedReason::KeyAbsent,
             Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
@@ -382,9 +382,7 @@ fn format_limit_entry(
     }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    let in_force = standing == Standing::InForce;
-    let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
-    if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
+    if let Some(who) = who.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
         let receipt = Receipt::of_charge(check, answer, who, local, (now_ms, &rule));
         if let Some(token) = receipt.to_token() {
