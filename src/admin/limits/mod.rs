@@ -309,7 +309,10 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
     let DecisionRequest { limits, parts, cost } = decision;
     let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
     for limit in &limits {
-        let ask = limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)));
+        let ask = match limit.is_tier_without(&parts) {
+            true => Evaluation::NotApplicable,
+            false => limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit))),
+        };
         checks.push(match &ask {
             Evaluation::Check(check) => Some(check.clone()),
             _ => None,
@@ -334,6 +337,9 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
         .zip(checks)
         .enumerate()
         .map(|(index, (limit, check))| {
+            if limit.is_tier_without(&parts) {
+                return format_not_asked(limit, NotAskedReason::Ipv6Only);
+            }
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             // A receipt contains the key, which the caller may not know.
             let who = (!parts.hides_key_of(limit))
