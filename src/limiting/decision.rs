@@ -93,7 +93,7 @@ impl Check {
 }
 
 impl CheckLink {
-    /// Upper bound of groups: one decision carries no more limits.
+    /// Upper bound of groups: one decision carries no more limits. They are 16, with at most four tiers each.
     pub const GROUPS: usize = 64;
 
     /// Encodes the link for the Lua script.

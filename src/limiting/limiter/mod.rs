@@ -187,7 +187,7 @@ impl Limiter {
                     checks.push(check);
                     continue;
                 }
-                Evaluation::NotApplicable => continue,
+                Evaluation::NotApplicable | Evaluation::Shared(_) => continue,
                 Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, Standing::InForce),
                 Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, Standing::InForce),
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, Standing::InForce),
