@@ -1,7 +1,7 @@
--- The gate: the main part of the script. One call carries many decisions. Each decision has up to 16 checks, and
--- charges all of them or none. The state of each key is opened once and saved once. src/limiting/algorithm/mod.rs joins
--- the script: the gate follows the algorithms (`module` creates one by its number) and the shapes of states (`shape`
--- creates one by its name).
+-- The gate: the main part of the script. One call carries many decisions. Each decision has up to 64 checks (16 limits
+-- with four tiers each), and charges all of them or none. The state of each key is opened once and saved once.
+-- src/limiting/algorithm/mod.rs joins the script: the gate follows the algorithms (`module` creates one by its number) and
+-- the shapes of states (`shape` creates one by its name).
 --
 -- KEYS       the state keys, each once
 -- ARGV[1]    one MessagePack array of integers, a third cheaper than the same number of arguments:

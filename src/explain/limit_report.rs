@@ -179,16 +179,12 @@ impl LimitFacts<'_> {
         }
     }
 
-    /// Returns the charge of the limit, if the request was charged.
+    /// Returns the charge of the limit, if it was charged.
     pub fn made_charge(&self) -> Option<MadeCharge> {
-        let (limit, check) = (self.limit(), self.check?);
-        let checked = self.checked.filter(|checked| checked.chain_state == ChainState::InForce)?;
-        let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
-        let is_tried = limit.mode == Mode::Shadow
-            && (limit.candidate_of.is_none() || self.verdict.effect_of(self.index).is_some());
-        let is_charged = !self.verdict.refused || is_tried;
-        is_charged
-            .then(|| MadeCharge { limit: limit.clone(), check: check.clone().correction(check.cost, answer.receipt) })
+        let check = self.check?;
+        let answer = self.checked.filter(|checked| checked.is_charged)?.outcome.answer()?;
+        let check = check.clone().correction(check.cost, answer.receipt);
+        Some(MadeCharge { limit: self.limit().clone(), check })
     }
 }
 

@@ -18,6 +18,8 @@ use crate::limiting::source::UnreadableBody;
 pub enum Evaluation {
     /// The store decides this check.
     Check(Check),
+    /// An earlier check of the limit, at this index, decides for another descriptor that has the same budget.
+    Shared(usize),
     /// The limit does not apply.
     NotApplicable,
     /// The part of the key with that index is missing, and the limit has `missing = "refuse"`.

@@ -93,7 +93,7 @@ impl Check {
 }
 
 impl CheckLink {
-    /// Upper bound of groups: one decision carries no more limits.
+    /// Upper bound of groups: one decision carries no more limits. They are 16, with at most four tiers each.
     pub const GROUPS: usize = 64;
 
     /// Encodes the link for the Lua script.
@@ -137,12 +137,17 @@ impl Decision {
 
     /// Returns for each of `checks`, in order, whether [`Op::Take`] charged it.
     pub fn list_charged(&self, checks: &[Check]) -> Vec<bool> {
-        let dropped = DroppedCharges::find(checks, |place| self.answers.get(place).is_some_and(|one| one.admitted));
+        let dropped = self.find_dropped(checks);
         let is_charged = |(place, (check, answer)): (usize, (&Check, &Answer))| {
             let Check { role, .. } = check;
             answer.admitted && self.is_applicable(*role) && (self.admitted || role.shadow) && !dropped.contains(place)
         };
         checks.iter().zip(&self.answers).enumerate().map(is_charged).collect()
+    }
+
+    /// Finds the charges of `checks` that [`Op::Take`] did not make although the checks admit.
+    pub fn find_dropped(&self, checks: &[Check]) -> DroppedCharges {
+        DroppedCharges::find(checks, |place| self.answers.get(place).is_some_and(|one| one.admitted))
     }
 }
 

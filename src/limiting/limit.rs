@@ -17,7 +17,7 @@ use crate::limiting::key::{Cost, Key, Missing};
 use crate::limiting::over::Over;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::refuse::Refuse;
-use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValues};
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues};
 use crate::limiting::state_key::{BudgetNames, KeyError, StateKeyFrame};
 use crate::limiting::when::When;
 
@@ -141,6 +141,16 @@ impl Limit {
     /// listed.
     pub fn is_wider_tier(&self) -> bool {
         self.tier_of.as_ref().is_some_and(|name| *name != self.name)
+    }
+
+    /// Reports whether the limit is a wider tier, and the key in `facts` has an IPv4 address: wider tiers have only IPv6
+    /// networks.
+    pub fn is_tier_without(&self, facts: &impl SourceValues) -> bool {
+        let is_ipv4 = |part| {
+            let value = facts.part_value(part, self.repeated);
+            matches!(value, Ok(Some(SourceValue::Ip(ip))) if ip.to_canonical().is_ipv4())
+        };
+        self.is_wider_tier() && self.key.0.iter().any(is_ipv4)
     }
 
     /// Returns the prefix length of the networks that the limit counts IPv6 clients by. `None` if it does not.

@@ -8,7 +8,7 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
 use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::decision::{Decision, Role};
+use crate::limiting::decision::{Decision, DroppedCharges, Role};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::over::{Diversion, Over};
 use crate::limiting::source::UnreadableBody;
@@ -53,8 +53,19 @@ pub struct LimitResult {
     pub limit: usize,
     pub outcome: Outcome,
     pub chain_state: ChainState,
+    /// The decision charged the limit, or would have if it were not a [`Op::Peek`](crate::limiting::decision::Op::Peek).
+    /// Only such a charge can be refunded or corrected. An admitting limit may have none: another limit refuses the
+    /// request, or another tier of this one is over.
+    pub is_charged: bool,
     /// Rule of the key's override; `None` if the limit's own rule applied.
     pub override_rule: Option<Arc<Rule>>,
+}
+
+impl LimitResult {
+    /// Makes the result of a limit that the decision did not charge.
+    pub fn uncharged(limit: usize, outcome: Outcome, chain_state: ChainState) -> LimitResult {
+        LimitResult { limit, outcome, chain_state, is_charged: false, override_rule: None }
+    }
 }
 
 /// Outcome of one limit, and why.
@@ -143,8 +154,7 @@ impl Outcome {
 impl Verdict {
     /// Refuses a request without a decision, because the queue of the limit with that index is full.
     pub fn queue_full(limit: usize) -> Verdict {
-        let checked =
-            LimitResult { limit, outcome: Outcome::QueueFull, chain_state: ChainState::InForce, override_rule: None };
+        let checked = LimitResult::uncharged(limit, Outcome::QueueFull, ChainState::InForce);
         Verdict { refused: true, checks: vec![checked], ..Verdict::default() }
     }
 
@@ -169,13 +179,14 @@ impl Verdict {
         self.refused_keys.extend(placed);
     }
 
-    /// Adds the answers of a decision. Check `i` is of the limit `indexes[i]` and has the role `roles[i]`; `roles` may
-    /// be empty if no limit comes after another.
+    /// Adds the answers of a decision with the charges that it dropped. Check `i` is of the limit `limits[indexes[i]]` and
+    /// has the role `roles[i]`; `roles` may be empty if no limit comes after another.
     pub fn add_decision(
         &mut self,
+        limits: &[Arc<Limit>],
         indexes: &[usize],
         roles: &[Role],
-        mut decision: Decision,
+        (mut decision, dropped): (Decision, &DroppedCharges),
         outcome: fn(Answer) -> Outcome,
     ) {
         self.refused |= !decision.admitted;
@@ -183,12 +194,10 @@ impl Verdict {
             let role = roles.get(place).copied().unwrap_or_default();
             let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);
             let Some(answer) = decision.answers.get(place) else { return };
-            self.checks.push(LimitResult {
-                limit: *index,
-                outcome: outcome(*answer),
-                chain_state,
-                override_rule: None,
-            });
+            let is_stored = decision.admitted || limits[*index].mode == Mode::Shadow;
+            let is_charged = is_stored && answer.admitted && chain_state == ChainState::InForce && !dropped.contains(place);
+            let outcome = outcome(*answer);
+            self.checks.push(LimitResult { limit: *index, outcome, chain_state, is_charged, override_rule: None });
         }
     }
 

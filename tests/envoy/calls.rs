@@ -2,6 +2,7 @@
 
 use crate::support::app::run_script;
 use crate::support::gateway::Gateway;
+use crate::support::limiting::on_both_stores;
 use crate::support::limiting::server::RedisServer;
 use crate::support::limiting::topology::RedisCluster;
 
@@ -190,6 +191,49 @@ candidate_of = "first"
     assert_eq!((&top["keys"][0]["key"], &top["keys"][1]["key"]), (&"descriptor:two=x".into(), &().into()), "{top}");
     let left = |two: &str| gateway.admin(&format!("/-/limits/first-tried/state?key={two}")).json()["remaining"].clone();
     assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "in force, it would refuse the whole request");
+}
+
+/// The networks of one limit count as one limit of a request, and descriptors that share a network are charged together.
+#[test]
+fn descriptors_of_ipv6_clients_may_share_networks() {
+    let more = r#"
+[[rls]]
+domain = "edge"
+descriptor = { nets = "*", remote_address = "*" }
+limits = ["nets", "other"]
+[limit.other]
+rate = "100/h"
+key = "descriptor:nets"
+[limit.nets]
+algorithm = "fixed_window"
+rate = "2/h"
+key = "ip6tiers/64/56x2/48x3"
+[[rls]]
+domain = "edge"
+descriptor = { seen = "*", remote_address = "*" }
+limits = ["seen"]
+[limit.seen]
+algorithm = "fixed_window"
+rate = "2/h"
+key = "ip6tiers/64/48x2"
+mode = "shadow"
+"#;
+    on_both_stores(|redis| {
+        let store =
+            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let gateway = gateway(TRUSTED, &format!("{more}{store}"));
+        if redis.is_some() {
+            gateway.until_connected();
+        }
+        scenario("tiers", &gateway);
+        let left = |limit: &str, ip: &str| {
+            gateway.admin(&format!("/-/limits/{limit}/state?key={ip}")).json()["remaining"].clone()
+        };
+        let of_clients =
+            ["2001:db8:1:1::1", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:2:1::1"].map(|ip| left("seen", ip));
+        assert_eq!(of_clients, [0, 2, 2, 1], "a client that is over its /48 is not charged");
+        assert_eq!([left("seen.48", "2001:db8:1::1"), left("seen.48", "2001:db8:2::1")], [0, 3]);
+    });
 }
 
 #[test]

@@ -183,6 +183,41 @@ fn a_cluster_charges_candidates_alike() {
     assert_eq!(effects(&gateway, "wide"), [3.0, 0.0, 1.0]);
 }
 
+/// The slot of the candidate is charged, then that of the incumbent does not answer, and the gateway decides by itself.
+#[test]
+fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
+    let cluster = RedisCluster::start(0);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"1s\"\n[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{}}\n\
+         limits = [\"now\", \"seen\"]\n[limit.now]\nrate = \"9/h\"\nkey = \"header:x-a\"\n\
+         [limit.new]\nrate = \"9/h\"\nkey = \"header:x-b\"\ncandidate_of = \"now\"\n\
+         [limit.seen]\nrate = \"9/h\"\nkey = \"header:x-c\"\nmode = \"shadow\"\n",
+        cluster.url()
+    ));
+    gateway.until_connected();
+    // Slots are charged in their order.
+    let slot = |part: &str, value: &str| key_slot(&format!("{{header:x-{part}={value}}}"));
+    let last = slot("a", "a");
+    let before = |part: &str| {
+        let is_before = |value: &String| {
+            let slot = slot(part, value);
+            slot < last && cluster.owner_index(slot) != cluster.owner_index(last)
+        };
+        (0..).map(|number| format!("{part}{number}")).find(is_before).unwrap()
+    };
+    let (b, c) = (before("b"), before("c"));
+    let ask = || gateway.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\nx-c: {c}\r\n"))).status();
+    assert_eq!(ask(), 200);
+    let lefts = || [left(&gateway, "new", &b), left(&gateway, "seen", &c)];
+    let known = lefts();
+    cluster.owner(last).signal("STOP");
+    assert_eq!(ask(), 200, "by this gateway's share");
+    cluster.owner(last).signal("CONT");
+    let labels = [("route", "app"), ("limit", "now"), ("decision", "local_allow")];
+    assert!(gateway.metric("limit_decisions_total", &labels) >= Some(1.0));
+    assert_eq!(lefts(), known, "the request was counted locally");
+}
+
 #[test]
 fn a_candidate_replaces_its_incumbent_with_its_usage() {
     let route = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {}\nlimits = [\"now\"]\n";

@@ -204,6 +204,38 @@ fn no_addresses_get_more_than_the_contract_states() {
     assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached, none is passed");
 }
 
+/// The wider networks are those of IPv6 clients, also for decisions over the admin listener.
+#[test]
+fn decisions_for_ipv4_clients_leave_the_wider_networks_alone() {
+    on_both_stores(|redis| {
+        let more = "overrides = [{ key = [\"192.0.2.9\"], rate = \"9/h\" }, { key = [\"192.0.2.8\"], rate = \"unlimited\" }]\n";
+        let gateway = gateway(redis, &format!("{HOURLY}{more}"));
+        let take = |limits: Value, ip: &str| {
+            let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": { "ip": ip } }] });
+            let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body.to_string());
+            assert_eq!(answer.status(), 200, "{}", answer.text());
+            answer.json()["decisions"][0].clone()
+        };
+        let admitted =
+            |ip: &str, times: usize| (0..times).filter(|_| take(json!(["per-ip"]), ip)["admitted"] == true).count();
+        assert_eq!([admitted("192.0.2.9", 12), admitted("192.0.2.8", 12), admitted("192.0.2.7", 12)], [9, 12, 2]);
+        assert_eq!(admitted("::ffff:192.0.2.6", 12), 2);
+        assert_eq!(statuses(&gateway, ["192.0.2.6", "192.0.2.9", "192.0.2.8"]), [429, 429, 200]);
+        for ip in ["192.0.2.9", "192.0.2.8", "192.0.2.7", "192.0.2.6"] {
+            assert_eq!(
+                (left(&gateway, "per-ip.56", ip), left(&gateway, "per-ip.48", ip)),
+                (json!(4), json!(6)),
+                "{ip}"
+            );
+        }
+        let wider = take(json!(["per-ip.56"]), "192.0.2.9");
+        let not_asked = json!([{ "limit": "per-ip.56", "asked": false, "reason": "ipv6_only" }]);
+        assert_eq!((&wider["admitted"], &wider["limits"]), (&json!(true), &not_asked));
+        assert_eq!(take(json!(["per-ip"]), "192.0.2.5")["limits"][2]["reason"], "ipv6_only");
+        assert_eq!(take(json!(["per-ip"]), "2001:db8::1")["limits"][2]["remaining"], 5);
+    });
+}
+
 #[test]
 fn the_commands_know_tiers() {
     let dir = tempfile::tempdir().unwrap();

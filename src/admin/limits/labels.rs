@@ -8,7 +8,9 @@ labels! {
     KeyAbsent = "key_absent",
     /// Another limit refused first, without the store.
     RefusedBefore = "refused_before",
-    /// The limit that it follows (`after`) still has capacity.
+    /// The limit is a wider tier, which has only IPv6 networks, and the client has an IPv4 address.
+    Ipv6Only = "ipv6_only",
+    /// The limit that it follows still has capacity.
     BaseHasRoom = "base_has_room",
 }
 

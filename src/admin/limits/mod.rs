@@ -50,7 +50,7 @@ use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::key::Cost;
-use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::once::MarkUse;
@@ -310,7 +310,10 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
     let DecisionRequest { limits, parts, cost } = decision;
     let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
     for limit in &limits {
-        let ask = limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)));
+        let ask = match limit.is_tier_without(&parts) {
+            true => Evaluation::NotApplicable,
+            false => limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit))),
+        };
         checks.push(match &ask {
             Evaluation::Check(check) => Some(check.clone()),
             _ => None,
@@ -335,6 +338,9 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
         .zip(checks)
         .enumerate()
         .map(|(index, (limit, check))| {
+            if limit.is_tier_without(&parts) {
+                return format_not_asked(limit, NotAskedReason::Ipv6Only);
+            }
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             // A receipt contains the key, which the caller may not know.
             let who = (!parts.hides_key_of(limit))
@@ -356,7 +362,7 @@ fn format_limit_entry(
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
 ) -> Value {
-    let Some(&LimitResult { outcome, chain_state, .. }) = checked else {
+    let Some(&LimitResult { outcome, chain_state, is_charged, .. }) = checked else {
         let why = match check {
             None => NotAskedReason::KeyAbsent,
             Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
@@ -383,9 +389,7 @@ fn format_limit_entry(
     }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    let in_force = chain_state == ChainState::InForce;
-    let charged = in_force && answer.admitted && (!verdict.refused || limit.mode == Mode::Shadow);
-    if let Some(who) = who.filter(|_| op == Op::Take && charged && check.cost > 0) {
+    if let Some(who) = who.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
         let receipt = Receipt::of_charge(check, answer, who, local, (now_ms, &rule));
         if let Some(token) = receipt.to_token() {

@@ -48,24 +48,28 @@ impl CandidateSet {
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
-            let family = to_group(find_first(limits, leader_of(limit)), index);
-            linked.push(LinkedLimit { family, applies: !matches!(ask, Evaluation::NotApplicable) });
-            let incumbent = limit.candidate_of.as_ref().filter(|_| !limit.is_wider_tier());
+            let family = to_group(find_first(limits, leader_of(limit)).unwrap_or(index));
+            let applies = !matches!(ask, Evaluation::NotApplicable | Evaluation::Shared(_));
+            linked.push(LinkedLimit { family, applies });
+            let is_decided = !limit.is_wider_tier() && !matches!(ask, Evaluation::Shared(_));
+            let incumbent = limit.candidate_of.as_ref().filter(|_| is_decided);
             let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
+            let at = if let Evaluation::Shared(place) = asks[at] { place } else { at };
             let key = state_key(ask).or_else(|| state_key(&asks[at])).map(str::to_owned);
             let incumbent = linked[at].family;
             candidates.push(LinkedCandidate { index, family, incumbent_index: at, incumbent, key });
         }
         let set = CandidateSet { limits: linked, candidates };
+        let parts = join_parts(limits, asks);
         for (index, ask) in asks.iter_mut().enumerate() {
             if let Evaluation::Check(check) = ask {
                 let family = set.limits[index].family;
                 let incumbent = set.incumbent_of(family);
                 let is_incumbent = set.candidates.iter().any(|candidate| candidate.incumbent == family);
-                // The checks of a limit that refuses nothing are charged as without candidates: each descriptor by itself.
+                // A limit that refuses nothing is charged as without candidates: each descriptor by itself.
                 let group = match incumbent.is_some() || is_incumbent && check.role.can_refuse() {
                     true => family,
-                    false => to_group(find_last(&limits[..=index], leader_of(&limits[index])), index),
+                    false => to_group(parts[index]),
                 };
                 check.role.link = Some(CheckLink { group, incumbent });
             }
@@ -176,8 +180,25 @@ fn find_last(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
     limits.iter().rposition(|limit| limit.name == name)
 }
 
-fn to_group(found: Option<usize>, otherwise: usize) -> u8 {
-    u8::try_from(found.unwrap_or(otherwise)).unwrap_or(u8::MAX)
+/// Divides the limits into parts that are charged together or not at all: a limit with its tiers, for one descriptor.
+/// Descriptors that share the check of a tier are one part. Returns for each limit the index of the first of its part.
+fn join_parts(limits: &[Arc<Limit>], asks: &[Evaluation]) -> Vec<usize> {
+    let mut parts: Vec<usize> = Vec::with_capacity(limits.len());
+    for (index, (limit, ask)) in limits.iter().zip(asks).enumerate() {
+        let leader = find_last(&limits[..=index], leader_of(limit)).unwrap_or(index);
+        let mut part = parts.get(leader).copied().unwrap_or(leader);
+        if let Evaluation::Shared(place) = ask {
+            let (left, joined) = (part, parts[*place]);
+            parts.iter_mut().filter(|other| **other == left).for_each(|other| *other = joined);
+            part = joined;
+        }
+        parts.push(part);
+    }
+    parts
+}
+
+fn to_group(index: usize) -> u8 {
+    u8::try_from(index).unwrap_or(u8::MAX)
 }
 
 /// Returns the outcome that is recorded for the key of a request; `None` if nothing would change for it.

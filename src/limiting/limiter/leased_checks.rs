@@ -10,9 +10,10 @@ use std::sync::Arc;
 use crate::limiting::charges::lease_grants::request_lease;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::clock;
-use crate::limiting::decision::{Check, Decision, Role};
+use crate::limiting::decision::{Check, Decision, DroppedCharges, Role};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::{HotKey, HotKeys, SpentUnits};
+use crate::limiting::limit::Limit;
 use crate::limiting::verdict::{Outcome, Verdict};
 
 /// The checks of one request that have a hot key.
@@ -57,7 +58,13 @@ impl LeasedChecks {
 
     /// Adds the results of the checks that were decided, once the store has decided the others. Requests the leases
     /// that the keys need next.
-    pub fn finish(self, verdict: &mut Verdict, manager: &Rc<ChargeManager>, gateways: &Gateways) {
+    pub fn finish(
+        self,
+        verdict: &mut Verdict,
+        limits: &[Arc<Limit>],
+        manager: &Rc<ChargeManager>,
+        gateways: &Gateways,
+    ) {
         let LeasedChecks { decided, asked } = self;
         let now_ms = clock::uptime_ms();
         for (index, check, key) in asked {
@@ -76,12 +83,12 @@ impl LeasedChecks {
             if !verdict.refused {
                 spent.commit();
             }
-            let decision = Decision { admitted: true, answers: vec![answer] };
+            let decision = Decision { admitted: !verdict.refused, answers: vec![answer] };
             let checks = [check];
             if !verdict.refused {
                 manager.decisions.record_decision(&checks, &decision);
             }
-            verdict.add_decision(&[index], &[], decision, Outcome::Store);
+            verdict.add_decision(limits, &[index], &[], (decision, &DroppedCharges::default()), Outcome::Store);
             request_next(manager, gateways, &key, &checks[0], now_ms);
         }
         verdict.checks.sort_by_key(|result| result.limit);

@@ -25,7 +25,7 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
 use crate::limiting::charges::rules::ChargeRules;
-use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
+use crate::limiting::decision::{Check, Decision, DroppedCharges, ErrorKind, Op, Role, SharedChecks, StoreError};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
@@ -53,6 +53,8 @@ pub const STORE_RETRY_MS: i64 = 2000;
 /// A decision about the checks of a request.
 struct CheckedDecision {
     decision: Decision,
+    /// Charges that were not made although their checks admit.
+    dropped: DroppedCharges,
     /// Guard of the charges, if the end of the request may change them.
     guard: Option<Box<ChargeGuard>>,
     /// Keys that were refused, by the index of their check.
@@ -185,7 +187,7 @@ impl Limiter {
                     checks.push(check);
                     continue;
                 }
-                Evaluation::NotApplicable => continue,
+                Evaluation::NotApplicable | Evaluation::Shared(_) => continue,
                 Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, ChainState::InForce),
                 Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, ChainState::InForce),
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
@@ -203,7 +205,7 @@ impl Limiter {
                 }
             };
             verdict.refused |= chain_state == ChainState::InForce && outcome.is_refused_by(&limits[index]);
-            verdict.checks.push(LimitResult { limit: index, outcome, chain_state, override_rule: None });
+            verdict.checks.push(LimitResult::uncharged(index, outcome, chain_state));
         }
         match (&candidates, verdict.refused) {
             (None, true) => return verdict,
@@ -223,7 +225,7 @@ impl Limiter {
         {
             self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
-        leased.finish(&mut verdict, &self.charges, &self.gateways);
+        leased.finish(&mut verdict, limits, &self.charges, &self.gateways);
         for (index, rule) in own {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
                 checked.override_rule = Some(rule);
@@ -288,10 +290,10 @@ impl Limiter {
             None => self.run_checks(op, limits, checks, hold).await,
         };
         match decided {
-            Ok(CheckedDecision { decision, guard, refused_keys }) => {
+            Ok(CheckedDecision { decision, dropped, guard, refused_keys }) => {
                 verdict.guard = guard;
                 verdict.keep_refused(&limits.indexes, refused_keys);
-                verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Store);
+                verdict.add_decision(limits.all, &limits.indexes, &roles, (decision, &dropped), Outcome::Store);
             }
             Err(StoreError { checks, .. }) => self.decide_without_store(op, verdict, limits, checks, hold),
         }
@@ -381,8 +383,9 @@ impl Limiter {
         let Some(answers) = self.charges.store.known_refusals(checks) else { return false };
         let decision = Decision { admitted: false, answers };
         self.charges.decisions.record_decision(checks, &decision);
+        let dropped = decision.find_dropped(checks);
         verdict.keep_refused(&limits.indexes, take_refused_keys(checks, &decision));
-        verdict.add_decision(&limits.indexes, &[], decision, Outcome::Store);
+        verdict.add_decision(limits.all, &limits.indexes, &[], (decision, &dropped), Outcome::Store);
         true
     }
 
@@ -399,12 +402,13 @@ impl Limiter {
                 if op == Op::Take {
                     self.charges.decisions.record_decision(&checks, &decision);
                 }
+                let dropped = decision.find_dropped(&checks);
                 let refused_keys = if hold { take_refused_keys(&mut checks, &decision) } else { Vec::new() };
                 let guard = match watched {
                     true => guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Store),
                     false => None,
                 };
-                Ok(CheckedDecision { decision, guard, refused_keys })
+                Ok(CheckedDecision { decision, dropped, guard, refused_keys })
             }
             None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
             None => call_store(&self.charges, op, Rc::new(checks), None).await,
@@ -457,9 +461,10 @@ async fn call_store(
                 manager.decisions.record_decision(&checks, &decision);
             }
             let mut checks = Rc::unwrap_or_clone(checks);
+            let dropped = decision.find_dropped(&checks);
             let refused_keys = take_refused_keys(&mut checks, &decision);
             let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, &decision, ChargedAt::Store));
-            Ok(CheckedDecision { decision, guard, refused_keys })
+            Ok(CheckedDecision { decision, dropped, guard, refused_keys })
         }
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);

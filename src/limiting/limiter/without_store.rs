@@ -27,7 +27,7 @@ impl Limiter {
             let limit = &limits.all[*index];
             if silent {
                 let (outcome, chain_state) = (Outcome::Open, ChainState::NotYet);
-                verdict.checks.push(LimitResult { limit: *index, outcome, chain_state, override_rule: None });
+                verdict.checks.push(LimitResult::uncharged(*index, outcome, chain_state));
                 continue;
             }
             let outcome = match limit.on_error {
@@ -40,12 +40,7 @@ impl Limiter {
                 }
             };
             verdict.refused |= outcome.is_refused_by(limit);
-            verdict.checks.push(LimitResult {
-                limit: *index,
-                outcome,
-                chain_state: ChainState::InForce,
-                override_rule: None,
-            });
+            verdict.checks.push(LimitResult::uncharged(*index, outcome, ChainState::InForce));
         }
         if !asked.is_empty() && !verdict.refused {
             self.decide_locally(op, verdict, &local, asked, hold);
@@ -74,12 +69,13 @@ impl Limiter {
                 answer.retry_ms = STORE_RETRY_MS;
             }
         }
+        let dropped = decision.find_dropped(&checks);
         if hold {
             verdict.keep_refused(&limits.indexes, take_refused_keys(&mut checks, &decision));
         }
         if hold && op == Op::Take && checks.iter().any(Check::may_change) {
             verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
         }
-        verdict.add_decision(&limits.indexes, &roles, decision, Outcome::Local);
+        verdict.add_decision(limits.all, &limits.indexes, &roles, (decision, &dropped), Outcome::Local);
     }
 }

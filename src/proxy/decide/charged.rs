@@ -7,7 +7,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
 use crate::limiting::source::Facts;
-use crate::limiting::{ChainState, Evaluation, Limiter, Outcome, Verdict};
+use crate::limiting::{Evaluation, Limiter, Outcome, Verdict};
 
 /// Checks whose charges the outcome of the request may change.
 pub struct ChargedChecks {
@@ -43,10 +43,7 @@ impl ChargedChecks {
         let clock_ms = self.clock_ms;
         let charge = |(index, check, who): (usize, Check, String)| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index)?;
-            let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
-            if checked.chain_state != ChainState::InForce {
-                return None;
-            }
+            let answer = checked.outcome.answer().filter(|_| checked.is_charged)?;
             let is_local = matches!(checked.outcome, Outcome::Local(_));
             let rule = if is_local { limiter.local_rule(&check.rule) } else { check.rule.clone() };
             let now_ms = if is_local { limiter.memory_now_ms() } else { clock_ms? };

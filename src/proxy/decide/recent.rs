@@ -92,7 +92,7 @@ pub fn recent_key<'e>(name: &str, id: &HeaderValue, evaluations: impl Iterator<I
                 add(check.counted_key().as_bytes());
                 add(&check.cost.to_le_bytes());
             }
-            Evaluation::NotApplicable => add(b"-"),
+            Evaluation::NotApplicable | Evaluation::Shared(_) => add(b"-"),
             Evaluation::MissingKey(part) => add(&part.to_le_bytes()),
             Evaluation::Unclear(_) => add(b"?"),
             Evaluation::UnreadableBody(_) => add(b"body"),

@@ -53,7 +53,7 @@ impl RecentAnswer {
         let in_force: Vec<usize> = limits_in_force(route).map(|(index, _)| index).collect();
         let checks = self.checks.iter().filter_map(|checked| {
             let limit = *in_force.get(checked.limit)?;
-            Some(LimitResult { limit, ..checked.clone() })
+            Some(LimitResult { limit, is_charged: false, ..checked.clone() })
         });
         Verdict { refused: self.refused, checks: checks.collect(), ..Verdict::default() }
     }
@@ -133,5 +133,5 @@ fn read_check(checked: &Value, route: &Route) -> Option<LimitResult> {
         Some(rule) => Some(Arc::new(Rule::decode_rule(algorithm, rule)?)),
         None => None,
     };
-    Some(LimitResult { limit, outcome, chain_state, override_rule })
+    Some(LimitResult { override_rule, ..LimitResult::uncharged(limit, outcome, chain_state) })
 }

@@ -18,7 +18,8 @@ use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
-/// The most limits of all descriptors of a request: one store decision carries no more.
+/// The most limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an error for
+/// IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
 const LIMITS_MAX: usize = 16;
 
 /// The checks of a request, by their operation.
@@ -62,6 +63,14 @@ pub struct Checks {
 impl Checks {
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()
+    }
+
+    /// Adds the limit with that index on the route, and returns its place.
+    fn push(&mut self, limit: &Arc<Limit>, index: usize, evaluation: Evaluation) -> usize {
+        self.limits.push(limit.clone());
+        self.indexes.push(index);
+        self.evaluations.push(evaluation);
+        self.limits.len() - 1
     }
 }
 
@@ -128,7 +137,7 @@ fn plan_limits(
             Some(rule) if rule.limits.is_empty() => DescriptorPlan::Exempt,
             Some(rule) => {
                 let limits = || rule.limits.iter().copied().filter(|index| is_wanted(*index));
-                count += limits().count();
+                count += limits().filter(|index| !route.limits[*index].is_wider_tier()).count();
                 if count > LIMITS_MAX {
                     let what = format!("more than {LIMITS_MAX} limits apply to the descriptors of the request");
                     return Err(CallError::new(GrpcCode::InvalidArgument, what));
@@ -219,12 +228,10 @@ fn add_check(
             }
             earlier.cost = earlier.cost.saturating_add(check.cost).min(COST_MAX);
         }
+        checks.push(limit, index, Evaluation::Shared(place));
         return Ok(place);
     }
-    checks.limits.push(limit.clone());
-    checks.indexes.push(index);
-    checks.evaluations.push(evaluation);
-    Ok(checks.limits.len() - 1)
+    Ok(checks.push(limit, index, evaluation))
 }
 
 /// Returns the place of an earlier check of the same budget.

@@ -59,12 +59,8 @@ pub fn describe_refunds<'r>(states: impl Iterator<Item = (&'r Arc<Limit>, Option
     else {
         return unlimited(0);
     };
-    let result = LimitResult {
-        limit: 0,
-        outcome: Outcome::Store(Answer { admitted: true, ..*answer }),
-        chain_state: ChainState::InForce,
-        override_rule: None,
-    };
+    let outcome = Outcome::Store(Answer { admitted: true, ..*answer });
+    let result = LimitResult::uncharged(0, outcome, ChainState::InForce);
     describe_results(std::iter::once((limit, &result)))
 }
 

@@ -248,6 +248,21 @@ def candidates(service):
     same(service.ask("edge", descriptor(("two", "y")), descriptor(("two", "x"))).codes(), [OK, OK])
 
 
+def tiers(service):
+    of = lambda key, *addresses: [descriptor((key, "x"), ("remote_address", address)) for address in addresses]
+    # Each address has a limit with three networks and another one: 16 limits, whatever the client's address.
+    for address in ("192.0.2.%d", "2001:db8:%d::1"):
+        addresses = [address % number for number in range(9)]
+        same(service.ask("edge", *of("nets", *addresses[:8])).codes(), [OK] * 8)
+        same(service.fails(request("edge", *of("nets", *addresses))), "INVALID_ARGUMENT")
+    same(service.ask("edge", *of("nets", *["2001:db8:1::1"] * 5)).codes(), [OVER] * 5)
+    # Two clients in one /48, which a request charges together.
+    for _ in range(2):
+        same(service.ask("edge", *of("seen", "2001:db8:1:1::1", "2001:db8:1:2::1")).codes(), [OK, OK])
+    # In shadow mode, the /48 is over for the third and fourth, but not for a client elsewhere.
+    same(service.ask("edge", *of("seen", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:2:1::1")).codes(), [OK] * 3)
+
+
 def stranger(service):
     same(service.fails(request("edge", descriptor(("tokens", "a")))), "PERMISSION_DENIED")
     same(service.call(HEALTH, b""), b"\x08\x01")

@@ -41,7 +41,7 @@ pub async fn decide_over_slots(
         };
         let outcome = spread.run(op).await;
         if reply.send(outcome).is_err() {
-            spread.refund_charges().await;
+            spread.undo_charges().await;
         }
     });
     answer.await.unwrap_or(Err(ErrorKind::Internal))
@@ -56,7 +56,8 @@ struct SpreadDecision<'a> {
     answers: Vec<Option<Answer>>,
     /// Per check, whether it was charged and a refusal has to refund it.
     charged: Vec<bool>,
-    /// Per check, whether it was charged before the decision of the other slots is known. It may have to be refunded.
+    /// Per check of a shadow limit, whether it was charged. A refusal does not refund it, unless the answers of other slots
+    /// show that it should not have been charged.
     provisional: Vec<bool>,
     refused: bool,
 }
@@ -73,7 +74,7 @@ impl SpreadDecision<'_> {
                     left.for_each(|check| units.push_front(vec![check]));
                 }
                 Err(fault) => {
-                    let (given_back, kind) = (self.refund_charges().await, fault.error_kind());
+                    let (given_back, kind) = (self.undo_charges().await, fault.error_kind());
                     // This unit may not have been sent, but another one is still charged.
                     return Err(if given_back || kind.is_unsure() { kind } else { ErrorKind::Lost });
                 }
@@ -186,9 +187,18 @@ impl SpreadDecision<'_> {
             }
             let is_taken = op == Op::Take && answer.admitted;
             self.charged[i] = is_taken && decision.admitted && !check.role.shadow;
-            self.provisional[i] = is_taken && check.role.shadow && check.role.link.is_some();
+            self.provisional[i] = is_taken && check.role.shadow;
             self.answers[i] = Some(answer);
         }
+    }
+
+    /// Refunds all charges, for a decision that nobody gets: what it counted is counted elsewhere. Returns true if
+    /// everything was refunded.
+    async fn undo_charges(&mut self) -> bool {
+        for (charged, provisional) in self.charged.iter_mut().zip(&mut self.provisional) {
+            *charged |= std::mem::take(provisional);
+        }
+        self.refund_charges().await
     }
 
     /// Refunds the charges to enforced limits, each once and by its receipt. A charge whose refund fails remains,
