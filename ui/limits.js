@@ -58,7 +58,7 @@ function keyFinder(limit) {
     event.preventDefault();
     const shown = fields.map((field, place) => {
       const value = field.lastElementChild.value.trim();
-      const name = parts[place].split("/")[0];
+      const name = shownName(parts[place]);
       const hash = /(?:^|#)([0-9a-f]{16})$/.exec(value);
       return hash ? `${name}#${hash[1]}` : `${name}=${encodeURIComponent(value)}`;
     });

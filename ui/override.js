@@ -1,31 +1,63 @@
 // An override of one key, as an edit of the file that has the limit: checked, shown, confirmed, and in the history.
 
-// The entry as TOML. `parts` are those of the screen of a key, `names` the parts of the limit's key.
-function overrideEntry(parts, names, option, size) {
+// The key part of a wider tier, whose values an entry writes with the size of the network.
+function tierPart(about) {
+  if (!about.tier_of || about.tier_of === about.limit) return null;
+  const prefix = about.limit.slice(about.tier_of.length + 1);
+  return { prefix, name: prefix === "64" ? "ip" : `ip/32/${prefix}` };
+}
+
+// Why no entry means this key alone; null if one does.
+function whyNoOverride(about, parts) {
+  if (about.fair) return `Tenants share each budget of this limit, and an override would change it for all of them. ${WEIGHTS}`;
+  const why = whyUnknown(about, parts);
+  const tier = why ? null : tierPart(about);
+  if (!tier) return why;
+  const { value, isHash } = splitPart(parts[keyNames(about, parts).indexOf(tier.name)] || "");
+  return !isHash && /^[0-9a-f:.]+$/.test(value || "") ? null : "Only the address names this network, and the config does not show it.";
+}
+
+// Why a block of a key would refuse nothing; null if it refuses. `limits`: those of the config.
+function whyNoBlock(about, limits) {
+  if (about.candidate_of) return "A candidate refuses nothing, so a block has no effect.";
+  if (about.mode === "shadow") return "A limit in shadow mode refuses nothing, so a block has no effect.";
+  if (about.over !== "refuse" && about.over !== "delay") return `This limit forwards requests that are over it (over = "${showText(about.over)}"), blocked ones too.`;
+  const next = Object.entries(limits).find(([, { after }]) => after && after.value === (about.tier_of || about.limit));
+  return next ? `The limit ${showText(next[0], 80)} comes after this one and decides the requests that it blocks. Block the key there.` : null;
+}
+
+// The entry as TOML; `parts` are those of the screen of a key.
+function overrideEntry(about, parts, option, size) {
+  const why = whyNoOverride(about, parts);
+  if (why) throw new Error(why);
   const left = [...parts];
-  const values = names.map((name) => {
-    const part = name === "all" ? { value: null } : splitPart(left.shift());
-    if (part.value === null) return '"*"';
-    return part.isHash ? `{ hash = ${JSON.stringify(part.value)} }` : `{ percent = ${JSON.stringify(encodeShown(part.value))} }`;
+  const tier = tierPart(about);
+  const values = about.key.map((name) => {
+    if (name === "all") return '"*"';
+    const { value, isHash } = splitPart(left.shift());
+    if (tier && name === tier.name) return JSON.stringify(`${value}/${tier.prefix}`);
+    return isHash ? `{ hash = ${JSON.stringify(value)} }` : `{ percent = ${JSON.stringify(encodeShown(value))} }`;
   });
   const amount = /^\d+$/.test(size) ? size : JSON.stringify(size);
   return `{ key = [${values.join(", ")}], ${option} = ${amount} }`;
 }
 
-// The text of a file with the entry. `line`: that of `overrides` if it exists, else of another option of the limit.
-function withOverride(text, line, exists, entry) {
+// The text of a file with the entry. `line`: that of `overrides` if it exists, else of the option `leading`.
+function withOverride(text, line, leading, exists, entry) {
   const lines = text.split("\n");
-  const at = lines[line - 1];
-  if (exists) lines[line - 1] = at.replace(/(overrides["']?\s*=\s*\[)/, (start) => `${start}${entry}, `);
+  const at = lines[line - 1] || "";
+  const places = at.match(exists ? /(^|[\s{,."'])overrides["']?\s*=\s*\[/g : new RegExp(`^\\s*["']?${leading}["']?\\s*=`, "g")) || [];
+  if (places.length !== 1) throw new Error(`Line ${line} of the file is not the ${exists ? "overrides" : leading} of this limit alone. Write the entry by hand.`);
+  if (exists) lines[line - 1] = at.replace(places[0], () => `${places[0]}${entry}, `);
   else lines.splice(line - 1, 0, `overrides = [${entry}]`);
   return lines.join("\n");
 }
 
 // Finds the file and line of an option; `origin` is FILE:LINE, and files are listed relative to the main one.
 async function findOrigin(origin) {
-  const [, path, line] = /^(.*):(\d+)$/.exec(origin);
+  const [, path, line] = /^(.*):(\d+)$/.exec(origin) || [];
   const { files } = await getJson("/-/config/files");
-  const found = files.filter(({ name }) => path === name || path.endsWith(`/${name}`)).sort((a, b) => b.name.length - a.name.length);
+  const found = files.filter(({ name }) => path && (path === name || path.endsWith(`/${name}`))).sort((a, b) => b.name.length - a.name.length);
   if (!found.length) throw new Error("The file of this limit is not among the files of the config.");
   return { name: found[0].name, line: Number(line) };
 }
@@ -34,17 +66,24 @@ async function addOverride(result, limit, parts, size) {
   let entry = "";
   try {
     const about = await getJson(`/-/limits/${encodeURIComponent(limit)}`);
-    const options = (await getJson("/-/config")).config.limit[limit];
+    const limits = (await getJson("/-/config")).config.limit;
+    const section = about.tier_of || limit;
+    const options = limits[section];
     const leading = options.in_flight ? "in_flight" : "rate";
-    entry = overrideEntry(parts, about.key, leading, size);
-    const exists = Boolean(options.overrides);
+    entry = overrideEntry(about, parts, leading, size);
+    const idle = size === "0" ? whyNoBlock(about, limits) : null;
+    if (idle) throw new Error(idle);
+    const { pinned } = await getJson("/-/status");
+    if (isNumber(pinned)) throw new Error(`Generation ${pinned} is in force in place of the files. An edit would put the files in force: correct them first.`);
     const { name, line } = await findOrigin((options.overrides || options[leading]).origin);
     const path = `/-/config/files/${encodeURIComponent(name)}`;
     const file = await request("GET", path);
-    const body = withOverride(await file.text(), line, exists, entry);
+    const body = withOverride(await file.text(), line, leading, Boolean(options.overrides), entry);
     const put = async (query) => (await request("PUT", path + query, { body, headers: { "content-type": "application/toml", "if-match": file.headers.get("etag") } })).json();
-    const lines = showDiff((await put("?dry_run=1")).changes || []);
-    if (!lines.length) throw new Error("The file would not change.");
+    const changes = (await put("?dry_run=1")).changes || [];
+    if (!changes.length) throw new Error("The file would not change.");
+    const lines = showDiff(changes);
+    if (changes.some((one) => one.kind !== "limit" || one.name !== section || one.option !== "overrides")) throw new Error(`The files differ from the config in force, so an edit would change more than this key: ${lines.slice(0, 5).join("; ")}. Reload them first.`);
     if (!(await confirmAction(size === "0" ? "Block this key?" : "Override this key?", `${showText(name, 200)} is changed and applied at once. ${lines.join("; ")}`, "Save and apply"))) return;
     const { generation } = await put("");
     result.show("good", `Applied: generation ${generation} is in force. Config, History returns to the one before.`);
@@ -54,14 +93,17 @@ async function addOverride(result, limit, parts, size) {
   }
 }
 
-function overridePanel(result, limit, parts, refresh) {
-  const change = (size) => addOverride(result, limit, parts, size).then(refresh);
+function overridePanel(result, about, parts, refresh) {
+  const change = (size) => addOverride(result, about.limit, parts, size).then(refresh);
   const size = textField("Size, such as 100/min, 0 or unlimited", "size", "", { required: true });
+  const quiet = (text) => el("p", { class: "quiet" }, text);
+  const why = whyNoOverride(about, parts);
+  const noBlock = why || whyNoBlock(about, {});
   return {
-    block: el("button", { type: "button", id: "block", onclick: () => change("0") }, "Block key"),
-    form: el("form", { class: "row", onsubmit: (event) => {
+    block: noBlock ? null : el("button", { type: "button", id: "block", onclick: () => change("0") }, "Block key"),
+    form: why ? [quiet(why)] : [noBlock ? quiet(noBlock) : null, el("form", { class: "row", onsubmit: (event) => {
       event.preventDefault();
       change(size.lastElementChild.value.trim());
-    } }, size, el("button", { type: "submit" }, "Override")),
+    } }, size, el("button", { type: "submit" }, "Override"))],
   };
 }

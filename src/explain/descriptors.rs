@@ -4,6 +4,7 @@
 use http::HeaderMap;
 use serde_json::{Value, json};
 
+use crate::config::Config;
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 use crate::envoy::rate_limit::{
     DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT,
@@ -23,6 +24,7 @@ use crate::explain::walk::{ExplainContext, Findings};
 use crate::grpc::CallError;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
+use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::source::{DescriptorEntry, Facts, Source};
 use crate::limiting::{Outcome, Verdict};
@@ -62,6 +64,17 @@ impl RateLimitInput {
             .map(|(key, _)| Source::Descriptor(key.clone()))
             .collect();
         display.hides_any(sources.iter())
+    }
+
+    /// Returns a limit of the descriptors that reads a value of which nothing is shown. The value may come from an entry
+    /// with another name: a limit by `ip` reads the address in `remote_address`.
+    pub fn find_hidden_limit<'c>(&self, config: &'c Config, display: &KeyDisplay) -> Option<&'c Limit> {
+        let domain = config.rls.find(self.domain.as_bytes())?;
+        let limits = &config.route_at(domain.route).limits;
+        let question = self.to_message();
+        let rules = question.descriptors.iter().filter_map(|descriptor| domain.find_rule(&entries_of(descriptor)));
+        let mut applied = rules.flat_map(|rule| &rule.limits).filter_map(|index| limits.get(*index));
+        applied.find(|limit| display.hides_any(limit.sources())).map(AsRef::as_ref)
     }
 
     fn to_message(&self) -> RateLimitRequest {

@@ -47,6 +47,16 @@ key = "descriptor:code"
 domain = "edge"
 descriptor = { code = "*" }
 limits = ["code"]
+
+[limit.address]
+rate = "5/day"
+key = "ip"
+overrides = [{ key = "203.0.113.7", rate = "3/day" }]
+
+[[rls]]
+domain = "edge"
+descriptor = { remote_address = "*" }
+limits = ["address"]
 "#;
 
 const SETTINGS: &str = "edit = true\nkeys_secret = \"0123456789abcdef0123456789abcdef\"\n\
@@ -134,12 +144,28 @@ fn a_guess_of_a_hidden_value_is_not_confirmed() {
     assert_eq!((&problem["required_role"], &problem["token_role"]), (&json!("limits"), &json!("keys")));
     assert_eq!(ok(&state("limits"))["remaining"], 2);
 
-    let body = json!({ "rls": { "domain": "edge", "descriptors": [{ "entries": [["code", "4711"]] }] } }).to_string();
-    let explain = |role: &str| {
-        let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
-        gateway.admin_ask("POST", "/-/explain", &fields, body.clone())
-    };
-    let refused = explain("keys");
+    let refused = explain_descriptor(&gateway, "keys", "code", "4711");
     assert_eq!(refused.status(), 403, "{}", refused.text());
-    assert_eq!(ok(&explain("limits"))["rls"]["descriptors"][0]["limits"][0]["state"]["remaining"], 5);
+    let shown = ok(&explain_descriptor(&gateway, "limits", "code", "4711"));
+    assert_eq!(shown["rls"]["descriptors"][0]["limits"][0]["state"]["remaining"], 5);
+}
+
+#[test]
+fn a_descriptor_is_explained_unless_its_limit_reads_what_is_hidden() {
+    let explain = |gateway: &Gateway, role: &str| explain_descriptor(gateway, role, "remote_address", "203.0.113.7");
+    let left = |page: &Message| ok(page)["rls"]["descriptors"][0]["limits"][0]["state"]["remaining"].clone();
+    assert_eq!(left(&explain(&start(), "keys")), 3);
+    let settings = SETTINGS.replace("keys = {", "keys = { ip = \"hidden\",");
+    let gateway = Gateway::start(&format!("{settings}{}{CONFIG}", tokens()));
+    let refused = explain(&gateway, "keys");
+    assert_eq!(refused.status(), 403, "{}", refused.text());
+    assert!(!refused.text().contains("203.0.113.7") && refused.text().contains("address"), "{}", refused.text());
+    assert_eq!(left(&explain(&gateway, "limits")), 3);
+}
+
+fn explain_descriptor(gateway: &Gateway, role: &str, entry: &str, value: &str) -> Message {
+    let descriptor = json!({ "entries": [[entry, value]] });
+    let body = json!({ "rls": { "domain": "edge", "descriptors": [descriptor] } }).to_string();
+    let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
+    gateway.admin_ask("POST", "/-/explain", &fields, body)
 }

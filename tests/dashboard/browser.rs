@@ -35,6 +35,50 @@ path = "/app"
 upstream = "app"
 "#;
 
+/// Limits of each kind, with a route of the same name.
+const KINDS: &str = r#"
+[limit.tenants]
+rate = "1/h"
+burst = 2
+key = "all"
+fair = { key = "header:x-tenant" }
+
+[limit.shared]
+rate = "1/h"
+key = "header:x-shared"
+
+[limit.pin]
+rate = "1/h"
+key = "header:x-pin"
+missing = "skip"
+
+[limit.noted]
+rate = "1/h"
+key = "header:x-note"
+missing = "skip"
+over = "annotate"
+
+[limit.watched]
+rate = "1/h"
+key = "ip"
+mode = "shadow"
+
+[limit.tiers]
+rate = "1000/h"
+burst = 1000
+key = "ip6tiers/64/56x2/48x3"
+
+[[route]]
+path = "/"
+upstream = "echo:"
+limits = ["tenants", "shared", "pin", "noted", "watched"]
+
+[[route]]
+path = "/tiers"
+upstream = "echo:"
+limits = ["tiers"]
+"#;
+
 fn run_script(name: &str, arguments: &[&str]) -> String {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/dashboard").join(name);
     run("node", "nodejs", &[&[script.to_str().unwrap()], arguments].concat())
@@ -107,6 +151,26 @@ fn keys_are_blocked_and_overridden_by_an_edit() {
     assert_eq!(statuses("bronze"), [200, 200, 429, 429, 429]);
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     assert_eq!(text.matches("overrides = [").count(), 1, "{text}");
+}
+
+#[test]
+fn only_keys_whose_block_means_them_are_blocked() {
+    let keys = "[admin]\nkeys = { header = \"plain\", \"header:x-pin\" = \"hidden\" }\n\
+                edit = true\ntoken = \"hush-hush-hush-hush\"\n";
+    let text = config("trusted_proxies = [\"127.0.0.0/8\"]", KINDS).replace("[admin]\n", keys);
+    let gateway = Gateway::whole(&text);
+    let file = gateway.config();
+    run_script("kinds.js", &[&address(&gateway), "hush-hush-hush-hush", file.to_str().unwrap()]);
+    let status = |client: &str| gateway.ask(&get("/tiers", &format!("x-forwarded-for: {client}\r\n"))).status();
+    let clients = ["2001:db8:1:1::1", "2001:db8:1:ff::1", "2001:db8:2::1", "192.0.2.1"];
+    assert_eq!(clients.map(status), [429, 429, 200, 200]);
+    let text = std::fs::read_to_string(file).unwrap();
+    assert_eq!(text.matches("overrides = [").count(), 1, "{text}");
+}
+
+#[test]
+fn entries_mean_the_key_that_is_shown() {
+    run_script("entries.js", &[concat!(env!("CARGO_MANIFEST_DIR"), "/ui")]);
 }
 
 #[test]

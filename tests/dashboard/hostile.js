@@ -20,7 +20,7 @@ const quoted = (text) => text.replace(/\\/g, "\\\\").replace(/"/g, "\\\"").repla
 
 // What the pages of the API respond if `x` is in the place of each text.
 function responses(x) {
-  const limit = { limit: x, algorithm: x, policy: { quota: 5, window_ms: 1000 }, key: [x], missing: x, mode: x, cost: x, on_error: x, routes: [x] };
+  const limit = { limit: x, algorithm: x, policy: { quota: 5, window_ms: 1000 }, key: [x], missing: x, mode: x, cost: x, on_error: x, over: x, routes: [x] };
   const mistake = { file: x, line: 1, column: 2, message: x, help: x };
   const reload = { result: "failure", at: x, trigger: x, summary: x, diagnostics_count: 1, diagnostics: [mistake], warnings: [mistake], warnings_count: 1 };
   const server = { server: x, address: x, state: x, reason: x, returns_in_ms: 5, weight: 1, upstream: x };
@@ -38,6 +38,7 @@ function responses(x) {
       keys: TEXTS.map((text) => ({ limit: text, key: text, count_min: 1, count_max: 2, share: 0.5, remaining: 0, retry_after_ms: 5 })) })],
     ["/-/limits", () => json({ limits: TEXTS.map((text) => ({ ...limit, limit: text })) })],
     [/\/state$/, () => json({ limit: x, key: x, state_key: x, admitted: false, reason: x, remaining: 1, reset_ms: 4, policy: limit.policy, reset: true })],
+    ["/-/limits/a", () => json({ ...limit, key: ["ip"] })],
     [/^\/-\/limits\//, () => json(limit)],
     ["/-/upstreams", () => json({ upstreams: [{ name: x, balance: x, fail_open: true, servers: [server], in_flight: 1, waiting: 2 }] })],
     ["/-/refusals", () => json({ refusals: [{ time: x, request_id: x, client: x, route: x, status: 429,

@@ -284,6 +284,25 @@ fn diff_marks_networks_that_get_more() {
 }
 
 #[test]
+fn diff_describes_all_tiers_as_one_limit() {
+    let load = |more: &str| {
+        let text = format!("{ROUTE}[limit.per-ip]\nkey = \"ip6tiers\"\nrate = \"100/h\"\n{more}\n");
+        config::load_text("test", &text).unwrap_or_else(|report| panic!("{report}"))
+    };
+    let before = load("");
+    for (more, change) in [
+        ("burst = 50", "limit per-ip: burst default → 50"),
+        (
+            "overrides = [{ key = \"2001:db8::/48\", rate = 0 }]",
+            "limit per-ip: overrides: added { key = \"2001:db8::/48\", rate = 0 }",
+        ),
+    ] {
+        let lines: Vec<String> = Diff::compare(&before, &load(more)).lines().collect();
+        assert!(lines.len() == 1 && lines[0].starts_with(change), "{lines:?}");
+    }
+}
+
+#[test]
 fn multiples_are_those_of_all_numbers() {
     let load = |limit: &str| {
         let config = config::load_text("test", &format!("{ROUTE}[limit.per-ip]\nkey = \"ip6tiers\"\n{limit}"))

@@ -75,10 +75,12 @@ fn build_page() -> DashboardPage {
     DashboardPage { html: html.into(), policy }
 }
 
-/// Removes indents and lines that are comments. No text spans lines, so none of them is part of one.
+/// Removes indents, lines that are comments, and line ends after punctuation that needs none. No text and no comment
+/// continues on the next line, so none of them changes.
 fn strip_layout(source: &str) -> String {
     let lines = source.lines().map(str::trim_start).filter(|line| !line.is_empty() && !line.starts_with("//"));
-    lines.collect::<Vec<_>>().join("\n")
+    let ends = |line: &str| if line.ends_with([';', ',', '{', '(', '[']) { "" } else { "\n" };
+    lines.flat_map(|line| [line, ends(line)]).collect()
 }
 
 /// Returns the hash of an element's text as a policy names it.
@@ -104,6 +106,8 @@ mod tests {
         let spans_lines = |line: &&str| line.matches('`').count() % 2 == 1;
         let spanning: Vec<&str> = SCRIPTS.iter().flat_map(|script| script.lines()).filter(spans_lines).collect();
         assert!(spanning.is_empty(), "a template must end on its line: {spanning:?}");
+        let comments: Vec<&str> = html.lines().filter(|line| line.contains("// ")).collect();
+        assert!(comments.is_empty(), "a comment must have its own lines: {comments:?}");
     }
 
     #[test]

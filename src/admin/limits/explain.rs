@@ -41,8 +41,8 @@ impl LimitsApi {
         let explanation = if root.get("rls").is_some() {
             let input = parse_rate_limit(&root);
             let input = faults.into_result(input)?;
-            if !context.explains_hidden && input.has_hidden_values(context.display) {
-                return Err(refuse_hidden("the config hides values of these entries", role));
+            if !context.explains_hidden {
+                refuse_hidden_values(&input, &context, role)?;
             }
             explain::explain_rate_limit(&input, &context).await
         } else {
@@ -52,6 +52,19 @@ impl LimitsApi {
         };
         let failed = |_| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "the explanation cannot be written");
         serde_json::to_string(&explanation).map_err(failed)
+    }
+}
+
+/// Refuses a rate limit request whose explanation would confirm a guess of a hidden value.
+fn refuse_hidden_values(input: &RateLimitInput, context: &ExplainContext, role: Role) -> Result<(), Problem> {
+    if input.has_hidden_values(context.display) {
+        return Err(refuse_hidden("the config hides values of these entries", role));
+    }
+    match input.find_hidden_limit(context.config, context.display) {
+        Some(limit) => {
+            Err(refuse_hidden(&format!("the config hides values that the limit {} reads", limit.name), role))
+        }
+        None => Ok(()),
     }
 }
 

@@ -66,10 +66,12 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     // Sections that differ though none of their options does: they inherit the difference, or it is in a file.
     let (mut own, mut unexplained) = (Vec::new(), Vec::new());
     for (kind, changes) in changed.kinds {
-        for name in &changes.changed {
+        let mut seen = HashSet::new();
+        let sections = changes.changed.iter().map(|name| comparison.section_of(kind, name));
+        for name in sections.filter(|name| seen.insert(*name)) {
             let lines = comparison.compare_section(kind, name);
             if lines.is_empty() {
-                unexplained.push((kind, name.as_str()));
+                unexplained.push((kind, name));
             }
             own.extend(lines);
         }
@@ -104,7 +106,16 @@ fn sections_by_name(config: &Config) -> Sections<'_> {
     sections.collect()
 }
 
-impl Comparison<'_> {
+impl<'c> Comparison<'c> {
+    /// Returns the name of the section that has the options. Those of a wider tier are in the section of its limit.
+    fn section_of<'n>(&self, kind: &str, name: &'n str) -> &'n str
+    where
+        'c: 'n,
+    {
+        let tiered = (kind == "limit").then(|| self.new.limits.find(name)).flatten();
+        tiered.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
+    }
+
     /// Returns a line for each option of a section that differs. If only the way of writing does, those that are
     /// written differently count, because something must differ.
     fn compare_section(&self, kind: &'static str, name: &str) -> Vec<ChangeLine> {
