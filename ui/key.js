@@ -14,10 +14,12 @@ function splitPart(part) {
   return at < 0 ? { name: part, value: null } : { name: part.slice(0, at), value: part.slice(at + 1), isHash: part[at] === "#" };
 }
 
+const isKnown = (part) => part.value !== null && part.value !== "***";
+
 // The query that names the key, or null if it cannot be known: a hidden or absent part.
 function keyQuery(parts) {
   const split = parts.map(splitPart);
-  if (split.some((part) => part.value === null || part.value === "***")) return null;
+  if (!split.every(isKnown)) return null;
   return split.map((part) => (part.isHash ? `hash=${encodeURIComponent(part.value)}` : `key=${encodeShown(part.value)}`)).join("&");
 }
 
@@ -81,6 +83,7 @@ function keyScreen(main, [limit, ...parts]) {
   const numbers = facts("facts", [["left", "Left"], ["reset", "Full again"], ["budget", "Budget"], ["next", "Next request"], ["name", "State key"]]);
   const refused = el("div");
   const problem = el("p", { role: "alert" });
+  let algorithm = null;
   const load = async (signal) => {
     try {
       showState(await getJson(path, { signal }));
@@ -92,12 +95,12 @@ function keyScreen(main, [limit, ...parts]) {
   function showState(found) {
     const known = found.policy && isNumber(found.remaining);
     const wait = found.retry_after_ms;
-    const next = found.admitted ? "passes now" : wait === null || wait === undefined ? `is refused (${showText(found.reason)})` : `is refused; passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
+    const next = found.admitted ? "passes now" : wait === null || wait === undefined ? `is refused (${showText(found.reason)})` : `is refused; one passes in ${showDuration(wait)}, at ${new Date(Date.now() + wait).toLocaleTimeString("sv")}`;
     state.replaceChildren(mark(found.admitted ? "good" : "warn", found.admitted ? "Admitted" : "Refused"), ` The next request of this key ${next}.`);
     numbers.set("next", next);
     numbers.set("left", known ? `${showNumber(found.remaining)} of ${showNumber(found.policy.quota)}` : "an override applies, without numbers");
     numbers.set("reset", known ? (found.reset_ms === 0 ? "is full" : `in ${showDuration(found.reset_ms)}`) : "\u2013");
-    numbers.set("budget", showPolicy(found.policy));
+    numbers.set("budget", showPolicy(found.policy, algorithm));
     numbers.set("name", showText(found.state_key || "not shown, because the key is a hash", 300));
     if (known) meter.replaceChildren(bar(found.remaining, found.policy.quota, `${showShare(found.remaining, found.policy.quota)} of the budget is left`));
   }
@@ -123,6 +126,12 @@ function keyScreen(main, [limit, ...parts]) {
     }, (answer) => (answer.applied ? `Refunded: ${count(cost, "unit")}.` : `Nothing was refunded: ${showText(answer.reason).replaceAll("_", " ")}.`));
   } }, units, el("button", { type: "submit" }, "Refund"));
   const override = overridePanel(result, limit, parts, () => load());
+  getJson(`/-/limits/${encodeURIComponent(limit)}`).then((about) => {
+    ({ algorithm } = about);
+    if (parts.length <= about.key.filter((name) => name !== "all").length) return;
+    override.block.remove();
+    override.form.replaceWith(el("p", { class: "quiet" }, TENANT));
+  }).catch(() => {});
   getJson(`/-/refusals?limit=${encodeURIComponent(limit)}&n=200`).then(({ refusals }) => {
     const key = parts.join(",") || "all";
     const own = checksOf(refusals).filter((one) => one.check.limit === limit && one.check.key === key);
@@ -130,11 +139,12 @@ function keyScreen(main, [limit, ...parts]) {
     grid.update(own);
     refused.replaceChildren(section(null, grid.node));
   }).catch(() => {});
-  main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`),
-    query === null && parts.length ? section(null, el("p", {}, "The config hides this key, so its numbers cannot be found.")) : section(null, state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset), session.allows("edit") ? override.block : null), result.node, problem),
-    section("Numbers", numbers.node), section("Refund", ...withRole("limits", "A refund", refund)),
-    section("Override", ...withRole("edit", "An override", override.form)),
-    refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
+  const panels = query === null
+    ? [section(null, el("p", {}, "The config hides a part of this key, or requests did not have it. So its numbers cannot be found."))]
+    : [section(null, state, meter, el("div", { class: "row" }, ...withRole("limits", "Reset", reset), session.allows("edit") ? override.block : null), result.node, problem),
+      section("Numbers", numbers.node), section("Refund", ...withRole("limits", "A refund", refund)),
+      section("Override", ...withRole("edit", "An override", override.form))];
+  main.replaceChildren(el("h1", { tabindex: "-1" }, `Key ${shown}`), ...panels, refused, el("p", {}, el("a", { href: limitLink(limit) }, `Limit ${showText(limit, 80)}`)));
   if (query === null) return { close() {} };
   return { close: poll(2000, load) };
 }

@@ -4,19 +4,30 @@
 function overrideEntry(parts, names, option, size) {
   const left = [...parts];
   const values = names.map((name) => {
-    const part = name === "all" ? { value: null } : splitPart(left.shift());
-    if (part.value === null) return '"*"';
+    if (name === "all") return '"*"';
+    const part = splitPart(left.shift() || "");
+    // Without a value, the entry would apply to every key.
+    if (!isKnown(part)) throw new Error(`The value of ${showText(name)} is not known, so no entry can have it.`);
     return part.isHash ? `{ hash = ${JSON.stringify(part.value)} }` : `{ percent = ${JSON.stringify(encodeShown(part.value))} }`;
   });
+  if (left.length) throw new Error(TENANT);
   const amount = /^\d+$/.test(size) ? size : JSON.stringify(size);
   return `{ key = [${values.join(", ")}], ${option} = ${amount} }`;
 }
 
-// The text of a file with the entry. `line`: that of `overrides` if it exists, else of another option of the limit.
-function withOverride(text, line, exists, entry) {
+const TENANT = "This key is of a tenant. An override applies to the whole budget: change fair.weights of the limit instead.";
+
+// The text of a file with the entry. `line`: that of `overrides` if it exists, else of another option of the limit. The file
+// may have changed since that config was loaded, so the line must still be that option in the table of this limit.
+function withOverride(text, limit, line, option, entry) {
   const lines = text.split("\n");
-  const at = lines[line - 1];
-  if (exists) lines[line - 1] = at.replace(/(overrides["']?\s*=\s*\[)/, (start) => `${start}${entry}, `);
+  const header = lines.slice(0, line).findLast((one) => /^\s*\[/.test(one)) || "";
+  const [, , name] = /^\s*\[\s*limit\s*\.\s*(["']?)([^"'\]]+)\1\s*\]\s*(?:#.*)?$/.exec(header) || [];
+  const found = /^\s*(["']?)(\w+)\1\s*=\s*(\[?)/.exec(lines[line - 1] || "");
+  if ((name || "").trim() !== limit || !found || found[2] !== option || (option === "overrides" && !found[3])) {
+    throw new Error(`${option} is not on line ${line} of the file, in a table [limit.${limit}]. Write the entry by hand.`);
+  }
+  if (option === "overrides") lines[line - 1] = `${found[0]}${entry}, ${lines[line - 1].slice(found[0].length)}`;
   else lines.splice(line - 1, 0, `overrides = [${entry}]`);
   return lines.join("\n");
 }
@@ -37,11 +48,11 @@ async function addOverride(result, limit, parts, size) {
     const options = (await getJson("/-/config")).config.limit[limit];
     const leading = options.in_flight ? "in_flight" : "rate";
     entry = overrideEntry(parts, about.key, leading, size);
-    const exists = Boolean(options.overrides);
-    const { name, line } = await findOrigin((options.overrides || options[leading]).origin);
+    const option = options.overrides ? "overrides" : leading;
+    const { name, line } = await findOrigin(options[option].origin);
     const path = `/-/config/files/${encodeURIComponent(name)}`;
     const file = await request("GET", path);
-    const body = withOverride(await file.text(), line, exists, entry);
+    const body = withOverride(await file.text(), limit, line, option, entry);
     const put = async (query) => (await request("PUT", path + query, { body, headers: { "content-type": "application/toml", "if-match": file.headers.get("etag") } })).json();
     const lines = showDiff((await put("?dry_run=1")).changes || []);
     if (!lines.length) throw new Error("The file would not change.");
