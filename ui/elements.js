@@ -96,7 +96,8 @@ function table({ caption, columns, key, empty, most = 500 }) {
     }
     return head;
   });
-  const none = el("p", { class: "quiet", hidden: true }, empty || "Nothing yet.");
+  // An empty table keeps its title.
+  const none = el("div", { hidden: true }, el("p", { class: "caption" }, caption), el("p", { class: "quiet" }, empty || "Nothing yet."));
   const more = el("p", { class: "quiet", hidden: true });
   const grid = el("table", {}, el("caption", {}, caption), el("thead", {}, el("tr", {}, ...heads)), body);
   const rows = new Map();

@@ -15,7 +15,11 @@ function limitColumns(more = []) {
   ].map(fixed);
 }
 
-const showPolicy = (policy) => (policy ? `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}` : "\u2013");
+// The window of a concurrency limit is the lease of a slot, which says nothing about its budget.
+function showPolicy(policy, algorithm) {
+  if (!policy) return "\u2013";
+  return algorithm === "concurrency" ? `${showNumber(policy.quota)} at a time` : `${showNumber(policy.quota)} in ${showDuration(policy.window_ms)}`;
+}
 
 // Adds the live rates to limits as the config has them.
 function withRates(list) {
@@ -28,7 +32,7 @@ function limitsScreen(main) {
   const result = outcome();
   const filter = textField("Show limits whose name contains", "filter", "", { type: "search", oninput: () => show() });
   const grid = table({ caption: "Limits, and their rates per second", key: (row) => row.limit, empty: "No limit has such a name.", columns: limitColumns([
-    { name: "Budget", cell: (row) => showPolicy(row.policy) },
+    { name: "Budget", cell: (row) => showPolicy(row.policy, row.algorithm) },
     { name: "Per", value: (row) => row.key.join(", "), cell: (row) => showText(row.key.join(", ")) },
     { name: "Routes", number: true, value: (row) => row.routes.length, cell: (row) => showNumber(row.routes.length) },
   ]) });
@@ -105,7 +109,7 @@ function limitScreen(main, [name]) {
     rates.set("total", showNumber(row ? row.refused_total : undefined));
   };
   getJson(`/-/limits/${encodeURIComponent(name)}`).then((limit) => {
-    settings.set("budget", showPolicy(limit.policy));
+    settings.set("budget", showPolicy(limit.policy, limit.algorithm));
     settings.set("algorithm", showText(limit.algorithm));
     settings.set("key", showText(limit.key.join(", ")));
     settings.set("mode", limit.mode === "shadow" ? "shadow: decides and counts, never refuses" : showText(limit.mode));

@@ -33,7 +33,7 @@ function assess(event) {
   if (reload && reload.result === "failure") {
     add("warn", `The changed config was rejected (${count(reload.diagnostics_count, "mistake")}). Generation ${event.generation} stays in force.`, "#/config");
   }
-  if (requests && requests.refused_per_second > 0.5 * requests.per_second && requests.refused_per_second >= 1) {
+  if (requests && requests.refused_per_second > 0.2 * requests.per_second && requests.refused_per_second >= 1) {
     const first = limits && limits.list[0];
     add("warn", `${showShare(requests.refused_per_second, requests.per_second)} of the requests are refused${first ? `, most by ${showText(first.limit, 60)}` : ""}.`, first ? limitLink(first.limit) : "#/limits");
   }
@@ -159,7 +159,7 @@ function nowScreen(main) {
   const verdict = verdictPanel(() => keys.focus());
   const numbers = facts("cards", [["rate", "Requests per second"], ["refused", "Refused per second"], ["failed", "Failed per second"],
     ["p50", "Half respond within"], ["p99", "99 % respond within"], ["in_flight", "In progress"], ["store", "Limit store"],
-    ["servers", "Healthy servers"], ["config", "Config"], ["uptime", "Running for"]]);
+    ["servers", "Healthy servers"], ["config", "Config generation"], ["uptime", "Running for"]]);
   const chart = trafficChart();
   const top = topKeys({ caption: "Most refused keys of the last minute", query: () => "by=refused&window=1m&n=10" });
   keys.append(top.node);
@@ -179,9 +179,9 @@ function nowScreen(main) {
     numbers.set("p50", showDuration(requests.p50_ms), "estimate");
     numbers.set("p99", showDuration(requests.p99_ms), "estimate");
     numbers.set("in_flight", showNumber(requests.in_flight), "requests");
-    numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 0 ? `Redis, shared by ${count(store.gateways, "gateway")}` : "Redis");
+    numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 1 ? `Redis, shared by ${store.gateways} gateways` : "Redis");
     numbers.set("servers", servers.count === 0 ? "none" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
-    numbers.set("config", `generation ${event.generation}`, `loaded ${showAgo(event.loaded_at)}`);
+    numbers.set("config", showNumber(event.generation), `loaded ${showAgo(event.loaded_at)}`);
     numbers.set("uptime", showDuration(1000 * event.uptime_seconds), `version ${showText(event.version, 20)}`);
     chart.update();
     limits.update(event.limits.list.slice(0, 8));

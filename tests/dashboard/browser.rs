@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::app::run;
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, config};
+use crate::support::gateway::{Gateway, config, laid_out};
 
 const ROUTES: &str = r#"
 [limit.per-key]
@@ -151,6 +151,50 @@ fn keys_are_blocked_and_overridden_by_an_edit() {
     assert_eq!(statuses("bronze"), [200, 200, 429, 429, 429]);
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     assert_eq!(text.matches("overrides = [").count(), 1, "{text}");
+}
+
+/// Limits in an included file, with comments and their own layout.
+const INCLUDED: &str = r#"# Reviewed by operations.
+[limit.per-account]   # each customer
+key = ["header:x-account", "ip"]
+missing = "shared"
+  rate = "2/h"   # from the contract
+  "overrides" = [   # paid
+    { key = ["acme-secret", "*"], rate = "3/h" },
+  ]
+
+[limit.queue]
+fair = { key = "header:x-tenant", reserve = 1, weights = { big = 5 } }
+rate = "1/h"
+burst = 5
+key = "all"
+"#;
+
+#[test]
+fn a_hashed_key_is_blocked_in_an_included_file() {
+    let settings = "[admin]\nkeys = { default = \"hashed\", ip = \"plain\" }\nedit = true\ntoken = \"hush-hush-hush-hush\"\n\
+                    keys_secret = \"0123456789abcdef0123456789abcdef\"\n";
+    let routes = "[[route]]\npath = \"/\"\nupstream = \"echo:\"\nlimits = [\"per-account\"]\n\
+                  [[route]]\npath = \"/queue\"\nupstream = \"echo:\"\nlimits = [\"queue\"]\n";
+    let gateway = Gateway::launch(&[], |dir| {
+        std::fs::create_dir(dir.join("conf.d")).unwrap();
+        std::fs::write(dir.join("conf.d/limits.toml"), INCLUDED).unwrap();
+        laid_out(dir, &format!("include = \"conf.d/*.toml\"\n{}", config("", &format!("{settings}{routes}"))))
+    });
+    let ask = |path: &str, fields: &str| gateway.ask(&get(path, fields)).status();
+    let statuses = |account: &str| [0; 4].map(|_| ask("/", &format!("x-account: {account}\r\n")));
+    assert_eq!(statuses("mallory-secret"), [200, 200, 429, 429]);
+    assert_eq!([0; 3].map(|_| ask("/", "")), [200, 200, 429]);
+    assert_eq!([0; 6].map(|_| ask("/queue", "x-tenant: big\r\n"))[5], 429);
+    let file = gateway.dir.path().join("conf.d/limits.toml");
+    run_script("hashed_override.js", &[&address(&gateway), "hush-hush-hush-hush", file.to_str().unwrap()]);
+    assert_eq!(statuses("mallory-secret"), [429; 4]);
+    assert_eq!(statuses("acme-secret"), [200, 200, 200, 429]);
+    // Nothing else in the file has changed, and the edit of somebody else is there too.
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (before, rest) = text.split_once("{ key = [{ hash = \"").unwrap();
+    let after = &rest[16..].strip_prefix("\" }, { percent = \"127.0.0.1\" }], rate = 0 }, ").unwrap();
+    assert_eq!(format!("{before}{after}"), format!("{INCLUDED}# edited by somebody else\n"));
 }
 
 #[test]
