@@ -41,11 +41,10 @@ run(async (open) => {
   await shows("mallory-secret");
 
   await (await rows("per-account", /^header:x-account!,ip=127\.0\.0\.1$/)).click();
-  await page.waitForFunction(() => document.querySelector("main").textContent.includes("requests did not have it"));
+  await page.waitForFunction(() => document.querySelector("main").textContent.includes("The requests did not have"));
   assert(await page.locator("#block, #reset, [name=size], [name=units]").count() === 0, "a key without a value has actions");
 
   await (await rows("queue", /^(all,)?header:x-tenant#[0-9a-f]{16}$/)).click();
   await page.waitForFunction(() => document.querySelector("main").textContent.includes("fair.weights"));
   assert(await page.locator("#block, [name=size]").count() === 0, "a tenant can be overridden");
-  await page.waitForSelector("#reset");
 });
