@@ -208,7 +208,7 @@ socket.send_fds(peer, [b"127.0.0.1:0\n\n"], [tcp.fileno()])
 sys.stdin.read()
 "#;
 
-/// A path that is written by mistake may be that of another program.
+/// A mistaken path may belong to another program.
 #[test]
 fn the_live_socket_of_another_program_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

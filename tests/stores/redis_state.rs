@@ -253,7 +253,7 @@ fn charges_that_one_rule_drops_are_gone_for_the_next() {
     }
 }
 
-/// A key keeps its form and what it counted when the limit asks for the other one.
+/// A key keeps its representation and its counts when the config of the limit selects the other representation.
 #[test]
 fn a_changed_form_forgets_nothing() {
     let server = RedisServer::start(&[]);
