@@ -130,7 +130,7 @@ fn assert_keys_expire(server: &RedisServer) {
     assert!(keys.len() >= forms(LIMIT).len(), "{keys:?}");
     for key in keys {
         let life_ms: i64 = client.pttl(&key).unwrap();
-        assert!(life_ms != -1, "{key} lives for ever");
+        assert!(life_ms != -1, "{key} lives forever");
     }
 }
 

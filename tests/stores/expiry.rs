@@ -66,7 +66,7 @@ fn a_key_made_to_stay_is_mended() {
         let refused = store.one(Op::Take, &one, NOW);
         assert!(!refused.admitted && refused.retry_ms > 0);
         assert!(!store.one(Op::Take, &one, NOW + refused.retry_ms - 1).admitted, "{}", form.name);
-        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut for ever", form.name);
+        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut forever", form.name);
         assert!(store.held(&one.key, NOW).unwrap().1 > 0, "{} was not mended", form.name);
     }
 }

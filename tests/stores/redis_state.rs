@@ -122,7 +122,7 @@ fn one_key_many_operations_a_call() {
             let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
             let expired = memory.state(key, now).is_none();
             assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
-            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives for ever");
+            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives forever");
         }
     }
 }

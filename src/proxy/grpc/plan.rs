@@ -18,7 +18,7 @@ use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
-/// The most limits of all descriptors of a request: one store decision carries no more.
+/// Maximum number of limits of all descriptors of a request: one store decision carries no more.
 const LIMITS_MAX: usize = 16;
 
 /// The checks of a request, by their operation.
