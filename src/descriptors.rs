@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
-/// Descriptors that are reserved, and so many more for each worker; at most half of all.
+/// Number of reserved descriptors: a fixed part and a part per worker, together at most half of all.
 const RESERVE: usize = 64;
 const RESERVE_OF_WORKER: usize = 8;
 
@@ -16,7 +16,7 @@ static BUDGET: DescriptorBudget = DescriptorBudget::unlimited();
 
 /// How many descriptors connections may have.
 struct DescriptorBudget {
-    /// The most connections of clients, and the most to upstream servers.
+    /// Maximum number of client connections, and of connections to upstream servers.
     half: AtomicUsize,
     /// Connections to upstream servers, those that are being made included.
     to_servers: AtomicUsize,

@@ -2,7 +2,7 @@
 //! worker once a flood of connections has closed or come to rest ([`HeapTrimmer`]).
 //!
 //! mimalloc keeps freed memory and returns it later, as a part of further allocations. A thread that is idle afterwards
-//! allocates nothing, so it would keep the memory for ever. `mi_collect(true)` returns it at once, but the crate offers
+//! allocates nothing, so it would keep the memory forever. `mi_collect(true)` returns it at once, but the crate offers
 //! this only as an unsafe foreign function, and this crate forbids unsafe code. mimalloc calls the same routine
 //! (`mi_heap_collect(heap, true)`) in `_mi_malloc_generic`, when the system refuses an allocation and before it tries
 //! that once more. So this module asks for memory that no system grants. The test in `tests/http1/idle_connections.rs` fails if

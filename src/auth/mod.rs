@@ -29,7 +29,7 @@ use crate::limiting::jwt::TokenVerifier;
 #[derive(Debug, PartialEq)]
 pub struct RouteAuth {
     pub method: AuthMethod,
-    /// The first so many limits of the route are decided before the credentials are verified.
+    /// Number of the route's limits, its first ones, that are decided before the credentials are verified.
     pub limit_count: usize,
     /// Value of `realm` in `WWW-Authenticate`, without quotes.
     pub realm: String,

@@ -190,7 +190,7 @@ impl PasswordVerifier {
         pending
     }
 
-    /// Verifies passwords of the queue for ever.
+    /// Verifies passwords of the queue forever.
     fn run(&self) {
         // Without the permission, the threads are as important as the workers.
         let _ = rustix::process::nice(NICENESS);

@@ -270,13 +270,13 @@ async fn start_gateway(
     reload::remove_edit_leftovers(&config);
     let count = config.server.workers;
     let fleet = create_fleet(&metrics).map_err(Error::Metrics)?;
-    let (resolving, mut persistent) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
+    let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
     let shared = Arc::new(SharedState::default());
     shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
-    let snapshot = Arc::new(Snapshot::new(1, config, &mut persistent));
-    persistent.drop_unused(&snapshot);
+    let snapshot = Arc::new(Snapshot::new(1, config, &mut state));
+    state.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
     certificates::export_expiry(&snapshot.config, &metrics);
     let current = Arc::new(ArcSwap::new(snapshot.clone()));
@@ -292,7 +292,7 @@ async fn start_gateway(
     tokio::join!(
         workers.connect_store(&snapshot.config.store),
         store.wait_first_attempt(),
-        resolving.resolve_new_names(&snapshot.config)
+        dns.resolve_new_names(&snapshot.config)
     );
     overrides.read_first(&snapshot.config, &store).await;
     store_state.record_start(&snapshot.config).await;
@@ -310,7 +310,7 @@ async fn start_gateway(
         access: admin::access::AccessState::new(&metrics.admin),
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
-    spawn_local(resolving.clone().run());
+    spawn_local(dns.clone().run());
     keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
@@ -327,20 +327,8 @@ async fn start_gateway(
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader = Reloader {
-        source,
-        loader,
-        current,
-        metrics,
-        persistent,
-        shared,
-        listeners,
-        overrides,
-        link,
-        resolving,
-        acme,
-        certs,
-    };
+    let reloader =
+        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, acme, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, successor, contact })
 }
 

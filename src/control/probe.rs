@@ -99,7 +99,7 @@ async fn run_check(
     let endpoint = &member.endpoint;
     sleep(SPREAD.min(every).mul_f64(rand::random())).await;
     loop {
-        let begun = Instant::now();
+        let start = Instant::now();
         let result = {
             let _place = room.acquire().await;
             timeout(limit, check_server(endpoint, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
@@ -112,6 +112,6 @@ async fn run_check(
         }
         // Randomised, so that several gateways do not check at the same moment.
         let pause = every.mul_f64(0.9 + rand::random::<f64>() / 5.0);
-        sleep(pause.saturating_sub(begun.elapsed())).await;
+        sleep(pause.saturating_sub(start.elapsed())).await;
     }
 }

@@ -44,7 +44,7 @@ struct ResolvedName {
     every: Cell<Duration>,
     /// When the next lookup is due, subject to `PAUSE_MIN`.
     due: Cell<Instant>,
-    begun: Cell<Option<Instant>>,
+    last_lookup: Cell<Option<Instant>>,
     is_under_way: Cell<bool>,
     failures: Cell<u32>,
     moves: LogSampler,
@@ -120,7 +120,7 @@ impl HostnameUpdater {
         }
         for name in due.into_iter().take(AT_ONCE.saturating_sub(self.under_way.get())) {
             self.under_way.set(self.under_way.get() + 1);
-            name.begun.set(Some(now));
+            name.last_lookup.set(Some(now));
             name.is_under_way.set(true);
             name.known.begin_lookup();
             let finder = self.finder.borrow().1.clone();
@@ -155,7 +155,7 @@ impl HostnameUpdater {
 /// starve others.
 fn sort_due<'n>(due: impl Iterator<Item = &'n Rc<ResolvedName>>) -> Vec<Rc<ResolvedName>> {
     let mut due: Vec<Rc<ResolvedName>> = due.cloned().collect();
-    due.sort_by_key(|name| name.begun.get());
+    due.sort_by_key(|name| name.last_lookup.get());
     due
 }
 
@@ -178,7 +178,7 @@ impl ResolvedName {
             known,
             every: Cell::new(every),
             due: Cell::new(now),
-            begun: Cell::new(None),
+            last_lookup: Cell::new(None),
             is_under_way: Cell::new(false),
             failures: Cell::new(0),
             moves: LogSampler::default(),
@@ -187,8 +187,8 @@ impl ResolvedName {
     }
 
     fn is_due(&self, now: Instant) -> bool {
-        let rests = self.begun.get().is_some_and(|begun| now < begun + PAUSE_MIN);
-        let latest = self.begun.get().map_or(now, |begun| begun + self.every.get());
+        let rests = self.last_lookup.get().is_some_and(|last_lookup| now < last_lookup + PAUSE_MIN);
+        let latest = self.last_lookup.get().map_or(now, |last_lookup| last_lookup + self.every.get());
         !self.is_under_way.get() && !rests && (self.known.is_lookup_requested() || now >= self.due.get().min(latest))
     }
 
@@ -240,9 +240,9 @@ mod tests {
     #[test]
     fn due_names_are_sorted_by_their_last_lookup() {
         let now = Instant::now();
-        let name = |name: &str, begun_s: Option<u64>| {
+        let name = |name: &str, last_lookup_s: Option<u64>| {
             let followed = ResolvedName::new(Arc::new(HostnameState::new(name)), Duration::MAX, now);
-            followed.begun.set(begun_s.map(|seconds| now + Duration::from_secs(seconds)));
+            followed.last_lookup.set(last_lookup_s.map(|seconds| now + Duration::from_secs(seconds)));
             Rc::new(followed)
         };
         let due = [name("late", Some(9)), name("early", Some(1)), name("new", None), name("later", Some(10))];

@@ -11,9 +11,9 @@ pub const SHOULD_RATE_LIMIT: &str = "/envoy.service.ratelimit.v3.RateLimitServic
 
 /// Longest request in bytes.
 pub const MESSAGE_MAX: usize = 64 * 1024;
-/// The most descriptors of a request.
+/// Maximum number of descriptors of a request.
 pub const DESCRIPTORS_MAX: usize = 16;
-/// The most entries of a descriptor.
+/// Maximum number of entries of a descriptor.
 pub const ENTRIES_MAX: usize = 16;
 /// Longest domain in bytes.
 pub const DOMAIN_MAX: usize = 255;

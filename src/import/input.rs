@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 
 use crate::import::error::{ImportError, Result};
 
-/// The most bytes of all files together.
+/// Maximum number of bytes of all files together.
 const MOST_BYTES: usize = 8 << 20;
-/// The most files of one import, including the included ones.
+/// Maximum number of files of one import, including the included ones.
 const MOST_FILES: usize = 1000;
 
 /// Reads files and counts their number and bytes.

@@ -1,8 +1,9 @@
 //! Translates configs of other proxies to TOML for Sluicegate. Called by `sluicegate import`.
 //!
-//! Input: files of nginx, Kubernetes manifests with Ingresses for ingress-nginx, or configs of envoyproxy/ratelimit. They may be hostile, so size, depth
-//! and number are bounded. Output: an [`Imported`] config, or an [`ImportError`] with file and line. A setting that
-//! cannot be translated becomes a numbered comment. A route that would lose its protection is closed: it answers 501.
+//! Input: files of nginx, Kubernetes manifests with Ingresses for ingress-nginx, or configs of envoyproxy/ratelimit.
+//! They may be hostile, so size, depth and number are bounded. Output: an [`Imported`] config, or an [`ImportError`]
+//! with file and line. A setting that cannot be translated becomes a numbered comment. A route that would lose its
+//! protection is closed: it answers 501.
 //!
 //! - `nginx`, `ingress`, `ratelimit`: the formats.
 //! - `input`: reads files within bounds, and expands the wildcards of `include`.
@@ -15,8 +16,8 @@
 //! - `text`: formats TOML values.
 //! - `error`: [`ImportError`].
 //!
-//! To add a proxy, create a directory beside `nginx` that fills a `model::ImportedConfig`. Call it from a function here,
-//! and add its name to `Format` in `cli::import` and a sample to `tests/import`.
+//! To add a proxy, create a directory beside `nginx` that fills a `model::ImportedConfig`. Call it from a function
+//! here, and add its name to `Format` in `cli::import` and a sample to `tests/import`.
 
 mod access;
 mod error;

@@ -10,11 +10,11 @@ use crate::import::access::{ClientAccess, format_network};
 use crate::import::remarks::Remarks;
 use crate::import::text::{clean_name, format_array, format_list, format_section, quote_string};
 
-/// The most bytes of the written config. Sluicegate reads no larger file.
+/// Maximum number of bytes of the written config. Sluicegate reads no larger file.
 const MOST_BYTES: usize = 16 << 20;
-/// The most regular expressions. Compiling each takes a while.
+/// Maximum number of regular expressions. Compiling each takes a while.
 const MOST_REGEXES: usize = 1000;
-/// The most limits of one route.
+/// Maximum number of limits of one route.
 const MOST_LIMITS: usize = 16;
 
 /// The action of a route.
@@ -145,8 +145,8 @@ impl ImportedConfig {
         (name, false)
     }
 
-    /// Copies a limit, so that the same clients have a second budget. Returns the name of the copy, or `None` for limits
-    /// on requests in progress.
+    /// Copies a limit, so that the same clients have a second budget. Returns the name of the copy, or `None` for
+    /// limits on requests in progress.
     pub fn copy_limit(&mut self, name: &str, suffix: &str) -> Option<String> {
         let limit = self.limits.values().find(|limit| limit.name == name)?;
         let (lines, status) = (limit.lines.clone(), limit.status);

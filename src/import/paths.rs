@@ -8,7 +8,7 @@ use regex::RegexBuilder;
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
 
-/// The most bytes of a compiled regular expression, the same as in a config.
+/// Maximum number of bytes of a compiled regular expression, the same as in a config.
 const MOST_REGEX: usize = 1 << 20;
 
 /// Matches the paths of a location.
@@ -106,8 +106,8 @@ pub fn order_routes(
     }
 }
 
-/// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/`. Returns `None` if `/api` is
-/// among the paths that other locations have `taken`.
+/// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/`. Returns `None` if `/api`
+/// is among the paths that other locations have `taken`.
 fn redirect_to_slash(location: &Location, taken: &HashSet<String>) -> Option<Location> {
     let LocationMatcher::Prefix { path, .. } = &location.matcher else { return None };
     let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty() && is_plain(bare) && !taken.contains(*bare))?;

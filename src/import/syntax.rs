@@ -1,5 +1,5 @@
-//! Parses the syntax of nginx: words, `;`, blocks in braces and `include`. The depth of blocks, the number of directives
-//! and the length of words are bounded.
+//! Parses the syntax of nginx: words, `;`, blocks in braces and `include`. The depth of blocks, the number of
+//! directives and the length of words are bounded.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -12,7 +12,7 @@ const MOST_DEPTH: usize = 32;
 /// The longest chain of files that include one another.
 const MOST_INCLUDES: usize = 16;
 const MOST_DIRECTIVES: usize = 100_000;
-/// The most bytes of one word.
+/// Maximum number of bytes of one word.
 const LONGEST_WORD: usize = 64 << 10;
 
 /// One directive with its arguments, unquoted, and its block.

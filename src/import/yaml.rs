@@ -1,5 +1,5 @@
-//! Parses YAML, and so JSON, to a tree with line numbers. Depth and size are bounded. Aliases are refused, because a few
-//! of them can expand to more than the memory holds.
+//! Parses YAML, and so JSON, to a tree with line numbers. Depth and size are bounded. Aliases are refused, because a
+//! few of them can expand to more than the memory holds.
 
 use std::path::Path;
 use std::rc::Rc;

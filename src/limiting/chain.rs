@@ -46,15 +46,15 @@ pub enum ChainState {
 }
 
 /// Sets the roles of chained checks. In `limits`, every base comes before the limits after it.
-pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
+pub fn link_chains(limits: &[Arc<Limit>], evaluations: &mut [Evaluation]) {
     let mut base_of: Vec<Option<usize>> = vec![None; limits.len()];
     for index in 0..limits.len() {
         let Some(name) = &limits[index].after else { continue };
         // The last one: a rate limit request may have several descriptors with the same limits.
         let base = limits[..index].iter().rposition(|limit| limit.name == *name);
-        let (before, from) = asks.split_at_mut(index);
-        let ask = &mut from[0];
-        let next = match (base.map(|base| &mut before[base]), &*ask) {
+        let (before, from) = evaluations.split_at_mut(index);
+        let evaluation = &mut from[0];
+        let next = match (base.map(|base| &mut before[base]), &*evaluation) {
             (Some(Evaluation::Check(check)), Evaluation::Check(_)) => {
                 check.role.base = true;
                 base_of[index] = base;
@@ -74,13 +74,13 @@ pub fn link_chains(limits: &[Arc<Limit>], asks: &mut [Evaluation]) {
             | (Some(Evaluation::Check(_)), Evaluation::Unclear(_) | Evaluation::UnreadableBody(_)) => continue,
             _ => Evaluation::NotApplicable,
         };
-        *ask = next;
+        *evaluation = next;
     }
     // Indexes of limits become indexes of checks.
     let mut places = vec![0; limits.len()];
     let mut place = 0;
-    for (index, ask) in asks.iter_mut().enumerate() {
-        let Evaluation::Check(check) = ask else { continue };
+    for (index, evaluation) in evaluations.iter_mut().enumerate() {
+        let Evaluation::Check(check) = evaluation else { continue };
         places[index] = place;
         place += 1;
         check.role.after = base_of[index].map(|base| places[base]);

@@ -45,11 +45,11 @@ impl DelaySlots {
     pub fn reserve(
         self: &Arc<Self>,
         limits: &[Arc<Limit>],
-        asks: &[Evaluation],
+        evaluations: &[Evaluation],
         max: usize,
     ) -> Result<Option<DelaySlot>, usize> {
-        let wanted = asks.iter().zip(limits).enumerate().filter_map(|(place, (ask, limit))| {
-            let Evaluation::Check(Check { rule, .. }) = ask else { return None };
+        let wanted = evaluations.iter().zip(limits).enumerate().filter_map(|(place, (evaluation, limit))| {
+            let Evaluation::Check(Check { rule, .. }) = evaluation else { return None };
             let max = limit.charge_rules.as_ref().and_then(|rules| rules.max_delayed).unwrap_or(max);
             (rule.has_queue() && limit.mode == Mode::Enforce).then_some(WantedSlot { place, name: &limit.name, max })
         });

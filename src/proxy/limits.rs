@@ -117,9 +117,9 @@ pub async fn decide_limits<'r>(
 /// Decides `limits`, and records how long the request waited for a store outside this process.
 async fn ask_store(request: &RequestContext<'_>, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>) -> Verdict {
     let limiter = &request.view.limiter;
-    let begun = (!limiter.store().is_in_process()).then(Instant::now);
+    let start = (!limiter.store().is_in_process()).then(Instant::now);
     let verdict = limiter.decide(Op::Take, limits, evaluations, true).await;
-    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
+    start.into_iter().for_each(|start| request.account.add_wait(start));
     verdict
 }
 
@@ -143,9 +143,9 @@ pub async fn apply_decision(
         slot.keep_only(&limit.name);
         // No deadline is armed: the limit bounds the delay, and a client that disconnects ends it.
         let _waits = request.account.deadline().hold_back();
-        let begun = Instant::now();
+        let start = Instant::now();
         tokio::time::sleep(duration).await;
-        request.account.add_wait(begun);
+        request.account.add_wait(start);
     }
     request.account.end_delay();
     Ok(())

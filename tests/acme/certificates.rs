@@ -29,7 +29,7 @@ pub struct Setting<'a> {
 }
 
 impl<'a> Setting<'a> {
-    /// Pebble looks for its proofs at the listeners.
+    /// Pebble validates its challenges at the listeners.
     pub fn new(pebble: &'a Pebble, state: &'a Path, names: &'a [&'a str]) -> Setting<'a> {
         let (tls, http) = (pebble.tls.port(), pebble.http.port());
         Setting { pebble, state, tls, http, names, acme: "", options: "" }

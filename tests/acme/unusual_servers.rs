@@ -34,7 +34,7 @@ impl PebbleProxy {
         self.gateway.reload(&config(&self.pebble, route, ""));
     }
 
-    /// The config of a gateway that asks it.
+    /// Returns the config of a gateway that uses this server.
     fn asked_by(&self, setting: &Setting) -> String {
         fs::write(self.pebble.ca_file(), self.ca.pem()).unwrap();
         let directory = format!("https://{}/dir", self.gateway.listeners()[0]);

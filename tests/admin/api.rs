@@ -365,7 +365,7 @@ fn an_outage_is_handled_by_on_error_of_each_limit() {
     assert_eq!([refund(&gateway, "per-ip", receipt), refund(&gateway, "per-ip", receipt)], ["applied", "used"]);
 }
 
-/// Also before anybody has asked the limit.
+/// The state is also shown before the first decision of the limit.
 #[test]
 fn windows_of_the_calendar_are_shown_as_they_are_now() {
     let limit = |unit: &str| format!("[limit.{unit}]\nalgorithm = \"calendar\"\nrate = \"9/{unit}\"\n");

@@ -70,7 +70,7 @@ fn settings(reserve: i64, active_ms: i64, weight: i64) -> FairSettings {
     FairSettings { reserve: Some(reserve), active_ms: Some(active_ms), max_active: 1024, weight }
 }
 
-/// Tenants with these weights, whose set stays the same: each has asked once, and all that was charged is refilled.
+/// A constant set of tenants with these weights: each has sent one request, and all charges are refilled.
 struct Tenants {
     budget: Budget,
     rules: Vec<Rule>,

@@ -1,5 +1,5 @@
-//! The gate on a server that is full: keys that are there go on exactly, a decision that would make a new one is
-//! not made at all, and a shadow limit forgets its own. Against the memory store, told by that rule.
+//! The gate on a full server: existing keys are decided exactly, a decision that would create a key is not made at all,
+//! and a shadow limit drops its own key. Compared with the memory store under the same rule.
 
 use rand::Rng;
 use sluicegate::limiting::answer::Answer;

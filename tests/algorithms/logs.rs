@@ -157,8 +157,8 @@ proptest! {
         }
     }
 
-    /// Settled up to more than the limit, and given back: what is left is never more than what was kept
-    /// leaves, and exactly that where nothing was settled.
+    /// Charges are settled, also beyond the limit, and refunded. The units left are never more than the kept charges
+    /// leave, and exactly that many if nothing was settled.
     #[test]
     fn settlements_and_refunds_never_leave_too_much(
         limits in prop::collection::vec(1..30i64, 1..3),
@@ -338,7 +338,7 @@ fn changed_numbers_apply_to_what_was_taken() {
     assert_eq!(key.take(NOW + 59_999, 2, 70).retry_ms, 1);
 }
 
-/// A slot in the middle of the queue cannot be given back: those behind it keep theirs.
+/// A slot in the middle of the queue cannot be refunded: the requests behind it keep their slots.
 #[test]
 fn only_the_last_slot_is_refunded() {
     let mut key = Key::new(Rule::LeakyBucket(LeakyBucket {

@@ -181,7 +181,7 @@ fn refund(gateway: &Gateway, receipt: &Value) -> Value {
     gateway.admin_ask("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
 }
 
-/// Nearly all has come back of a charge; then come numbers by which next to nothing would have.
+/// Nearly all of a charge is refilled; then the limit gets numbers by which almost nothing would be.
 #[test]
 fn a_receipt_is_refunded_by_the_rule_that_made_it() {
     let upstream = upstream(Duration::ZERO);

@@ -31,7 +31,7 @@ fn scripted() -> Upstream {
     })
 }
 
-/// 10 tokens that come back within hours; requests say what they cost.
+/// 10 tokens that are refilled within hours; requests state their cost.
 fn limited(store: &str, to: &str, limit: &str) -> Gateway {
     Gateway::start(&format!(
         "{store}\n[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{to}\"\nlimits = [\"ten\"]\n\n\

@@ -27,7 +27,7 @@ fn gateway(store: &str, workers: usize, rate: &str, queue: &str) -> Gateway {
     gateway
 }
 
-/// One client of many: asks, and when refused asks again soon.
+/// One client of many: sends a request, and after a refusal soon another.
 fn insist(gateway: &Gateway, until: Instant) -> usize {
     let (mut served, mut client) = (0, gateway.client());
     while Instant::now() < until {
@@ -96,7 +96,7 @@ fn a_request_without_a_seat_costs_no_call() {
     until("a seat is free", || waits(&mut next, "/"));
 }
 
-/// The clock of a gateway is an hour ahead of Redis', or behind: turns come back all the same.
+/// The clock of a gateway is an hour ahead of Redis', or behind: queue positions are refunded all the same.
 #[test]
 fn a_gateway_with_another_clock_refunds_queue_positions() {
     let server = RedisServer::start(&[]);
@@ -136,7 +136,8 @@ fn waits(client: &mut Client, path: &str) -> bool {
     std::io::Read::read(&mut answer, &mut [0; 4096]).is_err()
 }
 
-/// Clients of one queue leave holes in more keys than are kept: another limit's turns come back all the same.
+/// Clients of one queue leave positions in more keys than are kept: positions of another limit are refunded all the
+/// same.
 #[test]
 fn the_keys_of_one_queue_forget_no_turns_of_another() {
     const KEYS: usize = 1030;

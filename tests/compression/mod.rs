@@ -55,7 +55,7 @@ fn decode(coding: &str, bytes: &[u8]) -> io::Result<Vec<u8>> {
     if is_whole { Ok(text) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
 }
 
-/// Decodes what has arrived, and tells whether that is the whole body.
+/// Decodes the bytes that have arrived, and returns whether they are the whole body.
 fn decode_so_far(coding: &str, bytes: &[u8]) -> (Vec<u8>, bool) {
     let mut text = Vec::new();
     let is_whole = match coding {

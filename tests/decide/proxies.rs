@@ -24,7 +24,7 @@ const APP: &str = "127.0.0.1:3000";
 /// The address of the clients. The proxies do not trust it.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 5);
 
-/// A proxy with a recipe, the gateway that it asks, and the application behind it.
+/// A proxy with the config of a recipe, the gateway that decides for it, and the application behind it.
 struct Site {
     addr: SocketAddr,
     gateway: Gateway,

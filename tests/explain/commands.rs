@@ -89,7 +89,7 @@ fn the_exit_code_shows_the_decision() {
 
 #[test]
 fn a_body_that_is_no_regular_file_is_not_read() {
-    // A pipe would block for ever.
+    // A pipe would block forever.
     let (code, _, stderr) = explain(&["GET", "http://a.test/", "--body", "/dev/zero"]);
     assert!(code == 2 && stderr.contains("/dev/zero is not a regular file"), "{code} {stderr}");
 }

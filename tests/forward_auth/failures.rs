@@ -162,7 +162,7 @@ fn a_refusal_without_end_streams_and_ends_with_its_client() {
     assert!(pair.gateway.memory("VmRSS") < before + (16 << 20), "the gateway reads ahead of its client");
     drop(client);
     pair.auth.until_all_ended();
-    // HEAD gets no body, and the gateway does not read it for ever.
+    // HEAD gets no body, and the gateway does not read it forever.
     assert_eq!(pair.gateway.ask("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 401);
     pair.auth.until_all_ended();
 }

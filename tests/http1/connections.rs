@@ -54,7 +54,7 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
     }
 }
 
-/// Signals a process that does not run: what happens until it goes on has happened when it looks.
+/// Runs `meanwhile` while the process is stopped, so that the process finds all effects at once when it continues.
 fn stopped(gateway: &Gateway, meanwhile: impl FnOnce()) {
     gateway.signal("STOP");
     until("it is stopped", || {

@@ -112,7 +112,7 @@ fn a_fast_response_arrives_whole_in_every_framing() {
     }
 }
 
-/// Each of them leaves a large buffer half written: there are few of those.
+/// Each of these clients leaves a large buffer half written; the number of such buffers is bounded.
 #[test]
 fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
     let upstream = fast_server(40 * MB);

@@ -99,7 +99,7 @@ fn thousands_of_streams_are_read_alike() {
     assert!(stricter[&None] > 800 && stricter.contains_key(&Some(Stricter::BareLine)), "{stricter:?}");
 }
 
-/// A comparison of what nobody takes would prove nothing.
+/// The comparison must include requests that both accept, or it would prove nothing.
 #[test]
 fn valid_requests_are_accepted_and_the_inspector_is_stricter_as_documented() {
     let good = SEEDS[..14].concat().into_bytes();

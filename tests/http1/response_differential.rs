@@ -118,7 +118,7 @@ enum Stricter {
     Coding,
     /// More than one `Content-Length`, even if they agree, or one that is no plain number.
     Length,
-    /// 101, which was not asked for.
+    /// An unrequested 101.
     Switch,
     /// Interim responses at a higher rate than permitted.
     Interim,

@@ -157,7 +157,7 @@ fn largest_unread(server: SocketAddr) -> u64 {
     table.lines().skip(1).filter_map(unread).max().unwrap_or(0)
 }
 
-/// A rate that nobody could keep bounds only who keeps others waiting.
+/// Even an impossible minimum rate cuts only streams that wait for their client.
 #[test]
 fn streams_that_have_nothing_to_say_are_left_alone() {
     let upstream = Upstream::start(|peer| {

@@ -226,7 +226,7 @@ fn a_long_upload_outlives_the_response_timeout() {
     assert_eq!(client.answer("POST").text(), "stored");
 }
 
-/// Answers that nobody reads hold back those behind them, which have not begun then.
+/// Unread responses hold back the pipelined responses behind them, which have not begun then.
 #[test]
 fn requests_behind_an_answer_that_nobody_reads_are_cut() {
     let server = "keepalive_timeout = \"500ms\"\nstream_timeout = \"500ms\"\nheader_timeout = \"500ms\"";

@@ -104,7 +104,7 @@ fn trailers_pass_both_ways() {
     assert_eq!(upstream.request().head, "whole");
 }
 
-/// The client of an upload that is refused learns so at once, and stops; other streams go on.
+/// The client of a refused upload is told at once and stops; other streams continue.
 #[test]
 fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
     let upstream = Upstream::text("up");
@@ -166,7 +166,7 @@ fn an_upload_waits_for_its_upstream() {
     assert!(grown < 4 << 20, "{grown} bytes more");
 }
 
-/// An upstream that answers early, and goes on reading: the client may go on as well.
+/// If an upstream server responds early and continues to read, the client may continue to send.
 #[test]
 fn an_answer_may_come_before_the_upload_is_whole() {
     let upstream = Upstream::start(|peer| {

@@ -42,7 +42,7 @@ fn tell_reset(asked: &Asked, reason: Reason) {
     asked.note(if reason == Reason::CANCEL { "/cancelled" } else { "/other" });
 }
 
-/// An answer of one block of fields, which a client tells from one that a body follows.
+/// A response that is a single block of headers, which clients distinguish from one with a body.
 #[test]
 fn an_answer_of_trailers_only_stays_one_block() {
     let server = Http2Server::start(|mut asked| async move {
@@ -230,7 +230,7 @@ fn messages_of_a_call_may_pause_for_the_stream_timeout() {
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 0.0);
 }
 
-/// No gRPC server speaks HTTP/1.1: what only claims to be a call there is a slow body like any other.
+/// No gRPC server uses HTTP/1.1, so a request that claims to be a call there is a slow body like any other.
 #[test]
 fn a_slow_body_that_claims_to_be_a_call_is_cut_before_a_server_of_http1() {
     let upstream = crate::support::upstream::Upstream::text("done");

@@ -139,7 +139,7 @@ fn answers_without_a_body_have_none() {
     }
 }
 
-/// Heads that no request may have: the stream ends, its connection goes on.
+/// Invalid heads end their stream, and the connection continues.
 #[test]
 fn malformed_heads_are_refused_one_by_one() {
     let upstream = Upstream::text("never");

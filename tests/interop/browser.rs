@@ -19,7 +19,7 @@ pub struct Browser {
 }
 
 impl Browser {
-    /// Opens a page. Who signed its certificate is not asked: the browser has a store of its own for that.
+    /// Opens a page. Certificates are not verified, because the browser has its own store of CAs.
     pub fn open(url: &str) -> Browser {
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();

@@ -34,7 +34,7 @@ fn spans(gateway: &Gateway, result: &str) -> f64 {
     gateway.metric("spans_total", &[("result", result)]).unwrap_or(0.0)
 }
 
-/// The spans that the collector has printed, as what stands before and after the colon of each line.
+/// Returns the spans that the collector has printed, each as the texts before and after the colon of its lines.
 fn printed(collector: &App) -> Vec<BTreeMap<String, String>> {
     let log = collector.log();
     let spans = log.split("\nSpan #").skip(1).map(|span| {

@@ -13,7 +13,7 @@ use crate::support::upstream::Upstream;
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 const JSON: &str = "content-type: application/json\r\n";
 
-/// `/` goes by both kinds, `/json` by one, whose absence lets through; `/told` refuses it.
+/// `/` has keys of both kinds. `/json` has one, and a request without it passes; `/told` refuses such a request.
 fn start(upstream: &Upstream, server: &str) -> Gateway {
     let route = |path: &str, limit: &str| {
         format!(
@@ -187,7 +187,7 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     assert_eq!([0; 3].map(|_| send(&gateway, "/", FORM, "user=anna").status()), [200, 200, 429]);
 }
 
-/// The body of a request that no such limit applies to is read by nobody before it goes on.
+/// If no limit that reads the body applies, the body is forwarded unread.
 #[test]
 fn a_body_is_read_only_for_limits_that_apply() {
     let upstream = Upstream::start(|peer| {

@@ -54,7 +54,8 @@ fn a_log_in_redis_is_exact_by_the_clock_of_the_client() {
     });
 }
 
-/// Charged at the end of one of the server's milliseconds, and asked without a pause until it admits again.
+/// Charges a limit at the end of one of the server's milliseconds, and then sends requests without a pause until it
+/// admits again.
 #[test]
 fn a_log_in_redis_is_exact_to_less_than_a_tick() {
     let server = &RedisServer::start(&[]);

@@ -174,7 +174,7 @@ fn a_shadow_refuses_no_repeated_key_and_first_and_last_choose_one() {
     assert_eq!(statuses(&gateway, "/last?user=victim&user=jN", "", 3), [200; 3]);
 }
 
-/// A limit that cannot tell whose budget is meant hands nobody over to no limit at all.
+/// A limit that cannot determine the key refuses; the request does not bypass it by a chain (`after`).
 #[test]
 fn a_chain_is_no_way_around() {
     let chain = |name: &str, base: &str, after: &str| {

@@ -119,7 +119,7 @@ fn a_window_that_looks_later_adds_its_own_count_and_no_more() {
     }
 }
 
-/// Each gateway looks at the overrides every two seconds, when it pleases.
+/// Each gateway reads the overrides every two seconds, at its own times.
 #[test]
 fn an_override_does_not_add_up_while_it_spreads() {
     let server = RedisServer::start(&[]);

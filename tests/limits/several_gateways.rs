@@ -40,7 +40,7 @@ fn variables(env: &[(String, String)]) -> Vec<(&str, &str)> {
     env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
 }
 
-/// A pair whose clocks are ten seconds apart, neither of them that of the store.
+/// Starts two gateways whose clocks are ten seconds apart, and both differ from that of the store.
 pub fn apart(server: &RedisServer, config: &str) -> [Gateway; 2] {
     let clocks = ["-5s", "+5s"].map(clock);
     let gateways = pair(server, [&variables(&clocks[0]), &variables(&clocks[1])], config);
@@ -130,7 +130,7 @@ fn assert_keys_expire(server: &RedisServer) {
     assert!(keys.len() >= forms(LIMIT).len(), "{keys:?}");
     for key in keys {
         let life_ms: i64 = client.pttl(&key).unwrap();
-        assert!(life_ms != -1, "{key} lives for ever");
+        assert!(life_ms != -1, "{key} lives forever");
     }
 }
 
@@ -269,7 +269,7 @@ fn a_large_cost_that_was_refused_blocks_no_small_one() {
     assert_eq!([5, 9, 9, 9, 1, 9, 11, 4, 1, 9].map(ask), [200, 429, 429, 429, 200, 429, 429, 200, 429, 429]);
 }
 
-/// Values that are made to be taken for one another when they are put side by side.
+/// Values that would be confused if a key joined them without separators.
 #[test]
 fn key_parts_with_separators_in_them_have_budgets_of_their_own() {
     let server = RedisServer::start(&[]);

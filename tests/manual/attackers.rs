@@ -20,10 +20,10 @@ use crate::support::upstream::Upstream;
 /// How long the server works on a request.
 const WORK: Duration = Duration::from_millis(120);
 
-/// A header by which the server tells attacks apart.
+/// A header by which the server distinguishes attacks.
 const MARK: &str = "x-mark";
 
-/// A server that counts heads, for those who ask it for something that has an effect.
+/// A server that counts request heads: each stands for an action.
 struct App {
     server: Upstream,
     /// Number of requests that reached the server, by the mark in the request.
@@ -142,7 +142,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// `who` asks for what the recipe limits; `number`: for the how manieth time.
+    /// Returns the limited request of the client `who`, for the `number`-th time.
     fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), who: &str, number: usize) -> Attempt {
         let filled = |text: &str| text.replace("WHO", who).replace('#', &number.to_string());
         let [target, fields, body] = [target, fields, body].map(filled);
@@ -285,7 +285,7 @@ fn chunked(attempt: &Attempt) -> String {
     attempt.written().0.replace(&format!("content-length: {length}\r\n"), "transfer-encoding: chunked\r\n")
 }
 
-/// A request that has reached the server is not taken back by leaving, nor by a body that never ends or breaks.
+/// A request that has reached the server stays charged if the client leaves, or if its body never ends or is malformed.
 #[test]
 fn no_broken_request_gets_more_than_a_recipe_allows() {
     let redis = RedisServer::start(&[]);

@@ -28,7 +28,7 @@ fn algorithms() -> Page {
     page
 }
 
-/// How many of `count` equal requests are let through.
+/// Returns how many of `count` equal requests are admitted.
 fn admitted(gateway: &Gateway, count: usize, target: &str, fields: &str) -> usize {
     let mut client = gateway.client();
     let statuses = (0..count).map(|_| client.ask(&get(target, fields), "").status());

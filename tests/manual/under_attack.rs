@@ -25,7 +25,7 @@ struct Walk {
     gateway: Gateway,
     /// The address of the server behind the gateway.
     app: String,
-    /// Words of the page, and what stands for them in this run.
+    /// Words of the page, and their replacements in this run.
     learned: HashMap<String, String>,
 }
 
@@ -114,7 +114,7 @@ impl Walk {
         (1..=clients).flat_map(|host| self.send([127, 0, network, host], count, target, fields)).collect()
     }
 
-    /// Runs a command that watches, while a client goes on sending.
+    /// Runs a command that watches, while a client continues to send.
     #[track_caller]
     fn play_during(&self, title: &str, start: &str, send: impl Fn() + Sync) -> String {
         let is_over = AtomicBool::new(false);

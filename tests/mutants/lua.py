@@ -28,7 +28,7 @@ SWAPS = {
 }
 CALLS = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor"}
 OPERAND_ENDS = re.compile(r"[\w\])]")
-# A break that loops for ever is noticed by its time.
+# A break that loops forever is noticed by its time.
 CPU_SECONDS = 120
 TWIN = "algorithms::twin::"
 # Which algorithms' tests look at a file that is not one's own, as those whose state is in records.

@@ -161,7 +161,7 @@ fn decisions_share_calls_to_a_near_redis() {
     });
 }
 
-/// The metric that tells a slow server from a gateway that waits for it.
+/// The metric that distinguishes a slow server from a gateway that waits for it.
 #[test]
 fn the_wait_before_a_call_is_shown_apart_from_the_call() {
     // That may be under way at once.

@@ -189,7 +189,7 @@ fn gateways_are_counted_while_redis_is_full() {
     assert_eq!(server.client().keys::<_, Vec<String>>("*").unwrap(), ["sg:gateways"]);
 }
 
-/// The mark that a receipt is used has no room: without it the receipt could be used again.
+/// There is no memory for the mark of a used receipt. Without the mark, the receipt could be used again.
 #[test]
 fn a_receipt_waits_for_room() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);

@@ -93,7 +93,7 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     is_well(&gateway);
 }
 
-/// Nobody asks for anything once Redis can be written to again, and both workers know it within a second.
+/// Without any request, both workers learn within a second that Redis is writable again.
 #[test]
 fn a_store_that_takes_writes_again_is_up_without_requests() {
     let server = RedisServer::start(&[]);

@@ -105,7 +105,7 @@ fn a_short_pause_times_out_and_passes() {
     });
 }
 
-/// The first outcome must be `expected`; the breaker then opens, and lets nobody wait.
+/// The first outcome must be `expected`. Then the breaker opens, and further requests do not wait.
 async fn fails_with(redis: &RedisStore, expected: ErrorKind) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     for _ in 0..3 {

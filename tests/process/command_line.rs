@@ -297,7 +297,7 @@ fn the_demo_config_is_valid() {
     assert_eq!(output(&["check", "-c", demo]).0, 0);
 }
 
-/// A limit and an upstream that no route uses: the config loads, and the log and `check` speak of it.
+/// A config with a limit and an upstream that no route uses loads, and the log and `check` warn about them.
 #[test]
 fn unused_sections_are_warnings() {
     let rest = "[[route]]\nupstream = \"echo:\"\n\n[limit.idle]\nrate = \"1/day\"\n\n\
@@ -340,7 +340,7 @@ fn unused_sections_are_warnings() {
     assert!(gateway.log().contains("the limit `more`"), "{}", gateway.log());
 }
 
-/// Limits with keys of their own that leave the others few: nobody would notice how soon those forget.
+/// Warns about limits whose `max_keys` leaves few keys to the others, which would soon forget usage unnoticed.
 #[test]
 fn few_keys_left_to_a_limit_are_a_warning() {
     let tmp = tempfile::tempdir().unwrap();

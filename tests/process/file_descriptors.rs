@@ -146,7 +146,7 @@ fn idle_connections_of_whichever_kind_give_their_descriptors_to_whichever_upstre
     assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
 }
 
-/// Clients for whom there was no room wait in the socket when the process ends.
+/// Clients without a descriptor wait in the listen queue when the process ends.
 #[test]
 fn at_the_end_nobody_is_accepted_for_whom_there_is_no_descriptor() {
     let upstream = Upstream::start(|peer| {
@@ -175,7 +175,7 @@ fn at_the_end_nobody_is_accepted_for_whom_there_is_no_descriptor() {
     assert!(served.len() >= 30 && served.iter().all(|text| text == "good"), "{served:?}");
 }
 
-/// The system takes away what there was: everything waits, nothing breaks, and all goes on afterwards.
+/// The system reduces the number of descriptors: requests wait, nothing breaks, and all continue afterwards.
 #[test]
 fn a_process_without_any_descriptor_recovers() {
     let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\ngood");

@@ -87,7 +87,7 @@ fn a_reload_leaves_a_file_alone_and_removes_only_its_own_sockets() {
     assert_eq!(std::fs::read_to_string(&own).unwrap(), "precious");
 }
 
-/// A listener whose queue is full and whose owner never accepts: a blocking connect to it waits for ever.
+/// A listener whose queue is full and whose owner never accepts: a blocking connect to it waits forever.
 fn full(path: &Path) -> (socket2::Socket, Vec<socket2::Socket>) {
     let addr = socket2::SockAddr::unix(path).unwrap();
     let new = || socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).unwrap();
@@ -208,7 +208,7 @@ socket.send_fds(peer, [b"127.0.0.1:0\n\n"], [tcp.fileno()])
 sys.stdin.read()
 "#;
 
-/// A path that is written by mistake may be that of another program.
+/// A mistaken path may belong to another program.
 #[test]
 fn the_live_socket_of_another_program_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();

@@ -8,7 +8,7 @@ use super::generated_log::{ReplayedRequest, config, log, traffic};
 use super::reports::COMBINED;
 use super::workdir::Dir;
 
-/// Counts of each client: charged at the start, given back at the end.
+/// Counts of each client: charged at the start, refunded at the end.
 struct Window {
     start_ms: i64,
     count: i64,

@@ -207,7 +207,7 @@ fn the_plot_is_drawn() {
     assert!(plot("").contains("no request"));
 }
 
-/// A limit that refuses nobody may need a larger number, were it alone: what another limit refused first.
+/// A limit that refuses nobody might need a larger number without the others, because another limit refused first.
 #[test]
 fn tightest_numbers_are_those_of_a_limit_alone() {
     let narrow = "\n[limit.narrow]\nalgorithm = \"fixed_window\"\nrate = \"1/min\"\nkey = \"ip\"\n";

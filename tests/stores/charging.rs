@@ -33,8 +33,7 @@ fn refusals_and_peeks_leave_no_trace() {
     });
 }
 
-/// Some room left is not room for all: 9 and 9 do not fit into 10, and the 9 that were refused do
-/// not stand in the way of 1.
+/// Costs of 9 and 9 do not fit into 10, and the refused 9 does not block a cost of 1.
 #[test]
 fn a_cost_fits_as_a_whole_and_a_refused_one_blocks_nobody() {
     on_both(|store| {
@@ -88,7 +87,7 @@ fn requests_of_one_millisecond_all_count() {
     });
 }
 
-/// However long it was not asked, a key holds what it can hold and no more.
+/// After any pause, a key has at most its full budget.
 #[test]
 fn an_idle_key_saves_nothing_up() {
     let (hour, year) = (3_600_000, 366 * 86_400_000);

@@ -47,7 +47,7 @@ fn a_burst_is_refilled_at_its_rate_not_at_the_expiry() {
     });
 }
 
-/// An expiry that somebody took away locks nobody out, and is back with the next charge.
+/// If another client removed the expiry of a key, nobody is locked out, and the next charge restores it.
 #[test]
 fn a_key_made_to_stay_is_mended() {
     let store = TimedStore::redis();
@@ -66,7 +66,7 @@ fn a_key_made_to_stay_is_mended() {
         let refused = store.one(Op::Take, &one, NOW);
         assert!(!refused.admitted && refused.retry_ms > 0);
         assert!(!store.one(Op::Take, &one, NOW + refused.retry_ms - 1).admitted, "{}", form.name);
-        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut for ever", form.name);
+        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut forever", form.name);
         assert!(store.held(&one.key, NOW).unwrap().1 > 0, "{} was not mended", form.name);
     }
 }
@@ -105,7 +105,7 @@ fn an_expired_key_gets_no_refund() {
     });
 }
 
-/// Twice the same receipt gives back what was charged once; the count ends at none charged.
+/// Two refunds by the same receipt return the charge once, and the count ends at zero.
 #[test]
 fn refunds_never_exceed_charges() {
     on_both(|store| {

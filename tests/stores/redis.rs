@@ -157,7 +157,7 @@ fn assert_keys_expire(client: &mut redis::Connection, most_ms: i64) -> usize {
     let keys: Vec<String> = client.keys("sg:*").unwrap();
     for key in &keys {
         let ttl: i64 = client.pttl(key).unwrap();
-        // -2: it has just expired; -1 would be for ever.
+        // -2: it has just expired; -1 would be forever.
         assert!(ttl != -1 && ttl <= most_ms, "{key} lives for {ttl} ms");
     }
     keys.iter().filter(|key| !key.ends_with(":gateways")).count()

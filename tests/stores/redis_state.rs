@@ -122,7 +122,7 @@ fn one_key_many_operations_a_call() {
             let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
             let expired = memory.state(key, now).is_none();
             assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
-            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives for ever");
+            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives forever");
         }
     }
 }
@@ -253,7 +253,7 @@ fn charges_that_one_rule_drops_are_gone_for_the_next() {
     }
 }
 
-/// A key keeps its form and what it counted when the limit asks for the other one.
+/// A key keeps its representation and its counts when the config of the limit selects the other representation.
 #[test]
 fn a_changed_form_forgets_nothing() {
     let server = RedisServer::start(&[]);

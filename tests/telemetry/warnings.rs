@@ -6,7 +6,7 @@ use crate::support::until;
 
 const PER_CLIENT: &str = "[[route]]\nupstream = \"echo:\"\nlimits = [\"per-ip\"]\n\n[limit.per-ip]\nrate = \"1/day\"\n";
 
-/// The line of the config that the log gives, put into the config, mends what it speaks of.
+/// The config line in the warning fixes the cause of the warning.
 #[test]
 fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     let gateway = Gateway::with("workers = 2\ntrusted_proxies = [\"10.0.0.0/8\"]", PER_CLIENT);

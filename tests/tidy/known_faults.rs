@@ -1,7 +1,7 @@
 //! `known_faults.md` lists the faults that rate limiters are known for, and the tests that show that this one does not
 //! have them.
 
-/// Each name in the table is that of a test, in the file that stands in front of it.
+/// Each name in the table is a test in the file that precedes it.
 #[test]
 fn every_test_of_the_table_exists() {
     let table = include_str!("known_faults.md").lines().filter_map(|line| line.strip_prefix("| "));

@@ -26,7 +26,7 @@ pub fn server(ip: IpAddr, port: u16) -> Upstream {
     })
 }
 
-/// A gateway that asks `dns` where `app.test` is.
+/// Starts a gateway that looks up `app.test` at `dns`.
 pub fn gateway(dns: &DnsServer, port: u16, more: &str) -> Gateway {
     Gateway::with(&dns.line(), &app(&[format!("http://app.test:{port}")], more))
 }

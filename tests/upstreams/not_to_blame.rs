@@ -73,7 +73,7 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     until("the slot is free once the server is done", || gateway.get("/").status() == 200);
 }
 
-/// A server that gives up on a response once nobody has taken any more of it for a while. Counts those.
+/// A server that aborts a response once nobody has read more of it for a while. Counts these responses.
 fn impatient(given_up: &Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, given_up) = (format!("http://{}", listener.local_addr().unwrap()), given_up.clone());
@@ -94,7 +94,7 @@ fn impatient(given_up: &Arc<AtomicUsize>) -> String {
     url
 }
 
-/// Servers give up on what nobody takes: a slow reader must not turn that into an error.
+/// Servers abort responses that nobody reads. A slow client must not turn that into an error of the server.
 #[test]
 fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
     let given_up = Arc::default();

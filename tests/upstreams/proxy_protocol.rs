@@ -129,7 +129,7 @@ fn clients_of_one_proxy_share_its_connection_and_none_to_the_server() {
     assert_eq!(gateway.get("/").text(), "plain");
 }
 
-/// A gateway that expects headers, over TLS and without, and tells its upstream whom they name.
+/// Starts a gateway that expects PROXY headers, over TLS and without, and states the client in them to its upstream.
 fn receiver(ca: &Ca, upstream: &Upstream) -> Gateway {
     let config = format!(
         "[server]\nworkers = 1\ntrusted_proxies = [\"127.0.0.1\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n\n[[listener]]\n\

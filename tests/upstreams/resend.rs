@@ -60,8 +60,8 @@ fn the_rest_of_a_large_body_that_is_refused_is_read() {
     assert_eq!(server.count(), 1);
 }
 
-/// A server on a Unix socket whose first connection takes nothing after its first answer, and ends when it is
-/// told; what comes on the second is handed over.
+/// A server on a Unix socket. Its first connection reads nothing after the first response, and ends on request.
+/// Requests on the second connection are passed to the test.
 struct StalledServer {
     is_deaf: std::sync::mpsc::Receiver<()>,
     end: std::sync::mpsc::Sender<()>,

@@ -82,7 +82,7 @@ fn issue_code(request: &PageRequest, caller: AdminCaller, role: Option<&str>) ->
         }
     };
     if caller.is_session {
-        // A session could otherwise prolong itself for ever.
+        // A session could otherwise prolong itself forever.
         let detail = "a session opens no other sessions: send the admin token itself";
         return Err(Problem::new(StatusCode::FORBIDDEN, detail));
     }

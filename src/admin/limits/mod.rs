@@ -165,9 +165,11 @@ impl LimitsApi {
         let mut answers = Vec::with_capacity(decisions.len());
         let mut decisions = decisions.into_iter().peekable();
         while decisions.peek().is_some() {
-            let (mut running, mut asked) = (Vec::new(), 0);
-            while let Some(decision) = decisions.next_if(|next| asked == 0 || asked + next.limits.len() <= AT_ONCE) {
-                asked += decision.limits.len();
+            let (mut running, mut running_limits) = (Vec::new(), 0);
+            while let Some(decision) =
+                decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= AT_ONCE)
+            {
+                running_limits += decision.limits.len();
                 running.push(spawn_local(decide_one(limiter.clone(), op, decision)));
             }
             for task in running {
@@ -308,17 +310,17 @@ fn refuse_hidden(reason: &str, role: Role) -> Problem {
 /// Makes one decision and returns it as JSON.
 async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> Value {
     let DecisionRequest { limits, parts, cost } = decision;
-    let (mut asks, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
+    let (mut evaluations, mut checks) = (Vec::with_capacity(limits.len()), Vec::with_capacity(limits.len()));
     for limit in &limits {
-        let ask = match limit.is_tier_without(&parts) {
+        let evaluation = match limit.is_tier_without(&parts) {
             true => Evaluation::NotApplicable,
             false => limiter.evaluate(limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit))),
         };
-        checks.push(match &ask {
+        checks.push(match &evaluation {
             Evaluation::Check(check) => Some(check.clone()),
             _ => None,
         });
-        asks.push(ask);
+        evaluations.push(evaluation);
     }
     // Sent before the decision on the same connection, so that no receipt outlives its charge.
     let clock_ms = async {
@@ -327,7 +329,7 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
             _ => None,
         }
     };
-    let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide(op, &limits, asks, false));
+    let (clock_ms, verdict) = tokio::join!(biased; clock_ms, limiter.decide(op, &limits, evaluations, false));
     // Returns the time by the store, or by this gateway's memory, and the rule used there.
     let made_by = |local: bool, rule: &Arc<Rule>| match clock_ms.filter(|_| !local) {
         Some(clock_ms) => (clock_ms, rule.clone()),

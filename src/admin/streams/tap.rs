@@ -167,7 +167,7 @@ async fn forward_events(
         };
         tokio::select! {
             sent = events.send(event) => sent.ok()?,
-            // The client may read too slowly for ever.
+            // The client may read too slowly forever.
             end = wait_for_end(context, generation, started) => return Some(end),
         }
         if count.is_some_and(|count| reader.counts().sent >= count) {

@@ -43,12 +43,12 @@ pub struct Reloader {
     pub loader: Rc<Loader>,
     pub current: CurrentSnapshot,
     pub metrics: Metrics,
-    pub persistent: PersistentState,
+    pub state: PersistentState,
     pub shared: Arc<SharedState>,
     pub listeners: Listeners,
     pub overrides: Rc<LiveOverrides>,
     pub link: Rc<StoreLink>,
-    pub resolving: Rc<HostnameUpdater>,
+    pub dns: Rc<HostnameUpdater>,
     pub acme: AcmeThread,
     pub certs: Rc<DevelopmentCerts>,
 }
@@ -208,7 +208,7 @@ impl Reloader {
         let (store, (), ()) = tokio::join!(
             self.link.prepare_store(&config.store),
             self.listeners.connect_store(&config.store),
-            self.resolving.resolve_new_names(&config)
+            self.dns.resolve_new_names(&config)
         );
         self.overrides.apply_known(&config);
         if config.store != old.config.store {
@@ -220,7 +220,7 @@ impl Reloader {
         let generation = old.generation + 1;
         let entry =
             HistoryEntry::new(generation, &config.hash, trigger.label(), std::mem::take(&mut config.config_files));
-        let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.persistent));
+        let snapshot = Arc::new(Snapshot::new(generation, config, &mut self.state));
         self.link.divide_keys(&snapshot.config, Some(&old.config));
         self.link.gateways().set_minimum(snapshot.config.store.gateways);
         self.current.store(snapshot.clone());
@@ -236,8 +236,8 @@ impl Reloader {
         self.metrics.record_config(&snapshot.config.hash, generation, snapshot.loaded_at);
         certificates::export_expiry(&snapshot.config, &self.metrics);
         // Only after the swap, because until then requests counted on the series of the old config.
-        self.persistent.drop_unused(&snapshot);
-        self.resolving.forget_unused(&snapshot.config);
+        self.state.drop_unused(&snapshot);
+        self.dns.forget_unused(&snapshot.config);
         ReloadOutcome::Applied(AppliedReload { generation, diff, restart, warnings })
     }
 

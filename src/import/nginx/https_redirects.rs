@@ -1,5 +1,5 @@
-//! Finds servers that only redirect to HTTPS, such as `return 301 https://$host$request_uri` or `https://example.com...`.
-//! Such a server becomes `redirect_http`.
+//! Finds servers that only redirect to HTTPS, such as `return 301 https://$host$request_uri` or
+//! `https://example.com...`. Such a server becomes `redirect_http`.
 
 use crate::import::model::ImportedRedirect;
 use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};

@@ -9,9 +9,9 @@ use crate::import::nginx::scope::{Scope, is_off};
 use crate::import::syntax::Directive;
 use crate::import::text::{format_array, quote_string};
 
-/// The most bytes of a file with passwords.
+/// Maximum number of bytes of a file with passwords.
 const MOST_BYTES: u64 = 16 << 20;
-/// The most limits of one route, with those of its `auth`.
+/// Maximum number of limits of one route, with those of its `auth`.
 const MOST_LIMITS: usize = 16;
 /// How the hashes that Sluicegate accepts start.
 const HASHES: [&str; 6] = ["$2a$", "$2b$", "$2y$", "$argon2id$", "$5$", "$6$"];
@@ -74,8 +74,8 @@ fn find_fault(path: &Path) -> Option<String> {
     ))
 }
 
-/// Adds the passwords to a route. nginx counts requests before it reads passwords, and refuses addresses too. So each limit
-/// has a copy that is decided before the password.
+/// Adds the passwords to a route. nginx counts requests before it reads passwords, and refuses addresses too. So each
+/// limit has a copy that is decided before the password.
 pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
     let PasswordGuard::File { path, realm } = guard else { return };
     let mut parts = vec![format!("basic = {}", quote_string(path))];

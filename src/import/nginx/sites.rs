@@ -1,5 +1,5 @@
-//! The servers with their listeners and names. In nginx a name belongs to one address; in Sluicegate routes apply to all
-//! listeners.
+//! The servers with their listeners and names. In nginx a name belongs to one address; in Sluicegate routes apply to
+//! all listeners.
 
 use std::collections::{HashMap, HashSet};
 

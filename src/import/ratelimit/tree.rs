@@ -9,7 +9,7 @@ use crate::import::ratelimit::add_remark;
 use crate::import::syntax::shorten;
 use crate::import::yaml::YamlNode;
 
-/// The most rules of a domain.
+/// Maximum number of rules of a domain.
 const MOST_RULES: usize = 10_000;
 /// The deepest nesting: descriptors have no more entries.
 const MOST_DEPTH: usize = 16;

@@ -125,11 +125,11 @@ impl Limiter {
         keys: &impl SourceValues,
         skipped: impl Fn(&Limit) -> bool,
     ) -> Verdict {
-        let mut asks = self.evaluate_by_keys(limits, facts, keys);
-        for (ask, _) in asks.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
-            *ask = Evaluation::NotApplicable;
+        let mut evaluations = self.evaluate_by_keys(limits, facts, keys);
+        for (evaluation, _) in evaluations.iter_mut().zip(limits).filter(|(_, limit)| skipped(limit)) {
+            *evaluation = Evaluation::NotApplicable;
         }
-        self.decide(Op::Take, limits, asks, false).await
+        self.decide(Op::Take, limits, evaluations, false).await
     }
 
     /// Evaluates each of `limits` for a request as far as that is possible without the store.
@@ -138,7 +138,7 @@ impl Limiter {
     }
 
     fn evaluate_by_keys(&self, limits: &[Arc<Limit>], facts: &Facts, keys: &impl SourceValues) -> Vec<Evaluation> {
-        let asks = limits.iter().map(|limit| match limit.applies_to(facts) {
+        let evaluations = limits.iter().map(|limit| match limit.applies_to(facts) {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {
                 Some(why) => Ok(Evaluation::UnreadableBody(why)),
@@ -146,13 +146,13 @@ impl Limiter {
             },
             Err(unclear) => Err(unclear),
         });
-        asks.map(|ask| ask.unwrap_or_else(Evaluation::Unclear)).collect()
+        evaluations.map(|evaluation| evaluation.unwrap_or_else(Evaluation::Unclear)).collect()
     }
 
-    /// Decides a request by `limits`, with one element of `asks` for each. With [`Op::Peek`], nothing is charged. With
-    /// `hold`, the verdict contains a guard of the charges that the end of the request may change.
-    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], asks: Vec<Evaluation>, hold: bool) -> Verdict {
-        self.decide_until(op, limits, asks, hold, None).await
+    /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is
+    /// charged. With `hold`, the verdict contains a guard of the charges that the end of the request may change.
+    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, hold: bool) -> Verdict {
+        self.decide_until(op, limits, evaluations, hold, None).await
     }
 
     /// Does the same, but waits for the store until `end` at most, and then decides without it. If the store had the
@@ -161,21 +161,21 @@ impl Limiter {
         &self,
         op: Op,
         limits: &[Arc<Limit>],
-        mut asks: Vec<Evaluation>,
+        mut evaluations: Vec<Evaluation>,
         hold: bool,
         end: Option<Instant>,
     ) -> Verdict {
         let chained = limits.iter().any(|limit| limit.after.is_some());
         if chained {
-            chain::link_chains(limits, &mut asks);
+            chain::link_chains(limits, &mut evaluations);
         }
-        let candidates = CandidateSet::link(limits, &mut asks);
+        let candidates = CandidateSet::link(limits, &mut evaluations);
         let mut verdict = Verdict::default();
         let (mut own, mut slots) = (Vec::new(), Vec::new());
-        let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(asks.len()) };
-        let mut checks = Vec::with_capacity(asks.len());
-        for (index, ask) in asks.into_iter().enumerate() {
-            let (outcome, chain_state) = match ask {
+        let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(evaluations.len()) };
+        let mut checks = Vec::with_capacity(evaluations.len());
+        for (index, evaluation) in evaluations.into_iter().enumerate() {
+            let (outcome, chain_state) = match evaluation {
                 Evaluation::Check(check) => {
                     if !check.rule.is_of_limit(&limits[index].rule) {
                         own.push((index, check.rule.clone()));
@@ -433,10 +433,10 @@ impl Limiter {
         let (reply, answer) = oneshot::channel();
         let (manager, call) = (self.charges.clone(), PendingCall::begin(&self.charges));
         let checks = Rc::new(checks);
-        let asked = checks.clone();
+        let shared = checks.clone();
         spawn_local(async move {
             // If the client has left, the guard in the reply is dropped here, which settles the charges.
-            let _ = reply.send(call_store(&manager, Op::Take, asked, Some(rules)).await);
+            let _ = reply.send(call_store(&manager, Op::Take, shared, Some(rules)).await);
             drop(call);
         });
         answer.await.unwrap_or_else(|_| {

@@ -31,7 +31,7 @@ pub struct EventScanner {
 enum Line {
     #[default]
     Start,
-    /// The name of the field is being read; so many of its bytes are those of `data`.
+    /// The name of the field is being read. Contains the number of its bytes that match `data`.
     Name(usize),
     /// After the colon of `data`; one space is no data.
     Colon,

@@ -232,7 +232,7 @@ impl RefusalRecorder {
     }
 }
 
-/// Adds a block to be filled: the oldest one, emptied, if there are as many as may be.
+/// Adds a block to be filled. At the maximum number of blocks, empties the oldest one and uses it again.
 fn add_block(blocks: &mut VecDeque<RefusalBlock>) -> &mut RefusalBlock {
     let oldest = if blocks.len() < BLOCKS_MAX { None } else { blocks.pop_front() };
     let mut block = oldest.unwrap_or_else(RefusalBlock::of_usual_size);

@@ -36,9 +36,9 @@ pub async fn verify_password(
                 verifier.queue_password(ticket, candidate.hash, password, candidate.is_known)
             }
         };
-        let begun = Instant::now();
+        let start = Instant::now();
         let verified = pending.wait().await;
-        request.account.add_wait(begun);
+        request.account.add_wait(start);
         match verified {
             Verified::Match => return Ok(credentials.user),
             Verified::Mismatch => return Err(Refusal::Unauthorized(AuthFault::Invalid)),

@@ -126,7 +126,7 @@ async fn share_claim(SharedAnswers { store, prefix, route }: SharedAnswers<'_>, 
     let mut name = String::with_capacity(64);
     claim.key.iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
     let shared = format!("{prefix}:{{once={name}}}:answer");
-    let begun = Instant::now();
+    let start = Instant::now();
     loop {
         match store.claim_answer(&shared, KNOWN_FOR).await {
             Some(Ok(AnswerState::Claimed)) => {
@@ -137,7 +137,7 @@ async fn share_claim(SharedAnswers { store, prefix, route }: SharedAnswers<'_>, 
                 let Some(answer) = recorded_answer::read_answer(&text, route) else { return Recent::Claimed(claim) };
                 return Recent::Answered(claim.publish_here(answer));
             }
-            Some(Ok(AnswerState::Pending)) if begun.elapsed() < PEER_WAIT => sleep(PEER_POLL).await,
+            Some(Ok(AnswerState::Pending)) if start.elapsed() < PEER_WAIT => sleep(PEER_POLL).await,
             // Without the store, and if the other gateway never answers, a second charge is safer than none.
             None | Some(Ok(AnswerState::Pending) | Err(_)) => return Recent::Claimed(claim),
         }

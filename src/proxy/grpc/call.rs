@@ -28,10 +28,10 @@ pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Resul
     let Some(mut body) = request.received.body.take() else { return MessageReader::new(max).finish() };
     let deadline = request.account.deadline();
     deadline.arm(RequestWait::Upload, MESSAGE_TIMEOUT);
-    let begun = Instant::now();
+    let start = Instant::now();
     let read = deadline.run_within(read_body(&mut body, max)).await;
     deadline.disarm();
-    request.account.add_wait(begun);
+    request.account.add_wait(start);
     let message = read.unwrap_or_else(|_| Err(CallError::new(GrpcCode::DeadlineExceeded, "the message is late")));
     if message.is_err() {
         // Without the rest of the body, its stream is reset after the answer.

@@ -18,7 +18,7 @@ use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
-/// The most limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an error for
+/// Maximum number of limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an error for
 /// IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
 const LIMITS_MAX: usize = 16;
 

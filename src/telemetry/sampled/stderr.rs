@@ -51,7 +51,7 @@ fn is_writable(patience: Duration) -> bool {
         let timeout = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
         match poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref()) {
             Ok(ready) => return ready > 0,
-            // A signal says nothing about the reader: a write could block for ever.
+            // A signal says nothing about the reader: a write could block forever.
             Err(Errno::INTR) => {}
             // If the system does not report readiness, the write has to find out.
             Err(_) => return true,

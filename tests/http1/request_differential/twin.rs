@@ -25,7 +25,7 @@ use sluicegate::proxy::inbound::reject::Reject;
 /// Maximum length of a head, and so of a line.
 pub const MAX: usize = 1024;
 
-/// A head that hyper has taken.
+/// A head that hyper has accepted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HyperHead {
     pub target: String,
@@ -154,7 +154,7 @@ fn verdicts(pieces: &[&[u8]], heads: &[HyperHead]) -> (Vec<Option<Reject>>, usiz
     (heads.iter().map(|head| inspector.take_fault(head.length)).collect(), passed)
 }
 
-/// The line of a chunked body that broke it off, or what there is of it, when so many bytes had been let through.
+/// Returns the line at which the inspector stopped a chunked body after `passed` bytes, as far as it has arrived.
 fn broken_line(bytes: &[u8], passed: usize) -> &[u8] {
     let begin = bytes[..passed].iter().rposition(|byte| *byte == b'\n').map_or(0, |place| place + 1);
     let end = bytes[begin..].iter().position(|byte| *byte == b'\n').map_or(bytes.len(), |end| begin + end + 1);

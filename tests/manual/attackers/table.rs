@@ -11,7 +11,7 @@ pub struct Recipe {
     pub part: usize,
     /// How often one client may get through at once.
     pub most: usize,
-    /// How often it does at least, if it asks in the plain way.
+    /// Minimum number of requests that reach the server, if the client sends them without tricks.
     pub least: usize,
     /// One more may get through after each such period.
     pub refill: Option<Duration>,

@@ -73,11 +73,11 @@ fn parse_outcomes(section: &Section, key: &'static str, words: &[Word]) -> Optio
         return section.report_fault(key, node, "the list is empty", "name statuses, or leave it out");
     }
     let mut outcomes = OutcomeSet::default();
-    let mut whole = true;
+    let mut is_valid = true;
     for item in items {
-        whole &= parse_outcome(section, key, item, words, &mut outcomes).is_some();
+        is_valid &= parse_outcome(section, key, item, words, &mut outcomes).is_some();
     }
-    whole.then_some(Some(outcomes))
+    is_valid.then_some(Some(outcomes))
 }
 
 fn parse_outcome(section: &Section, key: &str, item: &Node, words: &[Word], outcomes: &mut OutcomeSet) -> Option<()> {

@@ -39,11 +39,11 @@ pub fn compile_overrides(
             let what = format!("{} entries", items.len());
             return section.report_fault("overrides", node, &what, &format!("there may be {ENTRIES_MAX}"));
         }
-        let mut whole = true;
+        let mut is_valid = true;
         for item in items {
-            whole &= compile_entry(section, spec, &base, (key, hasher), item, &mut table).is_some();
+            is_valid &= compile_entry(section, spec, &base, (key, hasher), item, &mut table).is_some();
         }
-        if !whole {
+        if !is_valid {
             return None;
         }
     }

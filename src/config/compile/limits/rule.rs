@@ -12,24 +12,24 @@ use crate::limiting::algorithm::{Rule, SPECS, Spec, all_params};
 /// Returns the rule and the options of `section`, or of a limit merged with an override.
 pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValues)> {
     let leading = spec.leading.name;
-    let mut whole = section.node(leading).is_some();
-    if !whole {
+    let mut is_valid = section.node(leading).is_some();
+    if !is_valid {
         let help = format!("add one, like {leading} = {}", param_example(&spec.leading));
         section.report_missing::<()>(format!("{} has no {leading}", section.title), &help);
     }
     let mut values = Vec::new();
     for param in spec.params() {
         let value = section.node(param.name).and_then(|_| read_param(section, param));
-        whole &= value.is_some() || section.node(param.name).is_none();
+        is_valid &= value.is_some() || section.node(param.name).is_none();
         values.push((param.name, value));
     }
     let given = OptionValues::new(values, may_be_corrected(section));
     match (spec.build)(&given) {
-        Ok(rule) if whole => share_rule(section, rule).map(|rule| (rule, given)),
+        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, given)),
         Ok(_) => None,
         Err(misfit) => {
             // Missing and malformed options have been reported already.
-            if whole || given.has(misfit.param) {
+            if is_valid || given.has(misfit.param) {
                 let place = section.node(misfit.param).map_or(section.place, |node| node.place);
                 section.report_fault_at::<()>(misfit.param, place, &misfit.what, &misfit.help);
             }

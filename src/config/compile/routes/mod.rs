@@ -430,7 +430,7 @@ fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
 fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
     let place = |limit: &Limit| names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
     let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
-    let mut whole = true;
+    let mut is_valid = true;
     for limit in &waiting {
         let Some(base) = limit.after.as_ref().filter(|base| !names.iter().any(|at| at.value == **base)) else {
             continue;
@@ -442,9 +442,9 @@ fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Lim
             &what,
             &format!("add \"{base}\" to the limits of this route"),
         );
-        whole = false;
+        is_valid = false;
     }
-    if !whole {
+    if !is_valid {
         return None;
     }
     while !waiting.is_empty() {

@@ -56,11 +56,11 @@ pub async fn ask_auth_server(
         let trusted = routed.identity.trusted_peer;
         request.request_id = Some(request_id::received_or_new(&request.received.parts.headers, trusted));
     }
-    let begun = Instant::now();
+    let start = Instant::now();
     let exchanged = exchange(request, routed, rule).await?;
-    request.account.add_wait(begun);
+    request.account.add_wait(start);
     if let Some(entry) = request.account.log_entry() {
-        entry.record_auth_time(begun.elapsed());
+        entry.record_auth_time(start.elapsed());
     }
     // The gateway itself works on the request now.
     request.account.deadline().disarm();

@@ -90,7 +90,7 @@ enum BlockFrames {
     None,
     /// A block that is not complete yet.
     Partial,
-    /// A complete block of so many bytes.
+    /// A complete block with this number of bytes.
     Whole(usize),
     /// Frames in an order that is not allowed.
     Broken,
