@@ -59,7 +59,7 @@ pub async fn decide_request(
             DescriptorPlan::Limited(..) => DescriptorResult::Limited,
         });
     }
-    let end = call::find_end(&request.received.parts.headers);
+    let end = call::find_end(request);
     let begun = (!view.limiter.store().is_in_process()).then(Instant::now);
     let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
     begun.into_iter().for_each(|begun| request.account.add_wait(begun));
