@@ -192,6 +192,18 @@ impl Verdict {
         self.comparisons.iter().find(|compared| compared.candidate == limit).map(|compared| compared.effect)
     }
 
+    /// Reports whether the limit with that index was not charged although its check admits, while a limit in shadow mode
+    /// otherwise would be. It is a tier, and another tier of its limit is over; or it is a candidate, and a limit besides
+    /// its incumbent refuses.
+    pub fn has_dropped(&self, index: usize, limits: &[Arc<Limit>]) -> bool {
+        let name = limits[index].listed_name();
+        let is_of_limit = |checked: &&LimitResult| limits[checked.limit].listed_name() == name;
+        let incumbent = limits[index].candidate_of.as_ref();
+        let incumbent = incumbent.filter(|incumbent| limits.iter().any(|limit| limit.name == **incumbent));
+        self.checks.iter().filter(is_of_limit).any(|checked| !checked.outcome.is_admitted())
+            || incumbent.is_some_and(|incumbent| self.refusing_limits(limits).any(|by| by.listed_name() != incumbent))
+    }
+
     /// Returns the enforced limit for which an admitted request has to wait longest, and the wait in ms.
     pub fn delay_ms(&self, limits: &[Arc<Limit>]) -> Option<(usize, i64)> {
         let answers = self.checks.iter().filter_map(|checked| Some((checked.limit, checked.outcome.answer()?)));

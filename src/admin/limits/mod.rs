@@ -338,7 +338,8 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
             // A receipt contains the key, which the caller may not know.
             let who = (!parts.hides_key_of(limit))
                 .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
-            format_limit_entry(op, limit, check, who, checked, &verdict, made_by)
+            let is_dropped = verdict.has_dropped(index, &limits);
+            format_limit_entry(op, limit, check, who.filter(|_| !is_dropped), checked, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })

@@ -48,7 +48,7 @@ impl CandidateSet {
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
-            let family = to_group(find_first(limits, leader_of(limit)), index);
+            let family = to_group(find_first(limits, limit.listed_name()), index);
             linked.push(LinkedLimit { family, applies: !matches!(ask, Evaluation::NotApplicable) });
             let incumbent = limit.candidate_of.as_ref().filter(|_| !limit.is_wider_tier());
             let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
@@ -65,7 +65,7 @@ impl CandidateSet {
                 // The checks of a limit that refuses nothing are charged as without candidates: each descriptor by itself.
                 let group = match incumbent.is_some() || is_incumbent && check.role.can_refuse() {
                     true => family,
-                    false => to_group(find_last(&limits[..=index], leader_of(&limits[index])), index),
+                    false => to_group(find_last(&limits[..=index], limits[index].listed_name()), index),
                 };
                 check.role.link = Some(CheckLink { group, incumbent });
             }
@@ -160,11 +160,6 @@ impl CandidateSet {
         // A wider tier refuses.
         if refused.is_empty() { self.candidates[first].key.as_deref().into_iter().collect() } else { refused }
     }
-}
-
-/// Returns the name of the limit that a limit belongs to as one of its tiers; without tiers, its own.
-fn leader_of(limit: &Limit) -> &str {
-    limit.tier_of.as_ref().unwrap_or(&limit.name)
 }
 
 fn find_first(limits: &[Arc<Limit>], name: &str) -> Option<usize> {

@@ -38,13 +38,19 @@ impl ChargedChecks {
         ChargedChecks { checks, clock_ms }
     }
 
-    /// Returns the receipts of those that the verdict charged; `None` if it charged none.
-    pub fn into_bundle(self, limiter: &Limiter, name: &str, verdict: &Verdict) -> Option<ReceiptBundle> {
+    /// Returns the receipts of those that the verdict, an admission by `limits`, charged; `None` if it charged none.
+    pub fn into_bundle(
+        self,
+        limiter: &Limiter,
+        name: &str,
+        limits: &[Arc<Limit>],
+        verdict: &Verdict,
+    ) -> Option<ReceiptBundle> {
         let clock_ms = self.clock_ms;
         let charge = |(index, check, who): (usize, Check, String)| {
             let checked = verdict.checks.iter().find(|checked| checked.limit == index)?;
             let answer = checked.outcome.answer().filter(|answer| answer.admitted)?;
-            if checked.standing != Standing::InForce {
+            if checked.standing != Standing::InForce || verdict.has_dropped(index, limits) {
                 return None;
             }
             let is_local = matches!(checked.outcome, Outcome::Local(_));

@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
+use crate::limiting::Evaluation;
 use crate::limiting::receipts::Receipt;
+use crate::limiting::receipts::bundle::ReceiptBundle;
 use crate::limiting::source::Facts;
-use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::decide::charged::ChargedChecks;
 use crate::proxy::decide::question::ProxyQuestion;
 use crate::proxy::decide::recent::{Recent, SharedAnswers, find_or_claim, recent_key};
@@ -50,7 +51,10 @@ pub async fn decide_question(
     let result = apply_decision(request, routed, decision).await;
     request.account.keep_charges();
     let receipt = match (&result, &request.verdict) {
-        (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),
+        (Ok(()), Some(verdict)) => {
+            let bundle = charged.into_bundle(&request.view.limiter, &question.name, &route.limits, verdict);
+            bundle.and_then(|bundle| sign_receipt(request, bundle))
+        }
         _ => None,
     };
     if let (Some(claim), Some(verdict)) = (claim, &request.verdict) {
@@ -93,14 +97,8 @@ fn replay_answer(
     if answer.refused { Err(Refusal::Limited) } else { Ok(admit(request, answer.receipt.clone())) }
 }
 
-/// Makes the receipt of the charges that the outcome of the request may change; `None` if there are none.
-fn make_receipt(
-    request: &RequestContext<'_>,
-    question: &ProxyQuestion<'_>,
-    charged: ChargedChecks,
-    verdict: &Verdict,
-) -> Option<HeaderValue> {
-    let mut bundle = charged.into_bundle(&request.view.limiter, &question.name, verdict)?;
+/// Returns the receipt of these charges; `None` if it would be too long.
+fn sign_receipt(request: &RequestContext<'_>, mut bundle: ReceiptBundle) -> Option<HeaderValue> {
     let config = &request.view.snapshot.config;
     let token = bundle.to_token(&config.admin.key_display.hasher).or_else(|| {
         // Candidates must not cost others their receipt.
