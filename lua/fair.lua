@@ -85,12 +85,11 @@ local function share_at(rule, clock, mended)
   local active, total = set:active(edge)
   local id, shared = rule.tenant, false
   local tat = set:tat(id)
-  if tat and tat <= edge then tat = nil end
   if not tat and active >= max_active then
     id, shared = id % BUCKETS, true
     tat = set:tat(id)
-    if tat and tat <= edge then tat = nil end
   end
+  if tat and tat <= edge then tat = nil end
   if tat then active, total = active - 1, total - set:weight_of(id) end
   local backlog = tat and max(min(tat - clock * 1000, rule.tau), 0) or 0
   return id, shared, tat, backlog, active + 1, total + rule[11], edge

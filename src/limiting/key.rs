@@ -183,10 +183,7 @@ impl KeyPart {
     pub fn canonicalize_written(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
         match self {
             KeyPart::All => Ok(written),
-            KeyPart::Source(source) => match source.parse_written(written) {
-                Ok(value) => Ok(source.value_text(value).into_owned()),
-                Err(text) => Err(format!("`{text}` is not an address")),
-            },
+            KeyPart::Source(source) => source.parse_written(written).map(|value| source.value_text(value).into_owned()),
             KeyPart::Alternatives(_) => Ok(self.canonicalize_value(written.into()).into_owned()),
         }
     }

@@ -137,6 +137,11 @@ impl Limit {
         self.refuse.as_deref().unwrap_or(of_route)
     }
 
+    /// Returns the name in the config: for a tier, that of the limit with the tiers.
+    pub fn listed_name(&self) -> &str {
+        self.tier_of.as_ref().unwrap_or(&self.name)
+    }
+
     /// Returns whether the limit is a tier that no list names: it applies wherever the limit with these tiers is
     /// listed.
     pub fn is_wider_tier(&self) -> bool {

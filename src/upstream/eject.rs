@@ -70,7 +70,7 @@ pub enum AffectedClients {
 }
 
 impl AffectedClients {
-    pub(super) fn with_client(self, blame: Blame) -> AffectedClients {
+    fn with_client(self, blame: Blame) -> AffectedClients {
         match (self, blame) {
             (AffectedClients::Nobody, Blame::Client(client)) => AffectedClients::One(client),
             (AffectedClients::One(before), Blame::Client(client)) if before == client => self,
@@ -78,22 +78,12 @@ impl AffectedClients {
         }
     }
 
-    pub(super) fn merge(self, other: AffectedClients) -> AffectedClients {
+    fn merge(self, other: AffectedClients) -> AffectedClients {
         match (self, other) {
             (AffectedClients::Nobody, met) | (met, AffectedClients::Nobody) => met,
             (AffectedClients::One(one), AffectedClients::One(other)) if one == other => self,
             _ => AffectedClients::Many,
         }
-    }
-
-    /// Returns the client, if there is exactly one.
-    pub(super) fn only(self) -> Option<u64> {
-        if let AffectedClients::One(client) = self { Some(client) } else { None }
-    }
-
-    /// Returns whether there are several clients.
-    pub(super) fn is_many(self) -> bool {
-        self == AffectedClients::Many
     }
 
     /// Returns whether the errors are enough to blame the server: not if one client met all of them and the server

@@ -18,7 +18,7 @@ fn mistakes_are_reported_with_their_places() {
             r#"{"operation":"take","decisions":[{"limits":["per-ip"],"key":{"ip":"::g"}}]}"#,
             422,
             Some("#/decisions/0/key/ip"),
-            "`::g` is not an IP address",
+            "`::g` is not an address",
         ),
         (
             "POST",
@@ -58,7 +58,7 @@ fn mistakes_are_reported_with_their_places() {
         ("GET", "/-/limits/xyz", "", 404, None, "GET /-/limits lists them"),
         ("GET", "/-/limits/site/state?key=::1", "", 400, None, "keyed by ip/24/56, header:x-api-key: write `key` once"),
         ("GET", "/-/limits/watched/state?key=a", "", 400, None, "leave `key` out"),
-        ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an IP address"),
+        ("GET", "/-/limits/per-ip/state?key=a", "", 400, None, "key ip: `a` is not an address"),
         ("GET", "/-/limits/per-ip/state?key=%zz", "", 400, None, "not percent-encoded"),
         ("GET", "/-/limits/per-ip/state?k=a", "", 400, None, "unknown parameter `k`"),
         ("GET", "/-/limits/per-ip/state/more", "", 404, None, "there are GET /, GET /livez, "),

@@ -348,6 +348,24 @@ fn the_state_is_bounded() {
     }
 }
 
+/// Beyond `max_active`, strangers share backlogs. A tenant with one of its own keeps it while it waits, even if the wait is
+/// longer than it is active. So it is admitted exactly when its refusal promised.
+#[test]
+fn a_tenant_keeps_its_backlog_while_it_waits() {
+    for mut budget in Budget::both() {
+        let rule = fair(1, 1000, 30, FairSettings { max_active: 1, ..settings(20, 500, 1) });
+        let [own, same_bucket, other] = [BUCKETS, 2 * BUCKETS, 2 * BUCKETS + 1];
+        for (tenant, cost) in [(own, 1), (same_bucket, 5), (same_bucket, 4), (other, 4), (other, 1)] {
+            let answer = budget.take(&rule, tenant, cost, NOW);
+            assert_eq!((answer.admitted, FairFacts::of(&answer).active.is_some()), (true, tenant == own));
+        }
+        let refusal = budget.take(&rule, own, 5, NOW);
+        assert_eq!((refusal.admitted, refusal.retry_ms), (false, 5000));
+        assert_eq!(budget.take(&rule, own, 5, NOW + 4999).retry_ms, 1);
+        assert!(budget.take(&rule, own, 5, NOW + 5000).admitted);
+    }
+}
+
 /// Other settings, as after a reload or in another gateway, keep what is used and who is active.
 #[test]
 fn changed_settings_keep_the_usage() {

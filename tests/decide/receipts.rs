@@ -127,6 +127,58 @@ fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
     assert!(gateway.metric("decide_requests_total", &[("result", "not_settled")]).unwrap() >= 9.0);
 }
 
+/// A limit in shadow mode charges all networks of a client or none. A receipt refunds nothing that was not charged.
+#[test]
+fn a_receipt_has_only_what_was_charged() {
+    let tiers = "algorithm = \"fixed_window\"\nrate = \"1/day\"\nkey = \"ip6tiers/64/56x4/48x8\"\ncharge_on = [401]\n";
+    let gateway = gateway(&format!(
+        "[limit.tiers]\n{tiers}mode = \"shadow\"\n[limit.now]\nrate = \"100/day\"\n\
+         [limit.next]\n{tiers}candidate_of = \"now\"\n[decide.a]\nlimits = [\"tiers\", \"now\"]\n"
+    ));
+    let ask = |client: &str| {
+        let fields = super::forwarded("GET", "/", "").replace("192.0.2.1", client);
+        gateway.ask(&crate::support::client::get("/decide/a", &fields))
+    };
+    let first = receipt(&ask("2001:db8::1"));
+    let over = ask("2001:db8::2");
+    assert_eq!((over.status(), over.get("x-limit-receipt")), (200, None), "the /64 is over its numbers");
+    let left = |limit: &str| {
+        gateway.admin(&format!("/-/limits/{limit}/state?key=2001:db8::1")).json()["remaining"].as_i64().unwrap()
+    };
+    let all = || ["tiers", "tiers.56", "tiers.48", "next.56"].map(left);
+    assert_eq!(all(), [0, 3, 7, 3]);
+    let settled = settle(&gateway, "a", &first, "x-limit-cost: 0").json();
+    assert_eq!((settled["settled"].as_object().unwrap().len(), all()), (6, [1, 4, 8, 4]));
+    // The same over the admin API, which gives a receipt for each charge.
+    let body =
+        "{\"operation\": \"take\", \"decisions\": [{\"limits\": [\"tiers\"], \"key\": {\"ip\": \"2001:db8::1\"}}]}";
+    let receipts = || {
+        let fields = "content-type: application/json\r\n";
+        let answer = gateway.admin_ask("POST", "/-/decide", fields, body).json();
+        let limits = answer["decisions"][0]["limits"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+        limits.iter().filter(|limit| limit["receipt"].is_string()).count()
+    };
+    assert_eq!([receipts(), receipts()], [3, 0]);
+}
+
+/// A receipt that would be too long with the charges of candidates goes without them.
+#[test]
+fn a_candidate_costs_no_receipt() {
+    let gateway = gateway(
+        "[limit.logins]\nrate = \"10/day\"\nkey = \"ip\"\ncharge_on = [401]\n\
+         [limit.next]\nrate = \"10/day\"\nkey = \"header:x-key\"\ncharge_on = [401]\ncandidate_of = \"logins\"\n\
+         [decide.a]\nlimits = [\"logins\"]\n",
+    );
+    for (length, settled) in [(3, "{\"logins\":-1,\"next\":-1}"), (2500, "{\"logins\":-1}")] {
+        let token = receipt(&ask(&gateway, "a", "/", &format!("x-key: {}\r\n", "k".repeat(length))));
+        assert!(token.len() <= 3072, "{}", token.len());
+        let answer = settle(&gateway, "a", &token, "x-limit-cost: 0");
+        assert_eq!((answer.status(), answer.text()), (200, format!("{{\"settled\":{settled}}}")));
+    }
+    assert_eq!(remaining(&gateway, "logins"), 10);
+    gateway.assert_metric("decide_requests_total", &[("result", "no_receipt")], 0.0);
+}
+
 #[test]
 fn a_receipt_expires_with_its_charge() {
     let gateway = gateway(

@@ -47,7 +47,7 @@ fn each_limit_decides_by_its_on_error_before_the_deadline_of_the_call() {
     assert_eq!(codes, [1, 2, 1, 1, 2], "{answers:?}");
     // The deadline of the store is 10 s. The machine may be busy.
     assert!(answers.iter().all(|(_, ms)| *ms < 5000), "{answers:?}");
-    assert!(answers[0].1 >= 290, "the store had no time to answer: {answers:?}");
+    assert!(answers[0].1 >= 240, "the store had no time to answer: {answers:?}");
     let errors = gateway.metric("store_errors_total", &[("kind", "client_deadline")]);
     assert_eq!(errors, Some(5.0));
 }

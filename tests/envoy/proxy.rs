@@ -3,9 +3,11 @@
 use std::net::SocketAddr;
 
 use crate::support::app::App;
-use crate::support::client;
+use crate::support::ca::Ca;
+use crate::support::client::{self, Client};
 use crate::support::gateway::Gateway;
 use crate::support::ports::Reserved;
+use crate::support::token::{SECRET, hs256};
 use crate::support::upstream::Upstream;
 
 const PAGE: &str = "docs/guides/envoy.md";
@@ -20,13 +22,23 @@ fn block(title: &str, language: &str) -> String {
 
 /// Starts the gateway and the Envoy of a section of the manual. Only their ports change.
 fn start(title: &str, app: &Upstream) -> (Gateway, App) {
+    start_changed(title, app, |own| own, |envoy| envoy)
+}
+
+/// The same with other configs.
+fn start_changed(
+    title: &str,
+    app: &Upstream,
+    change_own: impl FnOnce(String) -> String,
+    change_envoy: impl Fn(String) -> String,
+) -> (Gateway, App) {
     let port = Reserved::new();
-    let own = block(title, "toml").replace("127.0.0.1:8081", &port.addr().to_string());
+    let own = change_own(block(title, "toml")).replace("127.0.0.1:8081", &port.addr().to_string());
     assert!(own.contains(&port.addr().to_string()));
     let gateway = Gateway::whole(&format!("{own}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     let envoy = App::envoy(|addr: SocketAddr| {
         let ports = [("10000", addr.port()), ("3000", app.addr.port()), ("8081", port.port())];
-        ports.iter().fold(block(title, "yaml"), |text, (from, to)| {
+        ports.iter().fold(change_envoy(block(title, "yaml")), |text, (from, to)| {
             let (from, to) = (format!("port_value: {from} "), format!("port_value: {to} "));
             assert!(text.contains(&from), "{from}");
             text.replace(&from, &to)
@@ -85,4 +97,66 @@ fn envoy_limits_by_the_whole_request() {
     gateway.assert_metric("rpc_calls_total", &[("method", "Check"), ("code", "OK")], 6.0);
     drop(gateway);
     assert_eq!(ask("/a", "x-api-key: k5\r\n").status(), 403);
+}
+
+/// Checks about routes with lists, tokens and different strictness. Envoy reaches the gateway over TLS and has no
+/// certificate of its own.
+#[test]
+fn envoy_asks_about_routes_over_tls() {
+    let app = Upstream::text("hello");
+    let dir = tempfile::tempdir().unwrap();
+    let ca = Ca::new("Gateways");
+    ca.issue(&["gateway.test"], "gateway").save(dir.path(), "server");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    std::fs::write(path("ca.pem"), ca.pem()).unwrap();
+    let own = |text: String| {
+        let (listener, _) = text.split_once("[decide.api]").unwrap();
+        let route = |name: &str, more: &str| {
+            let limits = "host = \"never.test\"\nrespond = { status = 204 }\nlimits = [\"per-user\"]";
+            format!("[[route]]\nname = \"{name}\"\npath = \"/{name}\"\n{limits}\n{more}\n")
+        };
+        format!(
+            "{listener}tls = {{ certificates = [{{ cert = \"{}\", key = \"{}\" }}] }}\n{}{}\
+             [jwt]\nkey = \"{SECRET}\"\nalgorithms = [\"HS256\"]\n\
+             [limit.per-user]\nrate = \"2/h\"\nkey = \"jwt:sub\"\nmissing = \"refuse\"\n",
+            path("server.pem"),
+            path("server.key"),
+            route("api", "deny = [\"127.0.0.66\"]\nallow = [\"127.0.0.77\"]"),
+            route("lenient", "strictness = \"monitor\""),
+        )
+    };
+    let envoy = |text: String| {
+        let tls = format!(
+            "  - name: sluicegate\n    transport_socket:\n      name: envoy.transport_sockets.tls\n      typed_config:\n        \
+             \"@type\": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext\n        \
+             sni: gateway.test\n        auto_sni_san_validation: true\n        common_tls_context:\n          \
+             validation_context: {{ trusted_ca: {{ filename: \"{}\" }} }}\n",
+            path("ca.pem")
+        );
+        let text = text.replacen("  - name: sluicegate\n", &tls, 1);
+        let lenient = "check_settings: { context_extensions: { decide: lenient } }";
+        text.replacen("disabled: true", lenient, 1).replace("timeout: 0.05s", "timeout: 5s")
+    };
+    let (gateway, envoy) = start_changed("Limit by the whole request (ext_authz)", &app, own, envoy);
+    let ask = |last: u8, target: &str, token: &str| {
+        let mut client = Client::from([127, 0, 0, last].into(), envoy.addr);
+        let fields = if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
+        client.ask(&client::get(target, &fields), "").status()
+    };
+    let [anna, bert] = ["anna", "bert"].map(|name| hs256(SECRET, &format!("{{\"sub\":\"{name}\"}}")));
+    let forged = hs256("another secret, of enough bytes...", "{\"sub\":\"anna\"}");
+    // Tokens have budgets of their own, whoever sends them; without a valid one, `missing` refuses.
+    assert_eq!(
+        [(2, &anna), (3, &anna), (2, &anna), (2, &bert)].map(|(last, token)| ask(last, "/", token)),
+        [200, 200, 429, 200]
+    );
+    assert_eq!([ask(2, "/", &forged), ask(2, "/", "")], [403, 403]);
+    // The lists, by the address that Envoy sees. A client cannot claim another one.
+    assert_eq!([ask(66, "/", &bert), ask(77, "/", &anna), ask(77, "/", "")], [403, 200, 200]);
+    let mut claiming = Client::from([127, 0, 0, 4].into(), envoy.addr);
+    assert_eq!(claiming.ask(&client::get("/", "x-forwarded-for: 127.0.0.77\r\n"), "").status(), 403);
+    // What servers could read in two ways, by the strictness of each route. Both have the same limit.
+    assert_eq!([ask(2, "/a%2Fb", &bert), ask(2, "/health%2Fb", &bert)], [400, 200]);
+    assert_eq!(ask(2, "/health%2Fb", &bert), 429);
+    assert_eq!(gateway.metric("rpc_calls_total", &[("method", "Check"), ("code", "INTERNAL")]), None);
 }

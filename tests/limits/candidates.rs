@@ -280,3 +280,28 @@ fn explain_replay_diff_and_contract_know_candidates() {
     let text = run(&["diff", "enforced.toml", "sluicegate.toml"]);
     assert!(text.contains("candidate_of") && text.contains("weaker"), "{text}");
 }
+
+/// A closed incumbent refuses without the store, and a local candidate is decided all the same.
+#[test]
+fn an_outage_compares_candidates_that_decide_locally() {
+    let config = |more: &str| {
+        format!(
+            "[store]\nurl = \"redis://{}\"\n{}[[route]]\nname = \"app\"\npath = \"/\"\n\
+             respond = {{ body = \"in\" }}\nlimits = [\"now\"{more}]\n\
+             [limit.other]\nrate = \"9/h\"\non_error = \"closed\"\n",
+            crate::support::ports::nobody(),
+            LIMITS
+                .replacen("rate = \"3/h\"\n", "rate = \"3/h\"\non_error = \"closed\"\n", 1)
+                .replacen("rate = \"1/h\"\n", "rate = \"1/h\"\non_error = \"local\"\n", 1)
+                .replacen("rate = \"5/h\"\n", "rate = \"5/h\"\non_error = \"closed\"\n", 1)
+        )
+    };
+    let alone = gateway(None, &config(""));
+    assert_eq!([ask(&alone, "a"), ask(&alone, "a"), ask(&alone, "a")], [503; 3]);
+    assert_eq!(effects(&alone, "tight"), [2.0, 0.0, 1.0], "it would admit one");
+    assert_eq!(effects(&alone, "wide"), [3.0, 0.0, 0.0], "it is closed as well");
+    // Another limit refuses in any case.
+    let beside = gateway(None, &config(", \"other\""));
+    assert_eq!([ask(&beside, "a"), ask(&beside, "a")], [503; 2]);
+    assert_eq!(effects(&beside, "tight"), [0.0; 3]);
+}

@@ -3,6 +3,7 @@
 use std::fs;
 
 use rand::Rng;
+use redis::Commands;
 use serde_json::{Value, json};
 use sluicegate::config;
 use sluicegate::contract::clauses::ClauseKind;
@@ -14,6 +15,7 @@ use crate::support::gateway::{Gateway, program};
 use crate::support::http::Message;
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores, seeded};
+use crate::support::until;
 
 /// A trusted proxy states the address of the client.
 const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
@@ -107,6 +109,29 @@ fn overrides_belong_to_the_network_that_they_name() {
     );
     assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1:1::1"), 3);
     assert_eq!(statuses(&gateway, ["2001:db8:2:7::1", "192.0.2.9", "192.0.2.9"]), [429, 200, 429]);
+}
+
+/// A live override names a network like one of the config, in the hash of its size.
+#[test]
+fn live_overrides_name_networks() {
+    let redis = RedisServer::start(&[]);
+    let mut hashes = redis.client();
+    let mut set = |limit: &str, net: &str, rate: &str| {
+        let _: () = hashes.hset(format!("sg:overrides:{limit}"), net, format!("rate={rate}/h")).unwrap();
+    };
+    set("per-ip", "2001:db8:1:1::/64", "3");
+    set("per-ip.56", "2001:db8:1::/56", "5");
+    set("per-ip.48", "2001:db8:1::", "7");
+    let gateway = gateway(Some(&redis), HOURLY);
+    until("they are in force", || gateway.log().matches("overrides in Redis are in force").count() == 3);
+    let ips = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3", "2001:db8:1:1::4"];
+    assert_eq!(statuses(&gateway, ips), [200, 200, 200, 429]);
+    assert_eq!(statuses(&gateway, ["2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1"]), [200, 200, 429]);
+    assert_eq!(statuses(&gateway, ["2001:db8:1:100::1", "2001:db8:1:200::1", "2001:db8:1:300::1"]), [200, 200, 429]);
+    assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1::/56"), 0);
+    set("per-ip", "2001:db8:2::/56", "9");
+    let mistake = "`2001:db8:2::/56` is no network of this key: they are /32 and for IPv6 /64";
+    until("the mistake is logged", || gateway.log().contains(mistake));
 }
 
 #[test]

@@ -72,6 +72,28 @@ fn a_step_of_the_clock_refills_nothing() {
     assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
 }
 
+/// Tiers and candidates follow the same clock as plain limits.
+#[test]
+fn a_step_of_the_clock_refills_no_tier_and_no_candidate() {
+    let tiers = "key = [\"ip6tiers/64/56x2/48x3\", \"header:x-key\"]";
+    let mut config = route("t", "rate = \"3/h\"").replace("key = \"header:x-key\"", tiers);
+    config += "[limit.next]\nrate = \"2/h\"\nkey = \"header:x-key\"\ncandidate_of = \"t\"\n";
+    let stepped = Stepped::start(&config);
+    assert_eq!(stepped.admitted("t", "spent", 5), 3);
+    let effects = || {
+        ["agree", "would_refuse", "would_admit"].map(|effect| {
+            let labels = [("route", "t"), ("limit", "next"), ("effect", effect)];
+            stepped.gateway.metric("candidate_decisions_total", &labels).unwrap()
+        })
+    };
+    assert_eq!(effects(), [4.0, 1.0, 0.0]);
+    for offset in ["+2h", "+4000d", "-2h", "-4000d", "+0s"] {
+        stepped.step_to(offset);
+        assert_eq!(stepped.admitted("t", "spent", 1), 0, "by a clock set to {offset}");
+    }
+    assert_eq!(effects(), [9.0, 1.0, 0.0], "both refuse");
+}
+
 /// After a change of the clock, clients wait for a period of the limit, not until the clock has the old time again.
 #[test]
 fn a_clock_set_back_blocks_nobody() {

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sluicegate::limiting::decision::Op;
+use sluicegate::limiting::decision::{Check, CheckLink, Op};
 use sluicegate::limiting::store::Store;
 use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{NOW, one};
 use crate::support::limiting::check;
-use crate::support::limiting::forms::{forms, limit_of};
+use crate::support::limiting::forms::{Form, forms, limit_of};
 use crate::support::limiting::timed_stores::{TimedStore, on_both};
 
 /// Neither while the clock is behind nor once it is right again is anything minted.
@@ -23,6 +23,47 @@ fn a_clock_that_goes_back_adds_no_units() {
                 assert_eq!(store.grab(&one, 12, NOW - back), 0, "{} with the clock {back} ms back", form.name);
                 assert_eq!(store.grab(&one, 12, NOW), 0, "{} with the clock right again", form.name);
             }
+        }
+    });
+}
+
+/// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that is set
+/// back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
+#[test]
+fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
+    on_both(|store| {
+        let may_have_tiers =
+            |form: &Form| form.room > 0 && form.limit().fair.is_none() && form.algorithm() != "concurrency";
+        for form in forms(10).into_iter().filter(may_have_tiers) {
+            let room = form.room;
+            let tier = |group: u8, name: &str, shadow: bool| {
+                let mut one = check(&form.limit(), &format!("{name}{}", form.name), 1);
+                let incumbent = shadow.then_some(0);
+                (one.role.shadow, one.role.link) = (shadow, Some(CheckLink { group, incumbent }));
+                one
+            };
+            let tiers = |first: &str| {
+                let names = [(0, first), (0, "mid"), (0, "wide")].map(|(group, name)| tier(group, name, false));
+                let candidates = [format!("{first}-next"), "mid-next".to_owned(), "wide-next".to_owned()];
+                names.into_iter().chain(candidates.iter().map(|name| tier(1, name, true))).collect::<Vec<Check>>()
+            };
+            let grab = |first: &str, now: i64| {
+                let checks = tiers(first);
+                let admitted = (0..12).filter(|_| store.run(Op::Take, &checks, now).admitted).count();
+                i64::try_from(admitted).unwrap()
+            };
+            assert_eq!(grab("a", NOW), room, "{}", form.name);
+            for back in [1, 200, 60_000, 3_000_000] {
+                assert_eq!(grab("a", NOW - back), 0, "{} with the clock {back} ms back", form.name);
+                // Another address: its wider networks are exhausted.
+                assert_eq!(grab(&format!("b{back}"), NOW - back), 0, "{} with the clock {back} ms back", form.name);
+                assert_eq!([grab("a", NOW), grab("c", NOW)], [0, 0], "{} with the clock right again", form.name);
+            }
+            let peeked = store.run(Op::Peek, &tiers("d"), NOW);
+            let left: Vec<i64> = peeked.answers.iter().map(|answer| answer.remaining).collect();
+            let full = left[0];
+            assert!(full > 0, "{}: nothing was charged to a network that was refused: {left:?}", form.name);
+            assert_eq!(left, [full, 0, 0, full, 0, 0], "{}", form.name);
         }
     });
 }

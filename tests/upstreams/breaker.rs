@@ -319,6 +319,36 @@ fn one_client_cannot_open_it_while_others_are_served() {
     assert_eq!(victim.ask(&get("/", ""), "").status(), 503, "two clients met errors");
 }
 
+/// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for long.
+#[test]
+fn two_clients_cannot_keep_it_open_while_others_are_served() {
+    let server = Changing::start("app");
+    let breaker = "breaker = { errors = 10, open_for = \"200ms\", probes = 2, ramp = \"200ms\" }";
+    let gateway = Gateway::with("workers = 2", &app(&[server.url()], breaker));
+    let mut attackers = [2, 3].map(|last| gateway.client_from([127, 0, 0, last]));
+    let mut others: Vec<Client> = (10..30).map(|last| gateway.client_from([127, 0, 0, last])).collect();
+    let mut ask_all = || {
+        for other in &mut others {
+            attackers.iter_mut().for_each(|attacker| drop(attacker.ask(&get("/status/500", ""), "")));
+            other.ask(&get("/", ""), "");
+        }
+    };
+    // All fail, so it opens.
+    server.answers(500);
+    ask_all();
+    gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], 1.0);
+    server.answers(200);
+    until("it closes", || {
+        ask_all();
+        gateway.metric("breaker_state", &OF_APP) == Some(0.0)
+    });
+    let opened = gateway.metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")]).unwrap();
+    assert!(opened <= 3.0, "each attacker has one probe: opened {opened} times");
+    (0..10).for_each(|_| ask_all());
+    gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], opened);
+    gateway.assert_metric("breaker_state", &OF_APP, 0.0);
+}
+
 #[test]
 fn a_body_that_breaks_off_is_an_error() {
     let server = Upstream::start(|peer| {

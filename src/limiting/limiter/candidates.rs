@@ -48,7 +48,7 @@ impl CandidateSet {
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
         for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
-            let family = to_group(find_first(limits, leader_of(limit)).unwrap_or(index));
+            let family = to_group(find_first(limits, limit.listed_name()).unwrap_or(index));
             let applies = !matches!(ask, Evaluation::NotApplicable | Evaluation::Shared(_));
             linked.push(LinkedLimit { family, applies });
             let is_decided = !limit.is_wider_tier() && !matches!(ask, Evaluation::Shared(_));
@@ -166,11 +166,6 @@ impl CandidateSet {
     }
 }
 
-/// Returns the name of the limit that a limit belongs to as one of its tiers; without tiers, its own.
-fn leader_of(limit: &Limit) -> &str {
-    limit.tier_of.as_ref().unwrap_or(&limit.name)
-}
-
 fn find_first(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
     limits.iter().position(|limit| limit.name == name)
 }
@@ -185,7 +180,7 @@ fn find_last(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
 fn join_parts(limits: &[Arc<Limit>], asks: &[Evaluation]) -> Vec<usize> {
     let mut parts: Vec<usize> = Vec::with_capacity(limits.len());
     for (index, (limit, ask)) in limits.iter().zip(asks).enumerate() {
-        let leader = find_last(&limits[..=index], leader_of(limit)).unwrap_or(index);
+        let leader = find_last(&limits[..=index], limit.listed_name()).unwrap_or(index);
         let mut part = parts.get(leader).copied().unwrap_or(leader);
         if let Evaluation::Shared(place) = ask {
             let (left, joined) = (part, parts[*place]);

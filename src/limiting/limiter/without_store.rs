@@ -22,7 +22,7 @@ impl Limiter {
         let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
         let silent = chain::keep_local_checks(&mut checks, &on_error);
         let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
-        let mut asked = Vec::new();
+        let (mut asked, mut refusing) = (Vec::new(), Vec::new());
         for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
             let limit = &limits.all[*index];
             if silent {
@@ -39,10 +39,23 @@ impl Limiter {
                     continue;
                 }
             };
-            verdict.refused |= outcome.is_refused_by(limit);
+            if outcome.is_refused_by(limit) {
+                verdict.refused = true;
+                refusing.push(check.role.link.map(|link| link.group));
+            }
             verdict.checks.push(LimitResult::uncharged(*index, outcome, ChainState::InForce));
         }
-        if !asked.is_empty() && !verdict.refused {
+        if verdict.refused {
+            // Only candidates whose incumbent alone refuses are still compared.
+            let is_relevant = |check: &Check| {
+                let incumbent = check.role.link.and_then(|link| link.incumbent);
+                incumbent.is_some() && refusing.iter().all(|group| *group == incumbent)
+            };
+            let mut kept = asked.iter().map(is_relevant).collect::<Vec<_>>().into_iter();
+            local.indexes.retain(|_| kept.next().unwrap_or_default());
+            asked.retain(is_relevant);
+        }
+        if !asked.is_empty() {
             self.decide_locally(op, verdict, &local, asked, hold);
         }
     }

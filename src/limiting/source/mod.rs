@@ -149,6 +149,18 @@ impl Prefixes {
         let prefix = if ip.is_ipv4() { self.v4 } else { self.v6 };
         IpNet::new(ip, prefix).map_or(ip, |net| net.network())
     }
+
+    /// Parses an address, or a network of the size that counts.
+    fn parse_written(self, text: &str) -> Result<IpAddr, String> {
+        let Prefixes { v4, v6 } = self;
+        let Some((address, size)) = text.split_once('/') else {
+            return text.parse().map_err(|_| format!("`{text}` is not an address"));
+        };
+        let ip: Option<IpAddr> = address.parse().ok();
+        let is_whole = |ip: &IpAddr| size == if ip.is_ipv4() { v4 } else { v6 }.to_string();
+        ip.filter(is_whole)
+            .ok_or_else(|| format!("`{text}` is no network of this key: they are /{v4} and for IPv6 /{v6}"))
+    }
 }
 
 impl SourceKind {
@@ -266,13 +278,10 @@ impl Source {
     /// Converts a value from an override or the admin API to the form that requests have.
     ///
     /// # Errors
-    /// The value must be an address and is none; the error is the value as text.
+    /// The value must be an address, or a network of the size that counts, and is none. The error says so.
     pub fn parse_written(&self, value: Vec<u8>) -> Result<SourceValue<'static>, String> {
         Ok(match self {
-            Source::Ip(_) => {
-                let text = String::from_utf8_lossy(&value);
-                SourceValue::Ip(text.parse().map_err(|_| text.into_owned())?)
-            }
+            Source::Ip(prefixes) => SourceValue::Ip(prefixes.parse_written(&String::from_utf8_lossy(&value))?),
             Source::Host => SourceValue::Bytes(value.to_ascii_lowercase().into()),
             _ => SourceValue::Bytes(self.canonicalize_value(value.into())),
         })

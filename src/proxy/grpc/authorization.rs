@@ -157,7 +157,7 @@ async fn decide_limits(
     let facts =
         Facts { claims: needs_claims.then(|| read_claims(request, headers)).flatten(), ..head_facts(routed, headers) };
     let evaluations = view.limiter.evaluate_all(&route.limits, &facts);
-    let end = call::find_end(&request.received.parts.headers);
+    let end = call::find_end(request);
     let start = (!view.limiter.store().is_in_process()).then(Instant::now);
     // Nothing reports the response, so no charge is held for its correction.
     let verdict = view.limiter.decide_until(Op::Take, &route.limits, evaluations, false, end).await;

@@ -16,8 +16,9 @@ use crate::proxy::response::body::ResponseBody;
 
 /// Longest time from the head of a call to the end of its message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The gateway answers so long before the client gives up.
-const ANSWER_MARGIN: Duration = Duration::from_millis(2);
+/// Bounds of the time that is left for an answer to reach its client.
+const MARGIN_LEAST: Duration = Duration::from_millis(2);
+const MARGIN_MOST: Duration = Duration::from_millis(50);
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// Reads the message of the call, of at most `max` bytes, within [`MESSAGE_TIMEOUT`].
@@ -51,10 +52,17 @@ async fn read_body(body: &mut RequestBody, max: usize) -> Result<Bytes, CallErro
     reader.finish()
 }
 
-/// Returns when the answer must be ready at the latest, by the deadline of the call.
-pub fn find_end(headers: &HeaderMap) -> Option<tokio::time::Instant> {
-    let patience = grpc::parse_timeout(headers)?;
-    tokio::time::Instant::now().checked_add(patience.saturating_sub(ANSWER_MARGIN))
+/// Returns when the answer must be ready at the latest, by the deadline of the call. Its client has waited since it sent the
+/// call, so the time runs from the arrival of the head.
+pub fn find_end(request: &RequestContext<'_>) -> Option<tokio::time::Instant> {
+    let patience = grpc::parse_timeout(&request.received.parts.headers)?;
+    tokio::time::Instant::from_std(request.account.started()).checked_add(time_to_decide(patience))
+}
+
+/// Returns how long a decision may take if the client waits for `patience`. The rest is for the answer to reach it: on a
+/// busy machine, this takes several milliseconds.
+fn time_to_decide(patience: Duration) -> Duration {
+    patience.saturating_sub((patience / 3).clamp(MARGIN_LEAST, MARGIN_MOST))
 }
 
 /// Builds the response: the framed message with the status in the trailers, or only headers with the status of an error.
@@ -79,4 +87,18 @@ pub fn build_response(answer: Result<Bytes, CallError>) -> Response<ResponseBody
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_third_of_the_patience_is_left_for_the_answer() {
+        for (patience, decide) in [(0, 0), (2, 0), (3, 1), (6, 4), (30, 20), (150, 100), (1000, 950), (60_000, 59_950)]
+        {
+            let of = Duration::from_millis;
+            assert_eq!(time_to_decide(of(patience)), of(decide), "{patience} ms");
+        }
+    }
 }

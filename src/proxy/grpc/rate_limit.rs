@@ -59,7 +59,7 @@ pub async fn decide_request(
             DescriptorPlan::Limited(..) => DescriptorResult::Limited,
         });
     }
-    let end = call::find_end(&request.received.parts.headers);
+    let end = call::find_end(request);
     let start = (!view.limiter.store().is_in_process()).then(Instant::now);
     let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
     start.into_iter().for_each(|start| request.account.add_wait(start));

@@ -6,8 +6,9 @@
 
 use crate::labels::labels;
 use crate::upstream::Fraction;
+use crate::upstream::breaker::clients::Suspects;
 use crate::upstream::breaker::window::{CallCounts, CallReport, CallWindow};
-use crate::upstream::eject::{AffectedClients, Blame};
+use crate::upstream::eject::Blame;
 
 /// `breaker` of an upstream or a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +99,8 @@ enum MachinePhase {
     },
     HalfOpen {
         results: CallCounts,
+        /// Clients of probes that failed; at most one for each probe.
+        failed: Vec<u64>,
         /// Probes without a result: their numbers, and when their places become free. At most `probes` of them.
         running: Vec<(u64, u64)>,
         since_ms: u64,
@@ -112,10 +115,10 @@ pub struct BreakerMachine {
     /// Results of the current epoch, while closed.
     window: CallWindow,
     last_cause: Option<OpenCause>,
-    /// The client whose failed probes alone kept the breaker open.
-    suspect: Option<u64>,
-    /// Clients that asked since the breaker opened.
-    asked: AffectedClients,
+    /// Clients whose probes failed since the breaker was last closed.
+    suspects: Suspects,
+    /// Other clients sent requests since the breaker opened.
+    do_others_ask: bool,
     /// Number of the next probe.
     next_probe: u64,
     /// How often each phase was entered: opened, half-opened, closed.
@@ -149,8 +152,8 @@ impl Default for BreakerMachine {
             epoch: 0,
             window: CallWindow::default(),
             last_cause: None,
-            suspect: None,
-            asked: AffectedClients::default(),
+            suspects: Suspects::default(),
+            do_others_ask: false,
             next_probe: 0,
             entered: EnteredCounts::default(),
         }
@@ -174,11 +177,11 @@ impl BreakerMachine {
     }
 
     /// Decides whether a request of `client` is admitted at `now_ms`. An admitted probe must be reported or returned; if it
-    /// is neither, its place becomes free after `open_for`. The client whose probes alone kept the breaker open gets none
-    /// for as long, if others ask too.
+    /// is neither, its place becomes free after `open_for`. A client whose probe failed in an earlier
+    /// half-open phase gets none for as long, if others ask too.
     pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64, client: Blame) -> Admission {
         if !matches!(self.phase, MachinePhase::Closed { .. }) {
-            self.asked = self.asked.with_client(client);
+            self.do_others_ask |= !self.suspects.contains(client);
         }
         if let MachinePhase::Open { until_ms } = self.phase {
             if now_ms < until_ms {
@@ -186,15 +189,16 @@ impl BreakerMachine {
             }
             self.enter(MachinePhase::HalfOpen {
                 results: CallCounts::default(),
+                failed: Vec::new(),
                 running: Vec::new(),
                 since_ms: now_ms,
             });
         }
-        let is_suspect = self.is_suspect(client) && self.asked.is_many();
+        let is_suspect = self.do_others_ask && self.suspects.contains(client);
         let epoch = self.epoch;
         match &mut self.phase {
             MachinePhase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
-            MachinePhase::HalfOpen { results, running, since_ms } => {
+            MachinePhase::HalfOpen { results, running, since_ms, .. } => {
                 let begins_late = is_suspect && now_ms < since_ms.saturating_add(rule.open_for_ms);
                 running.retain(|(_, free_ms)| now_ms < *free_ms);
                 let taken = results.requests + running.len() as u64;
@@ -211,7 +215,7 @@ impl BreakerMachine {
                 let share = ramp_share(rule, now_ms.saturating_sub(since_ms));
                 if share == WHOLE {
                     *ramp_since_ms = None;
-                    self.suspect = None;
+                    self.suspects.clear();
                     return ticket;
                 }
                 *credit += share;
@@ -236,37 +240,40 @@ impl BreakerMachine {
         if ticket.epoch != self.epoch {
             return;
         }
-        let is_suspect = self.is_suspect(report.client);
+        let is_suspect = self.suspects.contains(report.client);
         match &mut self.phase {
             MachinePhase::Open { .. } => {}
-            // Its failures would end the ramp before the window has results of others.
+            // Their failures would end the ramp before the window has results of others.
             MachinePhase::Closed { ramp_since_ms: Some(_), .. } if report.is_failed() && is_suspect => {}
-            MachinePhase::Closed { .. } => {
+            MachinePhase::Closed { ramp_since_ms, .. } => {
                 self.window.add_report(rule.window_ms, now_ms, report);
                 let total = self.window.total(rule.window_ms, now_ms);
-                if total.requests < rule.min_requests || !total.blames_upstream(rule.min_requests) {
+                if total.requests < rule.min_requests {
                     return;
                 }
-                if let Some((condition, failed)) = rule.find_tripped(&total, false) {
-                    self.suspect = None;
-                    self.open(
-                        rule,
-                        now_ms,
-                        OpenCause { condition, requests: total.requests, failed, were_probes: false },
-                    );
+                // The probes were good, and few requests pass at first: a single client must not end the ramp.
+                let good = if ramp_since_ms.is_some() { 1 } else { rule.min_requests };
+                if let Some((condition, failed)) = rule.find_tripped(&total, Some(good)) {
+                    let cause = OpenCause { condition, requests: total.requests, failed, were_probes: false };
+                    self.open(rule, now_ms, cause);
                 }
             }
-            MachinePhase::HalfOpen { results, running, .. } => {
+            MachinePhase::HalfOpen { results, running, failed: failed_clients, .. } => {
                 running.retain(|(probe, _)| Some(*probe) != ticket.probe);
                 results.add_report(report);
+                if let (true, Blame::Client(client)) = (report.is_failed(), report.client) {
+                    failed_clients.push(client);
+                }
                 let (results, probes) = (*results, u64::from(rule.probes));
                 // The ratios refer to all probes, so that the first failure of several does not decide.
                 let whole = CallCounts { requests: results.requests.max(probes), ..results };
-                let is_certain = results.requests >= probes || results.failed_clients.is_many();
-                let tripped = rule.find_tripped(&whole, true).filter(|_| is_certain && results.blames_upstream(1));
+                let is_certain = results.requests >= probes || results.failed_clients.count() > 1;
+                let tripped = rule.find_tripped(&whole, None).filter(|_| is_certain);
+                if tripped.is_some() || results.requests >= probes {
+                    failed_clients.iter().for_each(|client| self.suspects.add_client(*client));
+                }
                 if let Some((condition, failed)) = tripped {
                     let requests = results.requests;
-                    self.suspect = results.failed_clients.only();
                     self.open(rule, now_ms, OpenCause { condition, requests, failed, were_probes: true });
                 } else if results.requests >= probes {
                     self.close(rule, now_ms);
@@ -302,17 +309,16 @@ impl BreakerMachine {
 
     fn open(&mut self, rule: &BreakerRule, now_ms: u64, cause: OpenCause) {
         self.last_cause = Some(cause);
-        self.asked = AffectedClients::default();
+        self.do_others_ask = false;
         self.entered.open += 1;
         self.enter(MachinePhase::Open { until_ms: now_ms.saturating_add(rule.open_for_ms) });
     }
 
-    fn is_suspect(&self, client: Blame) -> bool {
-        self.suspect.is_some_and(|suspect| client == Blame::Client(suspect))
-    }
-
     fn close(&mut self, rule: &BreakerRule, now_ms: u64) {
         self.entered.closed += 1;
+        if rule.ramp_ms == 0 {
+            self.suspects.clear();
+        }
         self.enter(MachinePhase::closed((rule.ramp_ms > 0).then_some(now_ms)));
     }
 
@@ -325,21 +331,41 @@ impl BreakerMachine {
 }
 
 impl BreakerRule {
-    /// Returns the condition that `counts` meet, and the number of requests that meet it. `errors` is a number for a
-    /// whole window; of the probes of a half-open breaker, it means half.
-    fn find_tripped(&self, counts: &CallCounts, is_half_open: bool) -> Option<(OpenCondition, u64)> {
+    /// Returns the condition that `counts` meet, and the number of requests that meet it. `good`: how many requests that
+    /// were served well show that a few clients are to blame; `None` for the probes of a half-open breaker. `errors` is a
+    /// number for a whole window; of probes, it means half.
+    fn find_tripped(&self, counts: &CallCounts, good: Option<u64>) -> Option<(OpenCondition, u64)> {
         let CallCounts { requests, slow, errors, .. } = *counts;
-        if self.slow_ms.is_some() && slow > 0 && self.slow_ratio.is_reached(slow, requests) {
-            return Some((OpenCondition::SlowRatio, slow));
+        let blames_upstream = |condition| match good {
+            None => counts.blames_upstream(1, |_, _| true),
+            Some(good) => counts.blames_upstream(good, |failed, all| self.are_clients_enough(condition, failed, all)),
+        };
+        let is_met = |condition: &OpenCondition| match condition {
+            OpenCondition::SlowRatio => {
+                self.slow_ms.is_some() && slow > 0 && self.slow_ratio.is_reached(slow, requests)
+            }
+            OpenCondition::ErrorRatio => {
+                errors > 0 && self.error_ratio.is_some_and(|ratio| ratio.is_reached(errors, requests))
+            }
+            OpenCondition::Errors => self.errors.is_some_and(|most| match good {
+                None => errors > 0 && Fraction::HALF.is_reached(errors, requests),
+                Some(_) => errors >= most,
+            }),
+        };
+        let mut conditions = [OpenCondition::SlowRatio, OpenCondition::ErrorRatio, OpenCondition::Errors].into_iter();
+        let condition = conditions.find(|condition| is_met(condition) && blames_upstream(*condition))?;
+        Some((condition, if condition == OpenCondition::SlowRatio { slow } else { errors }))
+    }
+
+    /// Reports whether so many clients that met failures are enough to open the breaker, although others are served well:
+    /// the fraction of the condition is among requests, and half of it must be among clients. For a number of errors, a
+    /// quarter of the clients, or four.
+    fn are_clients_enough(&self, condition: OpenCondition, failed: u64, all: u64) -> bool {
+        match condition {
+            OpenCondition::SlowRatio => self.slow_ratio.is_reached(2 * failed, all),
+            OpenCondition::ErrorRatio => self.error_ratio.is_none_or(|ratio| ratio.is_reached(2 * failed, all)),
+            OpenCondition::Errors => failed >= 4 || 4 * failed >= all,
         }
-        if errors > 0 && self.error_ratio.is_some_and(|ratio| ratio.is_reached(errors, requests)) {
-            return Some((OpenCondition::ErrorRatio, errors));
-        }
-        let is_reached = self.errors.is_some_and(|most| match is_half_open {
-            true => errors > 0 && Fraction::HALF.is_reached(errors, requests),
-            false => errors >= most,
-        });
-        is_reached.then_some((OpenCondition::Errors, errors))
     }
 }
 

@@ -5,8 +5,9 @@
 //! share a breaker, and it outlives reloads: [`snapshot::Fleet`](crate::snapshot::Fleet) keeps it by name.
 //!
 //! - `mod.rs`: the shared breaker, and the permit that an admitted request holds
-//! - `machine`: the state machine; `window`: the results that it counts
+//! - `machine`: the state machine; `window`: the results that it counts; `clients`: what it knows of their clients
 
+pub(crate) mod clients;
 pub(crate) mod machine;
 #[cfg(test)]
 mod tests;

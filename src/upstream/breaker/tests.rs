@@ -310,3 +310,45 @@ fn a_client_that_is_alone_gets_probes_at_once() {
         assert_eq!(phase(&machine, &RULE, now_ms), BreakerPhase::Open);
     }
 }
+
+/// Requests of clients in turn, one every 10 ms. `attackers` fail on purpose, and as often as they like; the others are
+/// served if they are admitted. Returns the parts of the requests of others that were served, by second.
+fn attack(rule: &BreakerRule, attackers: u64, others: u64, seconds: u64) -> Vec<f64> {
+    let mut machine = opened(rule);
+    let mut served = vec![0; usize::try_from(seconds).unwrap()];
+    for now_ms in (0..seconds * 1000).step_by(10) {
+        let mut ask = |client: u64, fails: bool| {
+            let Admission::Admitted(ticket) = machine.admit(rule, now_ms, Blame::Client(client)) else { return false };
+            machine.report(rule, now_ms, ticket, &result(false, fails, client));
+            true
+        };
+        // They are always first.
+        for attacker in 0..attackers {
+            ask(1000 + attacker, true);
+        }
+        let client = now_ms / 10 % others;
+        served[usize::try_from(now_ms / 1000).unwrap()] += u32::from(ask(client, false));
+    }
+    served.into_iter().map(|count| f64::from(count) / 100.0).collect()
+}
+
+/// Clients below the bound of the manual keep the breaker open only until each of them has spent its probe, and cannot
+/// open it again. With more than that, they can.
+#[test]
+fn few_clients_cannot_keep_it_open() {
+    let errors = BreakerRule { slow_ms: None, error_ratio: None, errors: Some(10), ..RULE };
+    for (rule, attackers, others) in [(RULE, 1, 20), (errors, 1, 20), (errors, 2, 20), (errors, 3, 40)] {
+        let served = attack(&rule, attackers, others, 120);
+        let first = served.iter().position(|part| *part > 0.0).unwrap();
+        assert!(first as u64 <= 5 * (attackers + 1), "{attackers} keep it open for {first} s");
+        let after = first + 11;
+        assert!(served[after..].iter().all(|part| *part == 1.0), "{attackers} of {others}: {served:?}");
+    }
+    // Each half-open phase needs other clients, here two, until all have failed.
+    let served = attack(&errors, 60, 400, 300);
+    let first = served.iter().position(|part| *part > 0.0).unwrap();
+    assert!((100..=5 * 31).contains(&first), "{first}");
+    // A quarter of the clients, with half of the requests.
+    let served = attack(&RULE, 7, 20, 120);
+    assert!(served.iter().sum::<f64>() < 80.0, "{served:?}");
+}

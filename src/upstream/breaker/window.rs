@@ -1,6 +1,7 @@
 //! Results of recent requests in a sliding window of ten parts. Pure: time is an argument.
 
-use crate::upstream::eject::{AffectedClients, Blame};
+use crate::upstream::breaker::clients::ClientBits;
+use crate::upstream::eject::Blame;
 
 /// Number of parts of the window. The oldest part is dropped when a new one begins, so the window spans between nine
 /// and ten parts.
@@ -24,8 +25,8 @@ pub struct CallCounts {
     pub errors: u64,
     /// Requests that were neither slow nor an error when they were counted.
     pub good: u64,
-    pub failed_clients: AffectedClients,
-    pub served_clients: AffectedClients,
+    pub failed_clients: ClientBits,
+    pub served_clients: ClientBits,
 }
 
 impl CallReport {
@@ -41,10 +42,10 @@ impl CallCounts {
         self.slow += u64::from(report.is_slow);
         self.errors += u64::from(report.is_error);
         if report.is_failed() {
-            self.failed_clients = self.failed_clients.with_client(report.client);
+            self.failed_clients.add_client(report.client);
         } else if report.is_first {
             self.good += 1;
-            self.served_clients = self.served_clients.with_client(report.client);
+            self.served_clients.add_client(report.client);
         }
     }
 
@@ -53,23 +54,18 @@ impl CallCounts {
         self.slow += other.slow;
         self.errors += other.errors;
         self.good += other.good;
-        self.failed_clients = self.failed_clients.merge(other.failed_clients);
-        self.served_clients = self.served_clients.merge(other.served_clients);
+        self.failed_clients.add_all(&other.failed_clients);
+        self.served_clients.add_all(&other.served_clients);
     }
 
-    /// Returns whether the upstream is to blame for the failures: not if all of them met one client, and at least
-    /// `good` requests of others were served well.
-    pub fn blames_upstream(&self, good: u64) -> bool {
-        let serves_others = |client| match self.served_clients {
-            AffectedClients::Nobody => false,
-            AffectedClients::One(served) => served != client,
-            AffectedClients::Many => true,
-        };
-        match self.failed_clients {
-            AffectedClients::Nobody => false,
-            AffectedClients::One(client) => self.good < good || !serves_others(client),
-            AffectedClients::Many => true,
-        }
+    /// Returns whether the upstream is to blame for the failures. It is not if at least `good` requests were served well, some
+    /// of them for clients that met no failure, and only one client met failures, or not enough clients did. `is_enough` gets
+    /// the number of clients that met failures, and the number of all.
+    pub fn blames_upstream(&self, good: u64, is_enough: impl FnOnce(u64, u64) -> bool) -> bool {
+        let mut clients = self.failed_clients;
+        clients.add_all(&self.served_clients);
+        let (failed, all) = (self.failed_clients.count(), clients.count());
+        failed > 0 && (self.good < good || failed == all || failed > 1 && is_enough(failed, all))
     }
 }
 
@@ -143,15 +139,18 @@ mod tests {
     }
 
     #[test]
-    fn one_client_is_not_enough_to_blame_an_upstream_that_serves_others() {
+    fn few_clients_are_not_enough_to_blame_an_upstream_that_serves_others() {
         let mut counts = CallCounts::default();
         (0..20).for_each(|_| counts.add_report(&report(1, true)));
-        assert!(counts.blames_upstream(10), "nobody else is served");
+        let blames = |counts: &CallCounts| counts.blames_upstream(10, |failed, all| 4 * failed >= all);
+        assert!(blames(&counts), "nobody else is served");
         (0..9).for_each(|client| counts.add_report(&report(2 + client, false)));
-        assert!(counts.blames_upstream(10), "too few others are served");
+        assert!(blames(&counts), "too few others are served");
         counts.add_report(&report(2, false));
-        assert!(!counts.blames_upstream(10));
+        assert!(!blames(&counts));
         counts.add_report(&report(2, true));
-        assert!(counts.blames_upstream(10), "two clients met errors");
+        assert!(!blames(&counts), "two of ten clients");
+        counts.add_report(&report(3, true));
+        assert!(blames(&counts), "three of ten clients");
     }
 }

@@ -91,16 +91,12 @@ impl<'a> TenantView<'a> {
             active += 1;
             total += tenant.weight;
         }
-        let find = |id: i64| {
-            let found = self.tenants.binary_search_by_key(&id, |tenant| tenant.id).ok()?;
-            Some(self.tenants[found]).filter(|tenant| tenant.tat_us > edge_us)
-        };
-        let mut found = find(self.tenant);
-        let is_shared = found.is_none() && active >= max_active;
+        let find = |id: i64| self.tenants.binary_search_by_key(&id, |tenant| tenant.id).ok();
+        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share one
+        // with a stranger at the time that its refusal promised.
+        let is_shared = active >= max_active && find(self.tenant).is_none();
         let id = if is_shared { self.tenant % BUCKETS } else { self.tenant };
-        if is_shared {
-            found = find(id);
-        }
+        let found = find(id).map(|place| self.tenants[place]).filter(|tenant| tenant.tat_us > edge_us);
         if let Some(own) = found {
             active -= 1;
             total -= own.weight;
