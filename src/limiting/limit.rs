@@ -137,8 +137,7 @@ impl Limit {
         self.refuse.as_deref().unwrap_or(of_route)
     }
 
-    /// Returns whether the limit is a tier that no list names: it applies wherever the limit with these tiers is
-    /// listed.
+    /// Reports whether the limit is a tier that no list names: it applies wherever the limit with these tiers is listed.
     pub fn is_wider_tier(&self) -> bool {
         self.tier_of.as_ref().is_some_and(|name| *name != self.name)
     }

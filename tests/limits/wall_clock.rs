@@ -72,7 +72,7 @@ fn a_step_of_the_clock_refills_nothing() {
     assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
 }
 
-/// After a change of the clock, clients wait for a period of the limit, not until the clock has the old time again.
+/// Waits for the time that the refusal names, and not for the clock to come back.
 #[test]
 fn a_clock_set_back_blocks_nobody() {
     let second: String = FORMS

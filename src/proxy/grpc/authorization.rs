@@ -158,10 +158,10 @@ async fn decide_limits(
         Facts { claims: needs_claims.then(|| read_claims(request, headers)).flatten(), ..head_facts(routed, headers) };
     let evaluations = view.limiter.evaluate_all(&route.limits, &facts);
     let end = call::find_end(&request.received.parts.headers);
-    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
+    let begun = (!view.limiter.store().is_in_process()).then(Instant::now);
     // Nothing reports the response, so no charge is held for its correction.
     let verdict = view.limiter.decide_until(Op::Take, &route.limits, evaluations, false, end).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
+    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
     request.account.count_decision(route, &verdict);
     let display = &view.snapshot.config.admin.key_display;
     let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);

@@ -60,9 +60,9 @@ pub async fn decide_request(
         });
     }
     let end = call::find_end(&request.received.parts.headers);
-    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
+    let begun = (!view.limiter.store().is_in_process()).then(Instant::now);
     let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
+    begun.into_iter().for_each(|begun| request.account.add_wait(begun));
     let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
     let verdict = decided.into_verdict();
     request.account.count_decision(route, &verdict);
