@@ -21,7 +21,7 @@ local function is_marked(rule)
   return rule[7] and rule[5] ~= 1
 end
 
-local function owns(rule, record)
+local function matches(rule, record)
   return record[3] == rule[1] and record[4] == rule[2] and (record[5] or 1) == (rule[5] == 1 and rule[2] or 1)
 end
 
@@ -117,20 +117,20 @@ end
 local kept_ms
 if sharing then decide, adjust, kept_ms = sharing(level, adjust, refilling, is_marked, stored_for) end
 
-return recorded(fields, owns, decide, adjust, function()
+return recorded(fields, matches, decide, adjust, function()
   local refill = refilling()
 
-  function refill.adopt(rule, record, now)
+  function refill.convert(rule, record, now)
     local lump = rule[5] == 1 and rule[2] or 1
     local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and lump or nil)
     return own, own[1]
   end
 
-  function refill.lasts(rule, record, now)
-    return math.max(stored_for(rule, refill.life(record, now)), kept_ms and kept_ms(rule) or 1)
+  function refill.ttl(rule, record, now)
+    return math.max(stored_for(rule, refill.lifetime(record, now)), kept_ms and kept_ms(rule) or 1)
   end
 
-  function refill.left(_, record, now, cost, receipt)
+  function refill.charge_left(_, record, now, cost, receipt)
     return refill.left_units(record, now, cost, receipt)
   end
 

@@ -20,7 +20,7 @@ local function ends_at(record, ms)
 end
 
 -- While the clocks are too far apart, any window continues until it has not been charged for the length of a window.
-local function owns(rule, record, now)
+local function matches(rule, record, now)
   local place = place_at(rule, now)
   -- The next window counts too: a state from it means that this clock is late.
   return not place or is_at(rule, record, place) or is_at(rule, record, place + 1) or ends_at(record, rule[place])
@@ -42,7 +42,7 @@ local function adjust(rule, record, now, delta, receipt)
   return counted.adjust(now, delta, receipt, window_at(rule, record, now))
 end
 
-return recorded(3, owns, decide, adjust, function()
+return recorded(3, matches, decide, adjust, function()
   local rest
   -- Reports whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
   -- or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
@@ -57,8 +57,8 @@ return recorded(3, owns, decide, adjust, function()
   end)
 
   -- The other record may have started after the charge; then nothing of it is certain to be left.
-  local left = rest.left
-  function rest.left(rule, record, now, cost, receipt)
+  local left = rest.charge_left
+  function rest.charge_left(rule, record, now, cost, receipt)
     return is_known(window_at(rule, false, now), record) and left(rule, record, now, cost, receipt) or 0
   end
   -- Only the calendar of a record knows its next window, so a record is not kept beyond its own.

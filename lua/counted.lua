@@ -45,8 +45,8 @@ function counted.adjust(now, delta, receipt, record, stop)
 end
 
 -- Returns the functions for records of another basis.
-function counted.rest(adopt)
-  local rest = { adopt = adopt }
+function counted.rest(convert)
+  local rest = { convert = convert }
 
   -- Returns the current window by the numbers of the record.
   local function advanced(record, now)
@@ -65,19 +65,19 @@ function counted.rest(adopt)
     return next
   end
 
-  function rest.life(record, now)
+  function rest.lifetime(record, now)
     return record[1] == 0 and 0 or end_of(record) - now
   end
 
-  function rest.lasts(_, record, now)
-    return math.max(rest.life(record, now), 1)
+  function rest.ttl(_, record, now)
+    return math.max(rest.lifetime(record, now), 1)
   end
 
-  function rest.left(_, record, now, cost, receipt)
+  function rest.charge_left(_, record, now, cost, receipt)
     return left(advanced(record, now), cost, receipt)
   end
 
-  function rest.back(record, now, units)
+  function rest.refunded(record, now, units)
     local next = advanced(record, now)
     next[1] = math.max(next[1] - units, 0)
     return next

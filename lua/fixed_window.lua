@@ -5,7 +5,7 @@
 local max = math.max
 local counted = counted()
 
-local function owns(rule, record)
+local function matches(rule, record)
   return record[3] == rule[2] and record[4] == rule[3]
 end
 
@@ -38,7 +38,7 @@ local function adjust(rule, record, now, delta, receipt)
   return counted.adjust(now, delta, receipt, window_at(rule, record, now))
 end
 
-return recorded(4, owns, decide, adjust, function()
+return recorded(4, matches, decide, adjust, function()
   local rest
   -- Converts a window of another length. Its start remains, and it ends by this rule's length. On the clock, the start
   -- is given by the clock; the count of a window more than twice as long does not apply to it. Then charges from before

@@ -19,7 +19,7 @@ local function marked(rule, next, record, used)
   if wanted or record and #record > 5 then refilling().marked(next, record or {}, used, wanted) end
 end
 
-local function owns(rule, record)
+local function matches(rule, record)
   return record[3] == rule[1] and record[4] == rule[2]
 end
 
@@ -100,20 +100,20 @@ local function adjust(rule, record, now, delta, receipt)
   return max(ceil(next[1] / rate), 1), next, more
 end
 
-return recorded(4, owns, decide, adjust, function()
+return recorded(4, matches, decide, adjust, function()
   local refill = refilling()
 
-  function refill.adopt(rule, record, now)
+  function refill.convert(rule, record, now)
     local own = refill.adopted(record, now, rule[1], rule[2])
     return own, own[1]
   end
 
-  function refill.lasts(_, record, now)
-    return max(refill.life(record, now), 1)
+  function refill.ttl(_, record, now)
+    return max(refill.lifetime(record, now), 1)
   end
 
   -- The slot of one rule says nothing about the slots of another, so without nodelay nothing is certain to be left.
-  function refill.left(rule, record, now, cost, receipt)
+  function refill.charge_left(rule, record, now, cost, receipt)
     return rule[4] == 1 and refill.left_units(record, now, cost, receipt) or 0
   end
 

@@ -4,26 +4,26 @@
 -- A key has one record for each recent basis (rate and period, or window), the one that decided last first. Each
 -- request is charged to all of them. Almost always there is one.
 --
--- state  the fields of a record; `others` has further records, each with the time `till` when it is dropped.
---        As text: own | till other | till other
+-- state  the fields of a record; `others` has further records, each with the time `drop_at` when it is dropped.
+--        As text: own | drop_at other | drop_at other
 
 -- Operands of a division stay below this number: see src/limiting/algorithm/exact.rs.
 local EXACT = 4503599627370496
 
 -- Returns `decide` and `adjust` for states with several records, or with one of another basis. one:
---   owns(rule, record, now)                  whether the record has the basis of the rule
+--   matches(rule, record, now)                     whether the record has the basis of the rule
 --   decide(rule, record, now, cost), adjust(rule, record, now, delta, receipt)
---                                            as for a state with one record; the third value of `adjust` is how much of
---                                            a positive delta was charged
---   sound(record)                            whether the numbers are valid
---   adopt(rule, record, now)                 the record converted to the basis of the rule, and its usage
---   lasts(rule, record, now)                 how long to store a record of the rule
---   life(record, now)                        how long the record contains usage
---   charged(record, now, cost)               the record after a charge
---   left(rule, record, now, cost, receipt)   how much of that charge is certainly left in the record
---   back(record, now, units, receipt)        the record after a refund of so many units
---   kept                                     shortest time that a record is kept after the last charge by its own
---                                            basis, if not KEPT_MS
+--                                                  as for a state with one record; the third value of `adjust` is how
+--                                                  much of a positive delta was charged
+--   sound(record)                                  whether the numbers are valid
+--   convert(rule, record, now)                     the record converted to the basis of the rule, and its usage
+--   ttl(rule, record, now)                         how long to store a record of the rule
+--   lifetime(record, now)                          how long the record contains usage
+--   charged(record, now, cost)                     the record after a charge
+--   charge_left(rule, record, now, cost, receipt)  how much of that charge is certainly left in the record
+--   refunded(record, now, units, receipt)          the record after a refund of so many units
+--   kept                                           shortest time that a record is kept after the last charge by its own
+--                                                  basis, if not KEPT_MS
 local function among(one)
   local KEPT_MS, OTHERS = 600000, 3
   local max, min = math.max, math.min
@@ -34,17 +34,17 @@ local function among(one)
 
   -- Returns the record of the rule's basis, the others, whether it was not the first of the state, and whether it was
   -- in the state at all.
-  local function seen(rule, state, now)
+  local function select_record(rule, state, now)
     local all, own = {}, false
-    if one.owns(rule, state, now) then
+    if one.matches(rule, state, now) then
       own = state
     elseif one.sound(state) then
       all[1] = copy(state)
-      all[1].till = now + max(one.kept or KEPT_MS, one.life(state, now))
+      all[1].drop_at = now + max(one.kept or KEPT_MS, one.lifetime(state, now))
     end
     local moved = not own
     for _, record in ipairs(state.others or {}) do
-      if not own and record.till > now and one.owns(rule, record, now) then
+      if not own and record.drop_at > now and one.matches(rule, record, now) then
         own = record
       elseif one.sound(record) then
         all[#all + 1] = record
@@ -53,9 +53,9 @@ local function among(one)
     local found = own ~= false
     local others, most = {}, -1
     for _, record in ipairs(all) do
-      if record.till > now then
+      if record.drop_at > now then
         if not found then
-          local adopted, used = one.adopt(rule, record, now)
+          local adopted, used = one.convert(rule, record, now)
           if used > most then own, most = adopted, used end
         end
         if #others < OTHERS then others[#others + 1] = record end
@@ -65,12 +65,12 @@ local function among(one)
   end
 
   -- Joins an own record and others, changed by `change`. Returns how long to store the state, and the state.
-  local function joined(ttl, own, others, now, change)
+  local function join_records(ttl, own, others, now, change)
     own.others = nil
     for i, record in ipairs(others) do
       local changed = change(record)
-      changed.till = record.till
-      ttl = max(ttl, min(one.life(changed, now), record.till - now))
+      changed.drop_at = record.drop_at
+      ttl = max(ttl, min(one.lifetime(changed, now), record.drop_at - now))
       own.others = own.others or {}
       own.others[i] = changed
     end
@@ -78,12 +78,12 @@ local function among(one)
   end
 
   local function decide(rule, state, now, cost)
-    local own, others, moved = seen(rule, state, now)
+    local own, others, moved = select_record(rule, state, now)
     local admitted, remaining, retry, reset, receipt, ttl, next = one.decide(rule, own, now, cost)
     -- The wait of a refusal is only exact if the record that it was computed from is stored.
-    if not ttl and own and moved and cost > 0 then ttl, next = one.lasts(rule, own, now), copy(own) end
+    if not ttl and own and moved and cost > 0 then ttl, next = one.ttl(rule, own, now), copy(own) end
     if ttl then
-      ttl, next = joined(ttl, next, others, now, function(record)
+      ttl, next = join_records(ttl, next, others, now, function(record)
         return admitted and one.charged(record, now, cost) or copy(record)
       end)
     end
@@ -93,18 +93,18 @@ local function among(one)
   -- A refund reduces the record of the rule that made the charge, and the others by what is certainly left of the
   -- charge in all of them.
   local function adjust(rule, state, now, delta, receipt)
-    local own, others, _, found = seen(rule, state, now)
+    local own, others, _, found = select_record(rule, state, now)
     if delta < 0 and not found then return false end
     local ttl, next, more = one.adjust(rule, own, now, delta, receipt)
     if not ttl then return false end
     if delta >= 0 then
-      return joined(ttl, next, others, now, function(record) return one.charged(record, now, more) end)
+      return join_records(ttl, next, others, now, function(record) return one.charged(record, now, more) end)
     end
-    local units = one.left(rule, own, now, -delta, receipt)
+    local units = one.charge_left(rule, own, now, -delta, receipt)
     for _, record in ipairs(others) do
-      units = min(units, one.left(rule, record, now, -delta, receipt))
+      units = min(units, one.charge_left(rule, record, now, -delta, receipt))
     end
-    return joined(ttl, next, others, now, function(record) return one.back(record, now, units, receipt) end)
+    return join_records(ttl, next, others, now, function(record) return one.refunded(record, now, units, receipt) end)
   end
 
   return decide, adjust
@@ -113,22 +113,22 @@ end
 -- Creates an algorithm whose states consist of records. `rest` returns the functions that only several records need,
 -- see `among`. `basis` returns the numbers that follow the first two in every record of a rule, if they are always the
 -- same.
-local function recorded(fields, owns, decide_one, adjust_one, rest, basis)
+local function recorded(fields, matches, decide_one, adjust_one, rest, basis)
   local decide_all, adjust_all
   local function load()
     local one = rest()
-    one.owns, one.decide, one.adjust = owns, decide_one, adjust_one
+    one.matches, one.decide, one.adjust = matches, decide_one, adjust_one
     decide_all, adjust_all = among(one)
   end
 
   local function decide(rule, state, now, cost)
-    if not state or not state.others and owns(rule, state, now) then return decide_one(rule, state, now, cost) end
+    if not state or not state.others and matches(rule, state, now) then return decide_one(rule, state, now, cost) end
     if not decide_all then load() end
     return decide_all(rule, state, now, cost)
   end
 
   local function adjust(rule, state, now, delta, receipt)
-    if not state or not state.others and owns(rule, state, now) then
+    if not state or not state.others and matches(rule, state, now) then
       return adjust_one(rule, state, now, delta, receipt)
     end
     if not adjust_all then load() end

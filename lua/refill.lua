@@ -22,7 +22,7 @@ function refill.advanced(record, now)
   return { used - steps * gain, at + steps * lump, rate, per, fields == 5 and lump or nil }
 end
 
-function refill.life(record, now)
+function refill.lifetime(record, now)
   local lump = record[5] or 1
   return record[2] + math.ceil(record[1] / (record[3] * lump)) * lump - now
 end
@@ -59,7 +59,7 @@ function refill.left_units(record, now, cost, charged)
   return refill.remains(next[1], next[2], next[3] * lump, lump, need_of(record, cost), charged) / next[4]
 end
 
-function refill.back(record, now, units)
+function refill.refunded(record, now, units)
   local next = refill.advanced(record, now)
   next[1] = next[1] - math.min(math.floor(units * next[4]), next[1])
   return next

@@ -15,7 +15,7 @@ local function most(rule)
   return floor(MOST / (rule[3] == rule[2] and rule[2] or COUNTERS))
 end
 
-local function owns(rule, record)
+local function matches(rule, record)
   return record[1] == rule[3] and record[2] == rule[2]
 end
 
@@ -132,7 +132,7 @@ local function adjust(rule, record, now, delta, receipt)
   return max(clear_at(rule, id, counts, now) - now, 1), stored(rule, id, counts), delta
 end
 
-return recorded(nil, owns, decide, adjust, function()
+return recorded(nil, matches, decide, adjust, function()
   local rest = {}
 
   -- Returns a rule with the basis of the record.
@@ -145,7 +145,7 @@ return recorded(nil, owns, decide, adjust, function()
   end
 
   -- Converts counters of another length. The charges of each count at the latest time that they can have.
-  function rest.adopt(rule, record, now)
+  function rest.convert(rule, record, now)
     local unit, id = rule[3], floor(now / rule[3])
     local from, living = counts_at(of(record), record, now)
     local counts, used = {}, 0
@@ -162,14 +162,14 @@ return recorded(nil, owns, decide, adjust, function()
     return stored(rule, id, counts), used
   end
 
-  function rest.life(record, now)
+  function rest.lifetime(record, now)
     local rule = of(record)
     local id, counts = counts_at(rule, record, now)
     return clear_at(rule, id, counts, now) - now
   end
 
-  function rest.lasts(_, record, now)
-    return max(rest.life(record, now), 1)
+  function rest.ttl(_, record, now)
+    return max(rest.lifetime(record, now), 1)
   end
 
   function rest.charged(record, now, cost)
@@ -179,14 +179,14 @@ return recorded(nil, owns, decide, adjust, function()
     return stored(rule, id, counts)
   end
 
-  function rest.left(_, record, now, cost, receipt)
+  function rest.charge_left(_, record, now, cost, receipt)
     local rule = of(record)
     local id, counts = counts_at(rule, record, now)
     local place = place_of(rule, id, counts, receipt)
     return place and min(counts[place], cost) or 0
   end
 
-  function rest.back(record, now, units, receipt)
+  function rest.refunded(record, now, units, receipt)
     local rule = of(record)
     local id, counts = counts_at(rule, record, now)
     local place = place_of(rule, id, counts, receipt)

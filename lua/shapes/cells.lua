@@ -36,7 +36,7 @@ local function several(text, width)
   local state
   for part in gmatch(text, '[^|]+') do
     local record = numbers(part)
-    if state then record.till = table.remove(record, 1) end
+    if state then record.drop_at = table.remove(record, 1) end
     if not fits(record, width) then return false end
     if state then
       state.others = state.others or {}
@@ -84,7 +84,7 @@ function cells.text(rule, state)
   end
   if state.others then
     for _, record in ipairs(state.others) do
-      text = text .. format(' | %d ', record.till) .. written(record)
+      text = text .. format(' | %d ', record.drop_at) .. written(record)
     end
   end
   return text

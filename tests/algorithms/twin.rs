@@ -271,7 +271,7 @@ impl Twin {
         let own = records.next().unwrap();
         let others: Vec<Table> = records.collect();
         for other in &others {
-            other.set("till", other.get::<f64>(1).unwrap()).unwrap();
+            other.set("drop_at", other.get::<f64>(1).unwrap()).unwrap();
             other.raw_remove(1).unwrap();
         }
         if !others.is_empty() {
@@ -362,8 +362,8 @@ fn next(values: &[Value]) -> Option<(String, i64)> {
     };
     let mut text = fields(own).join(" ");
     for other in own.get::<Option<Vec<Table>>>("others").unwrap().unwrap_or_default() {
-        let till = integer(&other.get::<Value>("till").unwrap());
-        text.push_str(&format!(" | {till} {}", fields(&other).join(" ")));
+        let drop_at = integer(&other.get::<Value>("drop_at").unwrap());
+        text.push_str(&format!(" | {drop_at} {}", fields(&other).join(" ")));
     }
     Some((text, integer(ttl)))
 }

@@ -172,7 +172,7 @@ impl RecordAlgorithm for Calendar {
     /// Only the calendar of a record knows its next window, so a record is not kept beyond its own.
     const KEPT_MS: i64 = 0;
 
-    fn owns(&self, record: &WindowRecord, now: i64) -> bool {
+    fn matches(&self, record: &WindowRecord, now: i64) -> bool {
         let windows = self.windows(now);
         // The next window counts too: a state from it means that this clock is late.
         let holds =
@@ -194,16 +194,16 @@ impl RecordAlgorithm for Calendar {
         self.window_at(record, now).adjust(now, delta, receipt)
     }
 
-    fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
+    fn convert(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let current = window(&self.windows(now), 1);
         let count = if is_known(record, &current) { record.advanced(now).count } else { 0 };
         (WindowRecord { count, ..current }, count)
     }
 
     /// The other record may have started after the charge; then nothing of it is certain to be left.
-    fn left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
+    fn charge_left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
         let known = is_known(&window(&self.windows(now), 1), record);
-        if known { records::UsageRecord::left(record, now, cost, receipt) } else { 0.0 }
+        if known { records::UsageRecord::charge_left(record, now, cost, receipt) } else { 0.0 }
     }
 }
 

@@ -83,7 +83,7 @@ impl Algorithm for FixedWindow {
 impl RecordAlgorithm for FixedWindow {
     type Record = WindowRecord;
 
-    fn owns(&self, record: &WindowRecord, _now: i64) -> bool {
+    fn matches(&self, record: &WindowRecord, _now: i64) -> bool {
         record.length_ms == self.window_ms && record.anchor == self.anchor()
     }
 
@@ -104,7 +104,7 @@ impl RecordAlgorithm for FixedWindow {
     /// Converts a window of another length. Its start remains, and it ends by this rule's length. With `clock`, the
     /// start is given by the clock; the count of a window more than twice as long does not apply to it. Then charges
     /// from before the conversion, even of the same ms, are never refunded from the new window.
-    fn adopt(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
+    fn convert(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let other = record.advanced(now);
         let Window { mut record, mended, .. } = self.window_at(Some(&other), now);
         if self.clock && other.length_ms <= 2 * self.window_ms {

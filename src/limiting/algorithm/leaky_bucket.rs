@@ -138,7 +138,7 @@ impl Algorithm for LeakyBucket {
 impl RecordAlgorithm for LeakyBucket {
     type Record = RefillRecord;
 
-    fn owns(&self, record: &RefillRecord, now: i64) -> bool {
+    fn matches(&self, record: &RefillRecord, now: i64) -> bool {
         record.same_basis(&self.record(0, now))
     }
 
@@ -210,7 +210,7 @@ impl RecordAlgorithm for LeakyBucket {
         Some((RefillRecord { marks: next_marks, ..self.record(used, now) }, div_ceil(used, rate).max(1), more))
     }
 
-    fn adopt(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
+    fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
         let record = record.adopted(self.record(0, now), now);
         let used = record.used;
         (record, used)
@@ -218,8 +218,8 @@ impl RecordAlgorithm for LeakyBucket {
 
     /// The slot of one rule says nothing about the slots of another, so without `nodelay` nothing is certain to be
     /// left.
-    fn left(&self, record: &RefillRecord, now: i64, cost: i64, receipt: i64) -> f64 {
-        if self.nodelay { records::UsageRecord::left(record, now, cost, receipt) } else { 0.0 }
+    fn charge_left(&self, record: &RefillRecord, now: i64, cost: i64, receipt: i64) -> f64 {
+        if self.nodelay { records::UsageRecord::charge_left(record, now, cost, receipt) } else { 0.0 }
     }
 }
 

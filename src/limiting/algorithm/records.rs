@@ -20,16 +20,16 @@ use crate::limiting::algorithm::Step;
 /// Usage of a key under one basis. These functions apply the numbers of the record itself.
 pub trait UsageRecord: Clone {
     /// Returns how long the record still contains usage, in ms.
-    fn life(&self, now: i64) -> i64;
+    fn lifetime(&self, now: i64) -> i64;
 
     /// Returns the record after a charge.
     fn charged(&self, now: i64, cost: i64) -> Self;
 
     /// Returns how many units of the charge of `cost` that `receipt` identifies are certainly left in the record.
-    fn left(&self, now: i64, cost: i64, receipt: i64) -> f64;
+    fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64;
 
     /// Returns the record after a refund of `units` of that charge.
-    fn back(&self, now: i64, units: f64, receipt: i64) -> Self;
+    fn refunded(&self, now: i64, units: f64, receipt: i64) -> Self;
 }
 
 /// An algorithm whose states consist of records. These functions apply the numbers of the rule.
@@ -40,7 +40,7 @@ pub trait RecordAlgorithm {
     const KEPT_MS: i64 = KEPT_MS;
 
     /// Returns whether the record has the basis of this rule.
-    fn owns(&self, record: &Self::Record, now: i64) -> bool;
+    fn matches(&self, record: &Self::Record, now: i64) -> bool;
 
     /// Decides by a single record, like [`super::Algorithm::decide`].
     fn decide_one(&self, record: Option<&Self::Record>, now: i64, cost: i64) -> Step<Self::Record>;
@@ -56,16 +56,16 @@ pub trait RecordAlgorithm {
     ) -> Option<(Self::Record, i64, i64)>;
 
     /// Converts a record of another basis to that of this rule. The second value is the usage in the result.
-    fn adopt(&self, record: &Self::Record, now: i64) -> (Self::Record, i64);
+    fn convert(&self, record: &Self::Record, now: i64) -> (Self::Record, i64);
 
     /// Returns how long to store a record of this rule, in ms.
-    fn lasts(&self, record: &Self::Record, now: i64) -> i64 {
-        record.life(now).max(1)
+    fn ttl(&self, record: &Self::Record, now: i64) -> i64 {
+        record.lifetime(now).max(1)
     }
 
     /// Returns how many units of a charge of `cost` are certainly left in the record.
-    fn left(&self, record: &Self::Record, now: i64, cost: i64, receipt: i64) -> f64 {
-        record.left(now, cost, receipt)
+    fn charge_left(&self, record: &Self::Record, now: i64, cost: i64, receipt: i64) -> f64 {
+        record.charge_left(now, cost, receipt)
     }
 }
 
@@ -98,16 +98,16 @@ struct RuleView<R> {
     found: bool,
 }
 
-fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64) -> RuleView<A::Record> {
+fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64) -> RuleView<A::Record> {
     let mut others = Vec::with_capacity(state.others.len() + 1);
-    let mut own = rule.owns(&state.own, now).then(|| state.own.clone());
+    let mut own = rule.matches(&state.own, now).then(|| state.own.clone());
     let moved = own.is_none();
     if moved {
-        let till_ms = now + A::KEPT_MS.max(state.own.life(now));
-        others.push(OtherRecord { record: state.own.clone(), drop_at_ms: till_ms });
+        let drop_at_ms = now + A::KEPT_MS.max(state.own.lifetime(now));
+        others.push(OtherRecord { record: state.own.clone(), drop_at_ms });
     }
     for other in &state.others {
-        if own.is_none() && other.drop_at_ms > now && rule.owns(&other.record, now) {
+        if own.is_none() && other.drop_at_ms > now && rule.matches(&other.record, now) {
             own = Some(other.record.clone());
         } else {
             others.push(other.clone());
@@ -118,7 +118,7 @@ fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64)
     if !found {
         let mut most = -1;
         for other in &others {
-            let (record, used) = rule.adopt(&other.record, now);
+            let (record, used) = rule.convert(&other.record, now);
             if used > most {
                 (own, most) = (Some(record), used);
             }
@@ -129,17 +129,17 @@ fn seen<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, now: i64)
 }
 
 /// Builds a state from an own record and others, each changed by `change`. Also returns how long to store the state.
-fn joined<R: UsageRecord>(
+fn join_records<R: UsageRecord>(
     own: R,
     mut ttl: i64,
     others: Vec<OtherRecord<R>>,
     now: i64,
     change: impl Fn(&R) -> R,
 ) -> (RecordsState<R>, i64) {
-    let changed = others.into_iter().map(|OtherRecord { record, drop_at_ms: till_ms }| {
+    let changed = others.into_iter().map(|OtherRecord { record, drop_at_ms }| {
         let record = change(&record);
-        ttl = ttl.max(record.life(now).min(till_ms - now));
-        OtherRecord { record, drop_at_ms: till_ms }
+        ttl = ttl.max(record.lifetime(now).min(drop_at_ms - now));
+        OtherRecord { record, drop_at_ms }
     });
     let others = changed.collect();
     (RecordsState { own, others }, ttl)
@@ -157,19 +157,19 @@ pub fn decide<A: RecordAlgorithm>(
         Step { answer, next: next.map(|(own, ttl)| (RecordsState { own, others: Box::default() }, ttl)) }
     };
     let Some(state) = state else { return only(None) };
-    if state.others.is_empty() && rule.owns(&state.own, now) {
+    if state.others.is_empty() && rule.matches(&state.own, now) {
         return only(Some(&state.own));
     }
-    let RuleView { own, others, moved, .. } = seen(rule, state, now);
+    let RuleView { own, others, moved, .. } = select_record(rule, state, now);
     let Step { answer, next } = rule.decide_one(own.as_ref(), now, cost);
     // The wait of a refusal is only exact if the record that it was computed from is stored.
     let next = next.or_else(|| {
         let own = own.filter(|_| moved && cost > 0)?;
-        let ttl = rule.lasts(&own, now);
+        let ttl = rule.ttl(&own, now);
         Some((own, ttl))
     });
     let next = next.map(|(own, ttl)| {
-        joined(own, ttl, others, now, |record| match answer.admitted {
+        join_records(own, ttl, others, now, |record| match answer.admitted {
             true => record.charged(now, cost),
             false => record.clone(),
         })
@@ -186,22 +186,22 @@ pub fn adjust<A: RecordAlgorithm>(
     delta: i64,
     receipt: i64,
 ) -> Option<(RecordsState<A::Record>, i64)> {
-    let alone = state.is_none_or(|state| state.others.is_empty() && rule.owns(&state.own, now));
+    let alone = state.is_none_or(|state| state.others.is_empty() && rule.matches(&state.own, now));
     if alone {
         let (own, ttl, _) = rule.adjust_one(state.map(|state| &state.own), now, delta, receipt)?;
         return Some((RecordsState { own, others: Box::default() }, ttl));
     }
-    let RuleView { own, others, found, .. } = seen(rule, state?, now);
+    let RuleView { own, others, found, .. } = select_record(rule, state?, now);
     if delta < 0 && !found {
         return None;
     }
     let (next, ttl, more) = rule.adjust_one(own.as_ref(), now, delta, receipt)?;
     if delta >= 0 {
-        return Some(joined(next, ttl, others, now, |record| record.charged(now, more)));
+        return Some(join_records(next, ttl, others, now, |record| record.charged(now, more)));
     }
     let records = own.iter().chain(others.iter().map(|other| &other.record));
-    let units = records.map(|record| rule.left(record, now, -delta, receipt)).fold(f64::INFINITY, f64::min);
-    Some(joined(next, ttl, others, now, |record| record.back(now, units, receipt)))
+    let units = records.map(|record| rule.charge_left(record, now, -delta, receipt)).fold(f64::INFINITY, f64::min);
+    Some(join_records(next, ttl, others, now, |record| record.refunded(now, units, receipt)))
 }
 
 /// Formats a state as it is stored: the own record, then for each other record ` | `, the time when it is dropped, and

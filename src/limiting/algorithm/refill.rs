@@ -106,7 +106,7 @@ impl RefillRecord {
 }
 
 impl records::UsageRecord for RefillRecord {
-    fn life(&self, now: i64) -> i64 {
+    fn lifetime(&self, now: i64) -> i64 {
         self.whole_at() - now
     }
 
@@ -116,12 +116,12 @@ impl records::UsageRecord for RefillRecord {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
-    fn left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+    fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
         self.advanced(now).remains(self.need(cost), charged_ms) as f64 / self.per_ms as f64
     }
 
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
-    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> RefillRecord {
+    fn refunded(&self, now: i64, units: f64, _charged_ms: i64) -> RefillRecord {
         let record = self.advanced(now);
         let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
         RefillRecord { used: record.used - given, ..record }

@@ -119,7 +119,7 @@ impl Algorithm for SlidingWindow {
 impl RecordAlgorithm for SlidingWindow {
     type Record = CountersRecord;
 
-    fn owns(&self, record: &CountersRecord, _now: i64) -> bool {
+    fn matches(&self, record: &CountersRecord, _now: i64) -> bool {
         record.unit_ms == self.unit_ms && record.window_ms == self.window_ms
     }
 
@@ -167,7 +167,7 @@ impl RecordAlgorithm for SlidingWindow {
         Some((self.stored(counted), reset_ms.max(1), delta))
     }
 
-    fn adopt(&self, record: &CountersRecord, now: i64) -> (CountersRecord, i64) {
+    fn convert(&self, record: &CountersRecord, now: i64) -> (CountersRecord, i64) {
         let living = SlidingWindow::of(record).counts_at(Some(record), now);
         let mut counted = LiveCounters { id: now / self.unit_ms, counts: Vec::new(), at: now, mended: false };
         self.move_into(&mut counted, &living, record.unit_ms, now);
@@ -177,7 +177,7 @@ impl RecordAlgorithm for SlidingWindow {
 }
 
 impl records::UsageRecord for CountersRecord {
-    fn life(&self, now: i64) -> i64 {
+    fn lifetime(&self, now: i64) -> i64 {
         let rule = SlidingWindow::of(self);
         rule.clear_at(&rule.counts_at(Some(self), now), now) - now
     }
@@ -191,14 +191,14 @@ impl records::UsageRecord for CountersRecord {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    fn left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
+    fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
         let rule = SlidingWindow::of(self);
         let counted = rule.counts_at(Some(self), now);
         rule.place_of(&counted, receipt).map_or(0, |place| counted.get(place).min(cost)) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn back(&self, now: i64, units: f64, receipt: i64) -> CountersRecord {
+    fn refunded(&self, now: i64, units: f64, receipt: i64) -> CountersRecord {
         let rule = SlidingWindow::of(self);
         let mut counted = rule.counts_at(Some(self), now);
         if let Some(place) = rule.place_of(&counted, receipt) {

@@ -182,7 +182,7 @@ impl Algorithm for TokenBucket {
 impl RecordAlgorithm for TokenBucket {
     type Record = RefillRecord;
 
-    fn owns(&self, record: &RefillRecord, now: i64) -> bool {
+    fn matches(&self, record: &RefillRecord, now: i64) -> bool {
         record.same_basis(&self.record(0, now))
     }
 
@@ -256,18 +256,18 @@ impl RecordAlgorithm for TokenBucket {
             at = now.max(at);
         }
         let record = RefillRecord { marks: next_marks, ..self.record(used, at) };
-        let life = self.stored_for(record.whole_at() - now);
-        Some((record, life, more))
+        let ttl = self.stored_for(record.whole_at() - now);
+        Some((record, ttl, more))
     }
 
-    fn adopt(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
+    fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
         let record = record.adopted(self.record(0, now), now);
         let used = record.used;
         (record, used)
     }
 
-    fn lasts(&self, record: &RefillRecord, now: i64) -> i64 {
-        self.stored_for(record.life(now)).max(1)
+    fn ttl(&self, record: &RefillRecord, now: i64) -> i64 {
+        self.stored_for(record.lifetime(now)).max(1)
     }
 }
 

@@ -99,7 +99,7 @@ impl WindowRecord {
 }
 
 impl records::UsageRecord for WindowRecord {
-    fn life(&self, now: i64) -> i64 {
+    fn lifetime(&self, now: i64) -> i64 {
         if self.count == 0 { 0 } else { self.end_ms() - now }
     }
 
@@ -109,12 +109,12 @@ impl records::UsageRecord for WindowRecord {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    fn left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
+    fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
         self.advanced(now).counts(cost, charged_ms) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn back(&self, now: i64, units: f64, _charged_ms: i64) -> WindowRecord {
+    fn refunded(&self, now: i64, units: f64, _charged_ms: i64) -> WindowRecord {
         let record = self.advanced(now);
         WindowRecord { count: (record.count - units as i64).max(0), ..record }
     }

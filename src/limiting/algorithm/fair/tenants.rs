@@ -145,8 +145,8 @@ impl<'a> TenantView<'a> {
 impl RecordAlgorithm for TenantView<'_> {
     type Record = RefillRecord;
 
-    fn owns(&self, record: &RefillRecord, now: i64) -> bool {
-        self.fair.pool.owns(record, now)
+    fn matches(&self, record: &RefillRecord, now: i64) -> bool {
+        self.fair.pool.matches(record, now)
     }
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
@@ -235,12 +235,12 @@ impl RecordAlgorithm for TenantView<'_> {
         Some((next, ttl.max(fair.kept_ms()), more))
     }
 
-    fn adopt(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
-        self.fair.pool.adopt(record, now)
+    fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
+        self.fair.pool.convert(record, now)
     }
 
-    fn lasts(&self, record: &RefillRecord, now: i64) -> i64 {
-        self.fair.pool.lasts(record, now).max(self.fair.kept_ms())
+    fn ttl(&self, record: &RefillRecord, now: i64) -> i64 {
+        self.fair.pool.ttl(record, now).max(self.fair.kept_ms())
     }
 }
 
