@@ -33,12 +33,12 @@ impl ClientBits {
     }
 }
 
-/// Clients whose probes failed. At most [`SUSPECTS_MAX`]; beyond that, the oldest is forgotten.
+/// Clients whose probes failed. At most 64; beyond that, the oldest is forgotten.
 #[derive(Debug, Default)]
 pub struct Suspects(VecDeque<u64>);
 
 /// Most clients that are remembered.
-pub const SUSPECTS_MAX: usize = 64;
+const SUSPECTS_MAX: usize = 64;
 
 impl Suspects {
     pub fn add_client(&mut self, client: u64) {
