@@ -102,7 +102,7 @@ impl UsageRecorder {
         }
         let before = usage.memory();
         usage.distinct.add_key(hash);
-        usage.frequent.add_key(hash, key, weight);
+        usage.frequent.add_new(hash, key, weight);
         *bytes = (*bytes + usage.memory()).saturating_sub(before);
     }
 

@@ -3,7 +3,6 @@
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
 
 use crate::limiting::store::partition::PrehashedState;
 
@@ -93,27 +92,28 @@ impl DistinctKeys {
 pub struct FrequentKeys {
     counts: HashMap<u64, KeyCounter, PrehashedState>,
     capacity: usize,
-    /// Length of all keys together, in bytes.
-    text_len: usize,
+    /// The keys in the order in which they came. A flood of keys that occur once must not cost an allocation for each.
+    text: String,
     pub missed: u64,
 }
 
-/// A key and the least that it was counted. Merged counts share the text.
-#[derive(Clone)]
+/// The least that a key was counted, and its place in the text.
+#[derive(Clone, Copy)]
 struct KeyCounter {
-    key: Arc<str>,
+    start: u32,
+    len: u32,
     count: u64,
 }
 
 /// Memory of a hash in a set, with a part of the space that the set leaves free.
 const EXACT_BYTES: usize = 12;
 /// Memory of a counter besides the text of its key, likewise.
-const COUNTER_BYTES: usize = 80;
+const COUNTER_BYTES: usize = 32;
 
 impl FrequentKeys {
     /// Keeps up to twice `capacity` keys.
     pub fn new(capacity: usize) -> FrequentKeys {
-        FrequentKeys { counts: HashMap::default(), capacity, text_len: 0, missed: 0 }
+        FrequentKeys { counts: HashMap::default(), capacity, text: String::new(), missed: 0 }
     }
 
     /// Counts the key with that hash `weight` times if it is among those counted. Returns false if not.
@@ -126,15 +126,21 @@ impl FrequentKeys {
     /// with the same hash.
     pub fn add_key(&mut self, hash: u64, key: &str, weight: u64) {
         if !self.add_known(hash, weight) {
-            self.insert(hash, KeyCounter { key: key.into(), count: weight });
+            self.add_new(hash, key, weight);
         }
     }
 
-    fn insert(&mut self, hash: u64, counter: KeyCounter) {
-        self.text_len += counter.key.len();
-        self.counts.insert(hash, counter);
+    /// Counts `key`, which is not among those counted.
+    pub fn add_new(&mut self, hash: u64, key: &str, weight: u64) {
+        // A longer text is not reached: the number of keys and their length are bounded.
+        let (Ok(start), Ok(len)) = (u32::try_from(self.text.len()), u32::try_from(key.len())) else {
+            self.missed += weight;
+            return;
+        };
+        self.text.push_str(key);
+        self.counts.insert(hash, KeyCounter { start, len, count: weight });
         if self.counts.len() >= 2 * self.capacity {
-            self.shrink_to(self.capacity);
+            self.drop_rare(self.capacity);
         }
     }
 
@@ -142,15 +148,28 @@ impl FrequentKeys {
     pub fn merge(&mut self, other: &FrequentKeys) {
         self.missed += other.missed;
         for (hash, counter) in &other.counts {
-            if !self.add_known(*hash, counter.count) {
-                self.insert(*hash, counter.clone());
-            }
+            self.add_key(*hash, other.key_of(counter), counter.count);
         }
+        // Merged counts are kept for long, so they take no more memory than they need.
+        self.counts.shrink_to(0);
+        self.text.shrink_to(0);
+    }
+
+    /// Keeps at most `capacity` keys, in as little memory as they need.
+    pub fn shrink_to(&mut self, capacity: usize) {
+        self.drop_rare(capacity);
+        self.counts.shrink_to(0);
+        self.text.shrink_to(0);
+    }
+
+    fn key_of(&self, counter: &KeyCounter) -> &str {
+        let start = counter.start as usize;
+        self.text.get(start..start + counter.len as usize).unwrap_or_default()
     }
 
     /// Keeps at most `capacity` keys and subtracts the largest dropped count from the rest. Called when the number of
-    /// keys has doubled, so a new key costs the share of one sort.
-    pub fn shrink_to(&mut self, capacity: usize) {
+    /// keys has doubled, so a new key costs the share of one sort. The memory is used again.
+    fn drop_rare(&mut self, capacity: usize) {
         let mut counts: Vec<u64> = self.counts.values().map(|counter| counter.count).collect();
         if counts.len() <= capacity {
             return;
@@ -158,12 +177,21 @@ impl FrequentKeys {
         let (_, largest_dropped, _) = counts.select_nth_unstable_by_key(capacity, |count| Reverse(*count));
         let less = *largest_dropped;
         self.missed += less;
-        self.counts.retain(|_, counter| {
-            counter.count = counter.count.saturating_sub(less);
-            counter.count > 0
-        });
-        self.counts.shrink_to(2 * self.capacity.min(self.counts.len()));
-        self.text_len = self.counts.values().map(|counter| counter.key.len()).sum();
+        let kept = |count: u64| count.saturating_sub(less);
+        if self.counts.values().all(|counter| kept(counter.count) == 0) {
+            self.counts.clear();
+            self.text.clear();
+            return;
+        }
+        self.counts.retain(|_, counter| kept(counter.count) > 0);
+        let mut text = String::with_capacity(self.text.capacity());
+        for counter in self.counts.values_mut() {
+            let start = counter.start as usize;
+            let at = u32::try_from(text.len()).unwrap_or(u32::MAX);
+            text.push_str(self.text.get(start..start + counter.len as usize).unwrap_or_default());
+            (counter.start, counter.count) = (at, kept(counter.count));
+        }
+        self.text = text;
     }
 
     /// Returns the least count of each key.
@@ -171,9 +199,9 @@ impl FrequentKeys {
         self.counts.values().map(|counter| counter.count)
     }
 
-    /// Returns about how much memory the keys take, in bytes, if no other sketch shares their text.
+    /// Returns about how much memory the keys take, in bytes.
     pub fn memory(&self) -> usize {
-        self.counts.capacity() * COUNTER_BYTES + self.text_len
+        self.counts.capacity() * COUNTER_BYTES + self.text.capacity()
     }
 
     /// Returns the hashes of the keys that are counted now.
@@ -194,7 +222,7 @@ impl FrequentKeys {
     /// Returns the `n` most frequent keys with their hashes and least counts; ties are sorted by name.
     pub fn list_top(&self, n: usize) -> Vec<(u64, &str, u64)> {
         let mut all: Vec<(u64, &str, u64)> =
-            self.counts.iter().map(|(hash, counter)| (*hash, &*counter.key, counter.count)).collect();
+            self.counts.iter().map(|(hash, counter)| (*hash, self.key_of(counter), counter.count)).collect();
         all.sort_unstable_by_key(|(_, key, count)| (Reverse(*count), *key));
         all.truncate(n);
         all
