@@ -31,7 +31,9 @@ pub fn list_secrets<'t>(text: &'t str, masked: &str, near: Range<usize>) -> BTre
     let mut secrets = BTreeSet::new();
     while let Some(start) = (at..end).find(|at| is_masked(*at)) {
         at = (start..text.len()).find(|at| !is_masked(*at)).unwrap_or(text.len());
-        secrets.extend(text.get(start..at).filter(|secret| secret.len() >= HIDDEN_MIN));
+        let secret = text.get(start..at).unwrap_or_default();
+        // A message may quote one of the values that are joined in the name of a tenant.
+        secrets.extend([secret].into_iter().chain(secret.split(',')).filter(|secret| secret.len() >= HIDDEN_MIN));
     }
     secrets
 }
@@ -76,7 +78,9 @@ impl<'t> Masker<'t> {
                 b'#' => self.at = self.line_end(),
                 b'[' => {
                     self.at += if self.rest().starts_with("[[") { 2 } else { 1 };
-                    self.section = self.read_key();
+                    let mut path = Vec::new();
+                    self.read_key(&mut path);
+                    self.section = path;
                     self.at = self.line_end();
                 }
                 _ => {
@@ -98,9 +102,9 @@ impl<'t> Masker<'t> {
 
     /// Masks a key and its value, and leaves the keys of the entry in `path`.
     fn mask_entry(&mut self, path: &mut Vec<&'t str>) {
-        let keys = self.read_key();
-        let is_empty = keys.is_empty();
-        path.extend(keys);
+        let outer = path.len();
+        self.read_key(path);
+        let is_empty = path.len() == outer;
         self.skip_blanks(b" \t");
         if self.rest().starts_with('=') || is_empty {
             self.at += self.rest().chars().next().map_or(0, char::len_utf8);
@@ -192,9 +196,8 @@ impl<'t> Masker<'t> {
         }
     }
 
-    /// Reads a dotted key.
-    fn read_key(&mut self) -> Vec<&'t str> {
-        let mut keys = Vec::new();
+    /// Reads a dotted key, and appends its parts to `path`. Masks names that are values of clients.
+    fn read_key(&mut self, path: &mut Vec<&'t str>) {
         loop {
             self.skip_blanks(b" \t");
             let rest = self.rest();
@@ -212,13 +215,17 @@ impl<'t> Masker<'t> {
                 }
             };
             if length == 0 {
-                return keys;
+                return;
             }
-            keys.push(key);
+            if has_client_names(path) {
+                let start = self.at + usize::from(key.len() < length);
+                self.mask(start..start + key.len());
+            }
+            path.push(key);
             self.at += length;
             self.skip_blanks(b" \t");
             if !self.rest().starts_with('.') {
-                return keys;
+                return;
             }
             self.at += 1;
         }
@@ -296,11 +303,20 @@ impl<'t> Masker<'t> {
 }
 
 /// Returns whether the value at a path, from the section on, is a secret. The second key may be the name of the section.
+///
+/// Messages reach people who may not read the files, so keys of overrides count as secrets. A text that is not valid does not
+/// tell how logs would show them.
 fn is_secret_path(path: &[&str]) -> bool {
     let Some((kind, keys)) = path.split_first() else { return false };
     is_secret(kind, keys)
+        || matches!(path, ["limit", _, "overrides", "key", rest @ ..] if rest != ["hash"])
         || keys.split_first().is_some_and(|(_, keys)| is_secret(kind, keys))
         || path.last().is_some_and(|name| resembles_secret(name))
+}
+
+/// Returns whether the names in the table at a path are values of clients: the tenants of a limit.
+fn has_client_names(path: &[&str]) -> bool {
+    matches!(path, ["limit", _, "fair", "weights"])
 }
 
 #[cfg(test)]
@@ -330,6 +346,14 @@ mod tests {
             ("[[route]]\nauth = { forward = \"http://h/v?api_key=abc&x=1\" }", "api_key=abc&x=1"),
             ("[[route]]\nauth.forward = 'http://h/v?abc'", "abc"),
             ("[spans]\nurl = \"http://h/v?api_key=abc&x=1\"", "abc"),
+            ("[limit.a]\noverrides = [{ key = \"abc\", rate = \"1/s\" }]", "abc"),
+            ("[limit.a]\noverrides = [{ rate = 0, key = [{ percent = \"abc\" }] }]", "abc"),
+            ("[limit.a]\noverrides = [\n{ key = [7, abc", "[limit.a]\noverrides = [\n{ key = [*, ***"),
+            ("[[limit.a.overrides]]\nkey = [\"abc\"]\nrate = \"1/s\"", "abc"),
+            ("[limit]\na = { overrides = [{ key = 'abc' }] }", "abc"),
+            ("[limit.a]\nfair = { key = \"ip\", weights = { abc = 5 } }", "abc"),
+            ("[limit.a.fair.weights]\n\"abc\" = 5", "abc"),
+            ("limit.a.fair.weights.abc = 5", "abc"),
         ] {
             let expected = match masked.starts_with('[') {
                 true => masked.to_owned(),
@@ -338,6 +362,7 @@ mod tests {
             assert_eq!(mask_secrets(text), expected);
         }
         for text in [
+            "[limit.a]\noverrides = [{ key = [{ hash = \"abc\" }], rate = 0 }]\nfair = { key = \"ip\", weight = 5 }",
             "[limit.a]\nkey = \"ip\"\nrate = \"10/s\"\n[[listener]]\ntls = { client_auth = \"required\" }",
             "[admin]\nlisten = \"127.0.0.1:9900\" # = token\nkeys = { ip = \"plain\" }\n[limit.token]\nrate = \"1/s\"",
             "[[route]]\nauth = { basic = \"users\" }\nheader = { x-version = \"2\" }\n[limit.tokens]\nburst = 3",

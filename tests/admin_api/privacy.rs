@@ -26,6 +26,23 @@ key = "header:x-pin"
 missing = "skip"
 overrides = [{ key = "CANARY-4711", rate = "3/day" }]
 
+[limit.shared]
+rate = "5/day"
+key = "all"
+fair = { key = ["header:x-user", "ip"], reserve = 2, weights = { "CANARY-big,127.0.0.1" = 5, "CANARY-b%E9,::1" = 2 } }
+
+[limit.drawn]
+rate = "5/day"
+key = "all"
+
+[limit.drawn.fair]
+key = "header:x-pin"
+reserve = 2
+
+[limit.drawn.fair.weights]
+CANARY-4711 = 3
+CANARY-4712 = 4
+
 [[route]]
 name = "api"
 path = "/"
@@ -75,6 +92,8 @@ fn ok(answer: &Message) -> Value {
 #[test]
 fn keys_of_overrides_and_bodies_are_for_editors() {
     let gateway = start();
+    let state = ok(&ask_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-big&key=::1", ""));
+    let big = state["key"].as_str().unwrap().split(['#', ',']).nth(1).unwrap().to_owned();
     let state = ok(&ask_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-ann&key=::1", ""));
     let digits = state["key"].as_str().unwrap().split(['#', ',']).nth(1).unwrap().to_owned();
     assert_eq!(state["policy"]["quota"], 7, "{state}");
@@ -87,6 +106,14 @@ fn keys_of_overrides_and_bodies_are_for_editors() {
         assert_eq!(keys[0]["key"], json!([{ "hash": digits }, "*"]));
         assert_eq!(keys[1]["key"][1], "127.0.0.1");
         assert_eq!(page["config"]["limit"]["pin"]["overrides"]["value"][0]["key"], "***");
+        let limit = |name: &str| page["config"]["limit"][name].as_object().unwrap().clone();
+        let big = format!("fair.weights.%#{big},127.0.0.1");
+        let shared: Vec<String> = limit("shared").into_iter().map(|(name, _)| name.replace(&big, "BIG")).collect();
+        assert!(shared.contains(&"BIG".to_owned()), "{big}: {shared:?}");
+        let hidden: Vec<(String, Value)> =
+            limit("drawn").into_iter().filter(|(name, _)| name.starts_with("fair.weights")).collect();
+        assert!(hidden.iter().all(|(name, _)| name.starts_with("fair.weights.*** (")), "{hidden:?}");
+        assert_eq!(hidden.iter().map(|(_, option)| option["value"].as_i64().unwrap()).sum::<i64>(), 7);
         assert_eq!(page["config"]["route"][0]["auth.forward"]["value"], "http://127.0.0.1:9/verify?***");
         tags.push(answer.get("etag").unwrap().to_owned());
     }
@@ -103,6 +130,7 @@ fn keys_of_overrides_and_bodies_are_for_editors() {
     let changed = text
         .replace("CANARY-ann", "CANARY-bob")
         .replace("CANARY-4711", "CANARY-0815")
+        .replace("CANARY-big,127.0.0.1\" = 5", "CANARY-big,127.0.0.1\" = 6")
         .replace("CANARY re", "CANARY other re")
         .replace("CANARY-forward", "CANARY-other");
     gateway.write_config(&changed);
@@ -113,9 +141,41 @@ fn keys_of_overrides_and_bodies_are_for_editors() {
         assert!(!text.contains("CANARY"), "{text}");
     }
     let log = gateway.log();
+    let weight = format!("fair.weights.%#{big},127.0.0.1 5 \u{2192} 6");
     let removed = format!("removed {{ key = [{{ hash = \"{digits}\" }}, \"*\"], rate = \"7/day\" }}");
-    for part in ["refuse.body changed", "respond.body changed", "auth.forward changed", &removed] {
+    for part in
+        ["refuse.body changed", "respond.body changed", "auth.forward changed", "fair.weights.*** (", &weight, &removed]
+    {
         assert!(log.contains(part), "{part} is not in {log}");
+    }
+}
+
+#[test]
+fn mistakes_show_no_values_of_clients() {
+    let gateway = start();
+    // Messages show bodies of responses, because their placeholders may be wrong.
+    let text = std::fs::read_to_string(gateway.config()).unwrap().replace("CANARY re", "re");
+    let twice = "    { key = [\"CANARY-ann\", \"*\"], rate = \"7/day\" },\n";
+    for (right, wrong) in [
+        ("\"*\"], rate = \"7/day\"", "\"*\"], rate = \"many\""),
+        ("\"127.0.0.1\"], rate = 0", "\"CANARY-ip\"], rate = 0"),
+        ("{ percent = \"CANARY-b%E9\" }", "{ per_cent = \"CANARY-b\" }"),
+        (twice, &twice.repeat(2)),
+        ("key = \"CANARY-4711\"", "key = [\"CANARY-4711\", \"CANARY-4712\"]"),
+        ("CANARY-big,127.0.0.1\" = 5", "CANARY-big,127.0.0.1\" = 0"),
+        ("CANARY-big,127.0.0.1\" = 5", "CANARY-big,CANARY-ip\" = 5"),
+        ("CANARY-4712 = 4", "CANARY-4712 = \"4\""),
+        ("CANARY-4712 = 4", "CANARY-4711 = 4"),
+        ("key = \"CANARY-4711\", rate = \"3/day\" }]", "key = \"CANARY-4711, rate = 3 }]"),
+    ] {
+        assert!(text.contains(right), "{right}");
+        gateway.write_config(&text.replacen(right, wrong, 1));
+        let answer = ask_as(&gateway, "edit", "POST", "/-/reload", "");
+        assert_eq!(answer.status(), 422, "{wrong}: {}", answer.text());
+        let status = ok(&ask_as(&gateway, "read", "GET", "/-/status", "")).to_string();
+        for shown in [status, answer.text(), gateway.log()] {
+            assert!(!shown.contains("CANARY"), "{wrong}: {shown}");
+        }
     }
 }
 

@@ -33,9 +33,15 @@ fn a_session_has_at_most_the_role_of_its_token() {
     assert_eq!(own["role"], "limits");
     let higher = ask_as(&gateway, "limits", "POST", "/-/session", r#"{"role":"edit"}"#);
     assert_eq!((higher.status(), &problem(&higher)["type"]), (403, &json!("urn:sluicegate:problem:role-too-low")));
-    for (body, expected) in
-        [(r#"{"role":"king"}"#, 422), (r#"{"rule":"edit"}"#, 422), ("[", 400), (r#"{"role":"read","code":"x"}"#, 400)]
-    {
+    for (body, expected) in [
+        (r#"{"role":"king"}"#, 422),
+        (r#"{"rule":"edit"}"#, 422),
+        ("[", 400),
+        ("[]", 422),
+        (" [null]", 422),
+        ("null", 422),
+        (r#"{"role":"read","code":"x"}"#, 400),
+    ] {
         assert_eq!(ask_as(&gateway, "edit", "POST", "/-/session", body).status(), expected, "{body}");
     }
     assert_eq!(status(&gateway, &session, "POST", "/-/session"), 403, "a session does not prolong itself");

@@ -64,10 +64,15 @@ fn parse_body(body: &[u8]) -> Result<SessionBody, Problem> {
     if body.is_empty() {
         return Ok(SessionBody::default());
     }
-    serde_json::from_slice(body).map_err(|error| match error.is_data() {
+    let read = serde_json::from_slice(body).map_err(|error| match error.is_data() {
         true => Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the body is wrong: {error}")),
         false => Problem::new(StatusCode::BAD_REQUEST, format!("the body is not JSON: {error}")),
-    })
+    })?;
+    // An array of the values would be read as well.
+    match body.trim_ascii_start().first() {
+        Some(b'{') => Ok(read),
+        _ => Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "the body is wrong: it must be a JSON object")),
+    }
 }
 
 fn issue_code(request: &PageRequest, caller: AdminCaller, role: Option<&str>) -> Result<AdminResponse, Problem> {

@@ -27,6 +27,8 @@ pub struct WrittenOption<'a> {
     compared: Option<Node>,
     /// The value as it is shown; `None` if that is how it is written.
     pub(super) shown: Option<Node>,
+    /// The last of `keys` as it is shown; `None` if that is how it is written.
+    pub(super) shown_name: Option<String>,
 }
 
 /// Sections that have names, `[KIND.NAME]`.
@@ -121,9 +123,13 @@ fn flatten_entry<'a>(kind: &str, entry: &'a TableEntry) -> Vec<WrittenOption<'a>
     let shorthand = SHORTHANDS.iter().find(|(section, option, _)| *section == kind && *option == entry.key);
     match (&entry.node.value, shorthand) {
         (Value::Table(_), _) | (_, None) => flatten_node(&mut keys, &entry.node, &mut options),
-        (_, Some((.., key))) => {
-            options.push(WrittenOption { keys: vec![&entry.key, key], node: &entry.node, compared: None, shown: None })
-        }
+        (_, Some((.., key))) => options.push(WrittenOption {
+            keys: vec![&entry.key, key],
+            node: &entry.node,
+            compared: None,
+            shown: None,
+            shown_name: None,
+        }),
     }
     options
 }
@@ -137,7 +143,7 @@ fn flatten_node<'a>(keys: &mut Vec<&'a str>, node: &'a Node, options: &mut Vec<W
                 keys.pop();
             }
         }
-        _ => options.push(WrittenOption { keys: keys.clone(), node, compared: None, shown: None }),
+        _ => options.push(WrittenOption { keys: keys.clone(), node, compared: None, shown: None, shown_name: None }),
     }
 }
 
@@ -149,9 +155,22 @@ impl WrittenSection<'_> {
 }
 
 impl WrittenOption<'_> {
-    /// Returns the path as in messages and the reference: `retry.attempts`.
+    /// Returns the path as in the reference: `retry.attempts`. It identifies the option, and must not be shown.
     pub fn path(&self) -> String {
         self.keys.join(".")
+    }
+
+    /// Returns the path as messages show it.
+    pub fn shown_path(&self) -> String {
+        self.shown_keys().join(".")
+    }
+
+    pub(super) fn shown_keys(&self) -> Vec<&str> {
+        let mut keys = self.keys.clone();
+        if let (Some(last), Some(name)) = (keys.last_mut(), &self.shown_name) {
+            *last = name;
+        }
+        keys
     }
 
     /// Returns whether the value must not be shown.

@@ -1,5 +1,5 @@
-//! Hides values from callers that may not read the files of the config. They see keys of overrides as logs show them,
-//! and no bodies of responses.
+//! Hides values from callers that may not read the files of the config. They see keys of overrides and names of tenants as
+//! logs show them, and no bodies of responses.
 
 use std::borrow::Cow;
 
@@ -9,16 +9,23 @@ use crate::config::secret_options::is_body;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values;
+use crate::limiting::algorithm::fair::FAIR;
 use crate::limiting::key::{Key, KeyPart};
-use crate::limiting::shown_key::{KeyDisplay, KeyVisibility};
-use crate::limiting::state_key::write_value;
+use crate::limiting::override_table::{OverrideValue, parse_field};
+use crate::limiting::shown_key::{KeyDisplay, KeyHash, KeyVisibility};
+use crate::limiting::state_key::{DIGEST_MARK, write_value};
 
 impl Config {
     /// Sets how sections of this config are shown to callers that may not read its files.
     pub fn hide_from_readers(&self, sections: &mut [WrittenSection<'_>]) {
         for section in sections {
             let limit = (section.kind == "limit").then(|| self.limits.find(&section.name)).flatten();
-            for option in &mut section.options {
+            for (place, option) in section.options.iter_mut().enumerate() {
+                if let ([FAIR, "weights", tenant], Some(fair)) =
+                    (option.keys.as_slice(), limit.and_then(|limit| limit.fair.as_deref()))
+                {
+                    option.shown_name = hide_tenant(tenant, place, &fair.key, &self.admin.key_display);
+                }
                 option.shown = match (option.keys.as_slice(), limit) {
                     (["overrides"], Some(limit)) => hide_entries(option.node, &limit.key, &self.admin.key_display),
                     (keys, _) if is_body(keys) => Some(text_node(option.node, secrets::MASK)),
@@ -51,6 +58,32 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
     Some(shown)
 }
 
+/// Returns the name of a tenant in `fair.weights` as logs show it; `None` if that is how it is written. `place`: the place
+/// of the option in its section, which tells hidden names apart.
+fn hide_tenant(tenant: &str, place: usize, key: &Key, display: &KeyDisplay) -> Option<String> {
+    let mut is_changed = false;
+    let values = parse_field(tenant.as_bytes()).zip(&key.0).zip(tenant.split(','));
+    let shown = values.map(|((value, part), written)| match (value, display.visibility(part)) {
+        (_, KeyVisibility::Plain) => written.to_owned(),
+        (OverrideValue::Bytes(bytes), KeyVisibility::Hashed) => {
+            is_changed = true;
+            format!("{DIGEST_MARK}{}", hash_value(bytes, part, display))
+        }
+        _ => {
+            is_changed = true;
+            format!("{} ({place})", secrets::MASK)
+        }
+    });
+    let shown: Vec<String> = shown.collect();
+    is_changed.then(|| shown.join(","))
+}
+
+fn hash_value(bytes: Vec<u8>, part: &KeyPart, display: &KeyDisplay) -> KeyHash {
+    let mut state = part.state_name();
+    write_value(&mut state, &part.canonicalize_written(bytes).unwrap_or_default());
+    display.hasher.hash(&state)
+}
+
 fn hide_value(node: &Node, part: &KeyPart, display: &KeyDisplay) -> Node {
     let bytes = match &node.value {
         Value::String(text) if text.value == "*" => None,
@@ -66,9 +99,7 @@ fn hide_value(node: &Node, part: &KeyPart, display: &KeyDisplay) -> Node {
         KeyVisibility::Plain => node.clone(),
         KeyVisibility::Hidden => text_node(node, secrets::MASK),
         KeyVisibility::Hashed => {
-            let mut state = part.state_name();
-            write_value(&mut state, &part.canonicalize_written(bytes.to_vec()).unwrap_or_default());
-            let hash = text_node(node, &display.hasher.hash(&state).to_string());
+            let hash = text_node(node, &hash_value(bytes.into_owned(), part, display).to_string());
             let entries = vec![TableEntry { key: "hash".to_owned(), place: node.place, node: hash }];
             Node { place: node.place, value: Value::Table(Table { place: node.place, entries }) }
         }

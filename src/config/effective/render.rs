@@ -20,7 +20,7 @@ pub struct EffectiveFormat {
     pub is_anonymous: bool,
     /// Options that are not written, with their defaults.
     pub has_defaults: bool,
-    /// Keys of overrides as logs show them, and no bodies of responses.
+    /// Keys of overrides and names of tenants as logs show them, and no bodies of responses.
     pub is_for_readers: bool,
 }
 
@@ -99,7 +99,7 @@ impl<'a> Renderer<'a> {
         };
         for option in &section.options {
             let keys: Vec<String> =
-                self.key_names(section.kind, &option.keys).iter().map(|key| quote_key(key)).collect();
+                self.key_names(section.kind, &option.shown_keys()).iter().map(|key| quote_key(key)).collect();
             let value = to_toml(&self.shown_value(section.kind, &option.keys, option.shown_node()));
             let _ = write!(text, "{} = {value}", keys.join("."));
             if let Some(origin) = self.origin(option.node).filter(|_| self.format.has_origins) {
@@ -120,7 +120,7 @@ impl<'a> Renderer<'a> {
         };
         let path = |keys: &[&str]| self.key_names(section.kind, keys).join(".");
         let written =
-            section.options.iter().map(|option| (path(&option.keys), value(option.shown_node(), &option.keys)));
+            section.options.iter().map(|option| (path(&option.shown_keys()), value(option.shown_node(), &option.keys)));
         let defaults = self.list_defaults(section).into_iter().map(|(key, value)| match self.format.has_origins {
             true => (key.to_owned(), json!({ "value": value, "origin": DEFAULT })),
             false => (key.to_owned(), value),

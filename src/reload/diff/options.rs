@@ -165,6 +165,7 @@ impl<'c> Comparison<'c> {
             return None;
         }
         let is_list = |option: Option<&WrittenOption>| option.is_some_and(WrittenOption::is_list);
+        let shown = after.or(before).map_or_else(|| path.to_owned(), WrittenOption::shown_path);
         let what = match (before, after) {
             (Some(option), _) | (_, Some(option)) if option.is_secret(kind) => {
                 let verb = match (before, after) {
@@ -172,22 +173,22 @@ impl<'c> Comparison<'c> {
                     (_, None) => "removed",
                     _ => "changed",
                 };
-                format!("{path} {verb}")
+                format!("{shown} {verb}")
             }
-            _ if is_list(before) || is_list(after) => describe_list(kind, path, before, after)?,
+            _ if is_list(before) || is_list(after) => describe_list(kind, &shown, before, after)?,
             _ => {
-                let shown =
+                let text =
                     |option: Option<&WrittenOption>| option.map_or("default".to_owned(), |it| it.shown_text(kind));
-                let (before, after) = (shown(before), shown(after));
+                let (before, after) = (text(before), text(after));
                 match before == after {
-                    true => format!("{path} changed"),
-                    false => format!("{path} {before} \u{2192} {after}"),
+                    true => format!("{shown} changed"),
+                    false => format!("{shown} {before} \u{2192} {after}"),
                 }
             }
         };
         let keeps = kind == "limit" && NUMBERS.contains(&path) && self.reason_to_start_anew(name).is_none();
         let is_weaker = weakens(kind, path, before, after) || self.is_weaker(kind, name, path);
-        let line = ChangeLine::new(kind, name, what).with_option(path).with_weaker(is_weaker);
+        let line = ChangeLine::new(kind, name, what).with_option(&shown).with_weaker(is_weaker);
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
 
