@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test check apps admin-api-test book bench microbench overload-bench pgo fuzz fuzz-smoke loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test check apps admin-api-test book bench microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,10 @@ book: ## build the manual with search, as target/book/index.html (mdBook, instal
 bench: ## CPU per request beside nginx, haproxy and Envoy, one run, as ratios; half an hour
 	@$(CARGO) build --release --quiet
 	python3 benches/compare.py
+
+hot-keys: ## calls to Redis, latency and CPU of one key at high load, with leases and without; five minutes
+	@$(CARGO) build --release --quiet
+	python3 benches/compare.py '*hot-key*'
 
 shares: ## requests per second of each server by weight, beside nginx and Envoy; two minutes
 	@$(CARGO) build --release --quiet

@@ -4,6 +4,8 @@
     benches/compare.py                               everything, about half an hour
     benches/compare.py --rounds 3 nginx sluicegate   some subjects
     benches/compare.py '*/h2' '*/tls'                some rows of wire.py: HTTP/2, TLS, bodies and more
+    benches/compare.py '*+rpc*' '*+proxied*'         decisions over gRPC beside proxied requests
+    benches/compare.py '*hot-key*'                   one key at high load, with leases and without, Redis near and 1 ms away
     benches/compare.py --rounds 1 '*/idle*'          the memory of idle connections
     benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
 
@@ -31,6 +33,7 @@ import time
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
+import rpc
 import subjects as make
 import wire
 
@@ -52,6 +55,14 @@ GOALS = [
     ("bucket on Redis / nginx-lua on Redis", "sluicegate+redis", "nginx-lua+redis", "cpu", 0.4),
     ("  the same, Redis' own CPU", "sluicegate+redis", "nginx-lua+redis", "redis", 0.35),
     ("three limits / one limit, Redis", "sluicegate+redis-3", "sluicegate+redis", "cpu", 1.15),
+    ("hot key / nginx-lua, one call each", "sluicegate+hot-key", "nginx-lua+hot-key", "cpu", None),
+    ("  the same, Redis' own CPU", "sluicegate+hot-key", "nginx-lua+hot-key", "redis", None),
+    ("hot key with a lease / without", "sluicegate+hot-key+lease", "sluicegate+hot-key", "cpu", None),
+    ("fair, 1000 tenants / one bucket, memory", "sluicegate+fair", "sluicegate+shared", "cpu", None),
+    ("fair, 1000 tenants / one bucket, Redis", "sluicegate+redis+fair", "sluicegate+redis+shared", "cpu", None),
+    ("  the same, Redis' own CPU", "sluicegate+redis+fair", "sluicegate+redis+shared", "redis", None),
+    ("a decision over gRPC / a proxied request", "sluicegate+rpc", "sluicegate+proxied", "cpu", None),
+    ("  the same on Redis", "sluicegate+rpc+redis", "sluicegate+proxied+redis", "cpu", None),
     ("refusal (spent key, Redis) / nginx", "sluicegate+refusal", "nginx", "cpu", 0.4),
     ("10,000 routes / 10 routes", "sluicegate-10k-routes", "sluicegate-10-routes", "cpu", 1.05),
 ]
@@ -125,7 +136,7 @@ def choose(bench, options):
     if lack:
         print(f"skipping nginx-lua+redis: install {lack}")
     binary, wanted = os.path.abspath(options.binary), options.subjects or ["*"]
-    every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, binary)
+    every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, binary) + rpc.subjects(bench, binary)
     # Those take files of 100 MB and a download: not made for nothing.
     rows = [f"{proxy}/{row}" for proxy in wire.PROXIES for row in wire.ROWS]
     site = wire.Site(bench) if any(fnmatch.filter(rows, pattern) for pattern in wanted) else None
@@ -138,6 +149,7 @@ def choose(bench, options):
     chosen += [extra(text) for text in options.extra]
     if options.before:
         earlier = make.sluicegate(bench, os.path.abspath(options.before), BEFORE)
+        earlier += rpc.subjects(bench, os.path.abspath(options.before), BEFORE)
         earlier += wire.subjects(bench, site, os.path.abspath(options.before), BEFORE) if site else []
         chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in [one.name for one in chosen]]
     return chosen, site
@@ -160,9 +172,10 @@ def measure(bench, chosen, site, options):
         redis = spawn(back, redis_command, bench)
         helpers.append(redis)
         line = os.path.join(os.path.dirname(os.path.abspath(__file__)), "delay_line.py")
-        line_command = [sys.executable, line, str(bench.far_redis), str(bench.redis), str(make.FAR_MS)]
-        helpers.append(spawn(back, line_command, bench))
-        for helper, port in zip(helpers, (bench.upstream, bench.redis, bench.far_redis)):
+        for port, delay in ((bench.far_redis, [make.FAR_MS]), (bench.away_redis, [make.AWAY_MS, 0])):
+            line_command = [sys.executable, line, str(port), str(bench.redis), *map(str, delay)]
+            helpers.append(spawn(back, line_command, bench))
+        for helper, port in zip(helpers, (bench.upstream, bench.redis, bench.far_redis, bench.away_redis)):
             await_port(helper, port, bench)
         for command, port in site.helpers() if site else []:
             helpers.append(spawn(back, command, bench))
@@ -197,7 +210,7 @@ def run(bench, subject, redis, front, back, options):
         if wire.is_idle(subject):
             nothing = {"undecided": 0, "cpu": 0, "redis": 0, "calls": 0, "trips": 0}
             return wire.idle(subject, proxy.pid, back) | nothing | {"rss": peak_rss_mb(proxy.pid)}
-        if not subject.row:
+        if not subject.row and not subject.command_of_load:
             await_answer(subject.port)
         conns = subject.conns or options.conns
         # The first load opens the connections, warms the caches and spends what is to be spent.
@@ -221,6 +234,8 @@ def run(bench, subject, redis, front, back, options):
 def load(bench, subject, core, conns, secs):
     if subject.row:
         return wire.load(bench, subject, core, conns, secs)
+    if subject.command_of_load:
+        return rpc.load(bench, subject, core, secs)
     command = ["taskset", "-c", str(core), "wrk", "-t1", f"-c{conns}", f"-d{secs}s", "--latency"]
     command += ["-s", make.load_script(bench, subject), f"http://127.0.0.1:{subject.port}/"]
     text = make.output(command, secs + make.GRACE_S)
@@ -235,8 +250,8 @@ def load(bench, subject, core, conns, secs):
     return {
         "requests": requests,
         "rate": float(find(r"Requests/sec:\s+([\d.]+)")),
-        "p50": milliseconds(find(r"50%\s+(\S+)")),
-        "p99": milliseconds(find(r"99%\s+(\S+)")),
+        "p50": milliseconds(find(r"(?m)^ +50%\s+(\S+)")),
+        "p99": milliseconds(find(r"(?m)^ +99%\s+(\S+)")),
         "non_2xx": int(find(r"Non-2xx or 3xx responses: (\d+)")),
         "socket_errors": find(r"Socket errors: (.*)", ""),
     }

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A line of some length to a server on this machine: `delay_line.py PORT TARGET_PORT MILLISECONDS`.
-Every byte arrives so much later, in order, each way. Run by compare.py."""
+"""A line of some length to a server on this machine: `delay_line.py PORT TARGET_PORT MILLISECONDS [MILLISECONDS]`.
+Every byte arrives so much later, in order, each way or there and back. Run by compare.py."""
 import asyncio
 import socket
 import sys
@@ -27,18 +27,19 @@ async def relay(reader, writer, delay, loop):
     await delivery
 
 
-async def main(port, target, delay):
+async def main(port, target, there, back):
     loop = asyncio.get_running_loop()
 
     async def accept(reader, writer):
         far_reader, far_writer = await asyncio.open_connection("127.0.0.1", target)
         for end in (writer, far_writer):
             end.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        await asyncio.gather(relay(reader, far_writer, delay, loop), relay(far_reader, writer, delay, loop))
+        await asyncio.gather(relay(reader, far_writer, there, loop), relay(far_reader, writer, back, loop))
 
     server = await asyncio.start_server(accept, "127.0.0.1", port)
     await server.serve_forever()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]) / 1000))
+    there, back = (float(ms) / 1000 for ms in (sys.argv[3:] * 2)[:2])
+    asyncio.run(main(int(sys.argv[1]), int(sys.argv[2]), there, back))

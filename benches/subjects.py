@@ -14,6 +14,8 @@ from dataclasses import dataclass, field, replace
 BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
 KEYS = 1000
 FAR_MS = 10
+# To a Redis in another zone of a data centre, all of it on one way: the line has steps of a millisecond.
+AWAY_MS = 1
 NGINX_MODULES = "/usr/lib/nginx/modules"
 LUA_MODULES = ["ndk_http_module.so", "ngx_http_lua_module.so"]
 # Debian keeps the driver under another name than its project does.
@@ -57,6 +59,8 @@ class Subject:
     spread: tuple | None = None
     # All answers but the first per key are refusals.
     refuses: bool = False
+    # Keys that the load visits in turn.
+    keys: int = KEYS
     # More fields of every request.
     head: dict = field(default_factory=dict)
     # Client connections, where it is not the number chosen for all.
@@ -65,6 +69,8 @@ class Subject:
     admin: int | None = None
     # Its row of wire.py, which has loads of its own.
     row: str | None = None
+    # Its load, if it is one of rpc.py.
+    command_of_load: list | None = None
 
     def asked(self, how):
         """The same proxy under another load."""
@@ -99,8 +105,9 @@ class Bench:
     dir: str
     upstream: int = field(default_factory=lambda: free_port())
     redis: int = field(default_factory=lambda: free_port())
-    # The same Redis, FAR_MS away each way.
+    # The same Redis, FAR_MS away each way, and AWAY_MS there and back.
     far_redis: int = field(default_factory=lambda: free_port())
+    away_redis: int = field(default_factory=lambda: free_port())
 
     def write(self, name, text):
         path = os.path.join(self.dir, name)
@@ -146,6 +153,11 @@ def sluicegate(bench, binary, suffix=""):
 
     # With the deadline that a config has which says nothing of it.
     far = f'[store]\nurl = "redis://127.0.0.1:{bench.far_redis}"\n\n'
+    away = redis.replace(str(bench.redis), str(bench.away_redis))
+    lease = "lease = {}\n"
+    # One budget of a thousand tenants, and the same without them.
+    fair = 'fair = { key = "header:x-api-key" }\n'
+    everyone = limited.replace('key = ["header:x-api-key"]', 'key = "all"')
 
     def role(name, text, server="[server]\n", **more):
         port, admin = free_port(), free_port()
@@ -165,6 +177,14 @@ def sluicegate(bench, binary, suffix=""):
         role("sluicegate+redis", redis + limited),
         role("sluicegate+redis-3", redis + three),
         role("sluicegate+redis-far", far + limited, conns=50),
+        role("sluicegate+hot-key", redis + limited, keys=1),
+        role("sluicegate+hot-key+lease", redis + limited + lease, keys=1),
+        role("sluicegate+hot-key-away", away + limited, keys=1),
+        role("sluicegate+hot-key+lease-away", away + limited + lease, keys=1),
+        role("sluicegate+shared", everyone),
+        role("sluicegate+fair", everyone + fair),
+        role("sluicegate+redis+shared", redis + everyone),
+        role("sluicegate+redis+fair", redis + everyone + fair),
         role("sluicegate+refusal", redis + spent, refuses=True),
         role("sluicegate-10-routes", routes(10), spread=spread(10)),
         role("sluicegate-10k-routes", routes(10_000), spread=spread(10_000)),
@@ -289,10 +309,13 @@ def nginx_lua(bench):
     found = [name for root in roots for name in LUA_DRIVERS if os.path.exists(f"{root}/{name.replace('.', '/')}.lua")]
     if not found:
         return [], "lua-nginx-redis (or lua-resty-redis in a directory named by RESTY_PATH)"
-    port = free_port()
-    path = ";".join(f"{root}/?.lua" for root in roots) + ";;"
-    block = LUA % {"path": path, "driver": found[0], "port": port, "redis": bench.redis, "pass": NGINX_PASS}
-    return [Subject("nginx-lua+redis", nginx_config(bench, "nginx-lua", block, LUA_MODULES), port)], None
+    path, made = ";".join(f"{root}/?.lua" for root in roots) + ";;", []
+    for name, redis, keys in (("redis", bench.redis, KEYS), ("hot-key", bench.redis, 1), ("hot-key-away", bench.away_redis, 1)):
+        port = free_port()
+        block = LUA % {"path": path, "driver": found[0], "port": port, "redis": redis, "pass": NGINX_PASS}
+        command = nginx_config(bench, f"nginx-lua+{name}", block, LUA_MODULES)
+        made.append(Subject(f"nginx-lua+{name}", command, port, keys=keys))
+    return made, None
 
 
 HAPROXY_FIELDS = """  unique-id-format %[rand,hex]%[rand,hex]%[rand,hex]%[rand,hex]
@@ -339,13 +362,13 @@ frontend limited
 
 
 def load_script(bench, subject):
-    """The wrk script of a subject's load: KEYS requests, each with a client key of its own, in turn."""
+    """The wrk script of a subject's load: KEYS requests in turn, with the client keys of the subject."""
     path, host = subject.spread or tuple(f"'{part}'" for part in subject.target)
     more = "".join(f", [{json.dumps(name)}] = {json.dumps(value)}" for name, value in subject.head.items())
     return bench.write(f"{subject.name}.lua", f"""local turn, requests = 0, {{}}
 init = function()
   for i = 1, {KEYS} do
-    requests[i] = wrk.format("GET", {path}, {{ ["Host"] = {host}, ["X-Api-Key"] = "client-" .. i, ["Accept"] = "*/*"{more} }})
+    requests[i] = wrk.format("GET", {path}, {{ ["Host"] = {host}, ["X-Api-Key"] = "client-" .. i % {subject.keys}, ["Accept"] = "*/*"{more} }})
   end
 end
 request = function()

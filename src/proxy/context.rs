@@ -22,6 +22,7 @@ use crate::overload::process_load::ProcessLoad;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
+use crate::proxy::connection::stream::LargeWrites;
 use crate::proxy::connection::upgrade::{TunnelCount, Upgrade};
 use crate::proxy::decide::recent::RecentAnswers;
 use crate::proxy::delay::DelaySlots;
@@ -79,6 +80,8 @@ pub struct WorkerState {
     pub is_draining: Cell<bool>,
     /// Buffer in which a connection gathers what it sends in one write. Empty between writes.
     pub write_buffer: RefCell<Vec<u8>>,
+    /// Permits of connections to hold many bytes for their sockets.
+    pub large_writes: Rc<LargeWrites>,
     pub compression: Rc<WorkerCompression>,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
@@ -237,6 +240,7 @@ impl WorkerState {
         WorkerState {
             is_draining: Cell::new(false),
             write_buffer: RefCell::default(),
+            large_writes: Rc::default(),
             compression: Rc::new(WorkerCompression::new(&common.metrics)),
             tunnel_buffer: RefCell::default(),
             view: RefCell::new(Rc::new(view)),

@@ -125,3 +125,65 @@ fn narrow_windows_that_are_opened_in_time_get_everything() {
     }
     assert_eq!(total, 1_000_000);
 }
+
+/// Five responses at once, whose client pauses until the socket is full, and then reads in small steps. Frames that were
+/// gathered and not written keep their order and their bytes.
+#[test]
+fn responses_are_complete_after_pauses_of_the_client() {
+    let body: Vec<u8> = (0..2_500_000u32).map(|at| (at % 251) as u8 ^ (at % 1021) as u8).collect();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len());
+    let upstream = Upstream::fixed([head.as_bytes(), &body].concat());
+    let gateway = in_front_of(&upstream, "");
+    for window_size in [1 << 30, 70_001] {
+        let mut wire = Wire::connect(gateway.addr, &[(4, window_size)]);
+        wire.send(window(0, 1 << 30));
+        let streams = [1, 3, 5, 7, 9];
+        streams.iter().for_each(|stream| wire.get(*stream, "/"));
+        let mut seen = [0; 5];
+        for frames in 0.. {
+            if seen.iter().all(|seen| *seen == body.len()) {
+                break;
+            }
+            if frames % 200 == 0 {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+            let frame = wire.next().unwrap().unwrap();
+            assert_ne!(frame.kind, RST_STREAM);
+            let Some(place) = streams.iter().position(|stream| *stream == frame.stream && frame.kind == DATA) else {
+                continue;
+            };
+            let until = seen[place] + frame.payload.len();
+            assert!(body[seen[place]..until] == frame.payload, "stream {} after {}", frame.stream, seen[place]);
+            seen[place] = until;
+            if window_size < 1 << 30 && !frame.payload.is_empty() {
+                wire.send(window(frame.stream, frame.payload.len() as u32));
+            }
+        }
+        assert!(wire.is_alive());
+    }
+}
+
+/// The gateway judges a client that becomes slow by the bytes that it reads, not by the pieces that the library has.
+#[test]
+fn a_client_that_becomes_slow_is_judged_by_what_it_reads() {
+    let upstream = large();
+    let gateway = in_front_of(&upstream, "stream_timeout = \"1500ms\"\nmin_response_rate = 10000");
+    let mut wire = Wire::connect(gateway.addr, &[(4, 400_000)]);
+    wire.send(window(0, 1 << 30));
+    wire.get(1, "/");
+    let mut total = 0;
+    let mut read = |wire: &mut Wire, up_to: usize| {
+        while total < up_to {
+            let frame = wire.until("more", |frame| matches!(frame.kind, DATA | RST_STREAM));
+            assert_eq!(frame.kind, DATA, "after {total}");
+            total += frame.payload.len();
+        }
+    };
+    read(&mut wire, 400_000);
+    // Less than the pieces that the library has: 20 kB/s are enough, for longer than the timeout.
+    for step in 1..=8 {
+        std::thread::sleep(Duration::from_millis(300));
+        wire.send(window(1, 6_000));
+        read(&mut wire, 400_000 + step * 6_000);
+    }
+}

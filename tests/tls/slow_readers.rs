@@ -79,3 +79,27 @@ fn a_client_that_reads_the_rest_steadily_is_not_cut() {
         });
     });
 }
+
+/// A response that the gateway encrypts in large steps, to a client that pauses.
+#[test]
+fn a_fast_response_is_complete_after_pauses_of_the_client() {
+    const SIZE: usize = 30_000_000;
+    let ca = Ca::new("test");
+    let body: Vec<u8> = (0..SIZE).map(|at| (at % 251) as u8 ^ (at % 1021) as u8).collect();
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {SIZE}\r\n\r\n");
+    let upstream = Upstream::fixed([head.as_bytes(), &body].concat());
+    let gateway = gateway(&ca, &["a.test"], "", "", &format!("[[route]]\nupstream = \"{}\"\n", upstream.url()));
+    let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    client.send(get("/", ""));
+    let (mut received, mut pause_at, mut some) = (Vec::with_capacity(SIZE + 1000), 10_000_000, vec![0; 65_536]);
+    while !received.ends_with(&body[SIZE - 1000..]) {
+        let read = client.stream().read(&mut some).unwrap();
+        assert!(read > 0, "closed after {} bytes", received.len());
+        received.extend_from_slice(&some[..read]);
+        if received.len() > pause_at {
+            std::thread::sleep(Duration::from_millis(50));
+            pause_at += 4_000_000;
+        }
+    }
+    assert!(received.ends_with(&body), "other bytes");
+}

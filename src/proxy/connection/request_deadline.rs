@@ -80,25 +80,33 @@ impl RequestDeadline {
         }
     }
 
-    /// Records (HTTP/2 only) that the library has taken a piece of the response, and waits for the client's window
-    /// until it [demands](Self::demand_piece) the next one.
+    /// Records (HTTP/2 only) that the library has got `bytes` of the response, and waits until the client takes them.
     pub fn send_piece(&self, bytes: usize) {
+        self.state.unsent.set(self.state.unsent.get() + bytes as u64);
+        self.wait_for_reader();
+    }
+
+    /// Records (HTTP/2 only) that the client's windows had room for `bytes` of what the library has got.
+    pub fn record_written(&self, bytes: usize) {
+        let (unsent, pace) = (&self.state.unsent, &self.state.pace);
+        pace.credit_bytes(self.now_ms(), bytes as u64);
+        unsent.set(unsent.get().saturating_sub(bytes as u64));
+        match unsent.get() {
+            // After the response, the request may wait for the rest of its body.
+            _ if !self.state.awaits_stream() => {}
+            0 => self.arm(RequestWait::Stream, pace.patience()),
+            _ => self.wait_for_reader(),
+        }
+    }
+
+    /// Waits (HTTP/2 only) until the client takes more of what the library has got.
+    fn wait_for_reader(&self) {
         let (now_ms, pace) = (self.now_ms(), &self.state.pace);
-        self.state.piece.set(bytes as u64);
         pace.begin_wait(now_ms);
         self.arm(
             if pace.is_below_average() { RequestWait::Reader } else { RequestWait::Stream },
             pace.time_left(now_ms),
         );
-    }
-
-    /// Records (HTTP/2 only) that the client's window has taken the last piece.
-    pub fn demand_piece(&self) {
-        let pace = &self.state.pace;
-        if pace.is_waiting() {
-            pace.credit_bytes(self.now_ms(), self.state.piece.get());
-            self.arm(RequestWait::Stream, pace.patience());
-        }
     }
 
     /// Records that the request body has been read to its end.

@@ -72,8 +72,8 @@ pub(super) struct RequestState {
     is_cut: Cell<bool>,
     /// HTTP/2 only: how fast the client takes the response on this stream.
     pub(super) pace: MinRate,
-    /// HTTP/2 only: size of the piece of the response that the library took last.
-    pub(super) piece: Cell<u64>,
+    /// HTTP/2 only: bytes of the response that the library has got and not written.
+    pub(super) unsent: Cell<u64>,
     /// HTTP/2 only: the tasks that run the request and read its body. Over HTTP/1.1 both are the connection's task.
     pub(super) task: RefCell<Option<Waker>>,
     pub(super) body_reader: RefCell<Option<Waker>>,
@@ -90,7 +90,7 @@ impl RequestState {
             body: Cell::new(BodyProgress::Whole),
             is_cut: Cell::new(false),
             pace: MinRate::unlimited(),
-            piece: Cell::new(0),
+            unsent: Cell::new(0),
             task: RefCell::default(),
             body_reader: RefCell::default(),
         }
@@ -102,6 +102,7 @@ impl RequestState {
         self.progress.set(RequestProgress::Active);
         self.is_cut.set(false);
         self.pace.reset();
+        self.unsent.set(0);
         self.disarm();
     }
 
@@ -113,6 +114,11 @@ impl RequestState {
     pub(super) fn arm(&self, awaited: RequestWait, limit: Duration) {
         self.awaited.set(awaited);
         self.timer.arm(due_in(&self.ticks, limit + TICK));
+    }
+
+    /// Returns whether the request waits for its response body, or for a client that reads it.
+    pub(super) fn awaits_stream(&self) -> bool {
+        matches!(self.awaited.get(), RequestWait::Stream | RequestWait::Reader)
     }
 
     /// Restarts the timer if the request waits for `awaited`.
@@ -135,7 +141,7 @@ impl RequestState {
 
     /// Ends the request because its client reads too slowly, if it is being answered. `awaited` is the reason.
     pub(super) fn expire_slow_reader(&self, awaited: RequestWait) {
-        if matches!(self.awaited.get(), RequestWait::Stream | RequestWait::Reader) {
+        if self.awaits_stream() {
             self.awaited.set(awaited);
             self.timer.expire();
             wake(&self.task);

@@ -1,12 +1,14 @@
 //! The byte stream of an accepted connection: TCP or a Unix socket, with TLS on top or without.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use rustls::ServerConnection;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -17,6 +19,42 @@ use crate::proxy::connection::upgrade::TunnelIo;
 /// The largest head and body that are copied into one buffer and written at once. Up to this size that is faster than
 /// to hand the kernel a list of buffers.
 const GATHER_MAX: usize = 16 * 1024;
+
+/// Encrypted bytes that a connection holds for its socket. With a permit, it holds [`LARGE_WRITE`] instead.
+const USUAL_WRITE: usize = 64 * 1024;
+/// Larger writes cost less for each byte: the client and this process wake each other less often.
+pub const LARGE_WRITE: usize = 256 * 1024;
+/// The most connections of a worker that hold more than the usual number of bytes for their sockets. A client may read fast and
+/// then stop, so the number is bounded.
+const LARGE_WRITES_MAX: usize = 16;
+
+/// Permits of a worker for large writes.
+pub struct LargeWrites {
+    free: Cell<usize>,
+}
+
+impl Default for LargeWrites {
+    fn default() -> LargeWrites {
+        LargeWrites { free: Cell::new(LARGE_WRITES_MAX) }
+    }
+}
+
+impl LargeWrites {
+    /// Returns a permit, or `None` if all of them are in use.
+    pub fn acquire(self: &Rc<Self>) -> Option<LargeWritePermit> {
+        self.free.set(self.free.get().checked_sub(1)?);
+        Some(LargeWritePermit(self.clone()))
+    }
+}
+
+/// Permits one connection to hold [`LARGE_WRITE`] bytes for its socket, until it is dropped.
+pub struct LargeWritePermit(Rc<LargeWrites>);
+
+impl Drop for LargeWritePermit {
+    fn drop(&mut self) {
+        self.0.free.set(self.0.free.get() + 1);
+    }
+}
 
 /// The byte stream of an accepted connection.
 pub enum Stream {
@@ -30,11 +68,25 @@ pub enum Stream {
 pub struct TlsTransport {
     stream: Stream,
     sent: u64,
+    large_writes: Rc<LargeWrites>,
+    /// Held from a large write until the socket has accepted everything.
+    permit: Option<LargeWritePermit>,
 }
 
 impl TlsTransport {
-    pub fn new(stream: Stream) -> TlsTransport {
-        TlsTransport { stream, sent: 0 }
+    /// `large_writes`: the permits of the worker.
+    pub fn new(stream: Stream, large_writes: Rc<LargeWrites>) -> TlsTransport {
+        TlsTransport { stream, sent: 0, large_writes, permit: None }
+    }
+
+    /// Adapts the number of encrypted bytes that `session` may hold to a write of `length` bytes. 0 for a flush.
+    fn adapt_buffer(&mut self, session: &mut ServerConnection, length: usize) {
+        match self.permit {
+            None if length > USUAL_WRITE => self.permit = self.large_writes.acquire(),
+            Some(_) if length <= USUAL_WRITE && !session.wants_write() => self.permit = None,
+            _ => return,
+        }
+        session.set_buffer_limit(Some(if self.permit.is_some() { LARGE_WRITE } else { USUAL_WRITE }));
     }
 
     fn count(&mut self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
@@ -72,6 +124,14 @@ impl Stream {
             Stream::Tcp(stream) => drop(SockRef::from(stream).set_linger(Some(Duration::ZERO))),
             Stream::Unix(_) => {}
             Stream::Tls(stream) => stream.get_ref().0.stream.reset_on_close(),
+        }
+    }
+
+    /// Adapts the buffer of TLS to a write of `length` bytes.
+    fn adapt_buffer(&mut self, length: usize) {
+        if let Stream::Tls(stream) = self {
+            let (below, session) = stream.get_mut();
+            below.adapt_buffer(session, length);
         }
     }
 
@@ -138,6 +198,7 @@ impl AsyncRead for Stream {
 
 impl AsyncWrite for Stream {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.adapt_buffer(buf.len());
         either!(&mut *self, poll_write, cx, buf)
     }
 
@@ -146,6 +207,7 @@ impl AsyncWrite for Stream {
         cx: &mut Context<'_>,
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.adapt_buffer(bufs.iter().map(|buf| buf.len()).sum());
         either!(&mut *self, poll_write_vectored, cx, bufs)
     }
 
@@ -158,7 +220,9 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        either!(&mut *self, poll_flush, cx)
+        let flushed = either!(&mut *self, poll_flush, cx);
+        self.adapt_buffer(0);
+        flushed
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -197,5 +261,20 @@ impl AsyncWrite for TlsTransport {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_for_large_writes_are_bounded_and_return() {
+        let writes = Rc::new(LargeWrites::default());
+        let held: Vec<_> = (0..LARGE_WRITES_MAX).map_while(|_| writes.acquire()).collect();
+        assert_eq!(held.len(), LARGE_WRITES_MAX);
+        assert!(writes.acquire().is_none());
+        drop(held);
+        assert_eq!(writes.free.get(), LARGE_WRITES_MAX);
     }
 }

@@ -35,7 +35,7 @@ pub async fn perform_handshake(
     deadline.enter_phase(Phase::Handshake, timeout);
     let due = HandshakeTimer { deadline, worker };
     due.run_within(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(FailedHandshake::new)?;
-    let mut accept = pin!(exchange_messages(TlsTransport::new(stream), tls));
+    let mut accept = pin!(exchange_messages(TlsTransport::new(stream, worker.local.large_writes.clone()), tls));
     loop {
         let turn = due.run_within(worker.handshake_permit.acquire()).await?;
         // Runs all other tasks first; the next handshake in the queue does likewise.

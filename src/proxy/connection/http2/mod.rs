@@ -6,6 +6,7 @@
 //!
 //! - `mod.rs`: the loop of a connection.
 //! - `io.rs`: the filter between the stream and the library. It calls `frames` and `head_check`.
+//! - `gathered_io.rs`: gathers the frames that the library writes in one poll.
 //! - `frames.rs`: counts frames that cost work and bring nothing.
 //! - `head_check/`: replaces malformed heads, for which the library would end the connection.
 //! - `hpack/`, `field_kind.rs`: decode heads and judge their fields, for `head_check`.
@@ -15,6 +16,7 @@
 pub(crate) mod field_kind;
 pub(crate) mod frame_head;
 pub(crate) mod frames;
+pub(crate) mod gathered_io;
 pub(crate) mod head_check;
 pub(crate) mod hpack;
 pub(crate) mod io;
@@ -40,6 +42,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
 use crate::proxy::connection::http2::frames::FrameMonitor;
+use crate::proxy::connection::http2::gathered_io::GatheredIo;
 use crate::proxy::connection::http2::io::Http2Io;
 use crate::proxy::connection::http2::streams::{StreamBody, StreamSpawner};
 use crate::proxy::connection::incoming::wrap_body;
@@ -84,7 +87,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
             StreamBody::wrap_response(response, &method, deadline, &frames)
         })
     });
-    let io = Http2Io::new(stream, start, client.clone(), frames.clone());
+    let io = GatheredIo::new(Http2Io::new(stream, start, client.clone(), frames.clone()));
     // The state has a timer for every phase, also for dead clients. So hyper has none, and no PING is sent.
     let connection = http2::Builder::new(streams.clone())
         .enable_connect_protocol()
@@ -95,7 +98,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         .max_send_buf_size(SEND_BUFFER)
         .max_pending_accept_reset_streams(PENDING_RESETS)
         .max_local_error_reset_streams(FAULTY_STREAMS)
-        .serve_connection(TokioIo::new(io), service);
+        .serve_connection(TokioIo::new(io.clone()), service);
     let mut connection = pin!(connection);
     let mut leaving = false;
     let ended = poll_fn(|cx| {
@@ -112,8 +115,13 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
             deadline.begin_goaway(LAST_CALL);
             connection.as_mut().graceful_shutdown();
         }
-        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
-            return Poll::Ready(ended);
+        let polled = connection.as_mut().poll(cx);
+        let finished = io.poll_finish(cx);
+        if polled.is_ready() {
+            return polled;
+        }
+        if let Poll::Ready(Err(_)) = finished {
+            return Poll::Ready(Ok(()));
         }
         let late = deadline.expired_phase().or(deadline.is_head_late().then_some(Phase::Head));
         if late.is_none() && !deadline.is_slow() {

@@ -6,7 +6,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use http::header::{CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::{HeaderValue, Method, Response, StatusCode};
 use http_body::{Body as HttpBody, Frame, SizeHint};
@@ -22,8 +22,16 @@ use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::response::body::{BodyError, ResponseBody};
 
-/// The largest piece of a response that the library gets at once: the payload of a frame.
-const PIECE_MAX: usize = 16 * 1024;
+/// Size of the first piece of a response that the library gets: the payload of a frame.
+const PIECE_MIN: usize = 16 * 1024;
+/// Size up to which pieces grow for a client that keeps up, so that many frames are ready at once.
+const PIECE_USUAL: usize = 32 * 1024;
+/// The same for bytes of a bulk transfer. They are in a buffer that connections share, of which there are few.
+const PIECE_MAX: usize = 256 * 1024;
+/// More bytes than one read returns outside of bulk transfers.
+const BULK_MIN: usize = 64 * 1024 + 1;
+/// A piece is at most this part of the client's window. A client with a small window takes no large piece at once.
+const WINDOW_PARTS: usize = 16;
 
 /// Spawns the tasks of streams, on the worker's thread.
 #[derive(Clone)]
@@ -134,6 +142,9 @@ pub struct StreamBody {
     absent: bool,
     /// Bytes that the library has got.
     sent: u64,
+    /// Size of the next piece, and the time on the coarse clock when the library got the last one.
+    piece_size: usize,
+    piece_ms: u64,
     deadline: RequestDeadline,
     frames: Rc<RefCell<FrameMonitor>>,
 }
@@ -153,7 +164,16 @@ impl StreamBody {
             parts.headers.entry(CONTENT_LENGTH).or_insert(HeaderValue::from(length));
         }
         let absent = is_head || matches!(parts.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        let body = StreamBody { body, rest: Bytes::new(), absent, sent: 0, deadline, frames: frames.clone() };
+        let body = StreamBody {
+            body,
+            rest: Bytes::new(),
+            absent,
+            sent: 0,
+            piece_size: PIECE_MIN,
+            piece_ms: 0,
+            deadline,
+            frames: frames.clone(),
+        };
         Response::from_parts(parts, body)
     }
 
@@ -161,31 +181,71 @@ impl StreamBody {
     /// its first byte, and the response ends here with the last piece. If the window may not have room for all of that,
     /// the last piece is one byte, so that the client must have read everything before it.
     fn next_piece_size(&self, data: &Bytes) -> usize {
-        let is_last = data.len() <= PIECE_MAX && self.body.is_end_stream();
+        let is_last = data.len() <= self.piece_size && self.body.is_end_stream();
         match self.sent + data.len() as u64 > u64::from(self.frames.borrow().window()) {
             true if is_last => data.len().saturating_sub(1).max(1),
-            _ => data.len().min(PIECE_MAX),
+            _ => data.len().min(self.piece_size),
         }
+    }
+
+    /// Doubles the size of pieces while the library gets several in one tick of the coarse clock. `ready`: bytes that the
+    /// server has sent.
+    fn adapt_piece_size(&mut self, ready: usize) {
+        let now_ms = self.deadline.now_ms();
+        let is_fast = now_ms == std::mem::replace(&mut self.piece_ms, now_ms);
+        let window = usize::try_from(self.frames.borrow().window()).unwrap_or(usize::MAX);
+        let most = if ready >= BULK_MIN { PIECE_MAX } else { PIECE_USUAL };
+        let largest = (window / WINDOW_PARTS).clamp(PIECE_MIN, most);
+        self.piece_size = if is_fast { (2 * self.piece_size).min(largest) } else { PIECE_MIN };
+    }
+}
+
+/// A piece of a response. Reports what the library has written of it: what the client's windows had room for.
+pub struct StreamPiece {
+    bytes: Bytes,
+    deadline: RequestDeadline,
+}
+
+impl Buf for StreamPiece {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.deadline.record_written(count);
     }
 }
 
 impl HttpBody for StreamBody {
-    type Data = Bytes;
+    type Data = StreamPiece;
     type Error = BodyError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.deadline.demand_piece();
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<StreamPiece>, BodyError>>> {
         let frame = match self.rest.is_empty() {
             true => match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,
-                other => return other,
+                Poll::Ready(Some(Err(error))) => return Poll::Ready(Some(Err(error))),
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Pending => return Poll::Pending,
             },
             false => Frame::data(std::mem::take(&mut self.rest)),
         };
         let mut data = match frame.into_data() {
             Ok(data) => data,
-            Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+            Err(frame) => {
+                let trailers = frame.into_trailers().unwrap_or_default();
+                return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
+            }
         };
+        self.adapt_piece_size(data.len());
         let piece = self.next_piece_size(&data);
         if data.len() > piece {
             self.rest = data.split_off(piece);
@@ -193,7 +253,8 @@ impl HttpBody for StreamBody {
         self.sent += data.len() as u64;
         self.deadline.send_piece(data.len());
         self.frames.borrow_mut().record_piece(data.len());
-        Poll::Ready(Some(Ok(Frame::data(data))))
+        let piece = StreamPiece { bytes: data, deadline: self.deadline.clone() };
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {

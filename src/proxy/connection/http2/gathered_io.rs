@@ -1,0 +1,174 @@
+//! Gathers the frames that the library writes during one poll of a connection. The library writes and flushes each DATA
+//! frame by itself, although many are often ready: a system call and, over TLS, a record and a half for 16 KiB.
+//!
+//! `serve_connection` writes what was gathered after each poll of the library, so no byte waits for a later event. The
+//! buffer belongs to the worker. A connection has one of its own only for what its socket did not accept.
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::mem;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::consume_budget;
+
+use crate::proxy::connection::http2::io::Http2Io;
+use crate::proxy::connection::stream::{LARGE_WRITE, LargeWritePermit};
+
+/// Bytes that a connection gathers for one write: two frames of the usual size. With a permit for large writes, it
+/// gathers [`LARGE_WRITE`] bytes.
+const USUAL_GATHER: usize = 32 * 1024 + 64;
+/// Bytes for which a write counts once in the time slice of the connection's task.
+const BUDGET_BYTES: usize = 16 * 1024;
+
+/// The stream of an HTTP/2 client as the library sees it, shared with the loop of the connection.
+#[derive(Clone)]
+pub struct GatheredIo(Rc<RefCell<Gathering>>);
+
+struct Gathering {
+    io: Http2Io,
+    /// Gathered bytes. Between polls, the bytes that the socket did not accept.
+    frames: Vec<u8>,
+    /// The part of `frames` that is written.
+    written: usize,
+    /// The socket accepts no more at the moment.
+    is_blocked: bool,
+    /// Held while more than the usual number of bytes is gathered.
+    permit: Option<LargeWritePermit>,
+}
+
+impl GatheredIo {
+    pub fn new(io: Http2Io) -> GatheredIo {
+        GatheredIo(Rc::new(RefCell::new(Gathering {
+            io,
+            frames: Vec::new(),
+            written: 0,
+            is_blocked: false,
+            permit: None,
+        })))
+    }
+
+    /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of it:
+    /// then the library must be polled again, which continues the write.
+    pub fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathering = self.0.borrow_mut();
+        if gathering.frames.is_empty() && !gathering.is_blocked {
+            return Poll::Ready(Ok(()));
+        }
+        let finished = gathering.poll_flush_all(cx);
+        gathering.return_buffer();
+        finished
+    }
+}
+
+impl Gathering {
+    /// Returns whether the socket must accept something before more is gathered.
+    fn is_full(&mut self) -> bool {
+        if self.frames.len() >= USUAL_GATHER && self.permit.is_none() {
+            self.permit = self.io.client.local.large_writes.acquire();
+        }
+        self.frames.len() >= self.max()
+    }
+
+    /// Returns the most bytes that are gathered for one write.
+    fn max(&self) -> usize {
+        if self.permit.is_some() { LARGE_WRITE } else { USUAL_GATHER }
+    }
+
+    /// Adds a part of `bytes` and returns its length, 0 if there is no room.
+    fn gather(&mut self, bytes: &[u8]) -> usize {
+        if self.frames.capacity() == 0 {
+            self.frames = mem::take(&mut *self.io.client.local.write_buffer.borrow_mut());
+            self.frames.clear();
+            self.frames.reserve(USUAL_GATHER);
+            self.io.client.connection().set_flushed(false);
+        }
+        let count = bytes.len().min(self.max().saturating_sub(self.frames.len()));
+        self.frames.extend_from_slice(&bytes[..count]);
+        count
+    }
+
+    /// Writes what was gathered to the socket.
+    fn poll_drain(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.frames.len() {
+            let polled = Pin::new(&mut self.io).poll_write(cx, &self.frames[self.written..]);
+            self.is_blocked = polled.is_pending();
+            let count = ready!(polled)?;
+            if count == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += count;
+            for _ in 0..count / BUDGET_BYTES {
+                let _ = pin!(consume_budget()).poll(cx);
+            }
+        }
+        (self.written, self.is_blocked, self.permit) = (0, false, None);
+        match self.frames.capacity() >= USUAL_GATHER {
+            true => self.frames.clear(),
+            false => self.frames = Vec::new(),
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes what was gathered, and flushes the layers below.
+    fn poll_flush_all(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_drain(cx))?;
+        let flushed = Pin::new(&mut self.io).poll_flush(cx);
+        self.is_blocked = flushed.is_pending();
+        flushed
+    }
+
+    /// Returns the buffer to the worker, and keeps the bytes that are not written.
+    fn return_buffer(&mut self) {
+        let rest = self.frames.split_off(self.written);
+        let mut buffer = mem::replace(&mut self.frames, rest);
+        self.written = 0;
+        buffer.clear();
+        let mut shared = self.io.client.local.write_buffer.borrow_mut();
+        if shared.capacity() < buffer.capacity() {
+            *shared = buffer;
+        }
+    }
+}
+
+impl AsyncRead for GatheredIo {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.borrow_mut().io).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for GatheredIo {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let mut gathering = self.0.borrow_mut();
+        if gathering.is_blocked || gathering.is_full() {
+            ready!(gathering.poll_drain(cx))?;
+        }
+        Poll::Ready(Ok(bufs.iter().map(|buf| gathering.gather(buf)).sum()))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Leaves what was gathered to [`GatheredIo::poll_finish`], unless it is from an earlier poll.
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathering = self.0.borrow_mut();
+        if gathering.is_blocked { gathering.poll_flush_all(cx) } else { Poll::Ready(Ok(())) }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut gathering = self.0.borrow_mut();
+        ready!(gathering.poll_flush_all(cx))?;
+        Pin::new(&mut gathering.io).poll_shutdown(cx)
+    }
+}
