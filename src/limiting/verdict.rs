@@ -195,7 +195,8 @@ impl Verdict {
             let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);
             let Some(answer) = decision.answers.get(place) else { return };
             let is_stored = decision.admitted || limits[*index].mode == Mode::Shadow;
-            let is_charged = is_stored && answer.admitted && chain_state == ChainState::InForce && !dropped.contains(place);
+            let is_charged =
+                is_stored && answer.admitted && chain_state == ChainState::InForce && !dropped.contains(place);
             let outcome = outcome(*answer);
             self.checks.push(LimitResult { limit: *index, outcome, chain_state, is_charged, override_rule: None });
         }
