@@ -41,11 +41,12 @@ function assess(event) {
   const bad = reasons.filter((reason) => reason.level === "bad").length;
   if (bad > 0) return { level: "bad", text: `Something is broken: ${count(bad, "problem")}.`, reasons };
   if (reasons.length > 0) return { level: "warn", text: `The gateway works, but ${reasons.length === 1 ? "one thing needs" : `${reasons.length} things need`} attention.`, reasons };
-  return { level: "good", text: "All is well.", reasons };
+  // Before the first two measurements, an attack would not be known.
+  return { level: "good", text: requests && isNumber(requests.per_second) ? "All is well." : "No problem so far.", reasons };
 }
 
 function describeTraffic({ requests }) {
-  if (!requests || !isNumber(requests.per_second)) return "Measuring.";
+  if (!requests || !isNumber(requests.per_second)) return "Measuring the requests.";
   if (requests.per_second === 0) return "No requests in the last seconds.";
   const refused = requests.refused_per_second > 0 ? `${showShare(requests.refused_per_second, requests.per_second)} of them refused` : "none of them refused";
   const failed = requests.failed_per_second > 0 ? `${showShare(requests.failed_per_second, requests.per_second)} failed` : "none failed";

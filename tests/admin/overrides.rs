@@ -77,6 +77,7 @@ fn on_a_cluster_each_hash_is_read_at_its_node_and_a_failover_is_followed() {
     let lost = cluster.owner_index(place("a"));
     cluster.nodes[lost].kill();
     until("a replica is promoted", || cluster.owner_index(place("a")) != lost);
+    until("all masters know it", || cluster.masters().into_iter().all(|node| is_up(node)));
     assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
     limits.iter().zip(15..).for_each(|(limit, count)| set(&mut cluster.owner(place(limit)).client(), limit, count));
     limits.iter().zip(15..).for_each(|(limit, count)| assert_soon(&gateway, limit, count));

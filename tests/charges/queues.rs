@@ -59,7 +59,7 @@ fn requests_wait_for_their_turn_and_leave_evenly() {
         let upstream = Upstream::text("in");
         let store = server.map_or(String::new(), store);
         // No deadline of a head or an idle connection ends a wait.
-        let timeouts = "header_timeout = \"50ms\"\nkeepalive_timeout = \"100ms\"";
+        let timeouts = "header_timeout = \"150ms\"\nkeepalive_timeout = \"150ms\"";
         let gateway = gateway(timeouts, &store, &upstream.url(), "\"queue\"", QUEUE);
         let (start, lateness) = (Instant::now(), Lateness::watch());
         let mut clients = sent(&gateway, 7);

@@ -13,6 +13,8 @@ const day = 86400;
 // Changes to a healthy gateway; the sentence; the reasons in their order, with the screens that they link to.
 const CASES = [
   [{}, "All is well.", []],
+  [{ requests: { ...WELL.requests, per_second: null, refused_per_second: null } }, "No problem so far.", []],
+  [{ requests: null }, "No problem so far.", []],
   [{ requests: { ...WELL.requests, refused_per_second: 60 } }, "one thing needs attention", ["60 % of the requests are refused, most by per-ip #/limits/per-ip"]],
   [{ requests: { ...WELL.requests, failed_per_second: 60 } }, "Something is broken", ["60 % of the requests fail #/upstreams"]],
   [{ requests: { ...WELL.requests, per_second: 0, refused_per_second: 0 } }, "All is well.", []],
