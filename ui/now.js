@@ -35,7 +35,7 @@ function assess(event) {
   }
   if (requests && requests.refused_per_second > 0.2 * requests.per_second && requests.refused_per_second >= 1) {
     const first = limits && limits.list[0];
-    add("warn", `${showShare(requests.refused_per_second, requests.per_second)} of the requests are refused${first ? `, most by ${showText(first.limit, 60)}` : ""}.`, first ? limitLink(first.limit) : "#/limits");
+    add("warn", `${showShare(requests.refused_per_second, requests.per_second)} of the requests are refused${first ? `, most by the limit ${showText(first.limit, 60)}` : ""}.`, first ? limitLink(first.limit) : "#/limits");
   }
   reasons.sort((a, b) => (a.level === "bad" ? 0 : 1) - (b.level === "bad" ? 0 : 1));
   const bad = reasons.filter((reason) => reason.level === "bad").length;
@@ -181,7 +181,7 @@ function nowScreen(main) {
     numbers.set("p99", showDuration(requests.p99_ms), "estimate");
     numbers.set("in_flight", showNumber(requests.in_flight), "requests");
     numbers.set("store", store.up ? "responds" : "unavailable", !store.shared ? "memory of this gateway" : store.gateways > 1 ? `Redis, shared by ${store.gateways} gateways` : "Redis");
-    numbers.set("servers", servers.count === 0 ? "none" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
+    numbers.set("servers", servers.count === 0 ? "\u2013" : `${servers.count - servers.unhealthy_count} of ${servers.count}`, servers.count === 0 ? "no upstream is in use" : "");
     numbers.set("config", showNumber(event.generation), `loaded ${showAgo(event.loaded_at)}`);
     numbers.set("uptime", showDuration(1000 * event.uptime_seconds), `version ${showText(event.version, 20)}`);
     chart.update();

@@ -15,7 +15,7 @@ const CASES = [
   [{}, "All is well.", []],
   [{ requests: { ...WELL.requests, per_second: null, refused_per_second: null } }, "No problem so far.", []],
   [{ requests: null }, "No problem so far.", []],
-  [{ requests: { ...WELL.requests, refused_per_second: 60 } }, "one thing needs attention", ["60 % of the requests are refused, most by per-ip #/limits/per-ip"]],
+  [{ requests: { ...WELL.requests, refused_per_second: 60 } }, "one thing needs attention", ["60 % of the requests are refused, most by the limit per-ip #/limits/per-ip"]],
   [{ requests: { ...WELL.requests, failed_per_second: 60 } }, "Something is broken", ["60 % of the requests fail #/upstreams"]],
   [{ requests: { ...WELL.requests, per_second: 0, refused_per_second: 0 } }, "All is well.", []],
   [{ servers: { ...WELL.servers, unhealthy_count: 1, unhealthy: [down] } }, "one thing needs attention", ["1 of 2 servers is not healthy: http://10.0.0.1:3000 #/upstreams"]],
