@@ -163,7 +163,7 @@ impl AdminSlot {
     /// Moves the connection to a slot for streams. From then on, it is not dropped for others.
     ///
     /// # Errors
-    /// If all slots that the owner may use are taken; the text says which.
+    /// All slots that the owner may use are taken. The text names them.
     pub fn take_stream_slot(slot: &Rc<AdminSlot>, claim: StreamClaim) -> Result<AdminStreamSlot, String> {
         let mut places = slot.slots.0.borrow_mut();
         if slot.stream_read.get().is_some() {

@@ -185,7 +185,7 @@ fn dripping_clients_are_cut() {
     });
 }
 
-/// With many routes, building the text takes long.
+/// Building the text takes long if there are many routes.
 #[test]
 fn metrics_that_nobody_reads_cost_little() {
     let mut config = CONFIG.to_owned();

@@ -202,7 +202,7 @@ fn interim_responses_are_bounded_in_rate() {
     assert_eq!(gateway.get("/5000").status(), 502);
 }
 
-/// With 102 or 104, servers report that long work continues.
+/// Servers send 102 or 104 to report that long work continues.
 #[test]
 fn interim_responses_extend_the_wait_for_the_response_up_to_a_bound() {
     let upstream = Upstream::start(|peer| {

@@ -104,7 +104,7 @@ fn trailers_pass_both_ways() {
     assert_eq!(upstream.request().head, "whole");
 }
 
-/// The client of a refused upload is told at once and stops; other streams continue.
+/// The gateway tells the client of a refused upload at once to stop. Other streams continue.
 #[test]
 fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
     let upstream = Upstream::text("up");

@@ -39,7 +39,7 @@ fn a_pseudo_header_cannot_inject_a_line() {
     assert_eq!(upstream.connections(), 0);
 }
 
-/// As over HTTP/1.1, the same canonical path is matched, limited and forwarded, or the request is refused.
+/// The gateway matches, limits and forwards the same canonical path, or refuses the request, as over HTTP/1.1.
 #[test]
 fn paths_have_one_form() {
     let upstream = Upstream::text("up");

@@ -93,7 +93,7 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     is_well(&gateway);
 }
 
-/// Without any request, both workers learn within a second that Redis is writable again.
+/// Both workers notice within a second that Redis accepts writes again, although no request arrives.
 #[test]
 fn a_store_that_takes_writes_again_is_up_without_requests() {
     let server = RedisServer::start(&[]);

@@ -17,7 +17,7 @@ use crate::support::limiting::{
 };
 use crate::support::machine::Stopwatch;
 
-/// As with a cluster, only charges that a dead master had not yet replicated are lost.
+/// A failover loses only the charges that the dead master had not yet replicated, as in a cluster.
 #[test]
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;

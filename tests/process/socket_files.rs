@@ -196,7 +196,7 @@ fn an_old_process_that_never_ends_its_names_is_left_within_bounds() {
     }
 }
 
-/// A program that listens as another user, then passes on any socket that it is asked for.
+/// A program that listens as another user, and then sends a client any socket that the client requests.
 const FOREIGN: &str = r#"
 import os, socket, sys
 os.setuid(65534)

@@ -104,7 +104,7 @@ proptest! {
         }
     }
 
-    /// With a refill once per interval, a charge is refunded in full within its interval.
+    /// A charge is refunded in full within its interval if the bucket refills once per interval.
     #[test]
     fn a_charge_is_refunded_in_full_within_its_interval(
         rate in 1..30_i64, per in 2..3000_i64, burst in 5..40_i64, before in 0..5_i64, wait in 0..3000_i64,
