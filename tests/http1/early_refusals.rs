@@ -2,6 +2,7 @@
 
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
@@ -165,4 +166,34 @@ fn a_full_route_refuses_with_503_and_takes_the_next_when_one_ends() {
     release.send(()).unwrap();
     gateway.assert_metric("requests_in_flight", &[("route", "narrow")], 0.0);
     assert_eq!(gateway.get("/").text(), "done");
+}
+
+/// The task that sends the rest of an upload must end with the exchange.
+#[test]
+fn uploads_whose_response_breaks_off_leave_nothing_in_memory() {
+    let upstream = Upstream::start(|peer| {
+        peer.head()?;
+        peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")?;
+        // Meanwhile the gateway sends the rest of the upload.
+        std::thread::sleep(Duration::from_millis(20));
+        peer.send("no chunk\r\n")?;
+        peer.wait_for_end()
+    });
+    let gateway = Gateway::with(
+        "workers = 1",
+        &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\nmax_body = \"1GiB\"\n", upstream.url()),
+    );
+    let upload = || {
+        let mut client = gateway.client();
+        let _ = client.try_send(post("/", 10_000_000, "") + &"x".repeat(15_000));
+        client.try_answer("POST").unwrap_err();
+    };
+    let upload_many = |count: usize| {
+        std::thread::scope(|scope| (0..20).for_each(|_| drop(scope.spawn(|| (0..count / 20).for_each(|_| upload())))));
+    };
+    upload_many(200);
+    let before = gateway.memory("VmRSS");
+    upload_many(1000);
+    let grown = gateway.memory("VmRSS").saturating_sub(before);
+    assert!(grown < 4 << 20, "{} kB for 1000 uploads", grown >> 10);
 }

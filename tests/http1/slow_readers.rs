@@ -58,6 +58,24 @@ fn read_slowly(client: &mut Client, size: usize, pause: Duration) -> io::Result<
     }
 }
 
+/// Once the whole response is on its way, no request is left that `half_close_timeout` could end.
+#[test]
+fn a_client_that_shuts_down_its_side_and_reads_late_gets_the_whole_response() {
+    for (bytes, pause) in [(100_000, 1300), (100_000, 0), (300_000, 200), (300_000, 0), (2_000_000, 0)] {
+        let upstream = large(bytes);
+        let gateway = in_front_of(&upstream, "", "");
+        for fields in ["", "connection: close\r\n"] {
+            let mut client = narrow(gateway.addr);
+            client.send(get("/", fields));
+            client.finish();
+            std::thread::sleep(Duration::from_millis(pause));
+            let answer = client.try_answer("GET").unwrap_or_else(|error| panic!("{bytes} after {pause} ms: {error}"));
+            assert_eq!(answer.body.len(), bytes, "after {pause} ms, {fields:?}");
+            client.assert_closed();
+        }
+    }
+}
+
 /// Returns the bytes in the kernel's send queue from `local` to `peer`; `None` without such a socket.
 fn queued(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
     let name = |addr: SocketAddr| match addr {

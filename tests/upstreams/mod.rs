@@ -13,7 +13,7 @@ mod fleet;
 mod health;
 mod http2;
 mod http2_floods;
-mod http2_headers;
+mod http2_messages;
 mod not_to_blame;
 mod process_overload;
 mod proxy_protocol;

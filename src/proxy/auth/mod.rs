@@ -36,10 +36,11 @@ pub async fn authenticate(
     routed: RoutedRequest<'_>,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
     let Some(auth) = &routed.route.auth else { return Ok(None) };
+    // Boxed, so that the future of a request without authentication is not larger for it.
     let user = match &auth.method {
-        AuthMethod::Basic(password) => basic::verify_password(request, routed, password).await?,
-        AuthMethod::Jwt(token) => jwt::verify_token(request, routed, token).await?,
-        AuthMethod::Forward(rule) => return forward::ask_auth_server(request, routed, rule).await,
+        AuthMethod::Basic(password) => Box::pin(basic::verify_password(request, routed, password)).await?,
+        AuthMethod::Jwt(token) => Box::pin(jwt::verify_token(request, routed, token)).await?,
+        AuthMethod::Forward(rule) => return Box::pin(forward::ask_auth_server(request, routed, rule)).await,
     };
     accept_user(request, auth, &user)?;
     Ok(None)

@@ -95,18 +95,41 @@ impl MinRate {
     }
 }
 
-/// Output to a client's socket, and the minimum rate at which the client must read it.
+/// Output to a client's socket: what is still to be written, who waits for that, and the minimum rate at which the client
+/// must read it.
 pub(super) struct Output {
     is_flushed: Cell<bool>,
     /// Bytes that the socket has accepted since all was flushed or a wait began: they are credited at the end of
     /// the next wait.
     written: Cell<u64>,
+    /// Set while a response that has failed waits for the output before it.
+    last_output: Cell<LastOutput>,
+    /// Set from the beginning of a request until its response has been written (HTTP/1.1 only).
+    owes_response: Cell<bool>,
+    /// Set while the end of the client's stream is withheld from the parser (HTTP/1.1 only).
+    withholds_end: Cell<bool>,
     pub(super) min_rate: MinRate,
+}
+
+/// Makes a response that has failed wait until its first part is written. The library would drop what is not written
+/// yet. A client that gets no byte at all may send its request again, because it looks as if it had never been served.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LastOutput {
+    Unwanted,
+    Awaited,
+    Written,
 }
 
 impl Default for Output {
     fn default() -> Output {
-        Output { is_flushed: Cell::new(true), written: Cell::new(0), min_rate: MinRate::unlimited() }
+        Output {
+            is_flushed: Cell::new(true),
+            written: Cell::new(0),
+            last_output: Cell::new(LastOutput::Unwanted),
+            owes_response: Cell::new(false),
+            withholds_end: Cell::new(false),
+            min_rate: MinRate::unlimited(),
+        }
     }
 }
 
@@ -115,8 +138,45 @@ impl Output {
         self.is_flushed.get()
     }
 
-    pub(super) fn set_flushed(&self, is_flushed: bool) {
+    /// Records whether the socket has accepted all that was written. Returns true if the connection's task waits for
+    /// that: to end a response that has failed, or to read the end of the client's stream after the last request.
+    pub(super) fn set_flushed(&self, is_flushed: bool, has_requests: bool) -> bool {
         self.is_flushed.set(is_flushed);
+        if !is_flushed {
+            return false;
+        }
+        // Bytes written before a flush do not count for a later wait.
+        self.written.set(0);
+        let is_failure_due = self.last_output.get() == LastOutput::Awaited;
+        if is_failure_due {
+            self.last_output.set(LastOutput::Written);
+        }
+        if !has_requests {
+            self.owes_response.set(false);
+        }
+        is_failure_due || (!has_requests && self.withholds_end.take())
+    }
+
+    /// Returns whether all that precedes the failure of a response has been written. If not, `set_flushed` tells when.
+    pub(super) fn has_written_rest(&self) -> bool {
+        let is_written = self.last_output.get() == LastOutput::Written;
+        self.last_output.set(if is_written { LastOutput::Unwanted } else { LastOutput::Awaited });
+        is_written
+    }
+
+    /// Records that a request has begun.
+    pub(super) fn await_response(&self) {
+        self.owes_response.set(true);
+    }
+
+    /// Returns whether the response of the last request has not been written yet.
+    pub(super) fn owes_response(&self) -> bool {
+        self.owes_response.get()
+    }
+
+    /// Records whether the parser does not know yet that the client's stream has ended.
+    pub(super) fn withhold_end(&self, is_withheld: bool) {
+        self.withholds_end.set(is_withheld);
     }
 
     /// Adds bytes that the socket has accepted. Returns true if that ends a wait for the client; only then is the clock
@@ -130,11 +190,6 @@ impl Output {
         self.written.set(0);
         self.min_rate.credit_bytes(ticks.get(), written);
         true
-    }
-
-    /// Bytes written before a flush do not count for a later wait.
-    pub(super) fn forget_written(&self) {
-        self.written.set(0);
     }
 }
 

@@ -74,15 +74,6 @@ pub(super) enum ConnectionEnd {
     Cut,
 }
 
-/// Makes a response that has failed wait until its first part is written. The library would drop what is not written
-/// yet. A client that gets no byte at all may send its request again, because it looks as if it had never been served.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum LastOutput {
-    Unwanted,
-    Awaited,
-    Written,
-}
-
 /// State of the GOAWAY with which the gateway ends an HTTP/2 connection. A later variant replaces an earlier one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum GoAway {

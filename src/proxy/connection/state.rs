@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::proxy::connection::min_rate::Output;
-use crate::proxy::connection::phase::{ConnectionEnd, GoAway, LastOutput, Phase};
+use crate::proxy::connection::phase::{ConnectionEnd, GoAway, Phase};
 use crate::proxy::connection::request_state::{RequestState, RequestWait, register, wake};
 use crate::proxy::connection::timeouts::{TICK, Ticks, Timer, due_in};
 use crate::telemetry::metrics::Cutoff;
@@ -42,8 +42,6 @@ pub struct ConnectionState {
     goaway: Cell<GoAway>,
     /// Bytes on their way to the client.
     output: Output,
-    /// Set while a response that has failed waits for the output before it.
-    last_output: Cell<LastOutput>,
     /// States of the requests under way, and free ones for the next requests.
     requests: RefCell<Vec<Rc<RequestState>>>,
     /// Set when the timer of a request expires. A hint only: the request may have reacted since.
@@ -70,7 +68,6 @@ impl ConnectionState {
             end: Cell::new(None),
             goaway: Cell::new(GoAway::No),
             output: Output::default(),
-            last_output: Cell::new(LastOutput::Unwanted),
             requests: RefCell::default(),
             has_late_request: Cell::new(false),
             keepalive: Cell::new(None),
@@ -157,6 +154,7 @@ impl ConnectionState {
     pub(super) fn begin_request(&self, is_whole: bool) -> Rc<RequestState> {
         self.enter(Phase::Requests);
         self.half_close_timer.disarm();
+        self.output.await_response();
         let mut requests = self.requests.borrow_mut();
         let free = requests.iter().find(|request| request.is_over() && Rc::strong_count(request) == 1);
         let state = match free {
@@ -307,18 +305,21 @@ impl ConnectionState {
 
     // Half-close.
 
-    /// Records that the client has shut down its side. Returns true if the client may still read responses, for at most
-    /// `limit`. Returns false if the connection ends now, because no request is under way or one needs more from the
-    /// client.
+    /// Records that the client has shut down its side. Returns true if the end of its stream is withheld from the parser,
+    /// which would drop what it has not written: while a request is under way that does not need the client, for at most
+    /// `limit`, and then until the client has read the response, subject to the minimum rate.
     pub fn half_close(&self, limit: Duration) -> bool {
-        let needs_client = || self.requests.borrow().iter().any(|request| request.needs_client());
-        if limit.is_zero() || !self.phase().has_requests() || needs_client() {
-            return false;
-        }
-        if !self.is_half_closed() {
+        let is_withheld = if self.phase().has_requests() {
+            !limit.is_zero() && !self.requests.borrow().iter().any(|request| request.needs_client())
+        } else {
+            self.half_close_timer.disarm();
+            !self.is_flushed()
+        };
+        if is_withheld && self.phase().has_requests() && !self.is_half_closed() {
             self.half_close_timer.arm(due_in(&self.ticks, limit));
         }
-        true
+        self.output.withhold_end(is_withheld);
+        is_withheld
     }
 
     pub(super) fn is_half_closed(&self) -> bool {
@@ -339,15 +340,18 @@ impl ConnectionState {
         self.output.is_flushed()
     }
 
+    /// Returns whether the parser writes only to refuse bytes that are no request: nothing else is due.
+    pub fn owes_nothing(&self) -> bool {
+        let is_idle = self.phase() == Phase::Idle && !self.output.owes_response();
+        self.is_flushed() && (is_idle || self.phase() == Phase::Head)
+    }
+
     /// Records whether the socket has accepted all that was written.
     pub fn set_flushed(&self, is_flushed: bool) {
-        self.output.set_flushed(is_flushed);
         if is_flushed {
             self.add_written(0);
-            self.output.forget_written();
         }
-        if is_flushed && self.last_output.get() == LastOutput::Awaited {
-            self.last_output.set(LastOutput::Written);
+        if self.output.set_flushed(is_flushed, self.phase().has_requests()) {
             self.wake_task();
         }
     }
@@ -355,9 +359,7 @@ impl ConnectionState {
     /// Returns whether all that precedes the failure of a response has been written (HTTP/1.1 only). If not, the
     /// connection's task is woken when it is.
     pub(super) fn has_written_rest(&self) -> bool {
-        let is_written = self.last_output.get() == LastOutput::Written;
-        self.last_output.set(if is_written { LastOutput::Unwanted } else { LastOutput::Awaited });
-        is_written
+        self.output.has_written_rest()
     }
 
     /// Sets the minimum rate for responses. A client that reads nothing for `patience`, or less than `rate` bytes a

@@ -31,7 +31,8 @@ pub async fn decide_request(
     question: &RateLimitRequest,
 ) -> Result<RateLimitResponse, CallError> {
     question.check_bounds()?;
-    let (view, metrics) = (request.view, request.client.local.common.metrics.clone());
+    let (view, client) = (request.view, request.client);
+    let metrics = &client.local.common.metrics;
     let config = &view.snapshot.config;
     let Some(domain) = config.rls.find(&question.domain) else {
         question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::UnknownDomain));
@@ -103,12 +104,16 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
     let (refunded, takes, looks) = if looks.is_empty() && refunds.is_empty() {
         (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
     } else {
-        tokio::join!(
-            biased;
-            refund_checks(limiter, &refunds, end),
-            decide_checks(limiter, Op::Take, takes, end),
-            look_at_checks(limiter, looks, end)
-        )
+        // Boxed, so that the future of a plan that only charges is not larger for it.
+        Box::pin(async {
+            tokio::join!(
+                biased;
+                refund_checks(limiter, &refunds, end),
+                decide_checks(limiter, Op::Take, takes, end),
+                look_at_checks(limiter, looks, end)
+            )
+        })
+        .await
     };
     (Decided { takes, looks, refunds, refunded }, descriptors)
 }

@@ -21,7 +21,7 @@ use crate::proxy::context::ClientConnection;
 ///
 /// - The first byte of a request starts the timer of its head.
 /// - The inspector sees all bytes, and keeps some from the parser.
-/// - The end of the stream is withheld from the parser while requests are under way that do not need the client.
+/// - The end of the stream is withheld from the parser while it would lose the client a response.
 pub struct Http1Filter {
     /// Bytes from where the framing of a body is broken. The parser does not get them.
     kept_back: Bytes,
@@ -117,11 +117,10 @@ fn broken_framing() -> io::Error {
 }
 
 impl ReadFilter for Http1Filter {
-    /// Withholds the parser's error response. While a head is awaited and all responses are written, the parser writes
-    /// nothing but its response to a head that it cannot parse.
+    /// Withholds the parser's error response. While no response is due, the parser writes nothing but its response to a
+    /// head that it cannot parse.
     fn withhold_write(io: &mut Http1Io, bytes: &[u8]) -> bool {
-        let deadline = io.client.connection();
-        let own = deadline.phase() == Phase::Head && deadline.is_flushed() && bytes.starts_with(b"HTTP/1.1 4");
+        let own = io.client.connection().owes_nothing() && bytes.starts_with(b"HTTP/1.1 4");
         io.filter.withheld |= own;
         io.filter.withheld
     }
@@ -143,7 +142,7 @@ impl ReadFilter for Http1Filter {
         let fresh = &buf.filled()[before..];
         let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
         if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
-            // The parser would drop the request. It reads again after the response.
+            // The parser would drop the request or its response. It reads again once that is written.
             return Poll::Pending;
         }
         if !fresh.is_empty() {

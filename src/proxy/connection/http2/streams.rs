@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -84,6 +84,8 @@ impl StreamSpawner {
 
 impl<F: Future<Output = ()> + 'static> Executor<F> for StreamSpawner {
     fn execute(&self, stream: F) {
+        // Boxed, because it takes kilobytes: the runtime moves a future several times before and after it runs.
+        let stream = Box::pin(stream);
         match self.begun.take() {
             Some(deadline) => drop(spawn_local(run_stream(stream, deadline, self.client.clone()))),
             None => drop(spawn_local(stream)),
@@ -93,7 +95,7 @@ impl<F: Future<Output = ()> + 'static> Executor<F> for StreamSpawner {
 
 /// Runs `stream`, and waits for the rest of a request body that lasts longer than the response. A timer to which the
 /// request has not reacted ends both.
-async fn run_stream(stream: impl Future<Output = ()>, deadline: RequestDeadline, client: Rc<ClientConnection>) {
+async fn run_stream(stream: impl Future<Output = ()> + Unpin, deadline: RequestDeadline, client: Rc<ClientConnection>) {
     let mut late = run_response(stream, &deadline).await;
     if late.is_none() {
         late = wait_for_end(&deadline).await;
@@ -108,11 +110,10 @@ async fn run_stream(stream: impl Future<Output = ()>, deadline: RequestDeadline,
 }
 
 /// Runs `stream` to its end. Returns what it waited for if its timer has expired; dropping it resets the stream.
-async fn run_response(stream: impl Future<Output = ()>, deadline: &RequestDeadline) -> Option<RequestWait> {
-    let mut stream = pin!(stream);
+async fn run_response(mut stream: impl Future<Output = ()> + Unpin, deadline: &RequestDeadline) -> Option<RequestWait> {
     poll_fn(|cx| {
         deadline.register_task(cx.waker());
-        if stream.as_mut().poll(cx).is_ready() {
+        if Pin::new(&mut stream).poll(cx).is_ready() {
             return Poll::Ready(None);
         }
         deadline.expired_wait().map_or(Poll::Pending, |awaited| Poll::Ready(Some(awaited)))

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::rc::Rc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::{Method, Response, StatusCode};
@@ -40,6 +40,8 @@ pub struct Http1Exchange {
     switching: Option<Response<()>>,
     /// How long a held body waits for `100 Continue`.
     patience: ContinueTimer,
+    /// The task that sends the rest of the request while the response is read.
+    sending_task: Option<Waker>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,7 @@ impl Http1Exchange {
             state: ExchangeState::AwaitingHead,
             complaints,
             switching: None,
+            sending_task: None,
         }
     }
 
@@ -79,13 +82,22 @@ impl Http1Exchange {
         self.log_failure(UpstreamFailureKind::CutOff, &fault);
         self.lease = None;
         self.sender.abort_upload();
+        self.wake_sending_task();
         Poll::Ready(Some(Err(fault)))
+    }
+
+    /// Wakes the task that sends the rest of the request, because it has nothing more to wait for.
+    fn wake_sending_task(&mut self) {
+        if let Some(task) = self.sending_task.take() {
+            task.wake();
+        }
     }
 
     /// The response is complete: the connection is free, unless the request is still being sent.
     fn complete_response(&mut self) {
         self.state = ExchangeState::Complete;
         self.release_connection();
+        self.wake_sending_task();
     }
 }
 
@@ -242,10 +254,10 @@ impl Exchange for Http1Exchange {
         if self.is_complete() && !self.keep_alive {
             return Poll::Ready(());
         }
-        match &mut self.lease {
-            Some(lease) => self.sender.poll_request(&mut lease.connection, cx).map(drop),
-            None => Poll::Ready(()),
-        }
+        let Some(lease) = &mut self.lease else { return Poll::Ready(()) };
+        let sent = self.sender.poll_request(&mut lease.connection, cx);
+        self.sending_task = sent.is_pending().then(|| cx.waker().clone());
+        sent.map(drop)
     }
 
     fn poll_abandon(&mut self, cx: &mut Context<'_>) -> Poll<()> {

@@ -40,7 +40,7 @@ const PONG_MS: u64 = 5_000;
 
 /// A shared connection to one server.
 pub struct Http2Connection {
-    sender: RefCell<SendRequest<Bytes>>,
+    sender: SendRequest<Bytes>,
     /// Requests on the connection.
     in_use: Cell<usize>,
     /// The connection has served a request.
@@ -97,7 +97,7 @@ impl Http2Connection {
             }
         });
         Ok(Rc::new(Http2Connection {
-            sender: RefCell::new(sender),
+            sender,
             in_use: Cell::new(0),
             served: Cell::new(false),
             retired: Cell::new(false),
@@ -112,7 +112,7 @@ impl Http2Connection {
 
     /// Returns how many concurrent requests the connection allows.
     pub fn max_streams(&self) -> usize {
-        self.sender.borrow().current_max_send_streams().min(STREAMS_MAX)
+        self.sender.current_max_send_streams().min(STREAMS_MAX)
     }
 
     /// Returns whether the connection accepts another request now.
@@ -121,7 +121,13 @@ impl Http2Connection {
         !self.is_retired()
             && self.pinged_ms.get().is_none()
             && self.in_use.get() < self.max_streams()
-            && matches!(self.sender.borrow_mut().poll_ready(&mut cx), Poll::Ready(Ok(())))
+            && matches!(self.clone_sender().poll_ready(&mut cx), Poll::Ready(Ok(())))
+    }
+
+    /// Returns a sender of its own for one request. A sender remembers its last request until the server allows the
+    /// stream of it, and whoever waits with the same sender takes the place of the task that sends that request.
+    fn clone_sender(&self) -> SendRequest<Bytes> {
+        self.sender.clone()
     }
 
     /// Counts a request that begins.
@@ -147,7 +153,7 @@ impl Http2Connection {
         request: &mut Option<Request<()>>,
         whole: bool,
     ) -> Poll<Result<(ResponseFuture, SendStream<Bytes>), h2::Error>> {
-        let mut sender = self.sender.borrow_mut();
+        let mut sender = self.clone_sender();
         ready!(sender.poll_ready(cx))?;
         self.frames.record_request();
         Poll::Ready(sender.send_request(request.take().unwrap_or_default(), whole))
