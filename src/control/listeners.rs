@@ -39,18 +39,18 @@ pub struct LastListeners {
 }
 
 /// How long to wait for an address that one of our own listeners still uses.
-const HANDOVER: Duration = Duration::from_secs(2);
-const HANDOVER_STEP: Duration = Duration::from_millis(5);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Binds every address of a config at the start, except sockets inherited from systemd or received from the old
-/// process (`earlier`).
+/// process (`received`).
 pub fn bind_all(
     config: &Config,
     inherited: &InheritedSockets,
-    mut earlier: Vec<Listener>,
+    mut received: Vec<Listener>,
 ) -> Result<Prepared, BindError> {
-    let mut bind = |addr: &ListenAddr| match earlier.iter().position(|listener| listener.addr() == addr) {
-        Some(place) => Ok(earlier.swap_remove(place)),
+    let mut bind = |addr: &ListenAddr| match received.iter().position(|listener| listener.addr() == addr) {
+        Some(place) => Ok(received.swap_remove(place)),
         None => bind_listener(addr, inherited),
     };
     let mut listeners = Vec::with_capacity(config.listeners.len());
@@ -300,10 +300,10 @@ fn remove_file(listener: &Listener, inherited: &InheritedSockets) {
 }
 
 async fn bind_with_retry(addr: &ListenAddr) -> Result<Listener, BindError> {
-    let until = Instant::now() + HANDOVER;
+    let until = Instant::now() + RETRY_TIMEOUT;
     loop {
         match Listener::bind(addr) {
-            Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(HANDOVER_STEP).await,
+            Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(RETRY_INTERVAL).await,
             result => return result,
         }
     }
