@@ -19,7 +19,7 @@ const STEP: Duration = Duration::from_millis(350);
 const ATTEMPTS: usize = 4;
 /// The path of a queue: of five requests at 4/s, one passes at once, two wait for 250 and 500 ms, and two are refused.
 const QUEUE: &str = "/limited/queue";
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_millis(500);
 
 struct Nginx {
     addr: SocketAddr,
@@ -126,7 +126,7 @@ fn step(both: [SocketAddr; 2], requests: &[Request], at_once: bool) -> [Vec<Stri
             move || {
                 let start = Instant::now();
                 let answers: Vec<String> = ask();
-                assert!(!waits || start.elapsed() + Duration::from_millis(20) > LONGEST_WAIT, "{:?}", start.elapsed());
+                assert!(!waits || start.elapsed() + Duration::from_millis(20) > WAIT_MAX, "{:?}", start.elapsed());
                 answers
             }
         };
