@@ -63,8 +63,8 @@ impl Bound {
 
     /// Returns the most units in an interval of `interval_ms`, if the state of the key is lost `losses` times in it.
     ///
-    /// Each loss divides the interval into two parts, and each part starts with a full budget. The bound is the sum over
-    /// the parts, for any lengths.
+    /// Each loss divides the interval into two parts, and each part starts with a full budget. The bound is the sum
+    /// over the parts, for any lengths.
     pub fn most_in(self, interval_ms: i64, losses: i64) -> i64 {
         let (length, losses) = (i128::from(interval_ms.max(0)), i128::from(losses.max(0)));
         let parts = losses + 1;

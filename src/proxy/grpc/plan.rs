@@ -18,8 +18,8 @@ use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
-/// Maximum number of limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an error for
-/// IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
+/// Maximum number of limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an
+/// error for IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
 const LIMITS_MAX: usize = 16;
 
 /// The checks of a request, by their operation.

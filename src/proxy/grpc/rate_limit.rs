@@ -140,7 +140,7 @@ async fn look_at_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::ti
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
     let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
     for result in &mut decided.verdict.checks {
-        // A look tells what one more hit would leave, but it charges nothing.
+        // A peek returns what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
             (&mut result.outcome, costs.get(result.limit))
             && answer.admitted
