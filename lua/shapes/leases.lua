@@ -39,7 +39,7 @@ function leases.open(key, _, text)
   longest = longest and match(longest, '^-(%d+)$')
   if longest then
     state.longest, state.stored = tonumber(longest), true
-    state:_look()
+    state:_read_bits()
   end
   -- The key does not exist, or contains something else.
   if not longest or state.longest >= RADIX or state.bits > BITS then
@@ -50,7 +50,7 @@ function leases.open(key, _, text)
 end
 
 -- Finds the number of bits: the last member has the highest one.
-function methods._look(state)
+function methods._read_bits(state)
   local top = call('ZREVRANGE', state.key, 0, 0, 'WITHSCORES')
   local score = tonumber(top[2]) or -1
   state.bits = score < 0 and 0 or floor(score / RADIX) + 1
@@ -89,7 +89,7 @@ function methods.latest(state)
 end
 
 -- Returns when no more than `units` will be held, if no request arrives or ends.
-function methods.freed(state, units, now)
+function methods.free_at(state, units, now)
   local free = state.free[units]
   if free then return free end
   if state.bits == 1 then
@@ -116,7 +116,7 @@ function methods.freed(state, units, now)
 end
 
 -- Returns the units of the lease with this tag at `now`, and its expiry.
-function methods.held(state, tag, now)
+function methods.find_lease(state, tag, now)
   local held, till = 0, now
   for bit = 0, state.bits - 1 do
     local score = call('ZSCORE', state.key, whole(tag + bit))
@@ -126,7 +126,7 @@ function methods.held(state, tag, now)
   return held, till
 end
 
-function methods._mend(state, base, far)
+function methods._shorten_expiries(state, base, far)
   local ids = call('ZRANGEBYSCORE', state.key, '(' .. whole(base + far), '(' .. whole(base + RADIX), 'LIMIT', 0, AT_ONCE)
   if #ids == 0 then return end
   local pairs, score = {}, whole(base + far)
@@ -134,15 +134,15 @@ function methods._mend(state, base, far)
   call('ZADD', state.key, unpack(pairs))
 end
 
-function methods._trim(state, base, now)
+function methods._remove_expired(state, base, now)
   local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
   if #ids > 0 then free('ZREM', state.key, unpack(ids)) end
 end
 
--- Applies a change. next: { now, longest, anew = there are no other leases, tag, units, expiry }, after which `tag`
--- holds `units` until `expiry`; or { none = true }, after which no lease is held.
+-- Applies a change. next: { now, longest, drop_others = there are no other leases, tag, units, expiry }, after which
+-- `tag` holds `units` until `expiry`; or { none = true }, after which no lease is held.
 function leases.apply(state, next)
-  if next.none or next.anew or state.foreign then
+  if next.none or next.drop_others or state.foreign then
     -- The set of expired leases may be large; UNLINK frees it in the background.
     if state.stored or state.foreign then free('UNLINK', state.key) end
     state.foreign = false
@@ -152,26 +152,26 @@ function leases.apply(state, next)
   local now, longest, far = next.now, next.longest, next.now + next.longest
   local late = state:latest() > far
   for bit = 0, state.bits - 1 do
-    if late then state:_mend(bit * RADIX, far) end
-    state:_trim(bit * RADIX, now)
+    if late then state:_shorten_expiries(bit * RADIX, far) end
+    state:_remove_expired(bit * RADIX, now)
   end
-  local put, gone, rest, bit = {}, {}, next.units, 0
-  if not state.stored or longest > state.longest then put = { whole(-longest), 'lease' } end
+  local added, removed, rest, bit = {}, {}, next.units, 0
+  if not state.stored or longest > state.longest then added = { whole(-longest), 'lease' } end
   while rest > 0 or bit < state.bits do
     local id = whole(next.tag + bit)
     if rest % 2 == 1 then
-      put[#put + 1] = whole(bit * RADIX + next.expiry)
-      put[#put + 1] = id
+      added[#added + 1] = whole(bit * RADIX + next.expiry)
+      added[#added + 1] = id
     else
-      gone[#gone + 1] = id
+      removed[#removed + 1] = id
     end
     rest, bit = floor(rest / 2), bit + 1
   end
-  if #gone > 0 then free('ZREM', state.key, unpack(gone)) end
-  if #put > 0 then call('ZADD', state.key, unpack(put)) end
+  if #removed > 0 then free('ZREM', state.key, unpack(removed)) end
+  if #added > 0 then call('ZADD', state.key, unpack(added)) end
   state.longest, state.stored = longest, true
   state:_forget()
-  state:_look()
+  state:_read_bits()
   return state
 end
 

@@ -370,9 +370,9 @@ function methods._cut(state, units)
   if left > 0 then state:_write(0, ms, old, old - left) end
 end
 
--- Applies a change. next: { anew = units that replace all charges, or false; cost = units charged at the ms `clock`;
--- longest, largest }, or { ms, weight = units that are left at that ms }, or { cut = units to remove, the newest first },
--- or { none = true } to delete the log.
+-- Applies a change. next: { restart = units that replace all charges, or false; cost = units charged at the ms `clock`;
+-- longest, largest }, or { ms, weight = units that are left at that ms }, or { cut = units to remove, the newest first
+-- }, or { none = true } to delete the log.
 function log.apply(state, next)
   clean(state)
   if next.none then
@@ -382,9 +382,9 @@ function log.apply(state, next)
   elseif next.cut then
     state:_cut(next.cut)
   else
-    if next.anew then
+    if next.restart then
       state:_forget()
-      state.newest, state.units, state.total = next.clock, next.anew, next.anew
+      state.newest, state.units, state.total = next.clock, next.restart, next.restart
     end
     if next.cost > 0 then
       if next.clock > state.newest then

@@ -1,5 +1,5 @@
 //! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
-//! and what its limits do. The plan and the statuses come from the request page of gRPC, which charges nothing here.
+//! and what its limits do. The plan and the statuses come from `proxy::grpc`, which charges nothing here.
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -66,8 +66,8 @@ impl RateLimitInput {
         display.hides_any(sources.iter())
     }
 
-    /// Returns a limit of the descriptors that reads a value of which nothing is shown. The value may come from an entry
-    /// with another name: a limit by `ip` reads the address in `remote_address`.
+    /// Returns a limit of the descriptors that reads a value of which nothing is shown. The value may come from an
+    /// entry with another name: a limit by `ip` reads the address in `remote_address`.
     pub fn find_hidden_limit<'c>(&self, config: &'c Config, display: &KeyDisplay) -> Option<&'c Limit> {
         let domain = config.rls.find(self.domain.as_bytes())?;
         let limits = &config.route_at(domain.route).limits;

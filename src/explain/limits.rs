@@ -240,7 +240,7 @@ pub fn list_checks(evaluations: &[Evaluation]) -> Vec<Option<Check>> {
     evaluations.iter().map(check).collect()
 }
 
-/// Returns the answer to a cost of 0 for each key, which tells what it has left before the request. Decides nothing;
+/// Returns the answer to a cost of 0 for each key, which contains what it has left before the request. Decides nothing;
 /// `None` if the store is unavailable.
 pub async fn read_states(limiter: &Limiter, checks: &[Option<Check>]) -> Vec<Option<Answer>> {
     let asked: Vec<Check> = checks

@@ -303,11 +303,11 @@ fn written(kind: ParamKind, rng: &mut impl Rng) -> String {
         ParamKind::Rate => {
             format!("\"{count}/{}\"", ["ms", "3ms", "s", "997ms", "day", "3660day"][rng.random_range(0..6)])
         }
-        ParamKind::Dated => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
+        ParamKind::CalendarRate => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
         ParamKind::Integer { least, most } => within(least, most, pick).to_string(),
         ParamKind::Duration { least_ms, most_ms } => format!("\"{}ms\"", within(least_ms, most_ms, pick)),
         ParamKind::Flag => rng.random_bool(0.5).to_string(),
-        ParamKind::Either(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
+        ParamKind::Choice(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
         ParamKind::Zone => "\"Asia/Kathmandu\"".to_owned(),
         ParamKind::TimeOfDay => "\"04:30\"".to_owned(),
         ParamKind::Weekday => "\"sunday\"".to_owned(),

@@ -264,7 +264,7 @@ impl LimitsApi {
         Ok(Refunded { answer, key: Some(key).filter(|key| !key.is_empty()) })
     }
 
-    /// Notes that this API changes the usage of a limit now.
+    /// Records that this API changes the usage of a limit now.
     fn note_managed(&self, limit: &Limit) {
         let mut managed = self.managed.borrow_mut();
         if managed.len() >= MANAGED_SWEEP {
@@ -345,21 +345,21 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
             }
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             // A receipt contains the key, which the caller may not know.
-            let who = (!parts.hides_key_of(limit))
+            let key_values = (!parts.hides_key_of(limit))
                 .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
-            format_limit_entry(op, limit, check, who, checked, &verdict, made_by)
+            format_limit_entry(op, limit, check, key_values, checked, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// Formats one limit of a decision. `who`: the values of the key, for a receipt. `made_by` returns, for a charge to the
-/// store or to local memory, the time there and the rule that made it.
+/// Formats one limit of a decision. `key_values`: the values of the key, for a receipt. `made_by` returns, for a charge
+/// to the store or to local memory, the time there and the rule that made it.
 fn format_limit_entry(
     op: Op,
     limit: &Limit,
     check: Option<Check>,
-    who: Option<String>,
+    key_values: Option<String>,
     checked: Option<&LimitResult>,
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
@@ -391,9 +391,9 @@ fn format_limit_entry(
     }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    if let Some(who) = who.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
+    if let Some(key_values) = key_values.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
-        let receipt = Receipt::of_charge(check, answer, who, local, (now_ms, &rule));
+        let receipt = Receipt::of_charge(check, answer, key_values, local, (now_ms, &rule));
         if let Some(token) = receipt.to_token() {
             entry["receipt"] = token.into();
         }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub const ENTRIES_MAX: i64 = 100_000;
 
 /// Maximum number of entries of a leaf, and most children of any other node.
-const MOST: usize = 64;
+const CHILDREN_MAX: usize = 64;
 
 /// A sorted map from keys to positive weights.
 #[derive(Clone, Debug)]
@@ -282,7 +282,7 @@ fn splice_copy<T: Clone>(items: &[T], place: usize, count: usize, new: impl Into
 
 /// Splits a node that is too large. The last part is small, because most new entries come last.
 fn split_node<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) -> TreeNode<K>) -> Vec<Child<K>> {
-    let behind = if items.len() > MOST { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
+    let behind = if items.len() > CHILDREN_MAX { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
     [items, behind].into_iter().filter_map(|items| Child::new(node(items))).collect()
 }
 
@@ -290,7 +290,7 @@ fn split_node<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) 
 fn merge_small<K: Copy + Ord>(children: &mut Vec<Child<K>>, place: usize) {
     let one = place.min(children.len().saturating_sub(2));
     let Some([before, behind]) = children.get(one..one + 2) else { return };
-    if before.node.len() + behind.node.len() > MOST / 2 {
+    if before.node.len() + behind.node.len() > CHILDREN_MAX / 2 {
         return;
     }
     if let Some(child) = before.node.join_with(&behind.node).and_then(Child::new) {

@@ -54,7 +54,7 @@ pub struct UsageRules {
     pub sources: Arc<UsageSources>,
     pub weights: Arc<ModelWeights>,
     /// The gateway asks servers to report the usage of streams.
-    pub asks_usage: bool,
+    pub requests_usage: bool,
 }
 
 /// Usage in the body of a response, as far as it is known.

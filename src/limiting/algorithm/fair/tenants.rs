@@ -82,18 +82,18 @@ impl<'a> TenantView<'a> {
     }
 
     /// Looks the tenant up at `clock_ms`. If the time of the pool was wrong, those of the tenants are useless.
-    fn share_at(&self, clock_ms: i64, mended: bool) -> TenantPosition {
+    fn share_at(&self, clock_ms: i64, is_repaired: bool) -> TenantPosition {
         let Fair { max_active, weight, .. } = *self.fair;
         let clock_us = clock_ms * 1000;
-        let edge_us = if mended { i64::MAX } else { clock_us - self.fair.active_ms * 1000 };
+        let edge_us = if is_repaired { i64::MAX } else { clock_us - self.fair.active_ms * 1000 };
         let (mut active, mut total) = (0, 0);
         for tenant in self.tenants.iter().filter(|tenant| tenant.tat_us > edge_us) {
             active += 1;
             total += tenant.weight;
         }
         let find = |id: i64| self.tenants.binary_search_by_key(&id, |tenant| tenant.id).ok();
-        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share one
-        // with a stranger at the time that its refusal promised.
+        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share
+        // one with another tenant at the time that its refusal promised.
         let is_shared = active >= max_active && find(self.tenant).is_none();
         let id = if is_shared { self.tenant % BUCKETS } else { self.tenant };
         let found = find(id).map(|place| self.tenants[place]).filter(|tenant| tenant.tat_us > edge_us);
@@ -110,7 +110,7 @@ impl<'a> TenantView<'a> {
     fn wait(&self, share: &TenantPosition, need: i64, free: i64) -> i64 {
         let fair = self.fair;
         let mut total = share.total;
-        let mut wait = fair.fits_in(need, free, share.backlog, total);
+        let mut wait = fair.wait_for_fit(need, free, share.backlog, total);
         // The latest TAT of a tenant that is inactive before that.
         let latest = share.clock_us + (wait - 1) * 1000 - fair.active_ms * 1000;
         let leaves =
@@ -123,7 +123,7 @@ impl<'a> TenantView<'a> {
                 break;
             }
             total -= weight;
-            wait = left.max(fair.fits_in(need, free, share.backlog, total));
+            wait = left.max(fair.wait_for_fit(need, free, share.backlog, total));
         }
         wait
     }
@@ -151,9 +151,9 @@ impl RecordAlgorithm for TenantView<'_> {
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let fair = self.fair;
-        let BucketLevel { record: before, full, mended, .. } = fair.pool.level(record, now);
+        let BucketLevel { record: before, full, is_repaired, .. } = fair.pool.level(record, now);
         let RefillRecord { mut used, at_ms: at, .. } = before;
-        let share = self.share_at(at.max(now), mended);
+        let share = self.share_at(at.max(now), is_repaired);
         let fits = cost <= fair.most();
         let need = cost.min(fair.most()) * fair.pool.per_ms;
         let increment = fair.increment(need, share.total);
@@ -175,19 +175,19 @@ impl RecordAlgorithm for TenantView<'_> {
         let reset_ms = at + div_ceil(used, before.gain()) - now;
         let tat_us = share.clock_us + backlog;
         let renews = fits && share.tat_us != Some(tat_us);
-        let store = cost > 0 && (admitted || mended || renews);
+        let store = cost > 0 && (admitted || is_repaired || renews);
         let next = || {
             self.change.set(Some(TenantChange { edge_us: share.edge_us, id: share.id, tat_us: Some(tat_us) }));
             match record {
-                Some(record) if !admitted && !mended => record.clone(),
+                Some(record) if !admitted && !is_repaired => record.clone(),
                 _ if admitted => RefillRecord {
-                    marks: before.marked(marks_of(record, mended), fair.pool.is_marked()),
-                    ..before.with(used, at)
+                    marks: before.mark_charge(marks_of(record, is_repaired), fair.pool.is_marked()),
+                    ..before.with_usage(used, at)
                 },
-                _ => before.with(used, at),
+                _ => before.with_usage(used, at),
             }
         };
-        let is_within = || need + withheld <= guaranteed(fair.kept());
+        let is_within = || need + withheld <= guaranteed_units(fair.reserve_units());
         let active = (!share.is_shared).then_some(share.active.min(SHARED - 1));
         let place = active.unwrap_or(SHARED);
         let receipt = if cost == 0 {
@@ -221,8 +221,8 @@ impl RecordAlgorithm for TenantView<'_> {
     ) -> Option<(RefillRecord, i64, i64)> {
         let fair = self.fair;
         let (next, ttl, more) = fair.pool.adjust_one(record, now, delta, receipt.div_euclid(RECEIPT))?;
-        let BucketLevel { record: before, mended, .. } = fair.pool.level(record, now);
-        let share = self.share_at(before.at_ms.max(now), mended);
+        let BucketLevel { record: before, is_repaired, .. } = fair.pool.level(record, now);
+        let share = self.share_at(before.at_ms.max(now), is_repaired);
         let backlog = if delta < 0 {
             (share.backlog - fair.decrement(before.used - next.used, share.total)).max(0)
         } else {
@@ -246,6 +246,6 @@ impl RecordAlgorithm for TenantView<'_> {
 
 /// Returns how far the pool never falls, once the reserve was full and while the same tenants are active.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^50, and rounded down")]
-fn guaranteed(kept: i64) -> i64 {
-    (kept as f64 * GUARANTEED).floor() as i64
+fn guaranteed_units(reserve_units: i64) -> i64 {
+    (reserve_units as f64 * GUARANTEED).floor() as i64
 }
