@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 use crate::support::tls::Trust;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// Settings of a gateway that differ between tests; the others are fixed.
 pub struct Setting<'a> {
@@ -59,7 +59,7 @@ impl<'a> Setting<'a> {
             if !Path::new(&self.pebble.ca_file()).exists() {
                 fs::write(self.pebble.ca_file(), Ca::new("nobody").pem()).unwrap();
             }
-            laid_out(dir, &self.config())
+            config_arguments(dir, &self.config())
         })
     }
 }
@@ -101,12 +101,14 @@ pub fn secure(gateway: &Gateway) -> std::net::SocketAddr {
 
 pub fn serves(gateway: &Gateway, trust: &Trust, name: &str) -> bool {
     let Ok(mut client) = trust.try_connect(secure(gateway), name) else { return false };
-    client.try_ask(&format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n"), "").is_ok_and(|answer| answer.status() == 200)
+    client
+        .try_fetch(&format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n"), "")
+        .is_ok_and(|response| response.status() == 200)
 }
 
 #[track_caller]
 pub fn until_served(gateway: &Gateway, trust: &Trust, name: &str) {
-    until(&format!("{name} is served"), || serves(gateway, trust, name));
+    wait_until(&format!("{name} is served"), || serves(gateway, trust, name));
 }
 
 /// The files below a directory.
@@ -138,8 +140,8 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
         let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
         gateway.metric("tls_handshakes_total", &labels).unwrap_or_default()
     };
-    until("the handshake is counted", || count(&gateway, "no_certificate") == 1.0);
-    until("nobody could be asked", || orders(&gateway, "unreachable") >= 1.0);
+    wait_until("the handshake is counted", || count(&gateway, "no_certificate") == 1.0);
+    wait_until("nobody could be asked", || orders(&gateway, "unreachable") >= 1.0);
     let log = gateway.log();
     assert!(log.contains("until it is there, TLS handshakes for that name fail"), "{log}");
     assert!(log.contains("the ACME server cannot be reached") && log.contains("check `directory`"), "{log}");
@@ -153,7 +155,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     until_served(&gateway, &trust, "www.test");
     assert_eq!((orders(&gateway, "issued"), count(&gateway, "acme_challenge") >= 1.0), (1.0, true));
     let expiry = [("listener", &*listener), ("name", "www.test")];
-    until("it is told when it expires", || {
+    wait_until("it is told when it expires", || {
         gateway.metric("tls_cert_not_after_timestamp_seconds", &expiry) > Some(1.8e9)
     });
     for path in files(state.path()) {
@@ -165,7 +167,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     pebble.stop();
     gateway.signal("KILL");
     drop(gateway);
-    let gateway = Gateway::launch(&[], |dir| laid_out(dir, &config));
+    let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
     assert!(serves(&gateway, &trust, "www.test"), "it has what was kept");
     assert_eq!(orders(&gateway, "unreachable"), 0.0);
 }
@@ -174,7 +176,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
 fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
     // Nobody answers where Pebble looks for the other proof, so that it is tried and fails.
-    let elsewhere = Reserved::new();
+    let elsewhere = ReservedPort::new();
     let setting = Setting { tls: elsewhere.port(), ..Setting::new(&pebble, state.path(), &["www.test"]) };
     let gateway = setting.start();
     let trust = pebble.trust();
@@ -182,7 +184,7 @@ fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     assert_eq!((orders(&gateway, "issued"), orders(&gateway, "challenge_failed")), (1.0, 0.0));
     assert!(gateway.log().contains("could not validate the challenge by tls-alpn-01"), "{}", gateway.log());
     for target in ["/", "/.well-known/acme-challenge/unknown", "/.well-known/acme-challenge/../../etc/passwd"] {
-        assert_eq!(Client::connect(gateway.listeners()[0]).ask(&get(target, ""), "").status(), 308, "{target}");
+        assert_eq!(Client::connect(gateway.listeners()[0]).fetch(&get(target, ""), "").status(), 308, "{target}");
     }
 }
 
@@ -194,7 +196,7 @@ fn certificates_of_clients_are_no_hindrance_and_a_proof_is_no_connection() {
     let options = format!(", client_ca = \"{}\", client_auth = \"required\"", ca.display());
     let acme = "challenges = [\"tls-alpn-01\"]";
     let gateway = Setting { acme, options: &options, ..Setting::new(&pebble, state.path(), &["www.test"]) }.start();
-    until("the certificate is there", || orders(&gateway, "issued") == 1.0);
+    wait_until("the certificate is there", || orders(&gateway, "issued") == 1.0);
     let trust = pebble.trust();
     assert!(!serves(&gateway, &trust, "www.test"), "a client shows its certificate");
     // Nothing is open, so nothing is shown.
@@ -204,7 +206,8 @@ fn certificates_of_clients_are_no_hindrance_and_a_proof_is_no_connection() {
 
 #[test]
 fn gateways_on_one_directory_order_once_and_answer_for_each_other() {
-    let (pebble, state, other) = (Pebble::start(), tempfile::tempdir().unwrap(), [Reserved::new(), Reserved::new()]);
+    let (pebble, state, other) =
+        (Pebble::start(), tempfile::tempdir().unwrap(), [ReservedPort::new(), ReservedPort::new()]);
     let first = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
     let second = Setting {
         tls: other[0].port(),
@@ -237,9 +240,9 @@ fn certificates_are_renewed_in_time() {
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 6);
     let Issued { gateway, trust, pebble: _pebble, state: _state } = Issued::by(pebble, &["www.test"]);
     let mut open = trust.connect(secure(&gateway), "www.test");
-    until("it was renewed", || orders(&gateway, "issued") >= 2.0);
+    wait_until("it was renewed", || orders(&gateway, "issued") >= 2.0);
     until_served(&gateway, &trust, "www.test");
-    assert_eq!(open.ask("GET / HTTP/1.1\r\nhost: www.test\r\n\r\n", "").status(), 200);
+    assert_eq!(open.fetch("GET / HTTP/1.1\r\nhost: www.test\r\n\r\n", "").status(), 200);
     assert!(gateway.log().contains("renewing a certificate"));
 }
 

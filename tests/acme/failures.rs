@@ -7,10 +7,10 @@ use std::path::Path;
 
 use super::certificates::{Issued, Setting, file, orders, secure, serves, until_served};
 use crate::support::ca::Ca;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
 /// A gateway that has been killed.
 pub fn kill(gateway: Gateway) {
@@ -20,14 +20,14 @@ pub fn kill(gateway: Gateway) {
 
 #[track_caller]
 pub fn until_logged(gateway: &Gateway, words: &str) {
-    until(&format!("the log says {words:?}"), || gateway.log().contains(words));
+    wait_until(&format!("the log says {words:?}"), || gateway.log().contains(words));
 }
 
 #[test]
 fn pauses_after_failures_outlive_the_gateway() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
     // Nobody answers where Pebble looks.
-    let elsewhere = [Reserved::new(), Reserved::new()];
+    let elsewhere = [ReservedPort::new(), ReservedPort::new()];
     let setting = Setting {
         tls: elsewhere[0].port(),
         http: elsewhere[1].port(),
@@ -35,7 +35,7 @@ fn pauses_after_failures_outlive_the_gateway() {
         ..Setting::new(&pebble, state.path(), &["www.test"])
     };
     let gateway = setting.start();
-    until("the order failed", || orders(&gateway, "challenge_failed") == 1.0);
+    wait_until("the order failed", || orders(&gateway, "challenge_failed") == 1.0);
     let log = gateway.log();
     for words in ["by tls-alpn-01: ", "by http-01: ", "port 80 of www.test must lead", "next attempt in "] {
         assert!(log.contains(words), "{words}: {log}");
@@ -52,7 +52,7 @@ fn pauses_after_failures_outlive_the_gateway() {
     // Nor is it forgotten for being damaged.
     fs::write(&attempt, "{\"failures\":").unwrap();
     until_logged(&gateway, "is damaged and will be replaced");
-    until("the next order failed", || orders(&gateway, "challenge_failed") == 1.0);
+    wait_until("the next order failed", || orders(&gateway, "challenge_failed") == 1.0);
     let known: serde_json::Value = serde_json::from_str(&fs::read_to_string(&attempt).unwrap()).unwrap();
     assert_eq!((known["failures"].clone(), pebble.count("Added order")), (2.into(), 3));
 }
@@ -69,7 +69,7 @@ fn an_order_that_a_kill_interrupts_is_repeated() {
         fs::read_dir(&challenges)
             .is_ok_and(|files| files.flatten().any(|path| path.file_name().to_string_lossy().ends_with(ending)))
     };
-    until("a challenge is open", || open("_www.test"));
+    wait_until("a challenge is open", || open("_www.test"));
     kill(gateway);
     assert!(open("_www.test"));
     fs::write(file(state.path(), "lock").with_file_name(".new-0000"), "cut").unwrap();
@@ -93,7 +93,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let whole = fs::read_to_string(&certificate).unwrap();
     // While it runs, from memory.
     fs::write(&certificate, &whole[..whole.len() / 3]).unwrap();
-    until("it is written again", || fs::read_to_string(&certificate).unwrap() == whole);
+    wait_until("it is written again", || fs::read_to_string(&certificate).unwrap() == whole);
     until_logged(&gateway, "it will be written again");
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!(orders(&gateway, "issued"), 1.0);
@@ -116,7 +116,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let before = fs::read_to_string(&certificate).unwrap();
     fs::remove_file(&certificate).unwrap();
     assert!(serves(&gateway, &trust, "www.test"));
-    until("another is there", || fs::read_to_string(&certificate).is_ok_and(|text| text != before));
+    wait_until("another is there", || fs::read_to_string(&certificate).is_ok_and(|text| text != before));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
     assert!(serves(&gateway, &trust, "www.test"));
     let certificate = place.parent().unwrap();
     fs::remove_dir_all(certificate).unwrap();
-    until("it is saved", || certificate.is_file());
+    wait_until("it is saved", || certificate.is_file());
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!((orders(&gateway, "issued"), pebble.count("Issued certificate serial")), (1.0, 1));
 }
@@ -185,7 +185,7 @@ fn a_server_in_trouble_is_left_alone_for_as_long_as_it_asks() {
     let troubled = Gateway::launch(&[], |dir| {
         ca.issue(&["127.0.0.1"], "").save(dir, "troubled");
         fs::write(pebble.ca_file(), ca.pem()).unwrap();
-        laid_out(
+        config_arguments(
             dir,
             "[server]\nlisten = []\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\ntls = { \
              certificates = [{ cert = \"troubled.pem\", key = \"troubled.key\" }] }\n[[route]]\nname = \"dir\"\nrespond \
@@ -196,8 +196,8 @@ fn a_server_in_trouble_is_left_alone_for_as_long_as_it_asks() {
     });
     let setting = Setting::new(&pebble, state.path(), &["www.test"]);
     let config = setting.config().replace(&pebble.directory(), &format!("https://{}/dir", troubled.addr));
-    let gateway = Gateway::launch(&[], |dir| laid_out(dir, &config));
-    until("the server was asked", || orders(&gateway, "unreachable") == 1.0);
+    let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
+    wait_until("the server was asked", || orders(&gateway, "unreachable") == 1.0);
     assert!(gateway.log().contains("it answered 503 Service Unavailable"), "{}", gateway.log());
     let attempt = fs::read_to_string(file(state.path(), "www.test.json")).unwrap();
     let next_s = serde_json::from_str::<serde_json::Value>(&attempt).unwrap()["next_s"].as_u64().unwrap();

@@ -6,9 +6,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::process::Command;
 
 use super::certificates::{Issued, Setting, file, orders, serves, until_served};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
-use crate::support::until;
+use crate::support::wait_until;
 
 #[test]
 fn certificates_in_use_stay_until_another_server_has_issued_its_own() {
@@ -17,7 +17,7 @@ fn certificates_in_use_stay_until_another_server_has_issued_its_own() {
     let text = fs::read_to_string(gateway.config()).unwrap();
     // One that is away at first.
     gateway.reload(&text.replace(&one.directory(), &other.directory()));
-    until("the other one was asked", || orders(&gateway, "unreachable") >= 1.0);
+    wait_until("the other one was asked", || orders(&gateway, "unreachable") >= 1.0);
     assert!(serves(&gateway, &trust, "www.test"));
     other.run(&[("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_VA_ALWAYS_VALID", "1")], 0);
     let now = text.replace(&one.directory(), &other.directory()).replace(&one.ca_file(), &other.ca_file());
@@ -56,12 +56,12 @@ fn orders_end_when_the_gateway_drains() {
     let config = Setting::new(&pebble, state.path(), &["www.test"]).config();
     let config = config.replace("workers = 1", "workers = 1\nshutdown_delay = \"1m\"");
     fs::write(pebble.ca_file(), pebble.own_ca()).unwrap();
-    let gateway = Gateway::launch(&[], |dir| laid_out(dir, &config));
-    until("an order is under way", || pebble.count("Added order") == 1);
+    let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
+    wait_until("an order is under way", || pebble.count("Added order") == 1);
     let lock = fs::File::open(file(state.path(), "/lock")).unwrap();
     assert!(lock.try_lock().is_err());
     gateway.signal("TERM");
-    until("another gateway can order", || lock.try_lock().is_ok());
+    wait_until("another gateway can order", || lock.try_lock().is_ok());
     assert_eq!(pebble.count("Issued certificate serial"), 0);
     assert!(gateway.log().contains("draining"));
 }

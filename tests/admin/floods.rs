@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::machine::{Stopwatch, kept_waiting};
-use crate::support::until;
+use crate::support::machine::{Stopwatch, scheduling_delay};
+use crate::support::wait_until;
 
 const CONFIG: &str = r#"
 [limit.all]
@@ -46,16 +46,16 @@ fn decide(fields: &str, length: usize) -> String {
 
 fn peek(admin: SocketAddr, fields: &str) -> Message {
     let body = r#"{"operation":"peek","decisions":[{"limits":["all"]}]}"#;
-    Client::connect(admin).ask(&decide(fields, body.len()), body)
+    Client::connect(admin).fetch(&decide(fields, body.len()), body)
 }
 
 /// Median and worst of many answers, without the time in which others had the processors.
-fn waits(gateway: &Gateway, mut ask: impl FnMut() -> u16) -> [Duration; 2] {
-    let others = || kept_waiting(Some(gateway.pid())) + kept_waiting(None);
+fn waits(gateway: &Gateway, mut fetch: impl FnMut() -> u16) -> [Duration; 2] {
+    let others = || scheduling_delay(Some(gateway.pid())) + scheduling_delay(None);
     let mut waits: Vec<Duration> = (0..30)
         .map(|_| {
             let (since, before) = (Instant::now(), others());
-            assert_eq!(ask(), 200);
+            assert_eq!(fetch(), 200);
             since.elapsed().saturating_sub(others() - before)
         })
         .collect();
@@ -67,7 +67,7 @@ fn waits(gateway: &Gateway, mut ask: impl FnMut() -> u16) -> [Duration; 2] {
 #[track_caller]
 fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
     for path in ["/livez", "/readyz", "/metrics"] {
-        let [median, worst] = waits(gateway, || crate::support::client::ask(gateway.admin, &get(path)).status());
+        let [median, worst] = waits(gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
         assert!(
             median < Duration::from_millis(100) && worst < SLOW,
             "{during}: {path} took {median:?}, at worst {worst:?}"
@@ -127,7 +127,7 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
         let mut client = Client::connect(gateway.admin);
         client.send(decide(fields, 100));
         // No interim answer either.
-        let refused = client.answer("POST");
+        let refused = client.read_response("POST");
         // The flood sent more wrong tokens than a peer may.
         let status = if fields.contains("wrong") { 429 } else { 401 };
         assert_eq!(refused.status(), status, "{fields}");
@@ -139,14 +139,14 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
             std::thread::sleep(Duration::from_millis(5));
             client.send("x".repeat(1 << 16));
         }
-        assert_eq!(client.answer("POST").status(), status, "the answer arrives although nobody needs the body");
+        assert_eq!(client.read_response("POST").status(), status, "the answer arrives although nobody needs the body");
     }
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 100));
-    assert_eq!(client.try_head().unwrap().status(), 100);
+    assert_eq!(client.try_read_head().unwrap().status(), 100);
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 2 << 20));
-    assert_eq!(client.answer("POST").status(), 413, "before it is sent");
+    assert_eq!(client.read_response("POST").status(), 413, "before it is sent");
 }
 
 /// Bytes keep coming, one at a time: no pause is long.
@@ -158,7 +158,7 @@ fn dripping_clients_are_cut() {
         for start in [head, &body] {
             let mut hogs = flood(gateway.admin, start);
             scope.spawn(move || {
-                until(&format!("all who drip into {start:?} are cut"), || {
+                wait_until(&format!("all who drip into {start:?} are cut"), || {
                     std::thread::sleep(Duration::from_millis(50));
                     hogs.retain_mut(|hog| hog.write_all(b"y").is_ok());
                     hogs.is_empty()
@@ -171,7 +171,7 @@ fn dripping_clients_are_cut() {
             let mut late = Client::connect(gateway.admin);
             late.send(head);
             let watch = Stopwatch::start();
-            until("a head that drips is cut", || {
+            wait_until("a head that drips is cut", || {
                 std::thread::sleep(Duration::from_millis(50));
                 late.try_send("y").is_err()
             });
@@ -179,8 +179,8 @@ fn dripping_clients_are_cut() {
         });
         let mut late = Client::connect(gateway.admin);
         late.send(decide("", 10));
-        let (watch, answer) = (Stopwatch::start(), late.answer("POST"));
-        assert_eq!(answer.status(), 408);
+        let (watch, response) = (Stopwatch::start(), late.read_response("POST"));
+        assert_eq!(response.status(), 408);
         watch.assert_ms(2000..5000);
     });
 }
@@ -197,7 +197,7 @@ fn metrics_that_nobody_reads_cost_little() {
     assert!(size > 1 << 20, "{size}");
     let memory = gateway.watch_memory();
     let hogs = flood(gateway.admin, &get("/metrics"));
-    let answered = |path| waits(&gateway, || crate::support::client::ask(gateway.admin, &get(path)).status());
+    let answered = |path| waits(&gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
     let [median, worst] = answered("/livez");
     assert!(median < Duration::from_millis(100) && worst < SLOW, "{median:?}, at worst {worst:?}");
     assert_eq!(gateway.metrics().len() >> 16, size >> 16, "whole");
@@ -228,7 +228,7 @@ fn a_list_of_limits_costs_little() {
     assert_eq!(gateway.admin(&format!("/-/limits/{}", name(20))).json(), all["limits"][20]);
     for path in ["/-/limits".to_owned(), format!("/-/limits/{}", name(20)), format!("/-/limits/{}x", name(20))] {
         let hogs = flood(gateway.admin, &get(&path));
-        let [median, worst] = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        let [median, worst] = waits(&gateway, || crate::support::client::fetch(gateway.admin, &get("/livez")).status());
         assert!(median < Duration::from_millis(100) && worst < SLOW, "{path}: {median:?}, at worst {worst:?}");
         drop(hogs);
     }
@@ -248,7 +248,7 @@ fn many_large_decisions_keep_nobody_waiting() {
     let decisions: Vec<String> = (0..300).map(decision).collect();
     let body = format!(r#"{{"operation":"take","decisions":[{}]}}"#, decisions.join(","));
     let request = decide("", body.len()) + &body;
-    let whole = Client::connect(gateway.admin).ask(&decide("", body.len()), &body);
+    let whole = Client::connect(gateway.admin).fetch(&decide("", body.len()), &body);
     assert_eq!(whole.json()["decisions"].as_array().unwrap().len(), 300);
 
     std::thread::scope(|scope| {
@@ -257,7 +257,7 @@ fn many_large_decisions_keep_nobody_waiting() {
             let request = &request;
             scope.spawn(move || hog.write_all(request.as_bytes()));
         }
-        let livez = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        let livez = waits(&gateway, || crate::support::client::fetch(gateway.admin, &get("/livez")).status());
         let small = waits(&gateway, || peek(gateway.admin, "").status());
         for (what, [median, worst]) in [("/livez", livez), ("a small decision", small)] {
             assert!(median < QUARTER && worst < SLOW, "{what} took {median:?}, at worst {worst:?}");
@@ -281,16 +281,16 @@ fn a_list_of_limits_is_that_of_the_config_in_force() {
 
 /// A connection that is cut off after its answer was sent loses nothing of it.
 #[test]
-fn an_answer_outlives_what_was_not_read() {
+fn a_response_outlives_what_was_not_read() {
     let gateway = Gateway::start(CONFIG);
     for _ in 0..20 {
         let mut client = Client::connect(gateway.admin);
         client.send(get("/livez") + &"x".repeat(100_000));
-        assert_eq!(client.answer("GET").status(), 200);
+        assert_eq!(client.read_response("GET").status(), 200);
         client.assert_closed();
     }
     let mut client = Client::connect(gateway.admin);
     client.send(get("/livez"));
     client.stream().shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(client.read_response("GET").status(), 200);
 }

@@ -314,7 +314,7 @@ proptest! {
 }
 
 /// Units that a client gets at once.
-fn grab(client: &mut Client) -> usize {
+fn count_admitted(client: &mut Client) -> usize {
     (0..1000).take_while(|_| client.arrive((0, 1)).admitted).count()
 }
 
@@ -344,13 +344,13 @@ fn a_changed_number_keeps_the_usage() {
         (calendar(10, CalendarUnit::Month), calendar(15, CalendarUnit::Day), 15),
     ] {
         let mut client = Client::new(before);
-        assert_eq!(grab(&mut client), 10);
+        assert_eq!(count_admitted(&mut client), 10);
         client.rule = after;
-        assert_eq!(grab(&mut client), got, "{:?}", client.rule);
+        assert_eq!(count_admitted(&mut client), got, "{:?}", client.rule);
     }
     // What was used above a burst made smaller has to come back as well.
     let mut client = Client::new(gcra(1, 1000, 10));
-    grab(&mut client);
+    count_admitted(&mut client);
     client.rule = gcra(1, 1000, 3);
     assert_eq!(client.arrive((0, 1)).retry_ms, 8000);
     assert!(!client.arrive((7999, 1)).admitted && client.arrive((1, 1)).admitted);

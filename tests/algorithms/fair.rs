@@ -91,7 +91,7 @@ impl Tenants {
         Tenants { budget, rules, weights: weights.to_vec(), now: NOW + 600_000 }
     }
 
-    fn ask(&mut self, place: usize, cost: i64) -> bool {
+    fn fetch(&mut self, place: usize, cost: i64) -> bool {
         self.budget.take(&self.rules[place], tenant(place), cost, self.now).admitted
     }
 
@@ -135,7 +135,7 @@ fn tenants_in_turn_come_near_the_floor() {
             let mut tenants = Tenants::new(budget, &vec![1; count], RESERVE + 1);
             // A full pool has one token more than the reserve, so that all charges count against shares.
             for place in 0..count {
-                while tenants.ask(place, 1) {}
+                while tenants.fetch(place, 1) {}
             }
             let floor = (1.0 + 1.0 / count as f64).powi(-(count as i32));
             let pool = tenants.pool(RESERVE + 1);
@@ -173,7 +173,7 @@ fn nobody_within_a_share_is_refused() {
                     if quiet[place] && !private[place].take(cost, total, tenants.weights[place], tenants.now) {
                         break;
                     }
-                    let admitted = tenants.ask(place, cost);
+                    let admitted = tenants.fetch(place, cost);
                     refused += u64::from(!admitted);
                     asked += u64::from(quiet[place]);
                     let pool = tenants.pool(burst);

@@ -112,7 +112,7 @@ fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
     (text, ttl_ms)
 }
 
-fn held_text(data: &Data, leases: bool) -> String {
+fn stored_text(data: &Data, leases: bool) -> String {
     let text = data.text(leases);
     if leases { sorted_pairs(&text) } else { text }
 }
@@ -301,7 +301,7 @@ fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Op
             None
         }
         Some(StoredKey { data, expires }) => {
-            Some((held_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
+            Some((stored_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
         }
         None => before.map(|_| (String::new(), 0)),
     };
@@ -427,7 +427,7 @@ fn the_gate_decides_like_the_memory_store() {
 pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     for (key, held) in &gate.keys.borrow().held {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
-        let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
+        let text = stored_text(&held.data, matches!(state, State::Concurrency(_)));
         assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} at {now}");
     }
 }

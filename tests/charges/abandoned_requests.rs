@@ -8,8 +8,8 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
 /// A client that closes its side has left: it is not expected to read the response.
 pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
@@ -49,17 +49,17 @@ pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
             to
         ),
     );
-    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
     gateway
 }
 
 /// Two at a time at most have run, others have had their slots, and one is free again for `path`.
 #[track_caller]
 pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
-    until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is at rest", || running.now() == 0);
     assert_eq!(running.most(), 2, "{what}");
     assert!(running.ended() >= 3, "{what}: {}", running.ended());
-    until("a slot", || gateway.get(path).status() == 200);
+    wait_until("a slot", || gateway.get(path).status() == 200);
 }
 
 /// A client for each request, which leaves after 15 ms.
@@ -76,12 +76,12 @@ pub fn abort(gateway: &Gateway, request: &str, times: usize) {
 fn leave_two(gateway: &Gateway, running: &Running) {
     let mut clients = [gateway.client(), gateway.client()];
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("both run", || running.now() == 2);
+    wait_until("both run", || running.now() == 2);
 }
 
 fn attack(gateway: &Gateway, running: &Running, request: &str) -> usize {
     abort(gateway, request, 100);
-    until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is at rest", || running.now() == 0);
     running.most()
 }
 
@@ -100,7 +100,7 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
             assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
             // The slots went on to others all the time.
             assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
-            until("a slot", || gateway.get("/").status() == 200);
+            wait_until("a slot", || gateway.get("/").status() == 200);
         }
     });
 }
@@ -136,7 +136,7 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     leave_two(&gateway, &running);
     let watch = Stopwatch::start();
     // The lease alone, which is shorter, is renewed until then.
-    until("a slot", || {
+    wait_until("a slot", || {
         let mut client = gateway.client();
         client.send(get("/", ""));
         std::thread::sleep(Duration::from_millis(40));
@@ -154,16 +154,16 @@ fn a_connection_is_reusable_after_its_response_was_drained() {
         let ended = running.ended();
         let mut client = gateway.client();
         client.send(get(target, ""));
-        until("it runs", || running.now() == 1);
+        wait_until("it runs", || running.now() == 1);
         drop(client);
-        until("it has ended", || running.ended() == ended + 1);
+        wait_until("it has ended", || running.ended() == ended + 1);
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn an_endless_answer_is_not_read_on_for_long() {
+fn an_endless_response_is_not_read_on_for_long() {
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
@@ -190,8 +190,8 @@ fn abandoned_requests_count_as_connections() {
     let mut third = gateway.client();
     third.send(get("/", ""));
     third.assert_closed();
-    until("they have ended", || running.ended() == 2);
-    until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
+    wait_until("they have ended", || running.ended() == 2);
+    wait_until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
 }
 
 #[test]

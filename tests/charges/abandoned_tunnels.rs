@@ -9,10 +9,10 @@ use super::abandoned_requests::{WORK, abort, assert_bounded, gateway};
 use crate::support::client::{get, post};
 use crate::support::frames::{CANCEL, Wire, connect, reset};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, accept, ok};
+use crate::support::wait_until;
 
-const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
+const UPGRADE: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
 
 /// A server that works on each tunnel for `work`, even if the tunnel ends, and then closes. `/late` switches protocols
 /// only halfway through; `/plain` is an ordinary response.
@@ -44,7 +44,7 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
 #[test]
 fn tunnels_whose_clients_are_gone_keep_their_slots() {
     // What they have not read makes their kernel reset the connection.
-    for request in [get("/", ASK), get("/late", ASK), post("/", 1000, ASK) + "some of it"] {
+    for request in [get("/", UPGRADE), get("/late", UPGRADE), post("/", 1000, UPGRADE) + "some of it"] {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
         abort(&gateway, &request, 40);
@@ -60,8 +60,8 @@ fn tunnels_of_half_closed_clients_keep_their_slots() {
     let gateway = gateway(route, "memory:", &upstream.url(), "");
     for _ in 0..40 {
         let mut client = gateway.client();
-        client.send(get("/", ASK));
-        if client.try_head().is_ok_and(|head| head.status() == 101) {
+        client.send(get("/", UPGRADE));
+        if client.try_read_head().is_ok_and(|head| head.status() == 101) {
             client.bytes(5);
         }
         let _ = client.stream().shutdown(Shutdown::Write);
@@ -110,10 +110,10 @@ fn a_tunnel_without_a_client_ends_with_linger() {
     });
     let gateway = gateway("", "memory:", &upstream.url(), "1500ms");
     let watch = Stopwatch::start();
-    abort(&gateway, &get("/", ASK), 2);
-    until("the server has learnt of their end", || ends.load(Ordering::SeqCst) == 2);
+    abort(&gateway, &get("/", UPGRADE), 2);
+    wait_until("the server has learnt of their end", || ends.load(Ordering::SeqCst) == 2);
     assert_eq!(gateway.get("/plain").status(), 429);
-    until("a slot", || gateway.get("/plain").status() == 200);
+    wait_until("a slot", || gateway.get("/plain").status() == 200);
     watch.assert_ms(1400..4000);
     let told: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
     assert_eq!(told.iter().filter(|head| *head == "closed").count(), 2, "{told:?}");

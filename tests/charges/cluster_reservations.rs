@@ -5,8 +5,8 @@ use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::topology::{RedisCluster, ask};
-use crate::support::until;
+use crate::support::limiting::topology::{RedisCluster, run_command};
+use crate::support::wait_until;
 
 fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
     let gateway = Gateway::start(&format!(
@@ -15,7 +15,7 @@ fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
          [limit.two]\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-b\"]\n",
         cluster.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
@@ -24,7 +24,7 @@ fn fields(a: &str, b: &str) -> String {
 }
 
 fn asks(gateway: &Gateway, a: &str, b: &str) -> u16 {
-    gateway.ask(&fields(a, b)).status()
+    gateway.fetch(&fields(a, b)).status()
 }
 
 /// A rolling deploy: the config of `older` lacks the second limit, which the others decide together with the first.
@@ -40,14 +40,14 @@ fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
 
     // What refused last is asked first: `one`, then `two`, which has to wait.
     let node = cluster.owner(key_slot(&format!("{{x-b={b}}}")));
-    let () = ask(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let () = run_command(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
     let mut reserving = newer.client();
     reserving.send(fields("a", &b));
     let left = || older.admin("/-/limits/one/state?key=a").json()["remaining"].clone();
-    until("`one` is charged for the moment", || left() == 0);
+    wait_until("`one` is charged for the moment", || left() == 0);
     assert_eq!(asks(&older, "a", ""), 429);
-    let () = ask(&mut node.client(), &["CLIENT", "UNPAUSE"]);
-    assert_eq!(reserving.answer("GET").status(), 429, "by `two`, which is spent");
+    let () = run_command(&mut node.client(), &["CLIENT", "UNPAUSE"]);
+    assert_eq!(reserving.read_response("GET").status(), 429, "by `two`, which is spent");
     assert_eq!(asks(&older, "a", ""), 200, "what was reserved is there again");
 
     // Nor is any other refusal: whom it is for cannot be told.

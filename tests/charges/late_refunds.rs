@@ -52,7 +52,7 @@ fn on_both(algorithms: &[&str], test: impl Fn(&str, &str) + Sync) {
 }
 
 fn admitted(gateway: &Gateway, most: usize) -> usize {
-    (0..most).filter(|_| gateway.ask(&get("/", "")).status() == 200).count()
+    (0..most).filter(|_| gateway.fetch(&get("/", "")).status() == 200).count()
 }
 
 /// Five that fail when their five units have long come in again.
@@ -73,7 +73,7 @@ fn refilled_units_are_not_refunded() {
         let kept = admitted(&gateway, 8);
         assert!(kept >= 4, "{algorithm} admits only {kept}");
         for client in &mut failing {
-            assert_eq!(client.answer("GET").status(), 500);
+            assert_eq!(client.read_response("GET").status(), 500);
         }
         std::thread::sleep(Duration::from_millis(50));
         let more = admitted(&gateway, 8);
@@ -129,7 +129,7 @@ fn unused_reservations_are_refunded_after_a_while() {
             let mut clients: Vec<Client> = (0..8).map(|_| gateway.client()).collect();
             clients.iter_mut().for_each(|client| client.send(get("/", "")));
             for client in &mut clients {
-                assert_eq!(client.answer("GET").status(), 200, "{algorithm} {store}, round {round}");
+                assert_eq!(client.read_response("GET").status(), 200, "{algorithm} {store}, round {round}");
             }
             // 6400 units come back; what comes in of itself meanwhile, a few hundred, would not be enough.
             std::thread::sleep(Duration::from_millis(250));
@@ -156,7 +156,7 @@ fn a_window_refunds_nothing_that_it_never_counted() {
         gateway.assert_metric("requests_in_flight", &[("route", "/")], 1.0);
         gateway.reload_with("100/day", "20/hour");
         let kept = admitted(&gateway, 25);
-        assert_eq!(slow.answer("GET").status(), 500);
+        assert_eq!(slow.read_response("GET").status(), 500);
         std::thread::sleep(Duration::from_millis(100));
         // In the first hour of a day it was counted, and what it left is free again.
         let more = admitted(&gateway, 25);
@@ -171,14 +171,14 @@ fn left(gateway: &Gateway) -> i64 {
 /// A receipt of so many units.
 fn take(gateway: &Gateway, cost: i64) -> Value {
     let body = json!({ "operation": "take", "decisions": [{ "limits": ["one"], "cost": cost }] });
-    let answer = gateway.admin_ask("POST", "/-/decide", "", body.to_string()).json();
-    let receipt = answer["decisions"][0]["limits"][0]["receipt"].clone();
-    assert!(receipt.is_string(), "{answer}");
+    let response = gateway.admin_request("POST", "/-/decide", "", body.to_string()).json();
+    let receipt = response["decisions"][0]["limits"][0]["receipt"].clone();
+    assert!(receipt.is_string(), "{response}");
     receipt
 }
 
 fn refund(gateway: &Gateway, receipt: &Value) -> Value {
-    gateway.admin_ask("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
+    gateway.admin_request("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
 }
 
 /// Nearly all of a charge is refilled; then the limit gets numbers by which almost nothing would be.

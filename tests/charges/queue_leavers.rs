@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
-use crate::support::until;
+use crate::support::wait_until;
 
 fn gateway(store: &str, limit: &str) -> Gateway {
     Gateway::start(&format!(
@@ -36,7 +36,7 @@ fn requests_without_a_place_leave_no_queue_positions() {
         assert_eq!(gateway.get("/").status(), 200);
         let mut clients = sent(gateway, 9);
         let refused = || gateway.metric("rejections_total", &REFUSED).unwrap_or(0.0);
-        until("all but two are refused", || refused() == 8.0);
+        wait_until("all but two are refused", || refused() == 8.0);
         // Whoever comes now waits for the one after.
         let hold_ms = hold_ms(gateway);
         assert!((60_000..=120_000).contains(&hold_ms), "{hold_ms}");
@@ -48,12 +48,12 @@ fn requests_without_a_place_leave_no_queue_positions() {
 fn leaving_in_order_of_arrival_empties_the_queue() {
     on_both("rate = \"1/min\"\nqueue = \"1h\"", |gateway| {
         let clients = sent(gateway, 12);
-        until("all have their turns", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
+        wait_until("all have their turns", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
         for client in clients {
             drop(client);
             std::thread::sleep(Duration::from_millis(10));
         }
-        until("the queue is empty", || hold_ms(gateway) <= 60_000);
+        wait_until("the queue is empty", || hold_ms(gateway) <= 60_000);
     });
 }
 
@@ -70,7 +70,7 @@ fn the_slot_of_a_request_that_is_answered_here_is_free_for_the_next() {
              limits = [\"one\"]\n\n[limit.one]\nalgorithm = \"concurrency\"\nin_flight = 1\nlease = \"1h\"\nkey = \"all\"\n"
         ));
         for _ in 0..3 {
-            until("there is a free slot", || gateway.get("/").status() == 200);
+            wait_until("there is a free slot", || gateway.get("/").status() == 200);
         }
     }
 }

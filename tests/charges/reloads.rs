@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 /// Answers `/held` with 500 once it is let go, and everything else at once.
 fn upstream() -> (Upstream, Sender<()>) {
@@ -47,7 +47,7 @@ fn reload(gateway: &Gateway, from: &str, to: &str) {
     let reloads = || gateway.log().matches("config reloaded").count();
     let seen = reloads();
     std::fs::write(&path, text.replace(from, to)).unwrap();
-    until("the edit is in force", || reloads() > seen);
+    wait_until("the edit is in force", || reloads() > seen);
 }
 
 fn remaining(gateway: &Gateway) -> i64 {
@@ -82,8 +82,8 @@ fn a_late_refund_uses_the_rule_of_the_charge() {
             }
             assert_eq!(remaining(&gateway), 9, "{after}");
             release.send(()).unwrap();
-            assert_eq!(late.answer("GET").status(), 500);
-            until("the late request has been given back", || remaining(&gateway) != 9);
+            assert_eq!(late.read_response("GET").status(), 500);
+            wait_until("the late request has been given back", || remaining(&gateway) != 9);
             assert_eq!(remaining(&gateway), 10, "{after} on {store}");
         }
     }
@@ -104,8 +104,8 @@ fn an_earlier_lease_is_renewed_by_the_current_config() {
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(remaining(&gateway), 4, "the lease ran out under its request");
     release.send(()).unwrap();
-    long.answer("GET");
-    until("the slot is free", || remaining(&gateway) == 5);
+    long.read_response("GET");
+    wait_until("the slot is free", || remaining(&gateway) == 5);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     // The breaker opens before the connection is given up, a second after the store stops.
     let brief = config(&redis.url(), &upstream.url(), limit).replace("\"5s\"", "\"200ms\"");
     let gateway = Gateway::start(&brief);
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut long = gateway.client();
     long.send(get("/held", ""));
     upstream.request();
@@ -125,14 +125,14 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     assert_eq!(client.zcount::<_, _, _, i64>(&key, 0, "+inf").unwrap(), 1);
     redis.signal("STOP");
     // Once it has failed often enough, the store is not asked any more.
-    until("the breaker is open", || {
+    wait_until("the breaker is open", || {
         gateway.get("/");
         gateway.metric("store_breaker_state", &[]) == Some(2.0)
     });
     release.send(()).unwrap();
-    long.answer("GET");
+    long.read_response("GET");
     redis.signal("CONT");
-    until("the slot is free", || client.zcard::<_, i64>(&key).unwrap() == 0);
+    wait_until("the slot is free", || client.zcard::<_, i64>(&key).unwrap() == 0);
 }
 
 #[test]
@@ -141,17 +141,17 @@ fn nothing_holds_on_to_a_store_of_before() {
     let (upstream, _release) = upstream();
     let limit = "algorithm = \"fixed_window\"\nrate = \"10/day\"";
     let gateway = Gateway::with("workers = 2", &config(&old.url(), &upstream.url(), limit));
-    gateway.until_connected();
+    gateway.wait_for_store();
     // A connection of before that asks for nothing any more.
     let mut idle = gateway.client();
-    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
     reload(&gateway, &old.url(), &new.url());
-    gateway.until_connected();
+    gateway.wait_for_store();
     old.kill();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(gateway.metric("store_up", &[]), Some(1.0), "{}", gateway.log());
     assert!(!gateway.log().contains("does not answer"), "{}", gateway.log());
-    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn overrides_go_with_the_redis_they_stood_in() {
     let limit = "rate = \"10/h\"";
     let () = redis.client().hset("sg:overrides:one", "all", "rate=0").unwrap();
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
-    until("the override is in force", || gateway.get("/").status() == 429);
+    wait_until("the override is in force", || gateway.get("/").status() == 429);
     reload(&gateway, &redis.url(), "memory:");
     assert_eq!(gateway.get("/").status(), 200);
 }
@@ -174,7 +174,7 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlease = \"60s\"";
         let gateway = Gateway::start(&config(&store, &upstream.url(), limit));
         if store != "memory:" {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         let hold = || {
             let mut holder = gateway.client();
@@ -196,8 +196,8 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         std::thread::sleep(Duration::from_millis(1200));
         let at_least = watch_inside.elapsed().as_millis();
         release.send(()).unwrap();
-        holder.answer("GET");
-        until("the slot is free", || remaining(&gateway) == 1);
+        holder.read_response("GET");
+        wait_until("the slot is free", || remaining(&gateway) == 1);
         let at_most = watch.elapsed().as_millis() + 1;
 
         let mut holder = hold();
@@ -210,6 +210,6 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         reload(&gateway, "lease = \"60s\"", "lease = \"1h\"");
         assert_eq!(refused().1, wait_ms, "{store}: a reload forgets nothing");
         release.send(()).unwrap();
-        holder.answer("GET");
+        holder.read_response("GET");
     }
 }

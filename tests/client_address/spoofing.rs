@@ -80,16 +80,16 @@ fn gateway(upstream: &Upstream, server: &str, key: &str) -> Gateway {
 }
 
 /// Returns the status of one request over each protocol; 400 if the client cannot make such a request.
-fn ask(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
+fn fetch(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
     let lines: String = claim.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let old = gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));
+    let old = gateway.fetch(&format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));
     let mut request = Request::get(format!("http://a.test{target}")).body(()).unwrap();
     for (name, value) in claim {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return [old.status(), 400] };
         request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
     }
-    let new = H2Client::connect(gateway.addr).try_ask(request, Sent::default());
-    [old.status(), new.map_or(400, |answer| answer.status())]
+    let new = H2Client::connect(gateway.addr).try_fetch(request, Sent::default());
+    [old.status(), new.map_or(400, |response| response.status())]
 }
 
 /// Nothing of what servers go by holds a forged address.
@@ -115,15 +115,15 @@ fn assert_true(upstream: &Upstream, claim: &[(&str, &str)]) {
 fn no_claim_of_a_stranger_makes_it_another_client() {
     let upstream = Upstream::text("in");
     let gateway = gateway(&upstream, "", "ip");
-    assert_eq!(ask(&gateway, "/once", &[]), [200, 429]);
+    assert_eq!(fetch(&gateway, "/once", &[]), [200, 429]);
     upstream.requests();
     let mut refused = 0;
     for claim in CLAIMS {
-        for status in ask(&gateway, "/once", claim) {
+        for status in fetch(&gateway, "/once", claim) {
             assert!(matches!(status, 429 | 400), "{status}: {claim:?}");
         }
         assert!(upstream.requests().is_empty(), "{claim:?}");
-        for status in ask(&gateway, "/", claim) {
+        for status in fetch(&gateway, "/", claim) {
             assert!(matches!(status, 200 | 400), "{status}: {claim:?}");
             refused += usize::from(status == 400);
         }
@@ -157,12 +157,12 @@ fn neither_lines_nor_pseudo_headers_nor_a_proxy_header_say_more() {
     ] {
         let mut client: Client = gateway.client();
         client.send(bytes);
-        let status = client.try_answer("GET").map_or(400, |answer| answer.status());
+        let status = client.try_read_response("GET").map_or(400, |response| response.status());
         assert!(matches!(status, 400 | 429), "{what}: {status}");
     }
     for (uri, host) in [("http://a.test/once", "203.0.113.66"), ("http://203.0.113.66/once", "a.test")] {
         let request = Request::get(uri).header("host", host).body(()).unwrap();
-        let status = H2Client::connect(gateway.addr).try_ask(request, Sent::default()).map_or(400, |it| it.status());
+        let status = H2Client::connect(gateway.addr).try_fetch(request, Sent::default()).map_or(400, |it| it.status());
         assert!(matches!(status, 400 | 429), "{uri} {host}: {status}");
     }
     assert!(upstream.requests().is_empty());
@@ -198,8 +198,8 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
             claim.iter().map(|(name, value)| (*name, value.replace("CLIENT", &client))).collect();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
         // The same client over both protocols, and by its plain claim.
-        let plain = ask(&gateway, "/once", &[("x-forwarded-for", &client)]);
-        buckets.insert(format!("{claim:?}"), [ask(&gateway, "/once", &own), plain].concat());
+        let plain = fetch(&gateway, "/once", &[("x-forwarded-for", &client)]);
+        buckets.insert(format!("{claim:?}"), [fetch(&gateway, "/once", &own), plain].concat());
     }
     for (claim, statuses) in buckets {
         assert_eq!(statuses, [429, 429, 200, 429], "{claim}");
@@ -212,8 +212,8 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
         &[("forwarded", "for=203.0.113.66;for=127.0.0.1")],
         &[("x-forwarded-for", &deep)],
     ] {
-        ask(&gateway, "/once", claim);
-        assert_eq!(ask(&gateway, "/once", claim), [429, 429], "{claim:?}");
+        fetch(&gateway, "/once", claim);
+        assert_eq!(fetch(&gateway, "/once", claim), [429, 429], "{claim:?}");
     }
-    assert_eq!(ask(&gateway, "/once", &[("x-forwarded-for", FORGED)]), [200, 429], "nobody else was taken for it");
+    assert_eq!(fetch(&gateway, "/once", &[("x-forwarded-for", FORGED)]), [200, 429], "nobody else was taken for it");
 }

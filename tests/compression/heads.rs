@@ -36,7 +36,7 @@ fn the_client_gets_the_coding_that_it_prefers() {
         ("gzip;q=0", None),
         ("", None),
     ] {
-        let answer = gateway.ask(&get("/", &accepting(codings)));
+        let answer = gateway.fetch(&get("/", &accepting(codings)));
         assert_eq!(answer.get("content-encoding"), coding, "{codings}");
         assert_eq!(answer.get("vary"), Some("Origin, Accept-Encoding"), "{codings}");
         assert_eq!(answer.get("etag"), Some(if coding.is_some() { "W/\"a\"" } else { "\"a\"" }), "{codings}");
@@ -57,7 +57,7 @@ fn headers_about_the_uncompressed_bytes_are_removed() {
     let upstream = Upstream::fixed(response(described, &page(3000)));
     let gateway = gateway(&upstream);
     let plain = gateway.get("/");
-    let compressed = gateway.ask(&get("/", &accepting("br")));
+    let compressed = gateway.fetch(&get("/", &accepting("br")));
     for name in ["accept-ranges", "content-md5", "digest", "content-digest", "repr-digest"] {
         assert!(plain.get(name).is_some() && compressed.get(name).is_none(), "{name}");
     }
@@ -70,7 +70,7 @@ fn headers_about_the_uncompressed_bytes_are_removed() {
 fn vary_and_weak_etags_stay_as_they_are() {
     for vary in ["*", "accept-encoding", "Origin, Accept-Encoding"] {
         let upstream = Upstream::fixed(response(&format!("vary: {vary}\r\netag: W/\"a\"\r\n"), &page(3000)));
-        let answer = gateway(&upstream).ask(&get("/", &accepting("gzip")));
+        let answer = gateway(&upstream).fetch(&get("/", &accepting("gzip")));
         assert_eq!((answer.get("vary"), answer.get("etag")), (Some(vary), Some("W/\"a\"")));
         assert_eq!(text(&answer), page(3000));
     }
@@ -98,7 +98,7 @@ fn encoded_partial_and_small_responses_and_other_types_are_not_touched() {
     ] {
         let upstream = Upstream::fixed(head(status, fields, body));
         let gateway = gateway(&upstream);
-        let answer = gateway.ask(&get("/", &format!("{}range: bytes=0-2999\r\n", accepting("gzip, br, zstd"))));
+        let answer = gateway.fetch(&get("/", &format!("{}range: bytes=0-2999\r\n", accepting("gzip, br, zstd"))));
         assert_eq!(answer.text(), **body, "{status} {fields}");
         assert_eq!(answer.get("etag"), Some("\"a\""), "{status} {fields}");
         assert_eq!(answer.get("vary"), None, "{status} {fields}");
@@ -116,7 +116,7 @@ fn the_smallest_compressed_body_has_min_size() {
     });
     let gateway = Gateway::start(&route(&upstream, "compress = { min_size = \"2KiB\" }"));
     for (length, coding) in [(2047, None), (2048, Some("gzip")), (2049, Some("gzip"))] {
-        let answer = gateway.ask(&get(&format!("/{length}"), &accepting("gzip")));
+        let answer = gateway.fetch(&get(&format!("/{length}"), &accepting("gzip")));
         assert_eq!(answer.get("content-encoding"), coding, "{length}");
         assert_eq!(text(&answer), page(length));
     }
@@ -132,9 +132,9 @@ fn errors_of_servers_are_compressed_and_small_ones_of_the_gateway_are_not() {
     let routes = route(&upstream, "compress = true")
         + "[[route]]\npath = \"/denied\"\nupstream = \"echo:\"\ncompress = true\ndeny = [\"127.0.0.0/8\"]\n";
     let gateway = Gateway::start(&routes);
-    let answer = gateway.ask(&get("/", &accepting("gzip")));
+    let answer = gateway.fetch(&get("/", &accepting("gzip")));
     assert_eq!((answer.status(), answer.get("content-encoding"), text(&answer)), (503, Some("gzip"), body));
-    let answer = gateway.ask(&get("/denied", &accepting("gzip")));
+    let answer = gateway.fetch(&get("/denied", &accepting("gzip")));
     assert_eq!((answer.status(), answer.get("content-encoding")), (403, None));
     assert_eq!(answer.json()["status"], 403);
 }
@@ -143,7 +143,7 @@ fn errors_of_servers_are_compressed_and_small_ones_of_the_gateway_are_not() {
 fn a_request_may_forbid_compression() {
     let upstream = Upstream::fixed(response("etag: \"a\"\r\n", &page(3000)));
     let gateway = gateway(&upstream);
-    let answer = gateway.ask(&get("/", &format!("{}cache-control: no-transform\r\n", accepting("gzip"))));
+    let answer = gateway.fetch(&get("/", &format!("{}cache-control: no-transform\r\n", accepting("gzip"))));
     assert_eq!((answer.get("content-encoding"), answer.get("etag")), (None, Some("\"a\"")));
 }
 
@@ -171,20 +171,20 @@ fn the_head_of_head_is_that_of_get() {
     for target in ["/", "/chunked"] {
         for codings in ["zstd", "br", "gzip", "identity"] {
             let mut client = gateway.client();
-            let got = client.ask(&get(target, &accepting(codings)), "");
-            let head = client.ask(&get(target, &accepting(codings)).replacen("GET", "HEAD", 1), "");
+            let got = client.fetch(&get(target, &accepting(codings)), "");
+            let head = client.fetch(&get(target, &accepting(codings)).replacen("GET", "HEAD", 1), "");
             assert_eq!(fields(&head), fields(&got), "{target} {codings}");
             let is_plain = codings == "identity" && target == "/";
             assert_eq!(head.get("content-length"), is_plain.then_some("100000"), "{target} {codings}");
             // The connection is still usable: no body followed.
-            assert_eq!(text(&client.ask(&get(target, ""), "")), page(100_000));
+            assert_eq!(text(&client.fetch(&get(target, ""), "")), page(100_000));
 
             let request = |method| {
                 let request = Request::builder().method(method).uri(format!("http://a.test{target}"));
                 request.header("accept-encoding", codings).body(()).unwrap()
             };
             let mut h2 = H2Client::connect(gateway.addr);
-            let answers = ["GET", "HEAD"].map(|method| h2.ask(request(method), Sent::default()));
+            let answers = ["GET", "HEAD"].map(|method| h2.fetch(request(method), Sent::default()));
             let heads = answers.each_ref().map(|answer| {
                 let mut headers = answer.head.headers().clone();
                 ["date", "content-length"].iter().for_each(|name| drop(headers.remove(*name)));
@@ -204,7 +204,7 @@ fn a_head_of_a_fixed_response_states_no_wrong_length() {
     ));
     let mut client = gateway.client();
     for method in ["GET", "HEAD"] {
-        let answer = client.ask(&get("/", &accepting("gzip")).replacen("GET", method, 1), "");
+        let answer = client.fetch(&get("/", &accepting("gzip")).replacen("GET", method, 1), "");
         assert_eq!(answer.get("content-encoding"), Some("gzip"));
         let length = answer.body.len().to_string();
         assert_eq!(answer.get("content-length"), (method == "GET").then_some(length.as_str()));
@@ -229,17 +229,17 @@ fn a_compressed_copy_can_be_revalidated() {
     let gateway = gateway(&upstream);
     let mut client = gateway.client();
     for (codings, tag) in [("gzip", "W/\"a\""), ("identity", "\"a\"")] {
-        let first = client.ask(&get("/", &accepting(codings)), "");
+        let first = client.fetch(&get("/", &accepting(codings)), "");
         assert_eq!(first.get("etag"), Some(tag));
         upstream.request();
         let fields = format!("{}if-none-match: {tag}\r\n", accepting(codings));
-        let second = client.ask(&get("/", &fields), "");
+        let second = client.fetch(&get("/", &fields), "");
         assert_eq!(upstream.request().get("if-none-match"), Some(tag), "the server gets the tag that the client sent");
         assert_eq!((second.status(), second.get("etag")), (304, Some(tag)));
         assert_eq!((second.get("vary"), second.get("content-encoding")), (Some("Accept-Encoding"), None));
         assert_eq!(second.get("cache-control"), Some("max-age=60"));
     }
-    let third = client.ask(&get("/", &format!("{}if-none-match: W/\"b\"\r\n", accepting("gzip"))), "");
+    let third = client.fetch(&get("/", &format!("{}if-none-match: W/\"b\"\r\n", accepting("gzip"))), "");
     assert_eq!((third.status(), third.get("content-encoding")), (200, Some("gzip")));
 }
 
@@ -251,7 +251,7 @@ fn http2_clients_get_compressed_responses() {
     let mut h2 = H2Client::connect(gateway.addr);
     for coding in ["zstd", "br", "gzip"] {
         let request = Request::get("http://a.test/").header("accept-encoding", coding).body(()).unwrap();
-        let answer = h2.ask(request, Sent::default());
+        let answer = h2.fetch(request, Sent::default());
         assert_eq!((answer.field("content-encoding"), answer.field("content-length")), (Some(coding), None));
         assert_eq!(answer.field("etag"), Some("W/\"a\""));
         assert_eq!(super::decode(coding, &answer.body).unwrap(), body.as_bytes());
@@ -269,7 +269,7 @@ fn upgrades_and_responses_without_body_are_not_touched() {
         let gateway = gateway(&upstream);
         let mut client = gateway.client();
         client.send(get("/", &format!("{}connection: upgrade\r\nupgrade: x\r\n", accepting("gzip"))));
-        let answer = client.try_head().unwrap();
+        let answer = client.try_read_head().unwrap();
         assert_eq!((answer.get("content-encoding"), answer.get("etag")), (None, Some("\"a\"")), "{head}");
         assert_eq!(answer.get("vary"), None, "{head}");
     }

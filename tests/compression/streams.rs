@@ -14,7 +14,7 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent};
 use crate::support::h2_server::Http2Server;
 use crate::support::upstream::Upstream;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n";
 
@@ -27,7 +27,7 @@ fn bodies_of_unknown_length_are_compressed() {
         for coding in ["zstd", "br", "gzip"] {
             let mut client = gateway.client();
             for _ in 0..2 {
-                let answer = client.ask(&get("/", &accepting(coding)), "");
+                let answer = client.fetch(&get("/", &accepting(coding)), "");
                 assert_eq!(answer.get("content-encoding"), Some(coding));
                 assert_eq!(answer.get("transfer-encoding"), Some("chunked"));
                 assert_eq!(text(&answer), body, "{coding}");
@@ -45,7 +45,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
             peer.send(format!("{CHUNKED}\r\n"))?;
             for number in 0..5 {
                 peer.send(chunk(&format!("step {number};")))?;
-                gone.lock().unwrap().recv_timeout(PATIENCE).map_err(io::Error::other)?;
+                gone.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)?;
             }
             peer.send("0\r\n\r\n")?;
         }
@@ -57,7 +57,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
         let mut steps = 0;
         let mut client = gateway.client();
         client.send(get("/", &accepting(coding)));
-        let answer = client.stream_answer("GET", |piece| {
+        let answer = client.stream_response("GET", |piece| {
             compressed.extend_from_slice(piece);
             let next = format!("{expected}step {steps};");
             // The server continues only after the client has decoded everything that was sent.
@@ -90,7 +90,7 @@ fn trailers_follow_the_compressed_body() {
         );
 
         let request = Request::get("http://a.test/").header("accept-encoding", coding).header("te", "trailers");
-        let answer = H2Client::connect(gateway.addr).ask(request.body(()).unwrap(), Sent::default());
+        let answer = H2Client::connect(gateway.addr).fetch(request.body(()).unwrap(), Sent::default());
         assert_eq!(decode(coding, &answer.body).unwrap(), page(5000).as_bytes());
         assert_eq!(answer.trailers.len(), 1, "{:?}", answer.trailers);
         assert_eq!(answer.trailers["x-sum"], "42");
@@ -99,21 +99,21 @@ fn trailers_follow_the_compressed_body() {
 
 #[test]
 fn responses_of_http2_servers_are_compressed() {
-    let server = Http2Server::start(|mut asked| async move {
+    let server = Http2Server::start(|mut incoming| async move {
         let head = http::Response::builder().header("content-type", "text/html").header("etag", "\"a\"");
-        let mut stream = asked.head(head.body(()).unwrap(), false)?;
+        let mut stream = incoming.head(head.body(()).unwrap(), false)?;
         crate::support::h2_server::send_all(&mut stream, page(200_000).into()).await?;
         let mut trailers = http::HeaderMap::new();
         trailers.insert("x-sum", "42".parse().unwrap());
         stream.send_trailers(trailers)
     });
     let gateway = Gateway::start(&format!("[[route]]\nupstream = \"h2c://{}\"\ncompress = true\n", server.addr));
-    let answer = gateway.ask(&get("/", &accepting("zstd")));
+    let answer = gateway.fetch(&get("/", &accepting("zstd")));
     assert_eq!((answer.get("etag"), text(&answer)), (Some("W/\"a\""), page(200_000)));
-    let head = gateway.ask(&get("/", &accepting("zstd")).replacen("GET", "HEAD", 1));
+    let head = gateway.fetch(&get("/", &accepting("zstd")).replacen("GET", "HEAD", 1));
     assert_eq!((head.get("content-length"), head.get("content-encoding")), (None, Some("zstd")));
     let request = Request::get("http://a.test/").header("accept-encoding", "br").body(()).unwrap();
-    let answer = H2Client::connect(gateway.addr).ask(request, Sent::default());
+    let answer = H2Client::connect(gateway.addr).fetch(request, Sent::default());
     assert_eq!(decode("br", &answer.body).unwrap(), page(200_000).as_bytes());
     assert_eq!(answer.trailers["x-sum"], "42");
 }
@@ -126,7 +126,7 @@ fn http10_clients_get_no_chunks() {
         let head = format!("GET / HTTP/1.0\r\nhost: a.test\r\n{}connection: keep-alive\r\n\r\n", accepting(coding));
         let long_gateway = gateway(&upstream);
         let mut client = long_gateway.client();
-        let answer = client.ask(&head, "");
+        let answer = client.fetch(&head, "");
         assert_eq!((answer.get("transfer-encoding"), answer.get("content-length")), (None, None));
         assert_eq!(text(&answer), long, "{coding}");
         // A small body has a length, so the connection stays open.
@@ -136,7 +136,7 @@ fn http10_clients_get_no_chunks() {
         ));
         let mut client = small.client();
         for _ in 0..2 {
-            let answer = client.ask(&head, "");
+            let answer = client.fetch(&head, "");
             assert_eq!(answer.get("content-length"), Some(answer.body.len().to_string().as_str()));
             assert_eq!(text(&answer), page(5000), "{coding}");
         }
@@ -164,15 +164,15 @@ fn a_body_that_breaks_off_has_no_end() {
                 let mut client = gateway.client();
                 client.send(format!("GET / HTTP/{version}\r\nhost: a.test\r\n{}\r\n", accepting(coding)));
                 let mut body = Vec::new();
-                let ended = client.stream_answer("GET", |piece| body.extend_from_slice(piece));
+                let ended = client.stream_response("GET", |piece| body.extend_from_slice(piece));
                 assert!(ended.is_err() || version == "1.0", "{coding}: the chunked body had an end");
                 let (text, is_whole) = decode_so_far(coding, &body);
                 assert!(!is_whole, "{coding} over HTTP/{version}: the compressed body had an end");
                 assert!(text == sent.as_bytes(), "{coding} over HTTP/{version}: {} bytes", text.len());
             }
             let request = Request::get("http://a.test/").header("accept-encoding", coding).body(()).unwrap();
-            assert!(H2Client::connect(gateway.addr).try_ask(request, Sent::default()).is_err());
-            until("the log gives the reason", || {
+            assert!(H2Client::connect(gateway.addr).try_fetch(request, Sent::default()).is_err());
+            wait_until("the log gives the reason", || {
                 gateway.stdout().matches("\"reason\":\"upstream_cut_off\"").count() == 3
             });
         }
@@ -196,7 +196,7 @@ fn a_client_that_leaves_ends_the_request_to_the_server() {
         client.send(get("/", &accepting(coding)));
         client.bytes(10_000);
         drop(client);
-        upstream.until_all_ended();
+        upstream.wait_for_close();
 
         let mut wire = Wire::connect(gateway.addr, &[]);
         wire.send(headers(
@@ -204,9 +204,9 @@ fn a_client_that_leaves_ends_the_request_to_the_server() {
             END_HEADERS | END_STREAM,
             &[&request("GET", "/")[..], &[("accept-encoding", coding)]].concat(),
         ));
-        wire.until("data arrives", |frame| frame.kind == DATA);
+        wire.read_until("data arrives", |frame| frame.kind == DATA);
         wire.send(reset(1, CANCEL));
-        upstream.until_all_ended();
+        upstream.wait_for_close();
         assert!(wire.is_alive());
     }
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
@@ -245,7 +245,7 @@ fn a_slow_reader_stops_the_server() {
     let mut total = 0;
     let mut piece = [0; 65_536];
     let since = Instant::now();
-    while total < 200_000 && since.elapsed() < PATIENCE {
+    while total < 200_000 && since.elapsed() < WAIT_MAX {
         total += client.stream().read(&mut piece).unwrap();
     }
     assert!(total >= 200_000, "{total} bytes in {:?}", since.elapsed());

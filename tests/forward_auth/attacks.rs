@@ -8,8 +8,8 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
 use crate::support::http::Message;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// A part of every claim. Neither the auth server nor the application must read it.
 const FORGED: &str = "mallory";
@@ -76,10 +76,10 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
     for user in [Some("alice"), None] {
         let pair = pair(user);
         for claim in CLAIMS {
-            let answer = pair.gateway.ask(&get("/", &lines(claim)));
+            let response = pair.gateway.fetch(&get("/", &lines(claim)));
             let asked = pair.auth.requests();
             assert!(asked.iter().all(|asked| !asked.head.contains(FORGED)), "{claim:?}: {asked:?}");
-            match answer.status() {
+            match response.status() {
                 200 => assert_identity(&pair.app.request(), user, claim),
                 status => assert_eq!((status, pair.app.requests().len()), (400, 0), "{claim:?}"),
             }
@@ -95,7 +95,7 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
             peer.send(crate::support::upstream::ok("ended"))
         });
         let pair = Pair::with("", COPIED, "", responding(|_| admit("alice")), app);
-        assert_eq!(pair.gateway.client().ask(chunked, "").text(), "ended");
+        assert_eq!(pair.gateway.client().fetch(chunked, "").text(), "ended");
         pair.app.request();
         assert_eq!(pair.app.request().head, "1\r\na\r\n0\r\nx-sum: 1\r\n\r\n");
     }
@@ -113,7 +113,7 @@ fn no_spelling_of_an_identity_header_passes_over_http2() {
                 let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
                 request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
             }
-            if client.ask(request, Sent::default()).status() == 200 {
+            if client.fetch(request, Sent::default()).status() == 200 {
                 assert!(!pair.auth.request().head.contains(FORGED), "{claim:?}");
                 assert_identity(&pair.app.request(), user, claim);
             }
@@ -125,7 +125,7 @@ fn no_spelling_of_an_identity_header_passes_over_http2() {
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))),
         );
         let sent = Sent { body: b"body", trailers: Some(trailers) };
-        assert_eq!(client.ask(request, sent).status(), 200);
+        assert_eq!(client.fetch(request, sent).status(), 200);
         let forwarded = pair.app.request();
         assert_identity(&forwarded, user, &[("trailer", "")]);
         assert_eq!(forwarded.text(), "body");
@@ -142,11 +142,11 @@ fn an_identity_header_is_removed_on_every_route() {
         app = app.url()
     ));
     let fields = "remote-user: mallory\r\nauthorization: Basic x\r\n";
-    assert_eq!(gateway.ask(&get("/public", fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/public", fields)).status(), 200);
     let forwarded = app.request();
     assert_eq!((forwarded.get("remote-user"), forwarded.get("authorization")), (None, Some("Basic x")));
     // Credentials reach the auth server, and only those that it returns reach the application.
-    assert_eq!(gateway.ask(&get("/", fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/", fields)).status(), 200);
     assert_eq!((auth.request().get("authorization"), app.request().get("authorization")), (Some("Basic x"), None));
 }
 
@@ -158,7 +158,7 @@ fn only_the_gateway_states_the_request_to_the_auth_server() {
             for value in ["/public", "GET", "public.test", "https://public.test/public"] {
                 let fields = format!("{name}: {value}\r\n{name}: {value}\r\n");
                 assert_eq!(
-                    pair.gateway.client().ask(&post("/admin?x", 0, &fields), "").status(),
+                    pair.gateway.client().fetch(&post("/admin?x", 0, &fields), "").status(),
                     200,
                     "{name}: {value}"
                 );
@@ -171,7 +171,7 @@ fn only_the_gateway_states_the_request_to_the_auth_server() {
             }
         }
         let fields = "x-forwarded-for: 203.0.113.66\r\nx-forwarded-proto: https\r\nx-real-ip: 203.0.113.66\r\n";
-        assert_eq!(pair.gateway.ask(&get("/", fields)).status(), 200);
+        assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
         let asked = pair.auth.requests().pop().unwrap();
         let expected = match trusted {
             "" => [Some("127.0.0.1"), Some("http"), Some("127.0.0.1")],
@@ -198,7 +198,7 @@ fn no_header_of_a_client_makes_the_application_serve_another_request() {
         let pair = Pair::with(trusted, COPIED, "", responding(|_| admit("alice")), Upstream::text("the application"));
         for name in OVERRIDES {
             let fields = format!("{name}: {FORGED}\r\n{name}: {FORGED}\r\nx-kept: 1\r\n");
-            assert_eq!(pair.gateway.ask(&post("/public", 0, &fields)).status(), 200, "{name}");
+            assert_eq!(pair.gateway.fetch(&post("/public", 0, &fields)).status(), 200, "{name}");
             for got in [pair.auth.request(), pair.app.request()] {
                 assert!(!got.head.contains(FORGED) && got.get("x-kept") == Some("1"), "{name}: {}", got.head);
             }
@@ -250,7 +250,7 @@ fn the_auth_server_judges_the_path_that_the_application_gets() {
             for path in PATHS {
                 let mut client = pair.gateway.client();
                 client.send(get(path, ""));
-                let status = client.try_answer("GET").map_or(400, |answer| answer.status());
+                let status = client.try_read_response("GET").map_or(400, |response| response.status());
                 if status != 200 {
                     assert!(matches!(status, 400 | 404), "{strictness} {slashes} {path}: {status}");
                     assert!(pair.auth.requests().is_empty(), "{path}: refused, but asked about");
@@ -270,7 +270,7 @@ fn the_auth_server_judges_the_path_that_the_application_gets() {
 fn a_request_without_a_host_cannot_be_judged() {
     let pair = pair(Some("alice"));
     for (host, status) in [("", 400), ("host: a.test\r\n", 200)] {
-        assert_eq!(pair.gateway.ask(&format!("GET / HTTP/1.0\r\n{host}\r\n")).status(), status);
+        assert_eq!(pair.gateway.fetch(&format!("GET / HTTP/1.0\r\n{host}\r\n")).status(), status);
         assert_eq!(
             (pair.auth.requests().len(), pair.app.requests().len()),
             if status == 200 { (1, 1) } else { (0, 0) }
@@ -295,15 +295,15 @@ fn rewrites_apply_after_the_check() {
 fn headers_in_the_name_of_the_client_are_copied_all_the_same() {
     // Headers of untrusted clients with these names are removed, unlike those of the auth server.
     let options = "copy_headers = [\"X-Forwarded-User\", \"x-forwarded-email\", \"x-forwarded-groups\"]";
-    let answer = "HTTP/1.1 200 OK\r\nx-forwarded-user: alice\r\nx-forwarded-groups: a\r\nx-forwarded-groups: b\r\n\
+    let response = "HTTP/1.1 200 OK\r\nx-forwarded-user: alice\r\nx-forwarded-groups: a\r\nx-forwarded-groups: b\r\n\
                   x-other: 1\r\ncontent-length: 0\r\n\r\n";
-    let pair = Pair::start(options, |_| answer.to_owned());
+    let pair = Pair::start(options, |_| response.to_owned());
     let fields = "x-forwarded-user: mallory\r\nx-forwarded-email: mallory\r\nconnection: x-other\r\n";
-    assert_eq!(pair.gateway.ask(&get("/", fields)).status(), 200);
+    assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
     assert!(!pair.auth.request().head.contains(FORGED));
     let forwarded = pair.app.request();
     assert_eq!(forwarded.all("x-forwarded-groups"), ["a", "b"]);
     let copied = ["x-forwarded-user", "x-forwarded-email", "x-other"].map(|name| forwarded.get(name));
     assert_eq!(copied, [Some("alice"), None, None]);
-    until("the user is logged", || pair.gateway.stdout().contains("\"user\":\"alice\""));
+    wait_until("the user is logged", || pair.gateway.stdout().contains("\"user\":\"alice\""));
 }

@@ -12,7 +12,7 @@ use redis::Connection;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::topology::ask;
+use crate::support::limiting::topology::run_command;
 
 /// Longest time that a lease lasts in these tests, unless they say otherwise.
 const HORIZON: Duration = Duration::from_secs(1);
@@ -31,7 +31,7 @@ fn config(url: &str, limit: &str) -> String {
 fn gateways(count: usize, config: &str) -> Vec<Gateway> {
     let gateways: Vec<Gateway> = (0..count).map(|_| Gateway::with("workers = 2", config)).collect();
     for gateway in &gateways {
-        crate::support::until("every worker has reached the store", || {
+        crate::support::wait_until("every worker has reached the store", || {
             gateway.metric("store_gateways", &[]) >= Some(count as f64) && gateway.metric("store_up", &[]) == Some(1.0)
         });
     }
@@ -56,7 +56,7 @@ fn send_while(gateways: &[Gateway], more: impl Fn(usize) -> bool + Sync) -> Vec<
                 break;
             }
             let since = Instant::now();
-            match client.ask(&get("/", ""), "").status() {
+            match client.fetch(&get("/", ""), "").status() {
                 200 => admissions.push((since, Instant::now())),
                 429 => {}
                 other => panic!("{other}"),
@@ -77,7 +77,7 @@ fn drain(gateway: &Gateway) -> usize {
     let mut client = gateway.client();
     let mut admitted = 0;
     loop {
-        match client.ask(&get("/", ""), "").status() {
+        match client.fetch(&get("/", ""), "").status() {
             200 => admitted += 1,
             // What is left may still be leased.
             _ if unspent(gateway) > 0.0 => thread::sleep(Duration::from_millis(50)),
@@ -97,7 +97,7 @@ fn unspent(gateway: &Gateway) -> f64 {
 
 /// Number of calls of the script so far.
 fn script_calls(redis: &mut Connection) -> usize {
-    let stats: String = ask(redis, &["INFO", "commandstats"]);
+    let stats: String = run_command(redis, &["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<usize>().ok();
     stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::{Peer, Upstream};
+use crate::support::wait_until;
 
 const MB: usize = 1_000_000;
 const PERIOD: usize = 251 * 1021;
@@ -106,7 +106,7 @@ fn a_fast_response_arrives_whole_in_every_framing() {
     for target in ["/length", "/chunked", "/length", "/tiny", "/close", "/chunked", "/length"] {
         let mut check = Check::new();
         client.send(get(target, "te: trailers\r\n"));
-        let message = client.stream_answer("GET", |piece| check.take(piece)).unwrap();
+        let message = client.stream_response("GET", |piece| check.take(piece)).unwrap();
         assert_eq!(message.status(), 200);
         assert_eq!(check.seen, if target == "/tiny" { total / 20 } else { total }, "{target}");
     }
@@ -138,7 +138,7 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
     let mut late = Check::new();
     let mut client = gateway.client();
     client.send(get("/length", ""));
-    client.stream_answer("GET", |piece| late.take(piece)).unwrap();
+    client.stream_response("GET", |piece| late.take(piece)).unwrap();
     assert_eq!(late.seen, 40 * MB);
     // Those that continue get every byte, and those that leave free everything.
     for (index, mut client) in stopped.into_iter().enumerate() {
@@ -149,5 +149,5 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
             }
         }
     }
-    until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
+    wait_until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
 }

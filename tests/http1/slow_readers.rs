@@ -8,8 +8,8 @@ use socket2::{Domain, Socket, Type};
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const KB: u64 = 1024;
 const SWITCH: &str =
@@ -85,7 +85,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     assert!(read_slowly(&mut client, 8192, Duration::from_millis(10)).is_err(), "it is reset");
     greedy.assert_metric("http_rejected_total", &[("reason", "slow_reader")], 1.0);
     greedy.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
-    until("the line of the request", || greedy.stdout().contains("\"reason\":\"slow_reader\""));
+    wait_until("the line of the request", || greedy.stdout().contains("\"reason\":\"slow_reader\""));
     assert!(greedy.stdout().contains("\"setting\":\"min_response_rate\""), "{}", greedy.stdout());
 
     // The same reader takes longer than `stream_timeout` in all, and is not too slow for a route that says less.
@@ -103,7 +103,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
 
 /// The last part of an answer has left the program's hands when it waits in its buffers.
 #[test]
-fn the_end_of_an_answer_waits_no_longer_than_the_rest() {
+fn the_end_of_a_response_waits_no_longer_than_the_rest() {
     let body = "x".repeat(1_000_000);
     let gateway = Gateway::with(
         "keepalive_timeout = \"60s\"\nstream_timeout = \"600ms\"",
@@ -116,7 +116,7 @@ fn the_end_of_an_answer_waits_no_longer_than_the_rest() {
     assert!(queued(gateway.addr, local).is_some());
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
     // Nor does the kernel keep any of it, for a client that may never read on.
-    until("nothing is left of the connection", || queued(gateway.addr, local).is_none());
+    wait_until("nothing is left of the connection", || queued(gateway.addr, local).is_none());
 }
 
 #[test]
@@ -130,7 +130,7 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
         let local = client.stream().local_addr().unwrap();
         let sizes = || (queued(gateway.addr, local).unwrap(), largest_unread(upstream.addr));
         let mut last = sizes();
-        until("nothing moves any more", || {
+        wait_until("nothing moves any more", || {
             std::thread::sleep(Duration::from_millis(300));
             let now = sizes();
             std::mem::replace(&mut last, now) == now
@@ -181,9 +181,9 @@ fn streams_that_have_nothing_to_say_are_left_alone() {
     let gateway = in_front_of(&upstream, server, "");
     let mut socket = gateway.client();
     socket.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
-    assert_eq!(socket.try_head().unwrap().status(), 101);
+    assert_eq!(socket.try_read_head().unwrap().status(), 101);
     let mut events = gateway.client();
-    assert_eq!(events.ask(&get("/events", ""), "").text(), "data: x\n\n".repeat(5));
+    assert_eq!(events.fetch(&get("/events", ""), "").text(), "data: x\n\n".repeat(5));
     assert_eq!(socket.bytes(4), b"late");
 }
 
@@ -200,7 +200,7 @@ fn a_tunnel_whose_client_stops_reading_is_cut() {
     let gateway = in_front_of(&upstream, "stream_timeout = \"700ms\"", "");
     let mut client = narrow(gateway.addr);
     client.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
     gateway.assert_metric("tunnels", &[], 0.0);
 }
@@ -214,13 +214,13 @@ fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     client.send(post("/", 2_000_000, ""));
     client.send(vec![b'x'; 1_000_000]);
     client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let (mut answer, started) = (Vec::new(), Instant::now());
-    while !answer.starts_with(b"HTTP/1.1 408 ") {
+    let (mut response, started) = (Vec::new(), Instant::now());
+    while !response.starts_with(b"HTTP/1.1 408 ") {
         assert!(started.elapsed() < Duration::from_secs(8), "it goes on");
         let _ = client.try_send(b"x");
         let mut piece = [0; 1000];
         if let Ok(count) = client.stream().read(&mut piece) {
-            answer.extend_from_slice(&piece[..count]);
+            response.extend_from_slice(&piece[..count]);
         }
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
@@ -254,10 +254,10 @@ fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     let started = Instant::now();
     let mut served = 0;
     while started.elapsed() < Duration::from_millis(1200) || served < 100 {
-        assert_eq!(good.ask(&get("/good", ""), "").text(), "good");
+        assert_eq!(good.fetch(&get("/good", ""), "").text(), "good");
         served += 1;
     }
-    until("all are gone", || {
+    wait_until("all are gone", || {
         served += 1;
         gateway.get("/good").text() == "good" && gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0)
     });
@@ -267,7 +267,7 @@ fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     // Silent, one byte, half a preface, half a head; whoever is merely idle is not counted.
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 4.0 * OF_EACH as f64);
     drop(good);
-    until("no connection is left", || {
+    wait_until("no connection is left", || {
         let metrics = gateway.metrics();
         let mut open = metrics.lines().filter(|line| line.starts_with("sluicegate_connections{"));
         open.all(|line| line.ends_with(" 0"))

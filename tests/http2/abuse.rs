@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::H2Client;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 const MB: u64 = 1024 * 1024;
@@ -48,14 +48,14 @@ fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wi
     let memory = gateway.watch_memory();
     let mut wire = Wire::connect(gateway.addr, &[]);
     attack(&mut wire);
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     let counted = ended(&gateway);
     assert!(counted.len() == 1 && counted[0].1 == 1.0 && reasons.contains(&counted[0].0), "{counted:?}");
     let peak = memory.peak();
     eprintln!("{} KiB more for {counted:?}", peak / 1024);
     assert!(peak < 8 * MB, "{peak} bytes more");
     assert_eq!(other.get("/").status(), 200);
-    let told = wire.away();
+    let told = wire.read_goaway();
     assert!(matches!(told, None | Some(ENHANCE_YOUR_CALM)), "{told:?}");
 }
 
@@ -66,12 +66,12 @@ fn rapid_resets_end_the_connection() {
     let gateway =
         Gateway::start(&format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
-    wire.until("its settings", |frame| frame.kind == SETTINGS);
+    wire.read_until("its settings", |frame| frame.kind == SETTINGS);
     flood(&mut wire, |count| {
         let stream = count * 2 + 1;
         [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), reset(stream, CANCEL)].concat()
     });
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     let requests = gateway.metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")]);
     assert!(requests.unwrap_or(0.0) <= 250.0, "{requests:?}");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
@@ -117,7 +117,7 @@ fn mistakes_that_make_the_gateway_reset_end_the_connection() {
             let stream = count * 2 + 1;
             [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), mistake(stream)].concat()
         });
-        until("it is counted", || !ended(&gateway).is_empty());
+        wait_until("it is counted", || !ended(&gateway).is_empty());
         assert!(sent < 20_000 && upstream.connections() <= 250, "{sent}, {}", upstream.connections());
     }
 }
@@ -142,7 +142,7 @@ fn frames_that_only_cost_end_the_connection() {
     ];
     for (name, bytes) in nothing {
         assert_ended(&["h2_frames"], |wire| {
-            wire.answers_pings = false;
+            wire.acknowledges = false;
             let sent = flood(wire, |_| bytes.repeat(10));
             assert!(sent < 100_000, "{name}: {sent}");
         });
@@ -165,7 +165,7 @@ fn streams_above_the_cap_end_the_connection_in_the_end() {
         Gateway::with("max_streams = 10", &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
     let sent = flood(&mut wire, |count| headers(count * 2 + 1, END_STREAM | END_HEADERS, &request("GET", "/")));
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
     assert!(sent < 20_000 && upstream.connections() <= 10, "{sent}");
 }
@@ -181,18 +181,18 @@ fn an_hpack_bomb_is_bounded() {
         let mut wire = Wire::connect(gateway.addr, &[]);
         let kept = [block(&request("GET", "/")), field].concat();
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 1, &kept));
-        assert_eq!(wire.answer(1).body, b"fixed");
+        assert_eq!(wire.read_response(1).body, b"fixed");
         let bomb = [block(&request("GET", "/")), vec![0x80 | 62; references]].concat();
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &bomb));
-        wire.answer(3)
+        wire.read_response(3)
     };
     let memory = gateway.watch_memory();
-    assert_eq!(bomb(7).ended, Ended::Whole);
+    assert_eq!(bomb(7).ended, StreamEnd::Complete);
     // Too large for a head: 431, which says nothing more.
     let refused = bomb(9);
-    assert_eq!((refused.ended, refused.body.len()), (Ended::Whole, 0));
+    assert_eq!((refused.ended, refused.body.len()), (StreamEnd::Complete, 0));
     for _ in 0..20 {
-        assert!(matches!(bomb(12_000).ended, Ended::Away(_) | Ended::Reset(_)));
+        assert!(matches!(bomb(12_000).ended, StreamEnd::ConnectionClosed(_) | StreamEnd::Reset(_)));
     }
     let peak = memory.peak();
     assert!(peak < 8 * MB, "{peak} bytes more");
@@ -222,7 +222,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
         }
         let mut left = 100 * 150_000;
         while left > 0 {
-            left -= wire.until("more", |frame| frame.kind == DATA).payload.len();
+            left -= wire.read_until("more", |frame| frame.kind == DATA).payload.len();
         }
         wires.push(wire);
     }
@@ -241,7 +241,7 @@ fn busy_clients_are_not_counted_as_floods() {
     for stream in (1..6000).step_by(2) {
         wire.get(stream, "/");
         // Each answer acknowledged twice, a ping, a change of mind now and then.
-        assert_eq!(wire.answer(stream).ended, Ended::Whole, "{stream}");
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete, "{stream}");
         wire.send([window(0, 300), frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 15])].concat());
         wire.send(frame(PING, 0, 0, b"01234567"));
     }
@@ -256,7 +256,7 @@ fn busy_clients_are_not_counted_as_floods() {
     wire.send(headers(20_001, END_HEADERS, &request("POST", "/")));
     for _ in 0..5000 {
         wire.send(frame(DATA, 0, 20_001, b"hello"));
-        wire.until("its echo", |frame| frame.kind == DATA && frame.stream == 20_001);
+        wire.read_until("its echo", |frame| frame.kind == DATA && frame.stream == 20_001);
         wire.send([window(0, 5), window(20_001, 5)].concat());
     }
     assert_eq!(ended(&gateway), []);

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::site::Site;
-use crate::support::client::{ask, get};
-use crate::support::gateway::{Gateway, laid_out, program};
-use crate::support::until;
+use crate::support::client::{fetch, get};
+use crate::support::gateway::{Gateway, config_arguments, program};
+use crate::support::wait_until;
 
 /// A browser without a window; ended with the value.
 pub struct Browser {
@@ -67,8 +67,8 @@ impl Drop for Browser {
 /// Waits for the report of the page, and returns it.
 pub fn read_report(site: &Site) -> Value {
     let mut reports = Value::Null;
-    until("the page has reported", || {
-        reports = ask(site.plain(), &get("/reports", "")).json();
+    wait_until("the page has reported", || {
+        reports = fetch(site.plain(), &get("/reports", "")).json();
         reports[0].is_object()
     });
     reports[0].take()
@@ -130,7 +130,7 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
              respond = {{ body = \"a page of the test\" }}\n",
             state.display()
         );
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     });
     let url = format!("https://app.localhost:{}/", gateway.addr.port());
     assert!(!dump(home.path(), &url).contains("a page of the test"));

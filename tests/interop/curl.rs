@@ -39,20 +39,21 @@ fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
         // An upgrade to h2c, which nobody must take.
         (&["--http2"], &plain, "1.1"),
     ] {
-        let ask = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
-        let told = ask(&["--output", &kept, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
+        let fetch = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
+        let told = fetch(&["--output", &kept, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
         assert_eq!(told, format!("200 {version}"), "{way:?}");
         assert!(fs::read(&kept).unwrap() == pattern(1_000_000), "{way:?}: the bytes differ");
         let chunked = ["--upload-file", &sent, "--header", "transfer-encoding: chunked"];
         for arguments in [&["--data-binary", upload.as_str()][..], &chunked] {
-            let text = ask(arguments, "/seen?a=b%20c");
+            let text = fetch(arguments, "/seen?a=b%20c");
             let found: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{way:?} {error}: {text}"));
             assert_eq!((&found["length"], &found["url"]), (&3_000_000.into(), &"/seen?a=b%20c".into()), "{way:?}");
             assert_eq!(found["sha256"], sha256(Path::new(&sent)), "{way:?}");
         }
-        let head = ask(&["--head"], "/bytes/1000").to_ascii_lowercase();
+        let head = fetch(&["--head"], "/bytes/1000").to_ascii_lowercase();
         assert!(head.contains("content-length: 1000\r\n"), "{way:?}: {head}");
-        let ended = ask(&["--header", "te: trailers", "--header", "connection: te", "--dump-header", "-"], "/trailers");
+        let ended =
+            fetch(&["--header", "te: trailers", "--header", "connection: te", "--dump-header", "-"], "/trailers");
         assert!(ended.to_ascii_lowercase().contains("x-sum: 4\r\n"), "{way:?}: {ended}");
     }
 }

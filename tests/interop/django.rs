@@ -30,7 +30,7 @@ fn a_form_a_session_an_upload_and_a_stream() {
     let ca = gateway.dir.path().join("ca.pem");
     run_script("django_client.py", &[&format!("https://localhost:{}", secure.port()), ca.to_str().unwrap()]);
     // Without TLS Django sends away whoever comes, whatever he says of how he has come.
-    let answer =
-        Client::connect(*plain).ask(&get("/me/", "x-forwarded-proto: https\r\n").replace("a.test", "localhost"), "");
-    assert_eq!((answer.status(), answer.get("location")), (301, Some("https://localhost/me/")));
+    let response =
+        Client::connect(*plain).fetch(&get("/me/", "x-forwarded-proto: https\r\n").replace("a.test", "localhost"), "");
+    assert_eq!((response.status(), response.get("location")), (301, Some("https://localhost/me/")));
 }

@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support::app::App;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const NOT_NOW: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
@@ -25,7 +25,7 @@ fn gateway(collector: &str, more: &str, upstream: &str) -> Gateway {
              [[route]]\nname = \"fixed\"\npath = \"/fixed\"\nrespond = {{ status = 200, body = \"in\" }}\n\n\
              [[route]]\nname = \"down\"\npath = \"/down\"\nupstream = \"http://{}\"\n\n\
              [limit.ample]\nrate = \"1000/s\"\nkey = \"ip\"\n",
-            nobody()
+            closed_addr()
         ),
     )
 }
@@ -48,7 +48,7 @@ fn printed(collector: &App) -> Vec<BTreeMap<String, String>> {
 #[track_caller]
 fn span(collector: &App, name: &str) -> BTreeMap<String, String> {
     let found = || printed(collector).into_iter().filter(|span| span["Name"] == name).collect::<Vec<_>>();
-    until("the collector has it", || !found().is_empty());
+    wait_until("the collector has it", || !found().is_empty());
     let mut found = found();
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
@@ -59,7 +59,7 @@ fn a_collector_receives_the_outcomes_of_requests() {
     let (collector, upstream) = (App::collector(), Upstream::text("in"));
     let mut gateway = gateway(&collector.url(), "", &upstream.url());
     let fields = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\nuser-agent: curl/8\r\n");
-    assert_eq!(gateway.ask(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
     let asked = upstream.request();
     let seen = span(&collector, "GET /users/{id}");
     // The upstream's parent is that of asking it, whose parent is the request's, whose parent is the client's.
@@ -102,20 +102,20 @@ fn a_collector_receives_the_outcomes_of_requests() {
     // What is long is cut, what is no method is no name.
     let long = "a".repeat(6000);
     assert_eq!(
-        gateway.ask(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
+        gateway.fetch(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
         200
     );
     let cut = span(&collector, "HTTP /fixed");
     assert_eq!(cut["user_agent.original"].len(), "Str()".len() + 1024);
     assert_eq!((&*cut["http.request.method"], &*cut["http.request.method_original"]), ("Str(_OTHER)", "Str(BREW)"));
-    until("they are counted", || spans(&gateway, "exported") == 4.0);
+    wait_until("they are counted", || spans(&gateway, "exported") == 4.0);
     assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
 
     // What waits at the end is sent before it.
-    assert_eq!(gateway.ask("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
+    assert_eq!(gateway.fetch("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
     gateway.signal("TERM");
     assert!(gateway.exit().success());
-    until("the last one is there", || collector.log().contains("Str(LATE)"));
+    wait_until("the last one is there", || collector.log().contains("Str(LATE)"));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
             servers[1].url()
         ),
     );
-    assert_eq!(gateway.ask(&get("/a", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).text(), "in");
+    assert_eq!(gateway.fetch(&get("/a", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).text(), "in");
     let request = span(&collector, "GET /a");
     assert_eq!((&*request["Parent ID"], &*request["sluicegate.tries"]), (PARENT, "Int(2)"));
     let sent: Vec<_> = printed(&collector).into_iter().filter(|span| span["Name"] == "GET").collect();
@@ -170,10 +170,10 @@ fn only_sampled_requests_have_spans() {
     // Neither chosen by its peer nor by chance: it goes on as it came.
     let passed = format!("00-{TRACE}-{PARENT}-00");
     for field in [format!("traceparent: {passed}\r\n"), String::new()] {
-        assert_eq!(gateway.ask(&get("/users/1", &field)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/users/1", &field)).status(), 200);
         assert_eq!(upstream.request().get("traceparent"), (!field.is_empty()).then_some(&*passed));
     }
-    assert_eq!(gateway.ask(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
+    assert_eq!(gateway.fetch(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
     assert_eq!(span(&collector, "GET /users/{id}")["url.path"], "Str(/users/2)");
     // With that of asking the upstream.
     assert_eq!(printed(&collector).len(), 2);
@@ -181,7 +181,7 @@ fn only_sampled_requests_have_spans() {
     // A trace that starts here tells those behind what was chosen.
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     gateway.reload(&text.replace("spans =", "traceparent = \"make\"\nspans ="));
-    until("it starts traces", || {
+    wait_until("it starts traces", || {
         gateway.get("/users/3");
         upstream.request().get("traceparent").is_some_and(|field| field.ends_with("-00"))
     });
@@ -193,7 +193,7 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
     // Accepts, and never says a word.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for (collector, lost, hundreds) in [
-        (format!("http://{}", nobody()), "failed", 6),
+        (format!("http://{}", closed_addr()), "failed", 6),
         (refuses.url(), "failed", 6),
         (format!("http://{}", silent.local_addr().unwrap()), "dropped", 50),
     ] {
@@ -205,15 +205,15 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
         for _ in 0..hundreds {
             client.send(request.repeat(100));
             for _ in 0..100 {
-                assert_eq!(client.answer("GET").status(), 200);
+                assert_eq!(client.read_response("GET").status(), 200);
             }
         }
-        until("they are lost", || spans(&gateway, lost) > 0.0);
+        wait_until("they are lost", || spans(&gateway, lost) > 0.0);
         assert!(spans(&gateway, "exported") == 0.0);
         let grown = memory.grown();
         assert!(grown < 64 << 20, "{grown} bytes more for {collector}");
         if lost == "failed" {
-            until("it is said", || gateway.log().contains("the collector did not take spans"));
+            wait_until("it is said", || gateway.log().contains("the collector did not take spans"));
         }
     }
 }

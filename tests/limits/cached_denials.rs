@@ -11,7 +11,7 @@ use sluicegate::limiting::limit::{Limit, Mode};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Invalidations};
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_MAX;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, bucket, check, limit, random_rule, seeded};
@@ -23,7 +23,7 @@ fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
          respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
@@ -37,9 +37,9 @@ fn a_remembered_refusal_costs_no_store_call() {
     let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
     let mut client = gateway.client();
     let start = Instant::now();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     for _ in 0..100 {
-        let refused = client.ask(&get("/", ""), "");
+        let refused = client.fetch(&get("/", ""), "");
         assert_eq!(refused.status(), 429);
         let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
         assert!((3595..=3600).contains(&wait), "{wait}");
@@ -50,8 +50,8 @@ fn a_remembered_refusal_costs_no_store_call() {
     let denied = [("route", "app"), ("limit", "one"), ("decision", "deny")];
     gateway.assert_metric("limit_decisions_total", &denied, 100.0);
     // Others are asked for: another client, and a request that costs nothing.
-    assert_eq!(gateway.client_from([127, 0, 0, 9]).ask(&get("/", ""), "").status(), 200);
-    assert_eq!(client.ask(&get("/", "x-cost: 0\r\n"), "").status(), 200);
+    assert_eq!(gateway.client_from([127, 0, 0, 9]).fetch(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", "x-cost: 0\r\n"), "").status(), 200);
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn the_wait_of_a_known_refusal_is_exact() {
     let mut client = gateway.client();
     for _ in 0..3 {
         let (watch, start) = (Stopwatch::start(), Instant::now());
-        while client.ask(&get("/", ""), "").status() == 429 {
+        while client.fetch(&get("/", ""), "").status() == 429 {
             std::thread::sleep(Duration::from_millis(1));
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < WAIT_MAX);
         }
         watch.assert_ms(0..600);
     }
@@ -77,18 +77,18 @@ fn the_longer_wait_of_another_limit_is_reported() {
                   algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"\n";
     let gateway = gateway(&server, "\"own\", \"all\"", limits);
     let (mut one, mut two) = (gateway.client(), gateway.client());
-    let mut ask = |user: usize| {
+    let mut fetch = |user: usize| {
         let client = if user == 1 { &mut one } else { &mut two };
-        let answer = client.ask(&get("/", &format!("x-user: {user}\r\n")), "");
+        let answer = client.fetch(&get("/", &format!("x-user: {user}\r\n")), "");
         let wait = answer.get("retry-after").map_or(0, |wait| wait.parse::<i64>().unwrap());
         (answer.status(), wait, answer.get("ratelimit").unwrap_or_default().to_owned())
     };
-    assert_eq!(ask(1).0, 200);
-    let (status, wait, _) = ask(1);
+    assert_eq!(fetch(1).0, 200);
+    let (status, wait, _) = fetch(1);
     assert!(status == 429 && (15..=20).contains(&wait), "{status} {wait}");
-    assert_eq!(ask(2).0, 200);
+    assert_eq!(fetch(2).0, 200);
     for _ in 0..20 {
-        let (status, wait, fields) = ask(1);
+        let (status, wait, fields) = fetch(1);
         assert!(status == 429 && wait > 3500, "{status} {wait}");
         assert!(fields.contains("\"own\";r=0") && fields.contains("\"all\";r=0"), "{fields}");
     }

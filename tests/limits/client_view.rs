@@ -16,7 +16,7 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::limiting::{check, limit, random_rule, seeded, shares_a_backlog};
-use crate::support::ports::nobody;
+use crate::support::ports::closed_addr;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
 const LIMITS: &str = r#"
@@ -204,13 +204,13 @@ fn a_body_of_ones_own_and_a_request_that_never_fits() {
     let refuse = "refuse = { status = 503, body = \"{limit} of {route}: {retry_after}s\" }";
     let config = LIMITS.to_owned() + &route("own", "\"small\"", refuse) + &route("never", "\"small\"", "");
     let gateway = Gateway::start(&config);
-    assert_eq!(gateway.ask(&get("/own", "x-cost: 5\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/own", "x-cost: 5\r\n")).status(), 200);
     let response = gateway.get("/own");
     assert_eq!((response.status(), response.text().as_str()), (503, "small of own: 3600s"));
     assert_eq!(response.get("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(response.get("retry-after"), Some("3600"));
 
-    let response = gateway.ask(&get("/never", "x-cost: 6\r\n"));
+    let response = gateway.fetch(&get("/never", "x-cost: 6\r\n"));
     assert_eq!((response.status(), response.get("retry-after")), (429, None));
     let problem = response.json();
     assert_eq!(problem["title"], "the request costs more than its whole quota");
@@ -235,7 +235,7 @@ fn a_concurrency_limit_says_its_unit() {
     assert_eq!(response.status(), 200);
     assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
     assert_eq!(list(response.get("ratelimit").unwrap())[0].1[0], ("r".to_owned(), "1".to_owned()));
-    let response = gateway.ask(&get("/both", "x-cost: 3\r\n"));
+    let response = gateway.fetch(&get("/both", "x-cost: 3\r\n"));
     assert_eq!((response.status(), response.get("retry-after")), (429, None));
     assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
 
@@ -264,12 +264,12 @@ fn grpc_requests_are_refused_in_grpc() {
          [[route]]\nname = \"keyed\"\npath = \"/keyed\"\nupstream = \"echo:\"\nlimits = [\"keyed\"]\n\n\
          [limit.keyed]\nrate = \"1/s\"\nkey = \"header:x-api-key\"\nmissing = \"refuse\"\n",
         route("rpc", "\"small\"", "refuse = { status = 503, body = \"not for gRPC\" }"),
-        nobody(),
+        closed_addr(),
     );
     let gateway = Gateway::start(&config);
     let call = |path: &str, fields: &str| {
         let fields = format!("content-type: application/grpc+proto\r\nte: trailers\r\n{fields}");
-        gateway.client().ask(&post(path, 5, &fields), [0; 5])
+        gateway.client().fetch(&post(path, 5, &fields), [0; 5])
     };
     assert_eq!(call("/rpc", "x-cost: 5\r\n").get("grpc-status"), None);
     let response = call("/rpc", "");
@@ -300,7 +300,7 @@ fn grpc_requests_are_refused_in_grpc() {
         gateway.assert_metric("rejections_total", &refused, 1.0);
     }
 
-    let web = gateway.client().ask(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
+    let web = gateway.client().fetch(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
     assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
 }
 
@@ -315,14 +315,14 @@ fn a_closed_store_is_unavailable_in_grpc_too() {
         route("rpc", "\"burst\", \"hourly\"", "")
     );
     let gateway = Gateway::start(&config);
-    gateway.until_connected();
+    gateway.wait_for_store();
     let call = || {
         let fields = "content-type: application/grpc+proto\r\nte: trailers\r\n";
-        gateway.client().ask(&post("/rpc", 5, fields), [0; 5])
+        gateway.client().fetch(&post("/rpc", 5, fields), [0; 5])
     };
     assert_eq!(call().get("grpc-status"), None);
     server.kill();
-    crate::support::until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    crate::support::wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
     let message = "the limit store is unavailable, and this route refuses requests without it: burst, hourly";
     assert_eq!(grpc(&call()), (200, Some("14"), Some(message), Some("2000")));
     let plain = gateway.get("/rpc");

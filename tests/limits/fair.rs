@@ -16,7 +16,7 @@ fn gateway(redis: Option<&RedisServer>, limits: &str) -> Gateway {
         "{store}[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"shared\"]\n{limits}"
     ));
     if redis.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
@@ -25,7 +25,7 @@ fn gateway(redis: Option<&RedisServer>, limits: &str) -> Gateway {
 fn admitted(gateway: &Gateway, tenant: &str, count: usize) -> usize {
     let mut client = gateway.client();
     let head = get("/", &format!("x-tenant: {tenant}\r\n"));
-    (0..count).filter(|_| client.ask(&head, "").status() == 200).count()
+    (0..count).filter(|_| client.fetch(&head, "").status() == 200).count()
 }
 
 #[test]
@@ -45,16 +45,16 @@ fn a_greedy_tenant_leaves_the_reserve_to_others() {
         gateway.assert_metric("fair_refused_within_share_total", &[("limit", "shared")], 0.0);
         // The shares of the others are seen in an explanation, which charges nothing.
         let body = br#"{"method": "GET", "url": "http://h/", "headers": [["x-tenant", "heavy"]]}"#;
-        let explained = gateway.admin_ask("POST", "/-/explain", "content-type: application/json\r\n", body).json();
+        let explained = gateway.admin_request("POST", "/-/explain", "content-type: application/json\r\n", body).json();
         let fair = &explained["limits"][0]["fair"];
         assert_eq!((&fair["weight"], &fair["total_weight"]), (&3.into(), &5.into()), "{explained}");
         // One tenant is forgotten; the budget is not.
-        let reset = gateway.admin_ask("DELETE", "/-/limits/shared/state?tenant=greedy", "", "").json();
+        let reset = gateway.admin_request("DELETE", "/-/limits/shared/state?tenant=greedy", "", "").json();
         assert_eq!(reset["reset"], true, "{reset}");
         let state = gateway.admin("/-/limits/shared/state?tenant=greedy").json();
         assert!(state["remaining"].as_i64().unwrap() < 20 && state["fair"]["must_leave"] == 0, "{state}");
         // All of it.
-        gateway.admin_ask("DELETE", "/-/limits/shared/state", "", "");
+        gateway.admin_request("DELETE", "/-/limits/shared/state", "", "");
         assert_eq!(admitted(&gateway, "greedy", 60), 20);
         let top = gateway.admin("/-/top?limit=shared").json().to_string();
         assert!(top.contains("x-tenant"), "{top}");
@@ -100,7 +100,7 @@ fn odd_names_are_tenants_like_others() {
             assert!(ttl > 0, "{ttl}");
         }
         // A repeated name is refused like any other repeated part of a key.
-        assert_eq!(gateway.ask(&get("/", "x-tenant: a\r\nx-tenant: b\r\n")).status(), 400);
+        assert_eq!(gateway.fetch(&get("/", "x-tenant: a\r\nx-tenant: b\r\n")).status(), 400);
     });
 }
 

@@ -16,7 +16,7 @@ fn gateway(header: &str, repeated: &str) -> Gateway {
 }
 
 fn statuses(gateway: &Gateway, path: &str, fields: &str, count: usize) -> Vec<u16> {
-    (0..count).map(|_| gateway.ask(&get(path, fields)).status()).collect()
+    (0..count).map(|_| gateway.fetch(&get(path, fields)).status()).collect()
 }
 
 fn token(name: &str) -> String {

@@ -20,7 +20,7 @@ fn gateway(server: &RedisServer, prefix: &str, lines: &str) -> Gateway {
 }
 
 fn is_in(client: &mut Client, tenant: &str) -> bool {
-    client.ask(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
+    client.fetch(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
 }
 
 /// Returns how many requests of one tenant all gateways admit until `end`. Two connections per gateway send requests

@@ -101,11 +101,11 @@ impl<'a> RecipeRun<'a> {
     }
 
     /// One request, to the other gateway than the last.
-    fn ask(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
+    fn fetch(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
         self.asked += 1;
         let mut client = self.gateway().client_from(source);
         let _ = client.try_send([head, body].concat());
-        let status = client.try_answer(head.split(' ').next().unwrap()).map_or(0, |answer| answer.status());
+        let status = client.try_read_response(head.split(' ').next().unwrap()).map_or(0, |response| response.status());
         self.admitted += usize::from(status == 200);
         status
     }
@@ -114,7 +114,7 @@ impl<'a> RecipeRun<'a> {
     fn send(&mut self, attempt: &Attempt) -> u16 {
         let (head, body) = attempt.written();
         // As the client of HTTP/2 does.
-        self.ask([127, 0, 0, 1], &head, &body)
+        self.fetch([127, 0, 0, 1], &head, &body)
     }
 
     fn send_over_http2(&mut self, attempt: &Attempt) {
@@ -127,7 +127,7 @@ impl<'a> RecipeRun<'a> {
         }
         let mut client = H2Client::connect(self.gateway().addr);
         let sent = Sent { body: attempt.body.as_bytes(), ..Sent::default() };
-        let status = client.ask(request.body(()).unwrap(), sent).status();
+        let status = client.fetch(request.body(()).unwrap(), sent).status();
         self.admitted += usize::from(status == 200);
     }
 }
@@ -248,7 +248,7 @@ fn no_flood_gets_more_than_a_recipe_allows() {
         let mut clients: Vec<Client> =
             (0..recipe.most + 12).map(|n| stage.gateways[n % 2].client_from([127, 0, 0, 9])).collect();
         clients.iter_mut().for_each(|client| client.send([head.as_str(), body.as_str()].concat()));
-        let statuses = clients.iter_mut().map(|client| client.answer(recipe.method).status());
+        let statuses = clients.iter_mut().map(|client| client.read_response(recipe.method).status());
         let admitted = statuses.filter(|status| *status == 200).count();
         let acts = if recipe.responds { admitted } else { stage.acts() };
         if acts > stage.most() || acts < recipe.least {

@@ -20,9 +20,9 @@ fn passed(gateway: &Gateway, arguments: &str) -> usize {
 
 /// The rule that refuses a call.
 fn hit(gateway: &Gateway, arguments: &str, fields: &str) -> Value {
-    let answer = gateway.ask(&get(&format!("/check?{arguments}"), fields));
-    let ret = answer.json();
-    assert_eq!(ret["result"], if answer.status() == 200 { 1 } else { 2 });
+    let response = gateway.fetch(&get(&format!("/check?{arguments}"), fields));
+    let ret = response.json();
+    assert_eq!(ret["result"], if response.status() == 200 { 1 } else { 2 });
     ret["return"].clone()
 }
 
@@ -108,9 +108,9 @@ fn rules_of_type_base_and_leak() {
 /// The answer to one decision.
 fn decide(gateway: &Gateway, operation: &str, limits: &[&str], key: &Value) -> Value {
     let body = json!({ "operation": operation, "decisions": [{ "limits": limits, "key": key }] });
-    let answer = post(gateway, "/-/decide", &body);
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()["decisions"][0].clone()
+    let response = post(gateway, "/-/decide", &body);
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()["decisions"][0].clone()
 }
 
 #[test]
@@ -159,8 +159,8 @@ fn browse_update_write_through_and_feedback() {
         { "limits": ["202", "203"], "key": { "query:uid": "9" } },
         { "limits": ["401"], "key": { "query:phone": "1" } },
     ] });
-    let answer = post(&gateway, "/-/decide", &body).json();
-    let verdicts: Vec<Vec<&Value>> = answer["decisions"]
+    let response = post(&gateway, "/-/decide", &body).json();
+    let verdicts: Vec<Vec<&Value>> = response["decisions"]
         .as_array()
         .unwrap()
         .iter()

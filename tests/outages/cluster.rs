@@ -18,9 +18,11 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::JoinSet;
 
-use crate::support::limiting::topology::{Load, RedisCluster, ask, cluster_node, failures, is_master, is_up, longest};
+use crate::support::limiting::topology::{
+    Load, RedisCluster, cluster_node, failures, is_master, is_up, longest, run_command,
+};
 use crate::support::limiting::{
-    DEADLINE, SLACK, WHO, bucket, check, connected, kind, limit, recovered, until, window, worker,
+    DEADLINE, SLACK, WHO, bucket, check, connected, kind, limit, recovered, wait_until, window, worker,
 };
 use crate::support::machine::Stopwatch;
 
@@ -47,7 +49,7 @@ fn the_script_decides_alike(cluster: &RedisCluster) {
         .collect();
     for _ in 0..5 {
         for master in cluster.masters() {
-            let () = ask(&mut master.client(), &["FLUSHALL"]);
+            let () = run_command(&mut master.client(), &["FLUSHALL"]);
         }
         let memory = MemoryStore::new(1_000_000);
         let (mut now, mut receipt) = (1_795_000_000_000, 0);
@@ -140,7 +142,7 @@ async fn several_slots_under_contention(cluster: &RedisCluster) {
     // What was reserved for refused requests was given back.
     for (limit, who) in limits.iter().zip(WHO) {
         let key = check(limit, who, 1).key;
-        let text: String = ask(&mut cluster.owner(key_slot(&key)).client(), &["GET", &key]);
+        let text: String = run_command(&mut cluster.owner(key_slot(&key)).client(), &["GET", &key]);
         let charged: i64 = text.split(' ').next().unwrap().parse().unwrap();
         match &*limit.rule {
             Rule::TokenBucket(rule) => assert_eq!((charged + rule.per_ms - 1) / rule.per_ms, 300, "{}", limit.name),
@@ -154,7 +156,7 @@ async fn every_node_learns_the_script(cluster: &RedisCluster) {
     let one = limit("taught", window(10), Mode::Enforce);
     for left in [9, 8] {
         for master in cluster.masters() {
-            let () = ask(&mut master.client(), &["SCRIPT", "FLUSH"]);
+            let () = run_command(&mut master.client(), &["SCRIPT", "FLUSH"]);
         }
         for who in WHO {
             let decision = redis.run(Op::Take, &vec![check(&one, who, 1)].into()).await.unwrap();
@@ -176,17 +178,17 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         let one = limit("one", window(LIMIT as i64), Mode::Enforce);
         let key = key_slot(&check(&one, "a", 1).key);
         let load = Load::start(&redis, &one, &["a"]);
-        until("half is admitted", || load.admitted() >= LIMIT / 2).await;
+        wait_until("half is admitted", || load.admitted() >= LIMIT / 2).await;
 
         let victim = cluster.owner_index(key);
         cluster.nodes[victim].kill();
         let killed = Instant::now();
         let replicas: Vec<usize> = (0..6).filter(|i| *i != victim && !is_master(&cluster.nodes[*i])).collect();
-        until("a replica is promoted", || replicas.iter().any(|i| is_master(&cluster.nodes[*i]))).await;
+        wait_until("a replica is promoted", || replicas.iter().any(|i| is_master(&cluster.nodes[*i]))).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
-        let back = watch.undelayed();
-        until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
+        wait_until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
+        let back = watch.elapsed_without_delay();
+        wait_until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
             .await;
         let seen = load.stop().await;
 
@@ -202,7 +204,7 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         let waited = seen.iter().filter(|seen| seen.outcome == Err(ErrorKind::Timeout)).count();
         assert!(waited < 100, "{waited} decisions waited in vain");
         // The dead master is no longer counted among the servers.
-        until("the store is up", || metrics.store.up.get() == 1).await;
+        wait_until("the store is up", || metrics.store.up.get() == 1).await;
     });
 }
 
@@ -213,7 +215,7 @@ fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
         let all = [(); 3].map(|()| Metrics::new().unwrap());
         let counted = async |handles: &[RedisStore]| {
             let count = handles.len() as i64;
-            until("all are counted", || handles.iter().all(|redis| redis.gateways.peak_count() == count)).await;
+            wait_until("all are counted", || handles.iter().all(|redis| redis.gateways.peak_count() == count)).await;
         };
         let mut handles = Vec::new();
         for metrics in &all[..2] {
@@ -224,7 +226,7 @@ fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
         let slot = key_slot("sg:gateways");
         let owner = cluster.owner_index(slot);
         cluster.nodes[owner].kill();
-        until("a replica is promoted", || cluster.owner_index(slot) != owner).await;
+        wait_until("a replica is promoted", || cluster.owner_index(slot) != owner).await;
         counted(&handles).await;
         // Whoever comes now is heard of by all.
         handles.push(connected(&cluster.url(), &all[2], DEADLINE).await);
@@ -236,18 +238,19 @@ fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
         let next = cluster.masters().into_iter().find(|node| node.port != cluster.nodes[from].port).unwrap().port;
         let to = cluster.nodes.iter().position(|node| node.port == next).unwrap();
         let [mut source, mut target] = [from, to].map(|node| cluster.nodes[node].client());
-        let ids: [String; 2] = [ask(&mut source, &["CLUSTER", "MYID"]), ask(&mut target, &["CLUSTER", "MYID"])];
-        let () = ask(&mut target, &["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
-        let () = ask(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
+        let ids: [String; 2] =
+            [run_command(&mut source, &["CLUSTER", "MYID"]), run_command(&mut target, &["CLUSTER", "MYID"])];
+        let () = run_command(&mut target, &["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
+        let () = run_command(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
         let mut size = redis::cmd("STRLEN");
         size.arg("{sg:gateways}:other");
         let sent = async || handles[0].send("{sg:gateways}:other", &size).await;
         assert_eq!(sent().await.unwrap(), redis::Value::Int(0));
         migrate(&cluster, slot, from, to).await;
         assert_eq!(sent().await.unwrap(), redis::Value::Int(0));
-        let () = ask(&mut target, &["DEL", "sg:gateways"]);
-        let reports = || ask::<i64>(&mut cluster.owner(slot).client(), &["ZCOUNT", "sg:gateways", "0", "+inf"]);
-        until("three are counted", || reports() == 3).await;
+        let () = run_command(&mut target, &["DEL", "sg:gateways"]);
+        let reports = || run_command::<i64>(&mut cluster.owner(slot).client(), &["ZCOUNT", "sg:gateways", "0", "+inf"]);
+        wait_until("three are counted", || reports() == 3).await;
     });
 }
 
@@ -262,14 +265,14 @@ fn slots_migrate_under_traffic_and_nothing_is_lost() {
         let one = limit("one", window(LIMIT), Mode::Enforce);
         let load = Load::start(&redis, &one, &WHO);
         for round in 0..6 {
-            until("some are admitted", || load.admitted() >= 500 * (round + 1)).await;
+            wait_until("some are admitted", || load.admitted() >= 500 * (round + 1)).await;
             for who in WHO {
                 let slot = key_slot(&check(&one, who, 1).key);
                 let from = cluster.owner_index(slot);
                 migrate(&cluster, slot, from, (from + 1) % 3).await;
             }
         }
-        until("all limits are exhausted", || {
+        wait_until("all limits are exhausted", || {
             load.admitted() + load.count(|seen| seen.outcome.is_err()) >= WHO.len() * LIMIT as usize
                 && load.count(|seen| seen.outcome == Ok(false)) > 1000
         })
@@ -289,24 +292,24 @@ fn slots_migrate_under_traffic_and_nothing_is_lost() {
 async fn migrate(cluster: &RedisCluster, slot: usize, from: usize, to: usize) {
     let (mut source, mut target) = (cluster.nodes[from].client(), cluster.nodes[to].client());
     let (source_id, target_id): (String, String) =
-        (ask(&mut source, &["CLUSTER", "MYID"]), ask(&mut target, &["CLUSTER", "MYID"]));
+        (run_command(&mut source, &["CLUSTER", "MYID"]), run_command(&mut target, &["CLUSTER", "MYID"]));
     let (text, port) = (slot.to_string(), cluster.nodes[to].port.to_string());
     let pause = || tokio::time::sleep(Duration::from_millis(8));
-    let () = ask(&mut target, &["CLUSTER", "SETSLOT", &text, "IMPORTING", &source_id]);
-    let () = ask(&mut source, &["CLUSTER", "SETSLOT", &text, "MIGRATING", &target_id]);
+    let () = run_command(&mut target, &["CLUSTER", "SETSLOT", &text, "IMPORTING", &source_id]);
+    let () = run_command(&mut source, &["CLUSTER", "SETSLOT", &text, "MIGRATING", &target_id]);
     pause().await;
     loop {
-        let keys: Vec<String> = ask(&mut source, &["CLUSTER", "GETKEYSINSLOT", &text, "1"]);
+        let keys: Vec<String> = run_command(&mut source, &["CLUSTER", "GETKEYSINSLOT", &text, "1"]);
         let Some(key) = keys.first() else { break };
-        let () = ask(&mut source, &["MIGRATE", "127.0.0.1", &port, key, "0", "1000"]);
+        let () = run_command(&mut source, &["MIGRATE", "127.0.0.1", &port, key, "0", "1000"]);
         pause().await;
     }
     for client in [&mut target, &mut source] {
-        let () = ask(client, &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
+        let () = run_command(client, &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
     }
     let ends = [from, to].map(|i| cluster.nodes[i].port);
     let other = cluster.masters().into_iter().find(|node| !ends.contains(&node.port)).unwrap();
-    let () = ask(&mut other.client(), &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
+    let () = run_command(&mut other.client(), &["CLUSTER", "SETSLOT", &text, "NODE", &target_id]);
 }
 
 #[test]
@@ -322,11 +325,12 @@ fn keys_on_their_way_are_charged_where_they_are() {
         let from = cluster.owner_index(slot);
         let to = (from + 1) % 3;
         let (mut source, mut target) = (cluster.nodes[from].client(), cluster.nodes[to].client());
-        let ids: [String; 2] = [ask(&mut source, &["CLUSTER", "MYID"]), ask(&mut target, &["CLUSTER", "MYID"])];
-        let () = ask(&mut target, &["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
-        let () = ask(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
+        let ids: [String; 2] =
+            [run_command(&mut source, &["CLUSTER", "MYID"]), run_command(&mut target, &["CLUSTER", "MYID"])];
+        let () = run_command(&mut target, &["CLUSTER", "SETSLOT", &slot.to_string(), "IMPORTING", &ids[0]]);
+        let () = run_command(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
         let port = cluster.nodes[to].port.to_string();
-        let () = ask(&mut source, &["MIGRATE", "127.0.0.1", &port, &all()[0].key, "0", "1000"]);
+        let () = run_command(&mut source, &["MIGRATE", "127.0.0.1", &port, &all()[0].key, "0", "1000"]);
         // One key is at each end, and stays so: neither node can decide alone.
         for left in [3, 2, 1, 0] {
             let decision = redis.run(Op::Take, &all().into()).await.unwrap();
@@ -381,7 +385,7 @@ fn charges_before_a_failure_are_refunded() {
             assert!(Instant::now() < deadline);
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
-        let () = ask(&mut hanging.client(), &["CLIENT", "PAUSE", "50", "ALL"]);
+        let () = run_command(&mut hanging.client(), &["CLIENT", "PAUSE", "50", "ALL"]);
         let leaving = tokio::time::timeout(Duration::from_millis(20), redis.run(Op::Take, &both().into())).await;
         assert!(leaving.is_err());
         wait_for_refund().await;
@@ -409,7 +413,7 @@ fn a_release_reaches_every_node_that_is_there() {
         let back: Vec<_> = held.iter().map(|held| Check { cost: -1, ..held.clone() }).collect();
         assert!(redis.run(Op::Adjust, &back.into()).await.is_err());
         for (mut client, key) in elsewhere {
-            assert_eq!(ask::<i64>(&mut client, &["ZCARD", &key]), 0, "{key}");
+            assert_eq!(run_command::<i64>(&mut client, &["ZCARD", &key]), 0, "{key}");
         }
         cluster.nodes[away].signal("CONT");
     });
@@ -419,8 +423,8 @@ fn a_release_reaches_every_node_that_is_there() {
 fn a_cluster_that_is_down_is_reported() {
     let node = cluster_node(&[]);
     let mut client = node.client();
-    let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOTS - 1).to_string()]);
-    crate::support::until("the cluster is up", || is_up(&node));
+    let () = run_command(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", &(SLOTS - 1).to_string()]);
+    crate::support::wait_until("the cluster is up", || is_up(&node));
     worker(async {
         let metrics = Metrics::new().unwrap();
         let url = node.url().replace("redis:", "redis+cluster:");
@@ -428,17 +432,17 @@ fn a_cluster_that_is_down_is_reported() {
         let one = limit("one", window(1_000_000), Mode::Enforce);
         assert!(kind(&redis, &one).await.unwrap().admitted);
         let lost = (key_slot(&check(&one, "all", 1).key) + 1) % SLOTS;
-        let () = ask(&mut client, &["CLUSTER", "DELSLOTS", &lost.to_string()]);
-        until("the cluster is down", || !is_up(&node)).await;
+        let () = run_command(&mut client, &["CLUSTER", "DELSLOTS", &lost.to_string()]);
+        wait_until("the cluster is down", || !is_up(&node)).await;
         for _ in 0..20 {
             assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Readonly));
         }
-        let () = ask(&mut client, &["CLUSTER", "ADDSLOTS", &lost.to_string()]);
+        let () = run_command(&mut client, &["CLUSTER", "ADDSLOTS", &lost.to_string()]);
         assert!(recovered(&redis).await < Duration::from_secs(2));
         drop(redis);
         // Nothing of a dropped handle stays connected.
-        let clients = || ask::<String>(&mut node.client(), &["CLIENT", "LIST"]).lines().count();
-        until("two are connected", || clients() == 2).await;
+        let clients = || run_command::<String>(&mut node.client(), &["CLIENT", "LIST"]).lines().count();
+        wait_until("two are connected", || clients() == 2).await;
     });
 }
 
@@ -451,9 +455,9 @@ fn a_cluster_asks_for_a_login_and_for_nodes() {
         let redis =
             RedisStore::connect(&crate::support::limiting::settings(DEADLINE), &url, &metrics, &Default::default());
         let one = limit("one", window(9), Mode::Enforce);
-        let until = Instant::now() + PATIENT;
+        let wait_until = Instant::now() + PATIENT;
         while kind(&redis, &one).await != Err(ErrorKind::Denied) {
-            assert!(Instant::now() < until, "never denied");
+            assert!(Instant::now() < wait_until, "never denied");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         assert_eq!(metrics.store.up.get(), 0);

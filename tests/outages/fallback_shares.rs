@@ -14,7 +14,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
 use crate::support::relay::Relay;
-use crate::support::until;
+use crate::support::wait_until;
 
 const LIMIT: usize = 60;
 
@@ -47,23 +47,23 @@ fn admitted_of(gateway: &Gateway, user: &str) -> usize {
 /// Admitted of `count` requests. A refusal of Redis would be remembered.
 fn admitted_first(gateway: &Gateway, user: &str, count: usize) -> usize {
     let mut client = gateway.client();
-    let statuses = (0..count).map(|_| client.ask(&get("/", &format!("user: {user}\r\n")), "").status());
+    let statuses = (0..count).map(|_| client.fetch(&get("/", &format!("user: {user}\r\n")), "").status());
     statuses.filter(|status| *status == 200).count()
 }
 
 fn until_counted(gateway: &Gateway, count: f64) {
-    until("all gateways are counted", || gateway.metric("store_gateways", &[]) == Some(count));
-    until("every worker has reached the store", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("all gateways are counted", || gateway.metric("store_gateways", &[]) == Some(count));
+    wait_until("every worker has reached the store", || gateway.metric("store_up", &[]) == Some(1.0));
 }
 
 fn until_unavailable(gateway: &Gateway) {
-    until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
 }
 
 /// Waits until the content of the file meets `so`, and returns it.
 fn saved(path: &Path, so: impl Fn(&Value) -> bool) -> Value {
     let mut found = Value::Null;
-    until("the state file is written", || {
+    wait_until("the state file is written", || {
         found = fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
         so(&found)
     });
@@ -78,13 +78,13 @@ fn gateways_that_lose_redis_one_after_another_keep_their_shares() {
     [&stays, &goes].iter().for_each(|gateway| until_counted(gateway, 2.0));
     assert_eq!([&stays, &goes].map(|gateway| admitted_first(gateway, "u", LIMIT / 2)), [30, 30]);
 
-    relays[1].cut();
+    relays[1].interrupt();
     until_unavailable(&goes);
     assert_eq!(admitted(&goes), LIMIT / 2);
     // It no longer reports, and serves clients all the same.
     until_counted(&stays, 1.0);
     stays.assert_metric("store_local_divisor", &[], 2.0);
-    relays[0].cut();
+    relays[0].interrupt();
     until_unavailable(&stays);
     assert_eq!(admitted(&stays), LIMIT / 2);
 
@@ -104,8 +104,12 @@ fn a_gateway_that_stops_is_no_longer_counted_at_once() {
     leaves.signal("TERM");
     assert!(leaves.exit().success());
     let left = Stopwatch::start();
-    until("one is counted", || stays.metric("store_gateways", &[]) == Some(1.0));
-    assert!(left.undelayed() < Duration::from_secs(3), "a report counts for five seconds: {:?}", left.undelayed());
+    wait_until("one is counted", || stays.metric("store_gateways", &[]) == Some(1.0));
+    assert!(
+        left.elapsed_without_delay() < Duration::from_secs(3),
+        "a report counts for five seconds: {:?}",
+        left.elapsed_without_delay()
+    );
     // So a deployment that replaces gateways one by one never counts more than there are.
     let replaces = gateway(&server.url(), "");
     until_counted(&stays, 2.0);
@@ -289,11 +293,11 @@ fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
     // No place to write to, until there is one.
     let missing = dir.path().join("missing");
     let gateway = gateway(&server.url(), &state_line(&missing.join("store.json")));
-    until("it is logged", || gateway.log_lines(&["cannot write the state file"]) == 1);
+    wait_until("it is logged", || gateway.log_lines(&["cannot write the state file"]) == 1);
     assert_eq!(gateway.get("/").status(), 200);
     fs::create_dir(&missing).unwrap();
     saved(&missing.join("store.json"), |saved| saved["version"] == 1);
-    until("it is logged", || gateway.log_lines(&["is written again"]) == 1);
+    wait_until("it is logged", || gateway.log_lines(&["is written again"]) == 1);
     assert_eq!(gateway.log_lines(&["cannot write the state file"]), 1);
 }
 
@@ -328,5 +332,5 @@ fn junk_among_the_reports_is_no_gateway() {
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(gateway.get("/").status(), 200);
     let () = redis::cmd("DEL").arg("sg:gateways").query(&mut client).unwrap();
-    until("it is counted again", || redis::cmd("EXISTS").arg("sg:gateways").query(&mut client) == Ok(1));
+    wait_until("it is counted again", || redis::cmd("EXISTS").arg("sg:gateways").query(&mut client) == Ok(1));
 }

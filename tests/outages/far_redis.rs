@@ -11,7 +11,7 @@ use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::support::limiting::slow_link::DelayLine;
-use crate::support::limiting::{RedisServer, connected, kind, limit, settings, until, window, worker};
+use crate::support::limiting::{RedisServer, connected, kind, limit, settings, wait_until, window, worker};
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
@@ -37,14 +37,14 @@ fn round_trip(port: u16) -> Duration {
 /// 50 connections that ask one thing after another: how long each took, and what failed.
 async fn asked_for(redis: &Rc<RedisStore>, span: Duration) -> (Vec<Duration>, Vec<ErrorKind>) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
-    let until = Instant::now() + span;
+    let wait_until = Instant::now() + span;
     let mut clients = JoinSet::new();
     for number in 0..50 {
         let (redis, one) = (redis.clone(), one.clone());
         clients.spawn_local(async move {
             let (mut times, mut failures) = (Vec::new(), Vec::new());
             tokio::time::sleep(Duration::from_micros(number * 900)).await;
-            while Instant::now() < until {
+            while Instant::now() < wait_until {
                 let asked = Instant::now();
                 let failure = kind(&redis, &one).await.err();
                 times.push(asked.elapsed());
@@ -174,7 +174,7 @@ fn the_wait_before_a_call_is_shown_apart_from_the_call() {
         let one = limit("one", window(1_000_000), Mode::Enforce);
         kind(&redis, &one).await.unwrap();
         let queue = &metrics.store.queue_duration;
-        let ask = || {
+        let fetch = || {
             let (redis, one) = (redis.clone(), one.clone());
             tokio::task::spawn_local(async move { kind(&redis, &one).await.unwrap() })
         };
@@ -182,10 +182,10 @@ fn the_wait_before_a_call_is_shown_apart_from_the_call() {
         client(&["PAUSE", "20000", "WRITE"]);
         let (before, mut asked) = (queue.get_sample_count(), Vec::new());
         for call in 1..=CALLS {
-            asked.push(ask());
-            until("a call has left", || queue.get_sample_count() == before + call).await;
+            asked.push(fetch());
+            wait_until("a call has left", || queue.get_sample_count() == before + call).await;
         }
-        let (waited, last) = (queue.get_sample_sum(), ask());
+        let (waited, last) = (queue.get_sample_sum(), fetch());
         tokio::time::sleep(WAIT).await;
         assert_eq!(queue.get_sample_count(), before + CALLS, "the last one waits");
         client(&["UNPAUSE"]);
@@ -215,8 +215,8 @@ fn a_full_call_does_not_wait_for_the_one_before() {
         }
         yield_now().await;
         // All of them are on their way, and none has been answered.
-        let until = Instant::now() + Duration::from_millis(400);
-        while left() < asked + 10 && Instant::now() < until {
+        let wait_until = Instant::now() + Duration::from_millis(400);
+        while left() < asked + 10 && Instant::now() < wait_until {
             yield_now().await;
         }
         assert_eq!((left() - asked, answered()), (10, before));

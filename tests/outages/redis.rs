@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::limiting::{
-    DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, until, window, worker,
+    DEADLINE, RedisServer, SLACK, connected, kind, limit, recovered, settings, wait_until, window, worker,
 };
 use crate::support::machine::Lateness;
 use sluicegate::limiting::decision::ErrorKind;
@@ -21,9 +21,9 @@ async fn under_load(redis: &std::rc::Rc<RedisStore>, span: Duration) -> (Duratio
     for i in 0..20 {
         let (redis, one) = (redis.clone(), one.clone());
         running.spawn_local(async move {
-            let (until, mut longest, mut outcomes) = (Instant::now() + span, Duration::ZERO, Vec::new());
+            let (wait_until, mut longest, mut outcomes) = (Instant::now() + span, Duration::ZERO, Vec::new());
             tokio::time::sleep(Duration::from_millis(3 * i)).await;
-            while Instant::now() < until {
+            while Instant::now() < wait_until {
                 let asked = Instant::now();
                 outcomes.push(kind(&redis, &one).await.map(|_| ()));
                 longest = longest.max(asked.elapsed());
@@ -248,9 +248,9 @@ fn missing_and_wrong_passwords() {
             let metrics = Metrics::new().unwrap();
             let redis = RedisStore::connect(&settings(DEADLINE), &url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
-            let until = Instant::now() + Duration::from_secs(5);
+            let wait_until = Instant::now() + Duration::from_secs(5);
             while kind(&redis, &one).await != Err(ErrorKind::Denied) {
-                assert!(Instant::now() < until, "never denied");
+                assert!(Instant::now() < wait_until, "never denied");
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             assert_eq!(metrics.store.up.get(), 0, "who is not let in has no store");
@@ -272,9 +272,9 @@ fn loading_its_data() {
         server.kill();
         server.restart_with(&["--key-load-delay", "100", "--loading-process-events-interval-bytes", "2048"]);
         let one = limit("one", window(9), Mode::Enforce);
-        let until = Instant::now() + Duration::from_secs(10);
+        let wait_until = Instant::now() + Duration::from_secs(10);
         while kind(&redis, &one).await != Err(ErrorKind::Loading) {
-            assert!(Instant::now() < until, "never seen loading");
+            assert!(Instant::now() < wait_until, "never seen loading");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         recovered(&redis).await;
@@ -301,9 +301,9 @@ fn a_loss_is_noticed_and_mended_without_traffic() {
         let metrics = Metrics::new().unwrap();
         let redis = connected(&server.url(), &metrics, 20 * DEADLINE).await;
         server.kill();
-        until("the loss is noticed", || metrics.store.up.get() == 0).await;
+        wait_until("the loss is noticed", || metrics.store.up.get() == 0).await;
         server.restart();
-        until("it is mended", || metrics.store.up.get() == 1).await;
+        wait_until("it is mended", || metrics.store.up.get() == 1).await;
         assert!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await.unwrap().admitted);
     });
 }
@@ -322,10 +322,10 @@ fn a_dropped_handle_leaves_nothing_behind() {
         let dropped = connected(&server.url(), &metrics, DEADLINE).await;
         assert_eq!(clients(&mut client), 3);
         drop(dropped);
-        until("one has left", || clients(&mut server.client()) == 3).await;
+        wait_until("one has left", || clients(&mut server.client()) == 3).await;
         assert_eq!(metrics.store.up.get(), 1);
         drop(kept);
-        until("the other has left", || clients(&mut server.client()) == 2).await;
+        wait_until("the other has left", || clients(&mut server.client()) == 2).await;
     });
 }
 
@@ -339,7 +339,7 @@ fn the_gauges_show_the_worst_worker() {
         let down = RedisStore::connect(&settings(DEADLINE), "redis://127.0.0.1:1/", &metrics, &Default::default());
         assert_eq!(metrics.store.up.get(), 0);
         drop(down);
-        until("the store is up", || metrics.store.up.get() == 1).await;
+        wait_until("the store is up", || metrics.store.up.get() == 1).await;
     });
 }
 

@@ -10,10 +10,10 @@ use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::topology::{
-    Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, Watched, ask, failures, longest,
+    Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, SentinelSetup, failures, longest, run_command,
 };
 use crate::support::limiting::{
-    DEADLINE, RedisServer, SLACK, check, connected, kind, limit, recovered, settings, until, window, worker,
+    DEADLINE, RedisServer, SLACK, check, connected, kind, limit, recovered, settings, wait_until, window, worker,
 };
 use crate::support::machine::Stopwatch;
 
@@ -21,21 +21,21 @@ use crate::support::machine::Stopwatch;
 #[test]
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;
-    let mut watched = Watched::start();
+    let mut watched = SentinelSetup::start();
     worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(connected(&watched.url(), &metrics, DEADLINE).await);
         let one = limit("one", window(LIMIT as i64), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("half is admitted", || load.admitted() >= LIMIT / 2).await;
+        wait_until("half is admitted", || load.admitted() >= LIMIT / 2).await;
 
         watched.servers[0].kill();
         let killed = Instant::now();
-        until("the replica is promoted", || watched.info(1).contains("role:master")).await;
+        wait_until("the replica is promoted", || watched.info(1).contains("role:master")).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
-        let back = watch.undelayed();
-        until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
+        wait_until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
+        let back = watch.elapsed_without_delay();
+        wait_until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
             .await;
         let seen = load.stop().await;
 
@@ -53,25 +53,26 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
 
 #[test]
 fn a_hanging_master_is_replaced_and_stays_replaced() {
-    let watched = Watched::start();
+    let watched = SentinelSetup::start();
     worker(async {
         let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("the load runs", || load.admitted() > 100).await;
+        wait_until("the load runs", || load.admitted() > 100).await;
         watched.servers[0].signal("STOP");
-        until("the replica is promoted", || watched.info(1).contains("role:master")).await;
+        wait_until("the replica is promoted", || watched.info(1).contains("role:master")).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        until("the new master answers", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0).await;
-        let back = watch.undelayed();
+        wait_until("the new master answers", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0)
+            .await;
+        let back = watch.elapsed_without_delay();
         assert!(back < Duration::from_secs(2), "back after {back:?}");
         watched.servers[0].signal("CONT");
         // It takes itself for the master until the sentinels tell it otherwise.
         let back = Instant::now();
         let key = check(&one, "a", 1).key;
-        let charged: String = ask(&mut watched.client(0), &["GET", &key]);
+        let charged: String = run_command(&mut watched.client(0), &["GET", &key]);
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert_eq!(ask::<String>(&mut watched.client(0), &["GET", &key]), charged);
+        assert_eq!(run_command::<String>(&mut watched.client(0), &["GET", &key]), charged);
         let seen = load.stop().await;
         assert!(longest(&seen) < DEADLINE + SLACK, "a decision waited {:?}", longest(&seen));
         assert!(seen.iter().filter(|seen| seen.at > back).all(|seen| seen.outcome == Ok(true)));
@@ -80,22 +81,22 @@ fn a_hanging_master_is_replaced_and_stays_replaced() {
 
 #[test]
 fn an_ordered_failover_is_followed() {
-    let mut watched = Watched::start();
+    let mut watched = SentinelSetup::start();
     worker(async {
         let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("the load runs", || load.admitted() > 100).await;
+        wait_until("the load runs", || load.admitted() > 100).await;
         // Refused while the sentinel has not yet heard enough from the replica.
-        until("a failover begins", || watched.order_failover()).await;
+        wait_until("a failover begins", || watched.order_failover()).await;
         // The old master answers as before until the sentinels make it follow, much later.
-        until("the failover is decided", || watched.named() == watched.servers[1].port).await;
+        wait_until("the failover is decided", || watched.reported_master_port() == watched.servers[1].port).await;
         let decided = Stopwatch::start();
         let key = check(&one, "a", 1).key;
-        let count = || ask::<String>(&mut watched.client(1), &["GET", &key]);
+        let count = || run_command::<String>(&mut watched.client(1), &["GET", &key]);
         let before = count();
-        until("the new master is asked", || count() != before).await;
-        let followed = decided.undelayed();
+        wait_until("the new master is asked", || count() != before).await;
+        let followed = decided.elapsed_without_delay();
         assert!(followed < Duration::from_secs(1), "after {followed:?}");
         // Without sentinels the connection at hand is kept.
         watched.stop_sentinels();
@@ -110,7 +111,7 @@ fn an_ordered_failover_is_followed() {
 
 #[test]
 fn wrong_names_and_passwords_find_no_master() {
-    let watched = Watched::start();
+    let watched = SentinelSetup::start();
     worker(async {
         let url = watched.url();
         for (right, wrong, expected) in [
@@ -154,9 +155,9 @@ impl Guide {
     fn turn(&self) {
         let url = format!("redis://127.0.0.1:{}", self.sentinel.port);
         let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
-        let () = ask(&mut client, &["SENTINEL", "REMOVE", "mine"]);
+        let () = run_command(&mut client, &["SENTINEL", "REMOVE", "mine"]);
         let port = self.masters[1].port.to_string();
-        let () = ask(&mut client, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]);
+        let () = run_command(&mut client, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]);
     }
 
     fn url(&self) -> String {
@@ -190,9 +191,9 @@ fn an_old_master_that_wakes_up_gets_no_commands() {
         guide.turn();
         // It takes itself for the master, and answers what it was asked before.
         guide.masters[0].signal("CONT");
-        until("the new master answers", || load.admitted() > 100).await;
+        wait_until("the new master answers", || load.admitted() > 100).await;
         load.stop().await;
-        let charged: i64 = ask(&mut guide.masters[0].client(), &["DBSIZE"]);
+        let charged: i64 = run_command(&mut guide.masters[0].client(), &["DBSIZE"]);
         assert_eq!(charged, 0, "the old master was charged");
     });
 }

@@ -14,14 +14,14 @@ use sluicegate::limiting::store::settings::StoreSettings;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::tls::{Ca, Pair, TlsServer, files};
-use crate::support::limiting::topology::ask;
-use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, settings, until, window, worker};
+use crate::support::limiting::topology::run_command;
+use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, settings, wait_until, window, worker};
 
 fn with(files: TlsFiles) -> StoreSettings {
     StoreSettings { tls: RedisTls::new(files).unwrap(), ..settings(DEADLINE) }
 }
 
-async fn answers(redis: &RedisStore) {
+async fn assert_responds(redis: &RedisStore) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     let since = Instant::now();
     while let Err(error) = kind(redis, &one).await {
@@ -40,7 +40,7 @@ fn a_trusted_server_and_a_known_client_meet() {
             let metrics = Metrics::new().unwrap();
             let redis =
                 RedisStore::connect(&with(files(&ca, Some(&client))), &server.url(host), &metrics, &Default::default());
-            answers(&redis).await;
+            assert_responds(&redis).await;
             assert_eq!(metrics.store.up.get(), 1);
         }
     });
@@ -86,7 +86,7 @@ fn an_untrusted_server_is_reported_and_gets_no_commands() {
             let metrics = Metrics::new().unwrap();
             let redis = RedisStore::connect(&with(files), &url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
-            until("it is logged", || log.0.lock().unwrap().windows(8).any(|words| words == b"on_error")).await;
+            wait_until("it is logged", || log.0.lock().unwrap().windows(8).any(|words| words == b"on_error")).await;
             for _ in 0..20 {
                 assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Disconnected));
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -99,7 +99,7 @@ fn an_untrusted_server_is_reported_and_gets_no_commands() {
         assert!(!text.contains("PRIVATE"), "{text}");
     }
     for server in [&plain, &server.server] {
-        assert_eq!(ask::<Vec<String>>(&mut server.client(), &["KEYS", "*"]), Vec::<String>::new());
+        assert_eq!(run_command::<Vec<String>>(&mut server.client(), &["KEYS", "*"]), Vec::<String>::new());
     }
 }
 
@@ -115,7 +115,7 @@ fn new_connections_use_new_certificates() {
         let client = [old.issue(&[], "gateway"), new.issue(&[], "gateway")];
         let redis =
             Rc::new(RedisStore::connect(&with(files(&old, Some(&client[0]))), &url, &metrics, &Default::default()));
-        answers(&redis).await;
+        assert_responds(&redis).await;
         let one = limit("one", window(1_000_000), Mode::Enforce);
         redis.apply_tls(&RedisTls::new(files(&new, Some(&client[1]))).unwrap());
         assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
@@ -126,9 +126,9 @@ fn new_connections_use_new_certificates() {
             std::fs::write(dir.join(name), text).unwrap();
         }
         server.server.kill();
-        until("the loss is noticed", || metrics.store.up.get() == 0).await;
+        wait_until("the loss is noticed", || metrics.store.up.get() == 0).await;
         server.server.restart();
-        answers(&redis).await;
+        assert_responds(&redis).await;
     });
 }
 

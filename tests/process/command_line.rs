@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::{Gateway, program};
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 /// Exit code and streams of a command that ends by itself.
 fn output(args: &[&str]) -> (i32, String, String) {
@@ -113,19 +113,19 @@ fn healthcheck_follows_readiness_through_the_drain() {
     let (mut gateway, file) = running("0.0.0.0:0", "shutdown_delay = \"1s\"");
     gateway.admin.set_ip([127, 0, 0, 1].into());
     let url = format!("http://{}/readyz", gateway.admin);
-    let ask = |args: &[&str]| output(&[&["healthcheck"], args].concat());
-    assert_eq!(ask(&["-c", &file]), (0, String::new(), String::new()));
-    assert_eq!(ask(&["--url", &url]).0, 0);
+    let fetch = |args: &[&str]| output(&[&["healthcheck"], args].concat());
+    assert_eq!(fetch(&["-c", &file]), (0, String::new(), String::new()));
+    assert_eq!(fetch(&["--url", &url]).0, 0);
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     assert!(gateway.admin("/readyz").text().contains("draining"));
     assert_eq!(gateway.admin("/livez").status(), 200);
     assert_eq!(gateway.get("/").status(), 200, "served while balancers look away");
-    let (code, _, stderr) = ask(&["--url", &url]);
+    let (code, _, stderr) = fetch(&["--url", &url]);
     assert!(code == 1 && stderr.contains("503"), "{code} {stderr}");
     assert_eq!(gateway.exit().code(), Some(0));
-    assert_eq!(ask(&["--url", &url]).0, 1, "nothing runs any more");
-    assert_eq!(ask(&["-c", &file]).0, 1, "nothing runs any more");
+    assert_eq!(fetch(&["--url", &url]).0, 1, "nothing runs any more");
+    assert_eq!(fetch(&["-c", &file]).0, 1, "nothing runs any more");
 }
 
 /// The gateway continues with its config, and itself reports its admin address to commands.
@@ -203,7 +203,7 @@ fn a_gateway_that_has_taken_over_is_found() {
     let mut new = Gateway::launch(&[], |_| vec!["run".to_owned(), "-c".to_owned(), file.clone()]);
     assert_eq!(old.exit().code(), Some(0));
     fs::write(&file, "[").unwrap();
-    until("the new one tells where it is", || output(&["healthcheck", "-c", &file]).0 == 0);
+    wait_until("the new one tells where it is", || output(&["healthcheck", "-c", &file]).0 == 0);
     new.signal("TERM");
     assert_eq!(new.exit().code(), Some(0));
 }
@@ -232,7 +232,7 @@ fn healthcheck_reaches_a_unix_socket() {
 fn a_second_signal_ends_the_drain_with_code_1() {
     let (mut gateway, _) = running("127.0.0.1:0", "shutdown_delay = \"60s\"");
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     gateway.signal("INT");
     assert_eq!(gateway.exit().code(), Some(1));
 }
@@ -275,7 +275,7 @@ fn proxy_serves_https_and_logs_requests_on_request() {
     let url = format!("https://127.0.0.1:{}/x", gateway.addr.port());
     let curl = Command::new("curl").args(["--silent", "--insecure", &url]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&curl.stdout), "hi", "{curl:?}");
-    until("the request is logged", || gateway.stdout().contains("\"path\":\"/x\""));
+    wait_until("the request is logged", || gateway.stdout().contains("\"path\":\"/x\""));
     for wrong in [&["--cert", &cert][..], &["--key", &key], &["--cert", "/no/such.pem", "--key", &key]] {
         let (code, _, stderr) = output(&[&["proxy", "--to", "http://127.0.0.1:1"], wrong].concat());
         assert!(code == 2 && stderr.contains("--") || stderr.contains("no such file"), "{code} {stderr}");
@@ -396,29 +396,29 @@ fn reload_reports_the_result() {
     let file = gateway.config();
     // The gateway itself reads the file with port 0, which it keeps.
     let admin = gateway.admin.to_string();
-    let ask = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
-    let (code, stdout, _) = ask(&[]);
+    let fetch = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
+    let (code, stdout, _) = fetch(&[]);
     assert_eq!((code, stdout.as_str()), (0, "unchanged: generation 1 is in force\n"));
 
     let text = fs::read_to_string(&file).unwrap();
     let more = text.clone() + "\n[limit.idle]\nrate = \"1/s\"\n";
     let (code, stdout, stderr) = {
         gateway.write_config(&more);
-        ask(&["--dry-run"])
+        fetch(&["--dry-run"])
     };
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("idle") || stdout.contains("unchanged"), "the watcher may be first: {stdout}");
     assert!(stderr.contains("warning: ") && stderr.contains("no route uses the limit `idle`"), "{stderr}");
-    assert_eq!(ask(&[]).0, 0);
+    assert_eq!(fetch(&[]).0, 0);
 
     gateway.write_config("[[route]]\nupstream = \"echo:\"\nlimits = [\"nobody\"]\n");
-    let (code, stdout, stderr) = ask(&[]);
+    let (code, stdout, stderr) = fetch(&[]);
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("sluicegate.toml:3:11: undefined limit `nobody`"), "{stderr}");
     assert!(stderr.contains("stays in force"), "{stderr}");
 
     gateway.write_config(&text);
-    assert_eq!(ask(&[]).0, 0);
+    assert_eq!(fetch(&[]).0, 0);
     let tmp = tempfile::tempdir().unwrap();
     let kept = tmp.path().join("known.toml");
     fs::copy(&known, &kept).unwrap();

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::support::gateway::{Gateway, program};
-use crate::support::until;
+use crate::support::wait_until;
 
 #[track_caller]
 fn until_said(gateway: &Gateway, words: &str) {
-    until(words, || gateway.log().contains(words));
+    wait_until(words, || gateway.log().contains(words));
 }
 
 /// Creates a file where a socket is to be created. Returns what must be left of it.
@@ -78,7 +78,7 @@ fn a_reload_leaves_a_file_alone_and_removes_only_its_own_sockets() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     assert!(!own.exists(), "a refused reload leaves no socket behind");
     gateway.write_config(&listening(&[&own]));
-    until("the socket is served", || UnixStream::connect(&own).is_ok());
+    wait_until("the socket is served", || UnixStream::connect(&own).is_ok());
     // Somebody else puts a file there, and then the address goes.
     std::fs::remove_file(&own).unwrap();
     std::fs::write(&own, "precious").unwrap();
@@ -226,7 +226,7 @@ fn the_live_socket_of_another_program_is_left_alone() {
     // The client of the other program reaches that one.
     while other.accept().is_ok() {}
     let _client = UnixStream::connect(&path).unwrap();
-    until("it has a client", || other.accept().is_ok());
+    wait_until("it has a client", || other.accept().is_ok());
     gateway.signal("TERM");
     assert!(gateway.exit().success());
     assert_eq!(left(), before);
@@ -267,7 +267,7 @@ fn a_second_signal_ends_a_process_whose_control_thread_is_busy() {
     std::fs::write(&config, routes.collect::<String>()).unwrap();
     let mut child = program().arg("run").arg(config).stderr(Stdio::null()).spawn().unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    until("it catches TERM", || {
+    wait_until("it catches TERM", || {
         let caught = status().lines().find_map(|line| Some(line.strip_prefix("SigCgt:")?.trim().to_owned())).unwrap();
         u64::from_str_radix(&caught, 16).unwrap() >> 14 & 1 == 1
     });
@@ -291,7 +291,7 @@ fn a_service_manager_that_does_not_read_stops_nothing() {
     filler.set_nonblocking(true).unwrap();
     while filler.send_to(b"x", &path).is_ok() {}
     let env = [("NOTIFY_SOCKET", path.to_str().unwrap())];
-    let mut gateway = Gateway::within(&env, "", "[[route]]\nrespond = { body = \"in\" }\n");
+    let mut gateway = Gateway::with_env(&env, "", "[[route]]\nrespond = { body = \"in\" }\n");
     gateway.signal("HUP");
     assert_eq!(gateway.admin("/livez").status(), 200);
     gateway.signal("TERM");

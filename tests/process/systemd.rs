@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config, program};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
@@ -25,8 +25,8 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     let tmp = tempfile::tempdir().unwrap();
     let socket = tmp.path().join("notify");
     let systemd = UnixDatagram::bind(&socket).unwrap();
-    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut gateway = Gateway::within(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
+    systemd.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let mut gateway = Gateway::with_env(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
     assert_eq!(told(&systemd), ["READY=1", "STATUS=serving"]);
 
     gateway.signal("HUP");
@@ -105,25 +105,25 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
         let before = gateway.log_lines(&["config reloaded"]);
         gateway.write_config(text);
         gateway.signal("HUP");
-        until("the reload is through", || gateway.log_lines(&["config reloaded"]) > before);
+        wait_until("the reload is through", || gateway.log_lines(&["config reloaded"]) > before);
     };
     reload(&text.replace(&port, "0"));
     let mut waiting = gateway.client();
     // Workers hear of it one after the other.
-    until("an address that the config does not name is not served", || {
+    wait_until("an address that the config does not name is not served", || {
         waiting = gateway.client();
         waiting.send(get("/", ""));
         waiting.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        waiting.try_head().is_err()
+        waiting.try_read_head().is_err()
     });
     reload(&text);
-    waiting.stream().set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(waiting.answer("GET").status(), 200, "its clients have waited");
+    waiting.stream().set_read_timeout(Some(WAIT_MAX)).unwrap();
+    assert_eq!(waiting.read_response("GET").status(), 200, "its clients have waited");
     assert_eq!(gateway.get("/").status(), 200);
     // One that excludes it cannot be had as long as systemd has it: it goes on as it was.
     gateway.write_config(&text.replace(&format!("127.0.0.1:{port}"), &format!("0.0.0.0:{port}")));
     gateway.signal("HUP");
-    until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));
+    wait_until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));
     assert_eq!(gateway.get("/").status(), 200);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));

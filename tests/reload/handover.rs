@@ -13,10 +13,10 @@ use std::time::Duration;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out, program};
+use crate::support::gateway::{Gateway, config_arguments, program};
 use crate::support::tls::Trust;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 use crate::tls::listeners::{ECHO, config};
 
 /// The first process, of two workers, which waits for the next at `handover.sock`.
@@ -72,7 +72,7 @@ impl Load {
 
     fn until_more(&self) {
         let before = self.answered.load(Ordering::Relaxed);
-        until("the load goes on", || self.answered.load(Ordering::Relaxed) > before + 200);
+        wait_until("the load goes on", || self.answered.load(Ordering::Relaxed) > before + 200);
     }
 
     fn end(self) {
@@ -96,12 +96,12 @@ fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsiz
     let fields = if keeps { "" } else { "connection: close\r\n" };
     for turn in 0.. {
         client.try_send(get("/", fields)).map_err(|error| format!("request {turn}: {error}"))?;
-        let answer = client.try_answer("GET").map_err(|error| format!("answer {turn}: {error}"))?;
-        if answer.text() != "in" {
-            return Err(answer.head);
+        let response = client.try_read_response("GET").map_err(|error| format!("answer {turn}: {error}"))?;
+        if response.text() != "in" {
+            return Err(response.head);
         }
         answered.fetch_add(1, Ordering::Relaxed);
-        if answer.get("connection") == Some("close") || stop.load(Ordering::Relaxed) {
+        if response.get("connection") == Some("close") || stop.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -111,9 +111,9 @@ fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsiz
 fn over_unix(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.write_all(get("/", "connection: close\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 #[test]
@@ -141,9 +141,9 @@ fn under_load_nobody_notices() {
     assert!(waits.file_type().is_socket() && waits.permissions().mode() & 0o777 == 0o600);
     old.signal("TERM");
     // Two signals that arrive together are one.
-    until("the log says draining", || old.log().contains("draining"));
+    wait_until("the log says draining", || old.log().contains("draining"));
     old.signal("TERM");
-    until("nobody listens", || TcpStream::connect(old.addr).is_err());
+    wait_until("nobody listens", || TcpStream::connect(old.addr).is_err());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn at_the_end_clients_in_steady_use_lose_no_request() {
     let addr = gateway.addr;
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..6).map(|_| scope.spawn(|| visit(addr, true, &stop, &answered))).collect();
-        until("they ask", || answered.load(Ordering::Relaxed) > 300);
+        wait_until("they ask", || answered.load(Ordering::Relaxed) > 300);
         gateway.signal("TERM");
         for client in clients {
             assert_eq!(client.join().unwrap(), Ok(()));
@@ -178,15 +178,15 @@ fn requests_under_way_end_where_they_began() {
     });
     let mut old = first(&upstream, "");
     let (mut busy, mut idle) = (old.client(), old.client());
-    idle.ask(&get("/idle", ""), "");
+    idle.fetch(&get("/idle", ""), "");
     busy.send(get("/held", ""));
-    until("it has arrived", || upstream.requests().iter().any(|request| request.target() == "/held"));
+    wait_until("it has arrived", || upstream.requests().iter().any(|request| request.target() == "/held"));
     let mut new = next(&old.config());
     assert_eq!(new.get("/new").text(), "/new");
     idle.assert_closed();
     release.send(()).unwrap();
-    let answer = busy.answer("GET");
-    assert_eq!((answer.text().as_str(), answer.get("connection")), ("/held", Some("close")));
+    let response = busy.read_response("GET");
+    assert_eq!((response.text().as_str(), response.get("connection")), ("/held", Some("close")));
     assert_eq!(old.exit().code(), Some(0));
     new.signal("TERM");
     assert_eq!(new.exit().code(), Some(0));
@@ -242,7 +242,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
         drop(stream);
         assert_eq!(gateway.get("/").text(), "in");
     }
-    until("the log says so", || gateway.log().matches("a new process has not taken over").count() >= 3);
+    wait_until("the log says so", || gateway.log().matches("a new process has not taken over").count() >= 3);
     assert!(over_unix(&config.with_file_name("app.sock")).ends_with("in"));
     // The next one does.
     let mut gateway = gateway;
@@ -270,7 +270,7 @@ fn a_new_process_that_is_interrupted_still_takes_over() {
     }
     old.signal("CONT");
     assert_eq!(old.exit().code(), Some(0), "{}", std::fs::read_to_string(&log).unwrap());
-    until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
+    wait_until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
     signal("TERM");
     assert_eq!(new.wait().unwrap().code(), Some(0));
 }
@@ -280,7 +280,7 @@ fn clients_resume_their_tls_sessions_with_the_new_process() {
     let ca = Ca::new("test");
     let mut old = Gateway::launch(&[], |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
-        laid_out(dir, &config(1, "", &format!("handover = \"{}/handover.sock\"", dir.display()), ECHO))
+        config_arguments(dir, &config(1, "", &format!("handover = \"{}/handover.sock\"", dir.display()), ECHO))
     });
     let config = old.config();
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
@@ -288,7 +288,7 @@ fn clients_resume_their_tls_sessions_with_the_new_process() {
     let resumed = |gateway: &Gateway| {
         trusts.each_ref().map(|trust| {
             let mut client = trust.connect(gateway.addr, "a.test");
-            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+            assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
             client.was_resumed()
         })
     };

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::client::ask;
+use crate::support::client::fetch;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A gateway whose config is alone in a directory, so that nothing else changes there.
 pub struct Program {
@@ -56,13 +56,13 @@ impl Program {
     /// Has the config read by the admin listener; `query` is of the call.
     #[track_caller]
     pub fn reload(&self, query: &str) -> Message {
-        self.admin_ask("POST", &format!("/-/reload{query}"), "", "")
+        self.admin_request("POST", &format!("/-/reload{query}"), "", "")
     }
 
     /// Calls for a reload with these field lines, `host` among them.
     #[track_caller]
     pub fn reload_as(&self, fields: &str) -> Message {
-        ask(self.admin, &format!("POST /-/reload HTTP/1.1\r\ncontent-length: 0\r\n{fields}\r\n"))
+        fetch(self.admin, &format!("POST /-/reload HTTP/1.1\r\ncontent-length: 0\r\n{fields}\r\n"))
     }
 
     pub fn status(&self) -> Value {
@@ -89,7 +89,7 @@ impl Program {
 
     #[track_caller]
     pub fn until_in_force(&self, version: usize, how: &str) {
-        until(&format!("version {version} is in force after {how}"), || self.in_force(version));
+        wait_until(&format!("version {version} is in force after {how}"), || self.in_force(version));
         assert!(self.last_reload_successful(), "{how}");
     }
 

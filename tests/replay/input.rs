@@ -51,8 +51,8 @@ fn times_that_jump_back_count_as_of_the_time_reached() {
     let (code, stdout, _) = dir.replay(&["access.log"], b"");
     let told = "  8 lines came too late to be put in order, by 86403 s at most, first access.log line 10: they";
     assert!(code == 0 && stdout.contains(told), "{stdout}");
-    let answer = dir.json(&["access.log"], b"");
-    assert_eq!((&answer["late"]["lines"], &answer["late"]["first"]["line"]), (&8.into(), &10.into()));
+    let response = dir.json(&["access.log"], b"");
+    assert_eq!((&response["late"]["lines"], &response["late"]["first"]["line"]), (&8.into(), &10.into()));
     // Given one by one they are merged.
     dir.write("2.log", day.as_bytes());
     dir.write("1.log", day_before.as_bytes());
@@ -64,9 +64,9 @@ fn one_line_of_the_future_does_not_move_the_others() {
     let dir = Dir::new(CONFIG);
     let future = COMBINED.lines().next().unwrap().replace("2000", "2090");
     dir.write("access.log", format!("{future}\n{COMBINED}").as_bytes());
-    let answer = dir.json(&["access.log"], b"");
-    assert_eq!((&answer["late"]["lines"], &answer["requests"]["refused"]), (&0.into(), &1.into()));
-    assert_eq!(answer["to"], "2090-10-10T20:55:36Z");
+    let response = dir.json(&["access.log"], b"");
+    assert_eq!((&response["late"]["lines"], &response["requests"]["refused"]), (&0.into(), &1.into()));
+    assert_eq!(response["to"], "2090-10-10T20:55:36Z");
 }
 
 #[test]

@@ -69,15 +69,15 @@ fn a_refused_request_gives_a_shadow_limit_back_by_its_refusal() {
     );
     let line = COMBINED.lines().next().unwrap().to_owned() + "\n";
     dir.write("access.log", line.repeat(5).as_bytes());
-    let answer = dir.json(&["access.log"], b"");
-    let limits: Vec<(i64, i64)> = answer["limits"]
+    let response = dir.json(&["access.log"], b"");
+    let limits: Vec<(i64, i64)> = response["limits"]
         .as_array()
         .unwrap()
         .iter()
         .map(|limit| (limit["refused"].as_i64().unwrap(), limit["returned"].as_i64().unwrap()))
         .collect();
     assert_eq!(limits, [(4, 0), (0, 4)], "four are refused, and take nothing of the other limit for good");
-    assert_eq!(answer["limits"][1]["tightest"]["value"], 5, "had nobody been refused");
+    assert_eq!(response["limits"][1]["tightest"]["value"], 5, "had nobody been refused");
 }
 
 #[test]
@@ -89,11 +89,15 @@ fn nginx_logs_the_end_and_request_time_tells_the_start() {
     let log = line(36, " 2.000") + &line(37, " 3.000") + &line(38, " 2.500");
     let concurrency = |limit: &str| config(limit).replace("cost = \"query:cost\"\n", "");
     let dir = Dir::new(&concurrency("algorithm = \"concurrency\"\nin_flight = 1\nlease = \"1s\""));
-    let answer = dir.json(&["-"], log.as_bytes());
-    let told =
-        |answer: &Value| (answer["requests"]["refused"].clone(), answer["limits"][0]["tightest"]["value"].clone());
-    assert_eq!(told(&answer), (2.into(), 3.into()), "{answer}");
-    assert_eq!((&answer["from"], &answer["to"]), (&"2000-10-10T13:55:34Z".into(), &"2000-10-10T13:55:35.5Z".into()));
+    let response = dir.json(&["-"], log.as_bytes());
+    let told = |response: &Value| {
+        (response["requests"]["refused"].clone(), response["limits"][0]["tightest"]["value"].clone())
+    };
+    assert_eq!(told(&response), (2.into(), 3.into()), "{response}");
+    assert_eq!(
+        (&response["from"], &response["to"]),
+        (&"2000-10-10T13:55:34Z".into(), &"2000-10-10T13:55:35.5Z".into())
+    );
     let plain = dir.json(&["-"], (line(36, "") + &line(36, "")).as_bytes());
     assert_eq!(told(&plain), (0.into(), Value::Null), "taken as ended at once: {plain}");
 }
@@ -161,17 +165,17 @@ fn concurrency_is_not_evaluated_on_whole_seconds() {
     let msec = |i: i64| format!("{}.{:03}", at(i) / 1000, at(i) % 1000);
     let log = |line: &dyn Fn(i64) -> String| (0..40).map(line).collect::<String>();
     for fine in [log(&|i| stamped(i, &msec(i), "")), log(&|i| stamped(i, "", &format!(" {}", msec(i))))] {
-        let answer = dir.json(&["-"], fine.as_bytes());
-        let limit = &answer["limits"][0];
-        assert_eq!((&limit["refused"], &limit["tightest"]["value"]), (&0.into(), &1.into()), "{answer}");
-        assert_eq!((&answer["whole_seconds"], &limit["not_in_log"]["blurred"]), (&false.into(), &0.into()));
+        let response = dir.json(&["-"], fine.as_bytes());
+        let limit = &response["limits"][0];
+        assert_eq!((&limit["refused"], &limit["tightest"]["value"]), (&0.into(), &1.into()), "{response}");
+        assert_eq!((&response["whole_seconds"], &limit["not_in_log"]["blurred"]), (&false.into(), &0.into()));
     }
     let coarse = log(&|i| stamped(i, "", ""));
-    let answer = dir.json(&["-"], coarse.as_bytes());
+    let response = dir.json(&["-"], coarse.as_bytes());
     assert_eq!(
-        (&answer["requests"]["refused"], &answer["limits"][0]["refused"]),
+        (&response["requests"]["refused"], &response["limits"][0]["refused"]),
         (&0.into(), &Value::Null),
-        "{answer}"
+        "{response}"
     );
     let (_, stdout, _) = dir.replay(&["-"], coarse.as_bytes());
     for told in [

@@ -90,11 +90,11 @@ fn every_format_gives_the_same_json() {
     let common = dir.json(&["common.log"], b"");
     let combined = dir.json(&["combined.gz"], b"");
     let piped = dir.json(&["-"], &gzip(COMBINED.as_bytes()));
-    for (answer, format) in [(&common, "common"), (&combined, "combined"), (&piped, "combined")] {
-        let log = &answer["logs"][0];
+    for (response, format) in [(&common, "common"), (&combined, "combined"), (&piped, "combined")] {
+        let log = &response["logs"][0];
         assert_eq!((&log["format"], &log["lines"], &log["bad"]), (&json!(format), &json!(8), &json!(1)));
-        assert_eq!(answer["limits"], common["limits"]);
-        assert_eq!(answer["requests"], common["requests"]);
+        assert_eq!(response["limits"], common["limits"]);
+        assert_eq!(response["requests"], common["requests"]);
     }
     let expected = json!({
         "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "candidate_of": null, "compared": null, "shadow": false, "over": "refuse",
@@ -115,11 +115,14 @@ fn every_format_gives_the_same_json() {
 fn our_own_log_has_milliseconds_and_hosts() {
     let dir = Dir::new(CONFIG);
     dir.write("own.log", our_own().as_bytes());
-    let answer = dir.json(&["own.log"], b"");
-    assert_eq!((&answer["whole_seconds"], &answer["requests"]["no_host"]), (&json!(false), &json!(0)));
-    assert_eq!(answer["requests"]["refused"], 2);
-    assert_eq!(answer["limits"][0]["tightest"]["value"], 4, "2.5 of three are left when the fourth comes, rounded up");
-    assert_eq!(answer["to"], "2026-01-02T03:04:05.5Z");
+    let response = dir.json(&["own.log"], b"");
+    assert_eq!((&response["whole_seconds"], &response["requests"]["no_host"]), (&json!(false), &json!(0)));
+    assert_eq!(response["requests"]["refused"], 2);
+    assert_eq!(
+        response["limits"][0]["tightest"]["value"], 4,
+        "2.5 of three are left when the fourth comes, rounded up"
+    );
+    assert_eq!(response["to"], "2026-01-02T03:04:05.5Z");
 }
 
 #[test]
@@ -159,8 +162,8 @@ fn header_fields_that_the_log_holds_are_seen() {
             plain.replace("per-key\"]", "per-agent\"]")
         ));
         let log = COMBINED.replacen("curl/8", "wget", 1);
-        let answer = dir.json(&["-"], log.as_bytes());
-        let own = &answer["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "per-agent").unwrap();
+        let response = dir.json(&["-"], log.as_bytes());
+        let own = &response["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "per-agent").unwrap();
         assert_eq!((&own["requests"], &own["not_in_log"]["key_parts"]), (&json!(requests), &parts), "{limit}");
         assert_eq!(own["not_in_log"]["cost"], cost);
     }
@@ -269,8 +272,8 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
     ] {
         let dir = Dir::new(&(plain.replace("LIMITS", "\"own\"") + lines + "\n"));
         let (code, stdout, stderr) = dir.replay(&["-", "--format", "json", "--verdicts", "out"], log.as_bytes());
-        let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-        let (own, requests) = (&answer["limits"][0], &answer["requests"]);
+        let response: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let (own, requests) = (&response["limits"][0], &response["requests"]);
         let skipped: u64 = unknown.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(own["not_evaluated"], json!({ "requests": skipped, "sources": unknown }), "{lines}");
         assert_eq!((&own["requests"], &own["refused"]), (&json!(counted), &json!(refused)), "{lines}");

@@ -80,9 +80,9 @@ fn more_keys_than_the_store_holds_make_it_a_lower_bound() {
     for (max_keys, least) in [(1000, true), (100_000, false)] {
         let limit = config("rate = \"1/h\"\nburst = 9\nkey = \"ip/32/128\"");
         let dir = Dir::new(&format!("{limit}\n[store]\nmax_keys = {max_keys}\n"));
-        let answer = dir.json(&["-"], text.as_bytes());
-        assert_eq!(answer["limits"][0]["tightest"]["lower_bound"], least, "{answer}");
-        assert_eq!(answer["forgotten_keys"].as_u64().unwrap() > 0, least, "{answer}");
+        let response = dir.json(&["-"], text.as_bytes());
+        assert_eq!(response["limits"][0]["tightest"]["lower_bound"], least, "{response}");
+        assert_eq!(response["forgotten_keys"].as_u64().unwrap() > 0, least, "{response}");
     }
 }
 
@@ -94,10 +94,10 @@ fn least(limit: &str) {
         dir.write("own.log", text.as_bytes());
         let with = |number: i64| {
             dir.write("sluicegate.toml", config(&limit.replace("{n}", &number.to_string())).as_bytes());
-            let answer = dir.json(&["own.log"], b"");
-            let tightest = &answer["limits"][0]["tightest"];
+            let response = dir.json(&["own.log"], b"");
+            let tightest = &response["limits"][0]["tightest"];
             let value = tightest["value"].as_i64().unwrap_or_else(|| panic!("{limit}: {tightest}"));
-            (value, answer["requests"]["refused"].as_i64().unwrap())
+            (value, response["requests"]["refused"].as_i64().unwrap())
         };
         let (number, refused) = with(1);
         assert!(number > 2 && refused > 0, "{limit}: {number}, {refused}");

@@ -32,7 +32,7 @@ fn start(upstream: &Upstream, server: &str) -> Gateway {
 fn statuses(gateway: &Gateway, methods: &[&str], target: &str) -> Vec<u16> {
     let one = |method: &&str| {
         let head = post(target, 0, "").replacen("POST", method, 1);
-        gateway.client().ask(&head, "").status()
+        gateway.client().fetch(&head, "").status()
     };
     methods.iter().map(one).collect()
 }
@@ -46,7 +46,7 @@ fn strict_refuses_registered_methods_in_another_case_over_http1_and_http2() {
     for method in SPELLINGS {
         let mut request: Request<()> = h2::post("/login");
         *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap();
-        assert_eq!(client.ask(request, Sent::default()).status(), 400, "{method}");
+        assert_eq!(client.fetch(request, Sent::default()).status(), 400, "{method}");
     }
     assert_eq!(upstream.requests().len(), 0);
     gateway.assert_metric("http_rejected_total", &[("reason", "method_case")], 2.0 * SPELLINGS.len() as f64);
@@ -80,13 +80,13 @@ fn connect_opens_no_tunnel_in_any_case() {
             for target in ["/", "/login"] {
                 let mut client = Client::connect(gateway.addr);
                 client.send(format!("{method} {target} HTTP/1.1\r\nhost: a.test\r\n\r\nGET /smuggled HTTP/1.1\r\n"));
-                let answer = client.answer("GET");
-                assert_eq!((answer.status(), answer.get("connection")), (501, Some("close")), "{method} {target}");
+                let response = client.read_response("GET");
+                assert_eq!((response.status(), response.get("connection")), (501, Some("close")), "{method} {target}");
                 client.assert_closed();
             }
             let mut request: Request<()> = h2::get("/");
             *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(H2Client::connect(gateway.addr).ask(request, Sent::default()).status(), 501, "{method}");
+            assert_eq!(H2Client::connect(gateway.addr).fetch(request, Sent::default()).status(), 501, "{method}");
         }
         assert_eq!(upstream.requests().len(), 0, "{strictness}");
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::forms::{forms, limit_of};
+use crate::support::limiting::variants::{compile_limit, variants};
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Limit;
 use sluicegate::limiting::store::memory::MemoryStore;
@@ -35,13 +35,13 @@ fn fill(memory: &MemoryStore, limit: &Arc<Limit>, keys: usize, requests: i64) {
 #[test]
 fn every_algorithm_stays_within_max_keys() {
     assert_eq!(key(7).len(), 37);
-    for form in forms(10) {
-        let (memory, limit) = (MemoryStore::new(6400), form.limit());
+    for variant in variants(10) {
+        let (memory, limit) = (MemoryStore::new(6400), variant.limit());
         for third in 1..=3 {
             fill(&memory, &limit, 6400 * third, 1);
-            assert!(memory.len() <= 6400, "{} holds {} keys", form.name, memory.len());
+            assert!(memory.len() <= 6400, "{} holds {} keys", variant.name, memory.len());
         }
-        assert!(memory.len() > 6300, "{} holds {} keys", form.name, memory.len());
+        assert!(memory.len() > 6300, "{} holds {} keys", variant.name, memory.len());
     }
 }
 
@@ -54,7 +54,7 @@ fn a_key_that_holds_much_is_decided_as_fast() {
         "algorithm = \"sliding_log\"\nrate = \"100000/h\"",
     ] {
         let time = |held: i64| {
-            let (memory, limit) = (MemoryStore::new(100), limit_of("one", lines));
+            let (memory, limit) = (MemoryStore::new(100), compile_limit("one", lines));
             fill(&memory, &limit, 1, held);
             let mut now = NOW + held;
             let mut round = || {
@@ -85,8 +85,8 @@ type StateKind = (String, String, i64, usize);
 fn kept() -> Vec<StateKind> {
     // For a single entry, lists and sets of ten.
     let (list, set, leases) = (365, 368, 528);
-    let simple = forms(10).into_iter().filter(|form| form.room > 0).map(|form| {
-        let plain = match (form.algorithm(), form.name.ends_with("list")) {
+    let simple = variants(10).into_iter().filter(|variant| variant.room > 0).map(|variant| {
+        let plain = match (variant.algorithm(), variant.name.ends_with("list")) {
             // Sixteen digits; three numbers; a level and a time.
             ("fixed_window" | "calendar" | "gcra", _) => 161,
             ("sliding_window", _) => 193,
@@ -95,7 +95,7 @@ fn kept() -> Vec<StateKind> {
             ("concurrency", _) => leases,
             _ => 209,
         };
-        (form.name.to_owned(), form.lines, 1, plain)
+        (variant.name.to_owned(), variant.lines, 1, plain)
     });
     let mut kept: Vec<StateKind> = simple.collect();
     for (count, list, set, leases) in
@@ -177,13 +177,13 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
             1000 => 20,
             _ => 200,
         };
-        let bytes = in_redis(&server, &limit_of("one", &lines), keys, cost);
+        let bytes = in_redis(&server, &compile_limit("one", &lines), keys, cost);
         println!("| {name} | {bytes} | {plain} |");
         assert!(bytes * 10 <= plain * 13, "{name}: {bytes} bytes, {plain} by plain commands");
     }
     // Of sixty parts of a window each may have a counter.
     const KEYS: usize = 200;
-    let limit = limit_of("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
+    let limit = compile_limit("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
     let take = |client: &mut redis::Connection, minute: i64| {
         let checks: Vec<Check> = (0..KEYS).map(|client| Check::new(&limit, key(client), 99)).collect();
         for checks in checks.chunks(100) {
@@ -216,7 +216,7 @@ fn measured() {
     let Ok(index) = std::env::var(FORM) else { return };
     let (_, lines, cost, _) = kept().swap_remove(index.parse().unwrap());
     let keys = (1_000_000 / cost as usize).max(10_000);
-    let limit = limit_of("one", &lines);
+    let limit = compile_limit("one", &lines);
     let memory = MemoryStore::new(keys);
     let before = resident();
     fill(&memory, &limit, keys + keys / 5, cost);

@@ -20,12 +20,12 @@ fn flood(gateway: &Gateway, path: &str, prefix: &str, count: usize) {
     for from in (0..count).step_by(100) {
         let to = (from + 100).min(count);
         client.send((from..to).map(|i| user(path, &format!("{prefix}{i}"))).collect::<String>());
-        (from..to).for_each(|_| drop(client.answer("GET")));
+        (from..to).for_each(|_| drop(client.read_response("GET")));
     }
 }
 
 fn admitted(gateway: &Gateway, path: &str, name: &str, count: usize) -> usize {
-    (0..count).filter(|_| gateway.ask(&user(path, name)).status() == 200).count()
+    (0..count).filter(|_| gateway.fetch(&user(path, name)).status() == 200).count()
 }
 
 fn evictions(gateway: &Gateway, limit: &str) -> f64 {
@@ -55,10 +55,10 @@ fn a_small_share_keeps_exhausted_keys_like_a_large_one() {
         let mut client = gateway.client();
         for part in every.chunks(100) {
             client.send(part.iter().map(|i| user("/login", &format!("spent{i}"))).collect::<String>());
-            part.iter().for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+            part.iter().for_each(|_| assert_eq!(client.read_response("GET").status(), 200));
         }
         flood(&gateway, "/login", "u", 5 * share);
-        let kept = (0..spent).filter(|i| gateway.ask(&user("/login", &format!("spent{i}"))).status() == 429).count();
+        let kept = (0..spent).filter(|i| gateway.fetch(&user("/login", &format!("spent{i}"))).status() == 429).count();
         assert_eq!(kept, spent, "of a share of {share}");
         assert_eq!(evictions(&gateway, "logins"), (5 * share + spent - share) as f64);
     }
@@ -84,7 +84,7 @@ fn shares_follow_the_config_and_a_limit_that_returns_keeps_its_keys() {
     let reload = |change: &dyn Fn(String) -> String| {
         fs::write(&file, change(fs::read_to_string(&file).unwrap())).unwrap();
         let head = "POST /-/reload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
-        let answer = crate::support::client::ask(gateway.admin, head);
+        let answer = crate::support::client::fetch(gateway.admin, head);
         assert_eq!(answer.status(), 200, "{}", answer.text());
     };
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);

@@ -9,13 +9,13 @@ use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 
-fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
+fn fetch(gateway: &Gateway, path: &str, body: &Value) -> Value {
     let body = body.to_string();
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let answer = Client::connect(gateway.admin).ask(&head, &body);
+    let answer = Client::connect(gateway.admin).fetch(&head, &body);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()
 }
@@ -23,14 +23,14 @@ fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
 /// Units left and the receipt.
 fn take(gateway: &Gateway, limit: &str, cost: i64) -> (Value, Value) {
     let body = json!({ "operation": "take", "decisions": [{ "limits": [limit], "cost": cost }] });
-    let mut limit = ask(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
+    let mut limit = fetch(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
     assert_eq!(limit["source"], "store");
     (limit["remaining"].take(), limit["receipt"].take())
 }
 
 /// `applied`, or why not.
 fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> String {
-    let answer = ask(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
+    let answer = fetch(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
     if answer["applied"] == true { "applied".to_owned() } else { answer["reason"].as_str().unwrap().to_owned() }
 }
 

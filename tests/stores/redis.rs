@@ -394,22 +394,22 @@ fn a_client_that_left_is_not_charged() {
         let one = limit("one", window(10_000), Mode::Enforce);
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         let mut running = JoinSet::new();
-        let ask = |set: &mut JoinSet<_>| {
+        let fetch = |set: &mut JoinSet<_>| {
             let (redis, one) = (redis.clone(), one.clone());
             set.spawn_local(async move { kind(&redis, &one).await });
         };
         // The more calls are under way, the longer the next one waits for others to join it.
         for _ in 0..100 {
-            ask(&mut running);
+            fetch(&mut running);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let left = metrics.store.batch_size.get_sample_count();
         while metrics.store.batch_size.get_sample_count() == left {
-            ask(&mut running);
+            fetch(&mut running);
             tokio::task::yield_now().await;
         }
         let mut leaving = JoinSet::new();
-        (0..20).for_each(|_| ask(&mut leaving));
+        (0..20).for_each(|_| fetch(&mut leaving));
         tokio::task::yield_now().await;
         leaving.shutdown().await;
         let stayed = running.len() as i64;

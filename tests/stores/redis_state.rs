@@ -36,9 +36,9 @@ pub fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sl
 /// State as the server holds it: of a log what it is kept for and the charges, of leases each with
 /// its score.
 pub fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
-    let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
+    let variant: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let log = |stored: Vec<String>| log_text(stored).split_whitespace().map(str::to_owned).collect();
-    match form.as_str() {
+    match variant.as_str() {
         "none" => BTreeSet::new(),
         "list" => log(client.lrange(key, 0, -1).unwrap()),
         "zset" if key.ends_with("log") => log(client.zrevrange(key, 0, -1).unwrap()),
@@ -160,29 +160,29 @@ fn more_entries_than_a_command_takes() {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let limit = limit("wide", rule, Mode::Enforce);
         let memory = MemoryStore::new(10);
-        let mut ask = |op: Op, cost: i64, tag: Option<i64>| {
+        let mut decide = |op: Op, cost: i64, tag: Option<i64>| {
             let mut check = check(&limit, "all", cost);
             check.tag = tag.unwrap_or(check.tag);
             let watch = Stopwatch::start();
             let answer = one(&mut client, op, check.clone(), NOW);
-            let took = watch.undelayed();
+            let took = watch.elapsed_without_delay();
             assert!(took < most, "{op:?} of {cost} blocks for {took:?}");
             assert_eq!(answer, memory.run(op, std::slice::from_ref(&check), NOW).answers[0], "{op:?} of {cost}");
             let state = memory.state(&check.key, NOW).map(|(state, _)| entries(&state)).unwrap_or_default();
             assert!(held(&mut client, &check.key) == state, "after {op:?} of {cost}");
             answer.receipt
         };
-        let first = ask(Op::Take, 1, None);
-        let many = ask(Op::Take, 18_000, None);
-        let last = ask(Op::Take, 11_999, None);
-        ask(Op::Take, 1, None);
-        ask(Op::Adjust, -1, Some(first));
-        ask(Op::Adjust, -6_000, Some(many));
-        ask(Op::Adjust, 9_000, Some(last));
-        ask(Op::Adjust, -11_999, Some(last));
-        ask(Op::Adjust, 0, Some(many));
-        ask(Op::Take, 30_000, None);
-        ask(Op::Peek, 1, None);
+        let first = decide(Op::Take, 1, None);
+        let many = decide(Op::Take, 18_000, None);
+        let last = decide(Op::Take, 11_999, None);
+        decide(Op::Take, 1, None);
+        decide(Op::Adjust, -1, Some(first));
+        decide(Op::Adjust, -6_000, Some(many));
+        decide(Op::Adjust, 9_000, Some(last));
+        decide(Op::Adjust, -11_999, Some(last));
+        decide(Op::Adjust, 0, Some(many));
+        decide(Op::Take, 30_000, None);
+        decide(Op::Peek, 1, None);
     }
 }
 
@@ -346,32 +346,32 @@ fn no_decision_is_long() {
         assert!(count <= most, "{what}: {calls:?}");
     };
     for sorted_set in [false, true] {
-        let forms: [(usize, Weights, &str); 3] =
+        let variants: [(usize, Weights, &str); 3] =
             [(100_000, |_| 1, "1"), (50_000, |_| 2, "2"), (66_667, |i| 2 - i % 2, "1 and 2")];
-        for (charges, units, told) in forms {
+        for (charges, units, told) in variants {
             let limit = limit("wide", log(100_000, sorted_set), Mode::Enforce);
             let key = check(&limit, "all", 1).key;
             let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
             fill(&mut client, &key, sorted_set, charges, units);
-            let form = format!("{charges} charges of {told}, sorted_set = {sorted_set}");
-            let ask = |what: &str, op, cost, tag, now, admitted| {
-                measure(&format!("{form}, {what}"), &limit, op, cost, tag, now, admitted);
+            let variant = format!("{charges} charges of {told}, sorted_set = {sorted_set}");
+            let decide = |what: &str, op, cost, tag, now, admitted| {
+                measure(&format!("{variant}, {what}"), &limit, op, cost, tag, now, admitted);
             };
             // Teaches the server the script.
             one(&mut client, Op::Peek, check(&limit, "all", 1), NOW);
             let middle = NOW - 36 * (charges as i64 / 2);
-            ask("refused", Op::Take, 1, 0, NOW + 1, false);
-            ask("refused at the largest cost", Op::Take, 100_000, 0, NOW + 1, false);
-            ask("refused at half of it", Op::Take, 50_021, 0, NOW + 1, false);
-            ask("peek", Op::Peek, 1, 0, NOW + 1, false);
-            ask("nothing", Op::Take, 0, 0, NOW + 1, true);
-            ask("deep refund", Op::Adjust, -9, middle, NOW + 1, true);
-            ask("given back twice", Op::Adjust, -9, middle, NOW + 1, false);
-            ask("partial refund", Op::Adjust, -1, middle - 36, NOW + 1, true);
-            ask("admitted", Op::Take, 1, 0, NOW + 2, true);
-            ask("admitted as many leave", Op::Take, 40_000, 0, NOW + 2_700_000, true);
-            ask("admitted after that", Op::Take, 1, 0, NOW + 2_700_001, true);
-            ask("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
+            decide("refused", Op::Take, 1, 0, NOW + 1, false);
+            decide("refused at the largest cost", Op::Take, 100_000, 0, NOW + 1, false);
+            decide("refused at half of it", Op::Take, 50_021, 0, NOW + 1, false);
+            decide("peek", Op::Peek, 1, 0, NOW + 1, false);
+            decide("nothing", Op::Take, 0, 0, NOW + 1, true);
+            decide("deep refund", Op::Adjust, -9, middle, NOW + 1, true);
+            decide("given back twice", Op::Adjust, -9, middle, NOW + 1, false);
+            decide("partial refund", Op::Adjust, -1, middle - 36, NOW + 1, true);
+            decide("admitted", Op::Take, 1, 0, NOW + 2, true);
+            decide("admitted as many leave", Op::Take, 40_000, 0, NOW + 2_700_000, true);
+            decide("admitted after that", Op::Take, 1, 0, NOW + 2_700_001, true);
+            decide("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
         }
     }
     // A gateway with all of its leases dies; so does one with nearly all.
@@ -385,19 +385,19 @@ fn no_decision_is_long() {
             let () = client.zadd_multiple(&key, chunk).unwrap();
         }
         let () = client.zadd(&key, "7", NOW + 60_000 + 5 * late).unwrap();
-        let ask = |what: &str, op, cost, tag, now, admitted| {
+        let decide = |what: &str, op, cost, tag, now, admitted| {
             measure(&format!("100000 leases, {what}"), &limit, op, cost, tag, now, admitted);
         };
-        ask("refused", Op::Take, 1, 99, NOW, false);
-        ask("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
-        ask("renewal", Op::Adjust, 1, (1 << 51) + 50_000, NOW, true);
-        ask("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
-        ask("take", Op::Take, 1, 1 << 50, NOW, true);
-        ask("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
-        ask("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
-        ask("renewal, of many weights", Op::Adjust, 65_535, 1 << 50, NOW + 60_003, true);
-        ask("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
-        ask("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
+        decide("refused", Op::Take, 1, 99, NOW, false);
+        decide("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
+        decide("renewal", Op::Adjust, 1, (1 << 51) + 50_000, NOW, true);
+        decide("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
+        decide("take", Op::Take, 1, 1 << 50, NOW, true);
+        decide("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
+        decide("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
+        decide("renewal, of many weights", Op::Adjust, 65_535, 1 << 50, NOW + 60_003, true);
+        decide("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
+        decide("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
     }
 }
 
@@ -449,7 +449,7 @@ fn a_dead_holder_returns_its_slots() {
         let free = loop {
             let answer = redis.run(Op::Take, &vec![check(&slots, "all", 4)].into()).await.unwrap().answers[0];
             if answer.admitted {
-                break watch.undelayed();
+                break watch.elapsed_without_delay();
             }
             tokio::time::sleep(Duration::from_millis(answer.retry_ms as u64)).await;
         };

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::ports::Reserved;
-use super::until;
+use super::ports::ReservedPort;
+use super::wait_until;
 
 /// A server in a process of its own.
 pub struct App {
     pub addr: SocketAddr,
     child: Child,
     dir: TempDir,
-    _port: Reserved,
+    _port: ReservedPort,
     /// Files that it reads from another directory.
     _files: Option<TempDir>,
 }
@@ -93,7 +93,7 @@ impl App {
     }
 
     fn start(program: &Path, arguments: impl Fn(SocketAddr) -> Vec<String>) -> App {
-        let port = Reserved::new();
+        let port = ReservedPort::new();
         let addr = port.addr();
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
@@ -107,7 +107,7 @@ impl App {
                 panic!("{}: {error}; install what the tests talk to: make tools", program.display())
             });
         let mut app = App { addr, child, dir, _port: port, _files: None };
-        until("the application listens", || {
+        wait_until("the application listens", || {
             let ended = app.child.try_wait().unwrap();
             assert!(ended.is_none(), "the application ended: {ended:?}\n{}", app.log());
             TcpStream::connect(addr).is_ok()

@@ -21,7 +21,7 @@ pub fn clock(offset: &str) -> Vec<(String, String)> {
 }
 
 /// The same with an offset such as `+2h`, read from the file at `path`, which may change at any moment.
-pub fn clock_of(path: &Path) -> Vec<(String, String)> {
+pub fn clock_from_file(path: &Path) -> Vec<(String, String)> {
     variables(&[("FAKETIME_TIMESTAMP_FILE", path.to_str().unwrap()), ("FAKETIME_NO_CACHE", "1")])
 }
 

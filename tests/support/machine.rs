@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// Repeats `attempt` until it takes at most `most`, three times at most: the machine delays some attempts, slow code
 /// all of them.
 #[track_caller]
-pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
+pub fn retry_within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
     let mut took = Vec::new();
     for _ in 0..3 {
         let since = Instant::now();
@@ -24,12 +24,12 @@ pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> 
 }
 
 /// How long this thread, or the first thread of a process, was ready to run but did not run.
-pub fn kept_waiting(process: Option<u32>) -> Duration {
+pub fn scheduling_delay(process: Option<u32>) -> Duration {
     counted(process, 1)
 }
 
 /// The CPU time of this thread.
-pub fn spent() -> Duration {
+pub fn cpu_time() -> Duration {
     counted(None, 0)
 }
 
@@ -61,7 +61,7 @@ impl Stopwatch {
 
     /// The elapsed time without that in which the machine kept a thread waiting. For something that several processes
     /// do step by step.
-    pub fn undelayed(&self) -> Duration {
+    pub fn elapsed_without_delay(&self) -> Duration {
         self.since.elapsed().saturating_sub(self.lateness.sum())
     }
 }

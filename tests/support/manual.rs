@@ -112,7 +112,7 @@ impl Part {
         let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
         let gateway = Gateway::with(&server, &config);
         if redis.is_some() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         gateway
     }
@@ -127,7 +127,7 @@ impl Part {
         };
         let part = Part { title: self.title.clone(), config, examples: Vec::new() };
         let gateway = part.start(app, None);
-        gateway.until_connected();
+        gateway.wait_for_store();
         gateway
     }
 
@@ -190,7 +190,7 @@ pub fn app() -> Upstream {
         while let Some(request) = peer.request()? {
             let target = request.target().to_owned();
             let cost = target.split_once("tokens=").map_or("", |(_, cost)| cost);
-            let answer = match target.as_str() {
+            let response = match target.as_str() {
                 _ if request.text().contains("password=wrong") => {
                     "HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n".to_owned()
                 }
@@ -204,7 +204,7 @@ pub fn app() -> Upstream {
                 }
                 _ => ok("in"),
             };
-            peer.send(answer)?;
+            peer.send(response)?;
         }
         Ok(())
     })

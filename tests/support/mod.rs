@@ -26,13 +26,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Longest wait for something that should happen at once, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
 /// Pause between two checks whether something has happened.
-pub const GLANCE: Duration = Duration::from_millis(10);
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Writes a file atomically: a file watcher must not see a part of it.
-pub fn put(path: &Path, text: &str) {
+pub fn write_atomically(path: &Path, text: &str) {
     let next = path.with_file_name("next");
     std::fs::write(&next, text).unwrap();
     std::fs::rename(next, path).unwrap();
@@ -40,10 +40,10 @@ pub fn put(path: &Path, text: &str) {
 
 /// Waits until `done` returns true.
 #[track_caller]
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
     while !done() {
-        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
-        std::thread::sleep(GLANCE);
+        assert!(Instant::now() < end, "not so after {WAIT_MAX:?}: {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

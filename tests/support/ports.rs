@@ -12,12 +12,12 @@ use socket2::{Domain, Socket, Type};
 /// kernel gives to clients: a client with this port on another loopback address would prevent a program from listening
 /// on
 /// the wildcard address.
-pub struct Reserved {
+pub struct ReservedPort {
     socket: Socket,
 }
 
-impl Reserved {
-    pub fn new() -> Reserved {
+impl ReservedPort {
+    pub fn new() -> ReservedPort {
         static NEXT: AtomicU16 = AtomicU16::new(16_384);
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let bound = |port: &u16| socket.bind(&SocketAddr::from(([127, 0, 0, 1], *port)).into()).is_ok();
@@ -27,7 +27,7 @@ impl Reserved {
             .expect("a free port below 32768");
         // Only now, so that the port is not one that another socket holds this way.
         socket.set_reuse_address(true).unwrap();
-        Reserved { socket }
+        ReservedPort { socket }
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -40,8 +40,8 @@ impl Reserved {
 }
 
 /// An address where nothing listens while the test process lives: connections are refused.
-pub fn nobody() -> SocketAddr {
-    let reserved = Reserved::new();
+pub fn closed_addr() -> SocketAddr {
+    let reserved = ReservedPort::new();
     let addr = reserved.addr();
     std::mem::forget(reserved);
     addr
@@ -56,7 +56,7 @@ pub struct BlackHole {
 
 impl BlackHole {
     pub fn new() -> BlackHole {
-        let listener = Reserved::new().socket;
+        let listener = ReservedPort::new().socket;
         listener.listen(0).unwrap();
         let queued = |_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

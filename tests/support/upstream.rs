@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::http::{Framing, Message, Reader, framing};
-use super::{PATIENCE, until};
+use super::{WAIT_MAX, wait_until};
 
 pub struct Upstream {
     pub addr: SocketAddr,
@@ -129,11 +129,11 @@ impl Upstream {
     }
 
     /// Responds to every request with these bytes.
-    pub fn fixed(answer: impl Into<Vec<u8>>) -> Upstream {
-        let answer = answer.into();
+    pub fn fixed(response: impl Into<Vec<u8>>) -> Upstream {
+        let response = response.into();
         Upstream::start(move |peer| {
             while peer.request()?.is_some() {
-                peer.send(&answer)?;
+                peer.send(&response)?;
             }
             Ok(())
         })
@@ -159,7 +159,7 @@ impl Upstream {
     /// Waits for the next request.
     #[track_caller]
     pub fn request(&self) -> Message {
-        self.requests.recv_timeout(PATIENCE).expect("the upstream received no request")
+        self.requests.recv_timeout(WAIT_MAX).expect("the upstream received no request")
     }
 
     /// The requests that were received and not read yet.
@@ -173,8 +173,8 @@ impl Upstream {
 
     /// Waits until no connection is open: everything on its way has arrived.
     #[track_caller]
-    pub fn until_all_ended(&self) {
-        until("all connections to the upstream are closed", || self.ended() == self.connections());
+    pub fn wait_for_close(&self) {
+        wait_until("all connections to the upstream are closed", || self.ended() == self.connections());
     }
 
     /// Number of connections that are closed on this side.
@@ -240,7 +240,7 @@ impl Peer {
 
     /// Waits until the gateway closes the connection.
     pub fn wait_for_end(&mut self) -> io::Result<()> {
-        self.reader.until_end()
+        self.reader.discard_rest()
     }
 }
 

@@ -5,13 +5,13 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::ca::Ca;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{put, until};
+use crate::support::{wait_until, write_atomically};
 
 fn gateway(env: &[(&str, &str)], collector: &str, more: &str) -> Gateway {
     let server = format!("spans = {{ to = \"{collector}\"{more} }}\n");
-    Gateway::within(env, &server, "[[route]]\nrespond = { status = 200, body = \"in\" }\n")
+    Gateway::with_env(env, &server, "[[route]]\nrespond = { status = 200, body = \"in\" }\n")
 }
 
 #[test]
@@ -26,13 +26,13 @@ fn the_config_sets_the_collector_headers_and_nothing_stays_open() {
         ("/v1/traces", vec!["mine"], vec!["application/x-protobuf"])
     );
     assert_eq!(told.all("x-name").len(), 1, "{}", told.head);
-    collector.until_all_ended();
+    collector.wait_for_close();
 }
 
 /// A library to preload in which it takes a minute to look up a name.
 fn slow_names(gateway: &std::path::Path) -> String {
     let (source, library) = (gateway.join("slow.c"), gateway.join("slow.so"));
-    put(&source, "#include <unistd.h>\nint getaddrinfo(void) { sleep(60); return -3; }\n");
+    write_atomically(&source, "#include <unistd.h>\nint getaddrinfo(void) { sleep(60); return -3; }\n");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-fno-builtin", "-o"]).args([&library, &source]).status();
     assert!(built.expect("cc does not start; install it: apt-get install gcc").success());
     library.display().to_string()
@@ -58,18 +58,20 @@ fn over_tls_it_has_to_be_the_collector() {
         known.issue(&["localhost"], "collector").save(dir, "0");
         let config = "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                       tls = { certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }\n[[route]]\nupstream = ";
-        laid_out(dir, &format!("{config}\"{}\"\n", collector.url()))
+        config_arguments(dir, &format!("{config}\"{}\"\n", collector.url()))
     });
     let dir = tempfile::tempdir().unwrap();
     let trusted = dir.path().join("trusted.pem");
     for (name, authority, result) in
         [("localhost", &other, "failed"), ("127.0.0.1", &known, "failed"), ("localhost", &known, "exported")]
     {
-        put(&trusted, &authority.pem());
+        write_atomically(&trusted, &authority.pem());
         let to = format!("https://{name}:{}", terminator.addr.port());
         let gateway = gateway(&[("SSL_CERT_FILE", trusted.to_str().unwrap())], &to, "");
         assert_eq!(gateway.get("/").text(), "in");
-        until("it is known what became of it", || gateway.metric("spans_total", &[("result", result)]) == Some(1.0));
+        wait_until("it is known what became of it", || {
+            gateway.metric("spans_total", &[("result", result)]) == Some(1.0)
+        });
         assert_eq!(collector.requests().len(), usize::from(result == "exported"), "{name}");
     }
 }

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::fleet::app;
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, config};
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
 const APP: &[(&str, &str)] = &[("upstream", "app")];
 
@@ -56,7 +56,7 @@ fn load(gateway: &Gateway, clients: usize, target: &str, time: Duration) -> [usi
             scope.spawn(|| {
                 let mut client = gateway.client();
                 while !stop.load(Ordering::SeqCst) {
-                    let status = client.ask(&get(target, ""), "").status();
+                    let status = client.fetch(&get(target, ""), "").status();
                     let place = [200, 503].iter().position(|known| *known == status);
                     counts[place.unwrap_or_else(|| panic!("{status}"))].fetch_add(1, Ordering::SeqCst);
                     if status == 503 {
@@ -132,34 +132,34 @@ fn the_most_important_requests_go_first() {
         server.url()
     ));
     let waiting = |count: f64| gateway.assert_metric("upstream_waiting", APP, count);
-    let ask = |target: &str| {
+    let fetch = |target: &str| {
         let mut client = gateway.client();
         client.send(get(target, ""));
         client
     };
-    let mut first = ask("/high/first");
+    let mut first = fetch("/high/first");
     gateway.assert_metric("upstream_adaptive_in_flight", APP, 1.0);
-    let mut low = ask("/low/1");
+    let mut low = fetch("/low/1");
     waiting(1.0);
-    let mut high = ask("/high/2");
+    let mut high = fetch("/high/2");
     waiting(2.0);
     // The queue is full for those that are not more important than one of it.
     assert_eq!(gateway.get("/low/3").status(), 503);
-    let mut highest = ask("/high/4");
-    assert_eq!(low.answer("GET").status(), 503, "a more important request has its place");
+    let mut highest = fetch("/high/4");
+    assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place");
     assert_eq!(gateway.get("/high/5").status(), 503);
     let refused = |priority, count| {
         gateway.assert_metric("upstream_refused_total", &[("upstream", "app"), ("priority", priority)], count);
     };
     refused("0", 2.0);
     refused("4", 1.0);
-    let answers = |client: &mut Client| {
+    let responses = |client: &mut Client| {
         go.send(()).unwrap();
-        client.answer("GET").text().to_owned()
+        client.read_response("GET").text().to_owned()
     };
-    assert_eq!(answers(&mut first), "/high/first");
-    assert_eq!(answers(&mut high), "/high/2");
-    assert_eq!(answers(&mut highest), "/high/4");
+    assert_eq!(responses(&mut first), "/high/first");
+    assert_eq!(responses(&mut high), "/high/2");
+    assert_eq!(responses(&mut highest), "/high/4");
 }
 
 /// The least important load exceeds the capacity by far; the most important one stays below it.
@@ -202,10 +202,10 @@ fn a_client_that_left_frees_its_place_in_the_queue() {
     third.send(get("/3", ""));
     gateway.assert_metric("upstream_waiting", APP, 1.0);
     go.send(()).unwrap();
-    assert_eq!(first.answer("GET").text(), "/1");
+    assert_eq!(first.read_response("GET").text(), "/1");
     go.send(()).unwrap();
-    assert_eq!(third.answer("GET").text(), "/3");
-    until("all places are free", || gateway.metric("upstream_adaptive_in_flight", APP) == Some(0.0));
+    assert_eq!(third.read_response("GET").text(), "/3");
+    wait_until("all places are free", || gateway.metric("upstream_adaptive_in_flight", APP) == Some(0.0));
 }
 
 /// A stream of any length takes a place only until its head: neither its duration nor its number distort the limit.
@@ -226,7 +226,7 @@ fn streams_take_no_place_once_they_have_begun() {
     for _ in 0..6 {
         let mut client = gateway.client();
         client.send(get("/", ""));
-        assert_eq!(client.try_head().unwrap().status(), 200);
+        assert_eq!(client.try_read_head().unwrap().status(), 200);
         streams.push(client);
     }
     gateway.assert_metric("upstream_adaptive_in_flight", APP, 0.0);

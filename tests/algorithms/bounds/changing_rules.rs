@@ -91,7 +91,7 @@ fn walk(
     let mut todo: VecDeque<(i64, i64, usize)> = steps.iter().copied().collect();
     while let Some((step, cost, which)) = todo.pop_front() {
         now += step;
-        if store.held(&stores::check(&limit, who, 1).key, now).is_none() && which < rules.len() {
+        if store.stored_state(&stores::check(&limit, who, 1).key, now).is_none() && which < rules.len() {
             // Every rule has charged a new key before time passes.
             todo.push_front((0, cost, which));
             (0..rules.len()).rev().for_each(|which| todo.push_front((0, 1, which + rules.len())));

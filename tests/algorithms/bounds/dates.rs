@@ -9,7 +9,7 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 
 use super::Client;
-use crate::support::limiting::forms::rule_of;
+use crate::support::limiting::variants::compile_rule;
 
 /// Zone, and a day with something odd about it.
 const ODD: [(&str, Date); 14] = [
@@ -36,7 +36,7 @@ const ODD: [(&str, Date); 14] = [
 ];
 
 fn calendar(unit: &str, zone: &str, limit: i64) -> sluicegate::limiting::algorithm::Rule {
-    rule_of(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
+    compile_rule(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
 }
 
 /// Returns the date and time of a unit on the wall clock. An hour includes its offset, because it may occur twice.
@@ -117,7 +117,7 @@ fn a_day_begins_once_whatever_the_clock_shows() {
         let noon = day.at(12, 0, 0, 0).to_zoned(tz.clone()).unwrap().timestamp().as_millisecond();
         for resets_at in ["00:00", "00:30", "01:45", "02:30", "23:30"] {
             let lines = "algorithm = \"calendar\"\nrate = \"3/day\"";
-            let rule = rule_of(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
+            let rule = compile_rule(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
             let reset: jiff::civil::Time = resets_at.parse().unwrap();
             let mut today: Option<Date> = None;
             let mut starts: HashMap<Option<Date>, i64> = HashMap::new();

@@ -242,8 +242,12 @@ fn attack_slots(store: &TimedStore, reached: &Reached) {
         run.charges = held.iter().map(|check| (0, 1, check.clone(), 0)).collect();
         reached.judge(&case, &case.clause(ClauseKind::StoreLoss), &run);
         // Nobody renews any more.
-        assert_eq!(store.grab(&one, 1, now + lease * 1000 - 1), 0, "slots outlive `lease`");
-        assert_eq!(store.grab(&one, 99, now + lease_ms), most, "all slots are free {lease_ms} ms after a crash");
+        assert_eq!(store.count_admitted(&one, 1, now + lease * 1000 - 1), 0, "slots outlive `lease`");
+        assert_eq!(
+            store.count_admitted(&one, 99, now + lease_ms),
+            most,
+            "all slots are free {lease_ms} ms after a crash"
+        );
         reached.note(ClauseKind::Crash);
     }
 }
@@ -307,7 +311,7 @@ fn check_exempt_requests(reached: &Reached) {
     let text = ["skip", "shared", "refuse"].map(limit).concat() + when;
     let gateway = Gateway::start(&text);
     let mut client = gateway.client();
-    let mut admitted = |target: &str| (0..5).filter(|_| client.ask(&get(target, ""), "").status() == 200).count();
+    let mut admitted = |target: &str| (0..5).filter(|_| client.fetch(&get(target, ""), "").status() == 200).count();
     assert_eq!(["/skip", "/shared", "/refuse", "/when"].map(&mut admitted), [5, 2, 0, 5]);
     let config = config::load_text("exempt.toml", &text).unwrap_or_else(|report| panic!("{}", report.render(false)));
     let contract = Contract::new(&config, None, |_| true);

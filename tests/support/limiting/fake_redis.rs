@@ -17,7 +17,7 @@ use redis::{Arg, Cmd};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
 
-use super::Asked;
+use super::DecisionRequest;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
@@ -106,12 +106,12 @@ impl Gate {
     }
 
     /// Runs the script on a server that is not full.
-    pub fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
+    pub fn decide(&self, decisions: &[DecisionRequest], now: i64) -> Vec<Decision> {
         self.try_decide(decisions, now).into_iter().map(Result::unwrap).collect()
     }
 
     /// The time is an argument and the server's clock in turn.
-    pub fn try_decide(&self, decisions: &[Asked], now: i64) -> Vec<Result<Decision, ErrorKind>> {
+    pub fn try_decide(&self, decisions: &[DecisionRequest], now: i64) -> Vec<Result<Decision, ErrorKind>> {
         let mut keys = self.keys.borrow_mut();
         (keys.now, keys.written) = (now, false);
         drop(keys);

@@ -1,13 +1,13 @@
 //! Helpers of the tests of limits and stores: random rules, checks, and Redis servers.
 
 pub mod fake_redis;
-pub mod forms;
 pub mod lua;
 pub mod server;
 pub mod slow_link;
 pub mod timed_stores;
 pub mod tls;
 pub mod topology;
+pub mod variants;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::machine::Stopwatch;
-use crate::support::{GLANCE, PATIENCE};
+use crate::support::{POLL_INTERVAL, WAIT_MAX};
 
 /// Runs a test on the memory store, which is `None`, and on a Redis server of its own. Both run at the same time: they
 /// wait more than they compute.
@@ -325,10 +325,10 @@ pub fn tenants_text(stored: impl IntoIterator<Item = (i64, String)>) -> String {
 }
 
 /// The content of one call: an operation and its checks.
-pub type Asked = (Op, Vec<Check>);
+pub type DecisionRequest = (Op, Vec<Check>);
 
 /// Random decisions on a few limits and clients. `receipt` comes from a recent decision.
-pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &mut StdRng) -> Vec<Asked> {
+pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &mut StdRng) -> Vec<DecisionRequest> {
     (0..rng.random_range(1..=most))
         .map(|_| {
             let who = format!("ip=10.0.0.{}", rng.random_range(0..4));
@@ -420,7 +420,7 @@ pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> Redi
 pub async fn recovered(redis: &RedisStore) -> Duration {
     let watch = Stopwatch::start();
     succeeds_for(redis, "all").await;
-    watch.undelayed()
+    watch.elapsed_without_delay()
 }
 
 /// Waits until decisions on a key of `who` succeed.
@@ -428,7 +428,7 @@ async fn succeeds_for(redis: &RedisStore, who: &str) {
     let since = Instant::now();
     let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
     while let Err(error) = redis.run(Op::Take, &vec![check(&probe, who, 1)].into()).await {
-        assert!(since.elapsed() < PATIENCE, "still {error:?} for {who}");
+        assert!(since.elapsed() < WAIT_MAX, "still {error:?} for {who}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -475,11 +475,11 @@ pub async fn kind(redis: &RedisStore, limit: &Arc<Limit>) -> Result<Decision, Er
 }
 
 /// Waits until `done` returns true while the other tasks run.
-pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
     while !done() {
-        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
-        tokio::time::sleep(GLANCE).await;
+        assert!(Instant::now() < end, "not so after {WAIT_MAX:?}: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -57,7 +57,7 @@ impl TimedStore {
     }
 
     /// How many of `most` requests for `check.cost` units are admitted, one after another.
-    pub fn grab(&self, check: &Check, most: usize, now: i64) -> i64 {
+    pub fn count_admitted(&self, check: &Check, most: usize, now: i64) -> i64 {
         let mut check = check.clone();
         let admitted = (0..most).filter(|_| {
             // Each lease has a name of its own.
@@ -70,7 +70,7 @@ impl TimedStore {
     }
 
     /// The same in one call, for state that expires at once by the server's clock.
-    pub fn grab_at_once(&self, check: &Check, most: usize, now: i64) -> usize {
+    pub fn count_admitted_in_one_call(&self, check: &Check, most: usize, now: i64) -> usize {
         let leases = check.rule.lease_ms().is_some();
         let checks: Vec<Check> = (0..most)
             .map(|_| Check { tag: if leases { rand::random_range(0..1 << 52) } else { check.tag }, ..check.clone() })
@@ -80,7 +80,7 @@ impl TimedStore {
     }
 
     /// The stored state of a key, and its TTL in ms; -1 without an expiry.
-    pub fn held(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
+    pub fn stored_state(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
         match self {
             TimedStore::Memory(memory) => memory.state(key, now).map(|(state, life)| (state.text().into_bytes(), life)),
             TimedStore::Redis(server) => {

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 
 use super::{RedisServer, check};
 use crate::support::machine::Lateness;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
-pub fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> T {
+pub fn run_command<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> T {
     words[1..].iter().fold(&mut redis::cmd(words[0]), |cmd, word| cmd.arg(*word)).query(client).unwrap()
 }
 
@@ -32,16 +32,16 @@ impl RedisCluster {
     pub fn start(replicas: usize) -> RedisCluster {
         let cluster = RedisCluster::create(replicas);
         for node in &cluster.nodes {
-            until("the cluster is up", || is_up(node));
-            until("the node knows all others", || knows_all(node, cluster.nodes.len()));
-            until("replicas follow", || {
-                let info: String = ask(&mut node.client(), &["INFO", "replication"]);
+            wait_until("the cluster is up", || is_up(node));
+            wait_until("the node knows all others", || knows_all(node, cluster.nodes.len()));
+            wait_until("replicas follow", || {
+                let info: String = run_command(&mut node.client(), &["INFO", "replication"]);
                 info.contains("role:master") || info.contains("master_link_status:up")
             });
         }
-        until("masters have their replicas", || {
+        wait_until("masters have their replicas", || {
             (0..slot::SLOTS).step_by(5461).all(|slot| {
-                let info: String = ask(&mut cluster.owner(slot).client(), &["INFO", "replication"]);
+                let info: String = run_command(&mut cluster.owner(slot).client(), &["INFO", "replication"]);
                 info.contains(&format!("connected_slaves:{replicas}"))
             })
         });
@@ -75,7 +75,7 @@ impl RedisCluster {
 
     pub fn owner_index(&self, slot: usize) -> usize {
         let seen = self.nodes.iter().filter(|node| node.is_running()).find_map(|node| {
-            let reply: redis::Value = ask(&mut node.client(), &["CLUSTER", "SLOTS"]);
+            let reply: redis::Value = run_command(&mut node.client(), &["CLUSTER", "SLOTS"]);
             let asked = slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
             let ranges = slot::parse_ranges(&reply, &asked).unwrap();
             ranges.into_iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| range.master)
@@ -97,7 +97,7 @@ fn any() -> sluicegate::limiting::store::redis::connection::address::ServerAddr 
 /// A server that uses a second port for the other nodes of its cluster.
 pub struct ClusterNode {
     server: RedisServer,
-    _bus: Reserved,
+    _bus: ReservedPort,
 }
 
 impl Deref for ClusterNode {
@@ -115,7 +115,7 @@ impl DerefMut for ClusterNode {
 }
 
 pub fn cluster_node(more: &[&str]) -> ClusterNode {
-    let bus = Reserved::new();
+    let bus = ReservedPort::new();
     let port = bus.port().to_string();
     let mut args = vec!["--cluster-enabled", "yes", "--cluster-port", &port, "--cluster-node-timeout", "1000"];
     args.extend(["--repl-diskless-sync-delay", "0"]);
@@ -124,25 +124,25 @@ pub fn cluster_node(more: &[&str]) -> ClusterNode {
 }
 
 pub fn is_up(node: &RedisServer) -> bool {
-    let info: String = ask(&mut node.client(), &["CLUSTER", "INFO"]);
+    let info: String = run_command(&mut node.client(), &["CLUSTER", "INFO"]);
     info.contains("cluster_state:ok")
 }
 
 /// Returns whether `node` has a connection to each of `count` nodes, itself included, and knows its role.
 fn knows_all(node: &RedisServer, count: usize) -> bool {
-    let known: String = ask(&mut node.client(), &["CLUSTER", "NODES"]);
+    let known: String = run_command(&mut node.client(), &["CLUSTER", "NODES"]);
     let flags = |line: &str| line.split(' ').nth(2).unwrap_or_default().replace("myself,", "");
     let is_known = |line: &str| matches!(&*flags(line), "master" | "slave") && line.contains(" connected");
     known.lines().count() == count && known.lines().all(is_known)
 }
 
 pub fn is_master(node: &RedisServer) -> bool {
-    let info: String = ask(&mut node.client(), &["INFO", "replication"]);
+    let info: String = run_command(&mut node.client(), &["INFO", "replication"]);
     info.contains("role:master")
 }
 
 /// A master, a replica, and three sentinels.
-pub struct Watched {
+pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
 }
@@ -150,25 +150,25 @@ pub struct Watched {
 pub struct Sentinel {
     child: Child,
     pub port: u16,
-    _port: Reserved,
+    _port: ReservedPort,
     _dir: tempfile::TempDir,
 }
 
 pub const PASSWORD: &str = "of-the-servers";
 pub const SENTINEL_PASSWORD: &str = "of-the-sentinels";
 
-impl Watched {
-    pub fn start() -> Watched {
+impl SentinelSetup {
+    pub fn start() -> SentinelSetup {
         let login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0"];
         let master = RedisServer::start(&login);
         let port = master.port.to_string();
         let replica = RedisServer::start(&[&login[..], &["--replicaof", "127.0.0.1", &port]].concat());
-        let mut watched = Watched { servers: vec![master, replica], sentinels: Vec::new() };
-        until("the replica follows", || watched.info(1).contains("master_link_status:up"));
+        let mut watched = SentinelSetup { servers: vec![master, replica], sentinels: Vec::new() };
+        wait_until("the replica follows", || watched.info(1).contains("master_link_status:up"));
         watched.sentinels = (0..3).map(|_| Sentinel::watching(watched.servers[0].port)).collect();
-        until("the sentinels know each other", || {
+        wait_until("the sentinels know each other", || {
             watched.sentinels.iter().all(|sentinel| {
-                let known: redis::Value = ask(&mut sentinel.client(), &["SENTINEL", "MASTER", "mine"]);
+                let known: redis::Value = run_command(&mut sentinel.client(), &["SENTINEL", "MASTER", "mine"]);
                 let known = format!("{known:?}");
                 let has = |name: &str, value: &str| {
                     known.contains(&format!("bulk-string('\"{name}\"'), bulk-string('\"{value}\"')"))
@@ -200,9 +200,9 @@ impl Watched {
     }
 
     /// The port of the master that the sentinels report.
-    pub fn named(&self) -> u16 {
+    pub fn reported_master_port(&self) -> u16 {
         let words = ["SENTINEL", "get-master-addr-by-name", "mine"];
-        ask::<(String, u16)>(&mut self.sentinels[0].client(), &words).1
+        run_command::<(String, u16)>(&mut self.sentinels[0].client(), &words).1
     }
 
     pub fn order_failover(&self) -> bool {
@@ -227,7 +227,7 @@ impl Sentinel {
 
     /// `config` sets the port.
     pub fn start(config: impl FnOnce(u16) -> String) -> Sentinel {
-        let reserved = Reserved::new();
+        let reserved = ReservedPort::new();
         let port = reserved.port();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sentinel.conf");
@@ -240,7 +240,7 @@ impl Sentinel {
             .spawn()
             .expect("redis-server does not start; install it: apt-get install redis-server");
         let sentinel = Sentinel { child, port, _port: reserved, _dir: dir };
-        until("the sentinel listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        wait_until("the sentinel listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         sentinel
     }
 
