@@ -141,7 +141,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
         gateway.metric("tls_handshakes_total", &labels).unwrap_or_default()
     };
     wait_until("the handshake is counted", || count(&gateway, "no_certificate") == 1.0);
-    wait_until("nobody could be asked", || orders(&gateway, "unreachable") >= 1.0);
+    wait_until("the ACME server is unreachable", || orders(&gateway, "unreachable") >= 1.0);
     let log = gateway.log();
     assert!(log.contains("until it is there, TLS handshakes for that name fail"), "{log}");
     assert!(log.contains("the ACME server cannot be reached") && log.contains("check `directory`"), "{log}");
@@ -155,7 +155,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     until_served(&gateway, &trust, "www.test");
     assert_eq!((orders(&gateway, "issued"), count(&gateway, "acme_challenge") >= 1.0), (1.0, true));
     let expiry = [("listener", &*listener), ("name", "www.test")];
-    wait_until("it is told when it expires", || {
+    wait_until("the log says when it expires", || {
         gateway.metric("tls_cert_not_after_timestamp_seconds", &expiry) > Some(1.8e9)
     });
     for path in files(state.path()) {
@@ -175,7 +175,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
 #[test]
 fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // Nobody answers where Pebble looks for the other proof, so that it is tried and fails.
+    // Nothing responds where Pebble looks for the other proof, so that it is tried and fails.
     let elsewhere = ReservedPort::new();
     let setting = Setting { tls: elsewhere.port(), ..Setting::new(&pebble, state.path(), &["www.test"]) };
     let gateway = setting.start();

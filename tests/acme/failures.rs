@@ -26,7 +26,7 @@ pub fn until_logged(gateway: &Gateway, words: &str) {
 #[test]
 fn pauses_after_failures_outlive_the_gateway() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // Nobody answers where Pebble looks.
+    // Nothing responds where Pebble looks.
     let elsewhere = [ReservedPort::new(), ReservedPort::new()];
     let setting = Setting {
         tls: elsewhere[0].port(),
@@ -197,15 +197,15 @@ fn a_server_in_trouble_is_left_alone_for_as_long_as_it_asks() {
     let setting = Setting::new(&pebble, state.path(), &["www.test"]);
     let config = setting.config().replace(&pebble.directory(), &format!("https://{}/dir", troubled.addr));
     let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
-    wait_until("the server was asked", || orders(&gateway, "unreachable") == 1.0);
+    wait_until("the server received a request", || orders(&gateway, "unreachable") == 1.0);
     assert!(gateway.log().contains("it answered 503 Service Unavailable"), "{}", gateway.log());
     let attempt = fs::read_to_string(file(state.path(), "www.test.json")).unwrap();
     let next_s = serde_json::from_str::<serde_json::Value>(&attempt).unwrap()["next_s"].as_u64().unwrap();
     let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     assert!((7_000..=7_200).contains(&(next_s - now_s)), "{next_s} at {now_s}");
-    let asked = troubled.metric("requests_total", &[("code", "503"), ("method", "GET"), ("route", "dir")]);
-    assert_eq!(asked, Some(1.0));
-    // Another server begins anew, and has nothing to do with it.
+    let requests = troubled.metric("requests_total", &[("code", "503"), ("method", "GET"), ("route", "dir")]);
+    assert_eq!(requests, Some(1.0));
+    // Another server begins again, and has nothing to do with it.
     let ca_file = Path::new(&pebble.ca_file()).with_file_name("both.pem");
     fs::write(&ca_file, pebble.own_ca() + &ca.pem()).unwrap();
     gateway.reload(&setting.config().replace(&pebble.ca_file(), &ca_file.display().to_string()));

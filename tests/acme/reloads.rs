@@ -17,7 +17,7 @@ fn certificates_in_use_stay_until_another_server_has_issued_its_own() {
     let text = fs::read_to_string(gateway.config()).unwrap();
     // One that is away at first.
     gateway.reload(&text.replace(&one.directory(), &other.directory()));
-    wait_until("the other one was asked", || orders(&gateway, "unreachable") >= 1.0);
+    wait_until("the other server received a request", || orders(&gateway, "unreachable") >= 1.0);
     assert!(serves(&gateway, &trust, "www.test"));
     other.run(&[("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_VA_ALWAYS_VALID", "1")], 0);
     let now = text.replace(&one.directory(), &other.directory()).replace(&one.ca_file(), &other.ca_file());

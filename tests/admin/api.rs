@@ -283,9 +283,9 @@ fn a_receipt_is_worth_one_refund() {
         let wrong = fetch(gateway, "POST", "/-/limits/per-ip/refund", json!({ "receipt": window }).to_string());
         assert_eq!(wrong.status(), 422);
         assert_eq!(wrong.json()["detail"], "#/receipt: it is a receipt of the limit `site`");
-        let cut = json!({ "receipt": window.as_str().unwrap()[2..] }).to_string();
-        let cut = fetch(gateway, "POST", "/-/limits/site/refund", cut);
-        assert_eq!(cut.json()["detail"], "#/receipt: it is not a receipt that a decision gave");
+        let truncated = json!({ "receipt": window.as_str().unwrap()[2..] }).to_string();
+        let truncated = fetch(gateway, "POST", "/-/limits/site/refund", truncated);
+        assert_eq!(truncated.json()["detail"], "#/receipt: it is not a receipt that a decision gave");
     });
 }
 
@@ -395,7 +395,7 @@ fn a_new_store_is_followed() {
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{text}\n{}prefix = \"other\"\n", on(&redis))).unwrap();
     let state = || fetch(&gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.1&cost=0", "");
-    wait_until("the new store answers", || {
+    wait_until("the new store responds", || {
         let state = state();
         state.status() == 200 && state.json()["state_key"].as_str().unwrap().starts_with("other:")
     });

@@ -49,7 +49,7 @@ fn peek(admin: SocketAddr, fields: &str) -> Message {
     Client::connect(admin).fetch(&decide(fields, body.len()), body)
 }
 
-/// Median and worst of many answers, without the time in which others had the processors.
+/// Median and worst of many responses, without the time in which others had the processors.
 fn waits(gateway: &Gateway, mut fetch: impl FnMut() -> u16) -> [Duration; 2] {
     let others = || scheduling_delay(Some(gateway.pid())) + scheduling_delay(None);
     let mut waits: Vec<Duration> = (0..30)
@@ -104,7 +104,7 @@ fn silent_clients_keep_nobody_out() {
             "an endless body",
             "POST /-/decide HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
         ),
-        ("answers kept open", get("/livez")),
+        ("responses kept open", get("/livez")),
         ("pipelined requests", get("/livez").repeat(100)),
         ("an upgrade", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
     ] {
@@ -126,7 +126,7 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
         let since = Instant::now();
         let mut client = Client::connect(gateway.admin);
         client.send(decide(fields, 100));
-        // No interim answer either.
+        // No interim response either.
         let refused = client.read_response("POST");
         // The flood sent more wrong tokens than a peer may.
         let status = if fields.contains("wrong") { 429 } else { 401 };
@@ -139,7 +139,11 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
             std::thread::sleep(Duration::from_millis(5));
             client.send("x".repeat(1 << 16));
         }
-        assert_eq!(client.read_response("POST").status(), status, "the answer arrives although nobody needs the body");
+        assert_eq!(
+            client.read_response("POST").status(),
+            status,
+            "the response arrives although the body is not needed"
+        );
     }
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 100));
@@ -197,12 +201,12 @@ fn metrics_that_nobody_reads_cost_little() {
     assert!(size > 1 << 20, "{size}");
     let memory = gateway.watch_memory();
     let hogs = flood(gateway.admin, &get("/metrics"));
-    let answered = |path| waits(&gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
-    let [median, worst] = answered("/livez");
+    let delays = |path| waits(&gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
+    let [median, worst] = delays("/livez");
     assert!(median < Duration::from_millis(100) && worst < SLOW, "{median:?}, at worst {worst:?}");
     assert_eq!(gateway.metrics().len() >> 16, size >> 16, "whole");
     let grown = memory.grown();
-    assert!(grown < 150 << 20, "{} MiB for {HOGS} answers of {size} bytes", grown >> 20);
+    assert!(grown < 150 << 20, "{} MiB for {HOGS} responses of {size} bytes", grown >> 20);
     drop(hogs);
 }
 
@@ -279,7 +283,7 @@ fn a_list_of_limits_is_that_of_the_config_in_force() {
     assert_eq!([quota(), quota()], [7, 7]);
 }
 
-/// A connection that is cut off after its answer was sent loses nothing of it.
+/// A connection that is cut off after its response was sent loses nothing of it.
 #[test]
 fn a_response_outlives_what_was_not_read() {
     let gateway = Gateway::start(CONFIG);

@@ -96,9 +96,13 @@ fn manage(gateway: &Gateway, value: &str, decoy: impl Fn(&Gateway)) {
     }
     assert_eq!(ok(&peek(gateway, "token", &format!("key={encoded}")))["remaining"], 3);
     // The state is gone, so nothing tells any more what the hash stands for.
-    let gone = peek(gateway, "token", &by_hash);
-    assert_eq!(gone.status(), 404, "{}", gone.text());
-    assert!(gone.text().contains(digits) && gone.text().contains("keys_secret"), "{}", gone.text());
+    let after_reset = peek(gateway, "token", &by_hash);
+    assert_eq!(after_reset.status(), 404, "{}", after_reset.text());
+    assert!(
+        after_reset.text().contains(digits) && after_reset.text().contains("keys_secret"),
+        "{}",
+        after_reset.text()
+    );
 }
 
 fn on(url: &str) -> String {

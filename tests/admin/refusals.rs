@@ -149,9 +149,9 @@ fn hostile_ids_are_safe() {
         assert_eq!(refusals(&gateway, &format!("?request_id={id}")).len(), 0, "{id}");
     }
     // A client that is not trusted chooses no id.
-    let mut stranger = Client::from(Ipv4Addr::new(127, 0, 0, 2), gateway.addr);
+    let mut other_client = Client::from(Ipv4Addr::new(127, 0, 0, 2), gateway.addr);
     let response =
-        stranger.fetch(&get("/", "x-key: blocked\r\nx-request-id: again\r\naccept: application/json\r\n"), "");
+        other_client.fetch(&get("/", "x-key: blocked\r\nx-request-id: again\r\naccept: application/json\r\n"), "");
     assert_eq!(response.json()["request_id"].as_str().unwrap().len(), 32);
     assert_eq!(refusals(&gateway, "?request_id=again").len(), 5);
     assert_eq!(fetch(&gateway, "POST", "/-/refusals", "").status(), 405);

@@ -66,8 +66,8 @@ fn mistakes_are_reported_with_their_places() {
         ("PUT", "/-/limits/per-ip/state", "", 405, None, "use GET, HEAD, DELETE"),
     ] {
         let response = fetch(&gateway, method, path, body);
-        let told = (response.status(), response.get("content-type"));
-        assert_eq!(told, (status, Some("application/problem+json")), "{method} {path} {body}: {}", response.text());
+        let found = (response.status(), response.get("content-type"));
+        assert_eq!(found, (status, Some("application/problem+json")), "{method} {path} {body}: {}", response.text());
         let problem = response.json();
         assert!(problem["detail"].as_str().unwrap().contains(detail), "{method} {path} {body}: {problem}");
         if let Some(pointer) = pointer {

@@ -348,8 +348,8 @@ fn the_state_is_bounded() {
     }
 }
 
-/// Beyond `max_active`, strangers share backlogs. A tenant with one of its own keeps it while it waits, even if the wait is
-/// longer than it is active. So it is admitted exactly when its refusal promised.
+/// Beyond `max_active`, strangers share backlogs. A tenant with one of its own keeps it while it waits, even if the
+/// wait is longer than it is active. So it is admitted exactly when its refusal promised.
 #[test]
 fn a_tenant_keeps_its_backlog_while_it_waits() {
     for mut budget in Budget::both() {

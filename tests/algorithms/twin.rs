@@ -177,8 +177,7 @@ impl Walk {
 
     /// One ms before its time it refuses, at its time it admits.
     fn assert_retry_is_exact(&self, answer: &Answer, cost: i64) {
-        if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_a_backlog(&self.rule, answer)
-        {
+        if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_backlog(&self.rule, answer) {
             return;
         }
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);

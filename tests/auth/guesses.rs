@@ -75,12 +75,12 @@ fn an_address_without_budget_learns_nothing_from_the_login_of_another() {
     // Neither while the password is verified for the other address, nor while it is remembered.
     let (addr, fields) = (gateway.addr, right.clone());
     let victim = std::thread::spawn(move || crate::support::client::fetch(addr, &get("/", &fields)).status());
-    let mut asked = 0;
+    let mut requests = 0;
     while !victim.is_finished() {
         assert_eq!(attacker.fetch(&get("/", &right), "").status(), 429);
-        asked += 1;
+        requests += 1;
     }
-    assert!(asked > 0);
+    assert!(requests > 0);
     assert_eq!((victim.join().unwrap(), attacker.fetch(&get("/", &right), "").status()), (200, 429));
     let guess = basic("alice", "wrong");
     assert_eq!([&guess, &right].map(|fields| attacker.fetch(&get("/", fields), "").status()), [429; 2]);

@@ -94,8 +94,8 @@ fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     assert_eq!(gateway.get("/").status(), 429);
     wait_until("a slot", || gateway.get("/").status() == 200);
     watch.assert_ms(1400..4000);
-    let told: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
-    assert_eq!(told.iter().filter(|path| *path == "/cancelled").count(), 2, "{told:?}");
+    let events: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
+    assert_eq!(events.iter().filter(|path| *path == "/cancelled").count(), 2, "{events:?}");
     assert_eq!(server.connections(), 1);
 }
 
@@ -137,7 +137,7 @@ fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
         let mut streams = (1..).step_by(2);
         for stream in streams.by_ref().take(STREAMS as usize) {
             client.get(stream, "/");
-            wait_until("the server is asked", || open.now() + open.ended() > stream as usize / 2);
+            wait_until("the server received the request", || open.now() + open.ended() > stream as usize / 2);
             client.send(reset(stream, CANCEL));
         }
         // One of the places is the client's. One exchange may be under way, and the server learns late of an end.

@@ -115,6 +115,6 @@ fn a_tunnel_without_a_client_ends_with_linger() {
     assert_eq!(gateway.get("/plain").status(), 429);
     wait_until("a slot", || gateway.get("/plain").status() == 200);
     watch.assert_ms(1400..4000);
-    let told: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
-    assert_eq!(told.iter().filter(|head| *head == "closed").count(), 2, "{told:?}");
+    let events: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
+    assert_eq!(events.iter().filter(|head| *head == "closed").count(), 2, "{events:?}");
 }

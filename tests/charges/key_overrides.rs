@@ -26,7 +26,7 @@ fn as_tenant(tenant: &str) -> String {
     get("/", &format!("tenant: {tenant}\r\n"))
 }
 
-/// Requests that no upstream ever answers: how many of `count` reach it.
+/// Requests that no upstream ever responds to: how many of `count` reach it.
 fn running(gateway: &Gateway, upstream: &Upstream, tenant: &str, count: usize) -> (usize, Vec<Client>) {
     let refused = || decisions(gateway, "deny");
     let before = refused();

@@ -10,7 +10,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::upstream::Upstream;
 
-/// Answers `/fail` with 500 after a while; others at once.
+/// Responds to `/fail` with 500 after a while; to others at once.
 fn upstream(after: Duration) -> Upstream {
     Upstream::start(move |peer| {
         loop {

@@ -13,7 +13,7 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Answers `/held` never, and everything else at once.
+/// Never responds to `/held`, and to everything else at once.
 fn upstream() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {

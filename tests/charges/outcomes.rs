@@ -9,7 +9,7 @@ use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Answers as the target says: `/401` with that status, `/cost/7` with that true cost, `/hang`
+/// Responds as the target says: `/401` with that status, `/cost/7` with that true cost, `/hang`
 /// never.
 fn scripted() -> Upstream {
     Upstream::start(|peer| {
@@ -78,7 +78,7 @@ fn only_failed_logins_count() {
         assert_left(&gateway, 10);
         assert_eq!((fetch("/401", 4), fetch("/403", 5), fetch("/500", 1)), (401, 403, 500));
         assert_left(&gateway, 1);
-        // A client that does not wait for the answer hides no attempt.
+        // A client that does not wait for the response hides no attempt.
         let mut client = gateway.client();
         client.send(get("/hang", "x-cost: 1\r\n"));
         wait_until("the attempt is made", || upstream.requests().iter().any(|request| request.target() == "/hang"));
@@ -209,7 +209,7 @@ fn impossible_refunds_are_not_retried() {
     drop(client);
     gateway.assert_metric("store_errors_total", &[("kind", "timeout")], 1.0);
     server.signal("CONT");
-    wait_until("the store answers", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("the store responds", || gateway.metric("store_up", &[]) == Some(1.0));
     std::thread::sleep(Duration::from_millis(200));
     // The call arrived after all and was carried out once.
     let after = left(&gateway);

@@ -21,13 +21,13 @@ const ALGORITHMS: [(&str, &str); 9] = [
     ("leaky_bucket", "rate = \"5000/s\"\nqueue = \"1s\""),
 ];
 
-/// Answers each request when the test sends a signal.
+/// Responds to each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Mutex::new(told);
+    let (go, releases) = channel();
+    let releases = Mutex::new(releases);
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -127,7 +127,8 @@ fn a_refusal_for_overload_charges_no_limit() {
             gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
         });
         let before = ALGORITHMS.map(|(name, _)| (name, remaining(&gateway, name)));
-        // One waits for its patience. While it does, the queue is full, and the next are refused before any limit decides.
+        // One waits for its patience. While it does, the queue is full, and the next are refused before any limit
+        // decides.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -28,9 +28,9 @@ fn gateway(store: &str, workers: usize, rate: &str, queue: &str) -> Gateway {
 }
 
 /// One client of many: sends a request, and after a refusal soon another.
-fn insist(gateway: &Gateway, wait_until: Instant) -> usize {
+fn insist(gateway: &Gateway, deadline: Instant) -> usize {
     let (mut served, mut client) = (0, gateway.client());
-    while Instant::now() < wait_until {
+    while Instant::now() < deadline {
         client.send(get("/", ""));
         match Client::read_response(&mut client, "GET").status() {
             200 => served += 1,
@@ -65,7 +65,7 @@ fn a_flood_uses_every_turn() {
             let reasons = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
             assert!(gateway.metric("rejections_total", &reasons) > Some(0.0));
             let exhausted = [("route", "app"), ("limit", "queue"), ("reason", "exhausted")];
-            assert_eq!(gateway.metric("rejections_total", &exhausted), Some(0.0), "the store was asked in vain");
+            assert_eq!(gateway.metric("rejections_total", &exhausted), Some(0.0), "a decision at the store was wasted");
         }
     }
 }
@@ -83,15 +83,15 @@ fn a_request_without_a_seat_costs_no_call() {
     wait_until("all seats are taken", || {
         gateway.metric("limit_decisions_total", &decided("delayed")) == Some(SEATS as f64)
     });
-    let asked = || gateway.metric("store_batch_size_sum", &[]).unwrap();
-    let before = asked();
+    let calls = || gateway.metric("store_batch_size_sum", &[]).unwrap();
+    let before = calls();
     let mut client = gateway.client();
     for _ in 0..50 {
         let refused = client.fetch(&get("/", ""), "");
         assert_eq!((refused.status(), refused.get("retry-after")), (429, Some("1")));
     }
     gateway.assert_metric("limit_decisions_total", &decided("deny"), 50.0);
-    assert_eq!(asked(), before);
+    assert_eq!(calls(), before);
     // Whoever leaves gives up seat and turn.
     drop(waiting.pop());
     let mut next = gateway.client();
@@ -130,7 +130,7 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
     }
 }
 
-/// Asks; true if there is no answer yet.
+/// Asks; true if there is no response yet.
 fn waits(client: &mut Client, path: &str) -> bool {
     client.send(get(path, ""));
     let mut response = client.stream().try_clone().unwrap();

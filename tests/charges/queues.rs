@@ -148,7 +148,7 @@ fn a_drain_waits_for_queued_requests() {
 const TWO: &str =
     "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nlinger = \"200ms\"\nkey = \"all\"\n";
 
-/// `/hang` is never answered, `/stream` never to its end, `/part` ends in the middle of its body, the others are
+/// `/hang` never gets a response, that of `/stream` never ends, `/part` ends in the middle of its body, the others are
 /// answered.
 fn scripted() -> Upstream {
     Upstream::start(|peer| {
@@ -226,7 +226,7 @@ fn slots_are_released_on_every_path() {
                     if leaves {
                         std::thread::sleep(Duration::from_millis(10));
                     } else {
-                        // A broken answer, too, is one of a request that was admitted.
+                        // A broken response, too, is one of a request that was admitted.
                         let responses = clients.iter_mut().map(|client| client.try_read_response("GET"));
                         admitted +=
                             responses.filter(|response| !matches!(response, Ok(it) if it.status() == 429)).count();

@@ -14,7 +14,7 @@ use crate::support::limiting::RedisServer;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Answers `/held` with 500 once it is let go, and everything else at once.
+/// Responds to `/held` with 500 once it is let go, and to everything else at once.
 fn upstream() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -150,7 +150,7 @@ fn nothing_holds_on_to_a_store_of_before() {
     old.kill();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(gateway.metric("store_up", &[]), Some(1.0), "{}", gateway.log());
-    assert!(!gateway.log().contains("does not answer"), "{}", gateway.log());
+    assert!(!gateway.log().contains("the limit store is unavailable"), "{}", gateway.log());
     assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
 }
 

@@ -22,7 +22,7 @@ type Costs = [i64; 5];
 
 /// The client got something to a server and then ended the exchange.
 const ABORTED: Costs = [COST, COST, 0, COST, COST];
-/// A server answered 200.
+/// A server responded with 200.
 const ANSWERED: Costs = [0, COST, COST, COST, ACTUAL];
 
 const NAMES: [&str; 5] = ["charge", "refund", "abort", "connect", "settle"];
@@ -162,12 +162,12 @@ fn leaving_http1(bench: &Bench) {
         client.finish();
         client
     });
-    bench.costs("leaves before it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves before 100 Continue", ABORTED, |bench| {
         let client = bench.h1(post("/hang", 2, "expect: 100-continue\r\n"));
         bench.arrived();
         drop(client);
     });
-    bench.costs("leaves when it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves after 100 Continue", ABORTED, |bench| {
         let mut client = bench.h1(post("/continue", 2, "expect: 100-continue\r\n"));
         bench.arrived();
         assert!(client.try_read_head().unwrap().head.contains(" 100 "));
@@ -236,7 +236,7 @@ fn leaving_http2(bench: &Bench) {
             drop(wire);
         });
     }
-    bench.costs("leaves before it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves before 100 Continue", ABORTED, |bench| {
         let wire = bench.h2("POST", "/hang", &[("expect", "100-continue"), ("content-length", "2")]);
         bench.arrived();
         drop(wire);

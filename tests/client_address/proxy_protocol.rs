@@ -75,8 +75,8 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
             assert_eq!(client_connection.read_response("GET").status(), 200, "{header:?}");
             let seen = upstream.request();
             // The proxy itself is trusted, so what it passes on in fields counts only where it speaks for itself.
-            let told = if port.is_some() { client.to_owned() } else { "203.0.113.9, 127.0.0.1".to_owned() };
-            assert_eq!(seen.get("x-forwarded-for"), Some(&*told), "{header:?}");
+            let expected = if port.is_some() { client.to_owned() } else { "203.0.113.9, 127.0.0.1".to_owned() };
+            assert_eq!(seen.get("x-forwarded-for"), Some(&*expected), "{header:?}");
             assert_eq!(seen.get("x-forwarded-port"), Some(port.unwrap_or(&own)), "{header:?}");
             // The header counts for every request of the connection.
             assert_eq!(client_connection.fetch(&get("/", ""), "").status(), 200);

@@ -215,5 +215,9 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
         fetch(&gateway, "/once", claim);
         assert_eq!(fetch(&gateway, "/once", claim), [429, 429], "{claim:?}");
     }
-    assert_eq!(fetch(&gateway, "/once", &[("x-forwarded-for", FORGED)]), [200, 429], "nobody else was taken for it");
+    assert_eq!(
+        fetch(&gateway, "/once", &[("x-forwarded-for", FORGED)]),
+        [200, 429],
+        "no other client was taken for it"
+    );
 }

@@ -12,8 +12,8 @@ use crate::support::{WAIT_MAX, wait_until};
 
 #[test]
 fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
-    let (go, gone) = channel::<()>();
-    let gone = Arc::new(Mutex::new(gone));
+    let (go, ended) = channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
             if request.target() == "/small" {
@@ -23,7 +23,7 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
             let head =
                 "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\netag: \"a\"\r\ntransfer-encoding: chunked\r\n\r\n";
             peer.send(format!("{head}{}", chunk(&page(5000))))?;
-            gone.lock().unwrap().recv_timeout(WAIT_MAX).map_err(std::io::Error::other)?;
+            ended.lock().unwrap().recv_timeout(WAIT_MAX).map_err(std::io::Error::other)?;
             peer.send("0\r\n\r\n")?;
         }
         Ok(())

@@ -38,14 +38,14 @@ fn bodies_of_unknown_length_are_compressed() {
 
 #[test]
 fn a_pause_of_the_server_flushes_the_compressed_body() {
-    let (go, gone) = channel::<()>();
-    let gone = Arc::new(Mutex::new(gone));
+    let (go, ended) = channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
             peer.send(format!("{CHUNKED}\r\n"))?;
             for number in 0..5 {
                 peer.send(chunk(&format!("step {number};")))?;
-                gone.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)?;
+                ended.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)?;
             }
             peer.send("0\r\n\r\n")?;
         }

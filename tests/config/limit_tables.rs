@@ -108,14 +108,17 @@ fn a_key_that_is_shared_by_kinds_of_bodies_is_a_warning() {
         let config = good(&format!("[limit.x]\nrate = \"1/s\"\n{lines}"));
         config.warnings.map(|report| report.to_string()).unwrap_or_default()
     };
-    let told = warned("key = [\"form:user\", \"json:/user\"]");
-    assert!(told.contains("a client has two budgets") && told.contains("write \"form:user | json:/user\""), "{told}");
+    let warning = warned("key = [\"form:user\", \"json:/user\"]");
+    assert!(
+        warning.contains("a client has two budgets") && warning.contains("write \"form:user | json:/user\""),
+        "{warning}"
+    );
     for key in
         ["\"form:user | json:/user\"", "[\"form:user | query:user\", \"json:/user\"]", "[\"form:user\", \"form:x\"]"]
     {
         for missing in ["shared", "skip", "refuse"] {
-            let told = warned(&format!("key = {key}\nmissing = \"{missing}\""));
-            assert!(!told.contains("`key`"), "{told}");
+            let warning = warned(&format!("key = {key}\nmissing = \"{missing}\""));
+            assert!(!warning.contains("`key`"), "{warning}");
         }
     }
 }

@@ -174,8 +174,8 @@ fn explain_and_diff_know_decisions() {
     }
     let missing = run(&question);
     assert!(missing.contains("400") && missing.contains("decide_facts"), "{missing}");
-    let stranger = run(&[&question[..6], &["198.51.100.1"], &facts].concat());
-    assert!(stranger.contains("403") && stranger.contains("decide_peer"), "{stranger}");
+    let untrusted = run(&[&question[..6], &["198.51.100.1"], &facts].concat());
+    assert!(untrusted.contains("403") && untrusted.contains("decide_peer"), "{untrusted}");
     let diff = run(&["diff", &old, &new]);
     let weaker = diff.lines().filter(|line| line.contains("decide x") || line.contains("decide.x")).count();
     assert!(weaker == 2 && diff.contains("limits") && diff.contains("once"), "{diff}");

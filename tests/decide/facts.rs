@@ -188,13 +188,13 @@ fn only_trusted_peers_may_ask_and_the_client_is_found_as_usual() {
         "workers = 1",
         &format!("{NAMES}[[route]]\nname = \"web\"\nrespond = {{}}\nlimits = [\"three\"]\n"),
     );
-    let stranger = [127, 0, 0, 66];
+    let untrusted = [127, 0, 0, 66];
     for target in ["/decide/fwd", "/decide/none", "/settle/fwd"] {
-        let response = gateway.client_from(stranger).fetch(&get(target, &forwarded("GET", "/", "")), "");
+        let response = gateway.client_from(untrusted).fetch(&get(target, &forwarded("GET", "/", "")), "");
         assert_eq!((response.status(), response.get("x-limit-status")), (403, None));
     }
     let nginx = "x-original-method: GET\r\nx-original-uri: /\r\n";
-    let response = gateway.client_from(stranger).fetch(&get("/decide/orig", nginx), "");
+    let response = gateway.client_from(untrusted).fetch(&get("/decide/orig", nginx), "");
     assert_eq!((response.status(), response.get("x-limit-status")), (403, None), "nginx takes it for no limit");
     gateway.assert_metric("decide_requests_total", &[("result", "untrusted_peer")], 4.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 0.0);

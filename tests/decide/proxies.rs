@@ -142,7 +142,7 @@ impl Site {
     /// Stops the gateway; the proxy refuses with `status`, and the app gets nothing.
     fn assert_closed_without_gateway(&mut self, status: u16) {
         self.gateway.signal("KILL");
-        wait_until("the gateway is gone", || std::net::TcpStream::connect(self.gateway.addr).is_err());
+        wait_until("the gateway has stopped", || std::net::TcpStream::connect(self.gateway.addr).is_err());
         self.app.requests();
         assert_eq!(self.fetch("GET", "/", "", "").status(), status);
         assert!(self.app.requests().is_empty());

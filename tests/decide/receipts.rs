@@ -71,10 +71,10 @@ fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
         gateway
     };
     let secret = "0123456789abcdef0123456789abcdef";
-    let [one, other, stranger] = [secret, secret, "another secret of 32 bytes......"].map(config);
+    let [one, other, untrusted] = [secret, secret, "another secret of 32 bytes......"].map(config);
     settle_by_rules(&one);
     let login = receipt(&fetch(&one, "login", "/", ""));
-    assert_eq!(settle(&stranger, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
+    assert_eq!(settle(&untrusted, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
     let before = remaining(&one, "logins");
     assert_eq!(settle(&other, "login", &login, "x-limit-cost: 0").status(), 200);
     assert_eq!(settle(&one, "login", &login, "x-limit-cost: 0").status(), 409, "redeemed at the other gateway");
@@ -108,8 +108,8 @@ fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
     assert_eq!(gateway.fetch(&call("GET", "/settle/login", &fields, 0)).status(), 400);
     let twice = format!("{fields}x-limit-receipt: {token}\r\n");
     assert_eq!(gateway.fetch(&post("/settle/login", 0, &twice)).status(), 400);
-    let stranger = gateway.client_from([127, 0, 0, 66]).fetch(&post("/settle/login", 0, &fields), "");
-    assert_eq!(stranger.status(), 403);
+    let untrusted = gateway.client_from([127, 0, 0, 66]).fetch(&post("/settle/login", 0, &fields), "");
+    assert_eq!(untrusted.status(), 403);
     assert_eq!(remaining(&gateway, "logins"), 9);
     // Parallel settlements: one of them counts.
     let statuses: Vec<u16> = std::thread::scope(|scope| {

@@ -116,9 +116,9 @@ fn bodies_are_bounded_texts() {
     let mut slow = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
     slow.send("# half");
     assert_eq!(slow.read_response("PUT").status(), 408);
-    let mut gone = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
-    gone.send(&version("two")[..100]);
-    drop(gone);
+    let mut leaving = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
+    leaving.send(&version("two")[..100]);
+    drop(leaving);
     assert_eq!((editor.served(), editor.text()), ("one".to_owned(), version("one")));
     assert_eq!(editor.put(long(1024 * 1024)).status(), 200, "exactly 1 MiB");
     assert_eq!(editor.served(), "two");

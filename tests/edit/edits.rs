@@ -101,8 +101,8 @@ fn a_stale_edit_gets_the_difference() {
     // The file is gone.
     let seen = editor.tag(MAIN);
     fs::remove_file(editor.main()).unwrap();
-    let gone = editor.put_to(MAIN, &seen, version("five"));
-    assert_eq!((gone.status(), &gone.json()["type"]), (409, &"urn:sluicegate:problem:unreadable-file".into()));
+    let stale = editor.put_to(MAIN, &seen, version("five"));
+    assert_eq!((stale.status(), &stale.json()["type"]), (409, &"urn:sluicegate:problem:unreadable-file".into()));
     assert!(!editor.main().exists() && editor.served() == "vim");
     assert_eq!(editor.get("/-/config/files").json()["files"][0]["etag"], serde_json::Value::Null);
 }

@@ -37,8 +37,8 @@ fn the_last_ten_configs_are_kept() {
     assert_eq!(last["diff"]["routes"]["added"][0], "r12");
     assert_eq!(last["hash"], editor.get("/-/status").json()["hash"]);
     assert!(!response.text().contains("s3cret"), "texts may contain secrets");
-    let gone = editor.roll_back(2);
-    assert_eq!((gone.status(), gone.text().contains("it has 3, 4")), (404, true), "{}", gone.text());
+    let missing = editor.roll_back(2);
+    assert_eq!((missing.status(), missing.text().contains("it has 3, 4")), (404, true), "{}", missing.text());
 }
 
 #[test]
@@ -119,9 +119,9 @@ fn a_rollback_writes_the_files_back() {
     assert_eq!((&body["generation"], &body["pinned"]), (&4.into(), &Value::Null));
     assert_eq!(body["files"], serde_json::json!(["sluicegate.toml", "conf.d/a.toml"]));
     let audit = editor.get("/-/audit").json();
-    let said = |i: usize| audit["entries"][i]["change"].as_str().unwrap_or_default().to_owned();
-    assert!(said(0).starts_with("rollback to generation 1: "), "{audit}");
-    assert!(said(2).contains("limit"), "the edit of a limit: {audit}");
+    let change_of = |i: usize| audit["entries"][i]["change"].as_str().unwrap_or_default().to_owned();
+    assert!(change_of(0).starts_with("rollback to generation 1: "), "{audit}");
+    assert!(change_of(2).contains("limit"), "the edit of a limit: {audit}");
     assert_eq!((editor.text(), editor.served()), (version("one"), "one".to_owned()));
     assert_eq!(fs::read_to_string(editor.etc.join("conf.d/a.toml")).unwrap(), "[limit.a]\nrate = \"1/s\"\n");
     std::thread::sleep(std::time::Duration::from_millis(500));
@@ -182,8 +182,8 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
     let reload = editor.gateway.admin_request("POST", "/-/reload", TOKEN, "").json();
     assert_eq!((&reload["result"], &reload["pinned"]), (&"unchanged".into(), &1.into()));
     let output = program().args(["reload", "-c"]).arg(editor.main()).output().unwrap();
-    let told = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success() && told.contains("a rollback keeps generation 1 in force"), "{told}");
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && stdout.contains("a rollback keeps generation 1 in force"), "{stdout}");
     editor.gateway.signal("HUP");
     fs::write(editor.main(), named("two", "")).unwrap();
     fs::write(editor.etc.join("beside"), "").unwrap();

@@ -102,7 +102,7 @@ fn scenario(name: &str, gateway: &Gateway) {
 
 #[test]
 fn descriptors_are_decided_in_memory() {
-    // A candidate changes no answer.
+    // A candidate changes no response.
     let more = "[limit.logins-wide]\nrate = \"5/min\"\ncandidate_of = \"logins\"\n";
     let gateway = gateway(TRUSTED, more);
     scenario("decisions", &gateway);
@@ -193,7 +193,8 @@ candidate_of = "first"
     assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "in force, it would refuse the whole request");
 }
 
-/// The networks of one limit count as one limit of a request, and descriptors that share a network are charged together.
+/// The networks of one limit count as one limit of a request, and descriptors that share a network are charged
+/// together.
 #[test]
 fn descriptors_of_ipv6_clients_may_share_networks() {
     let more = r#"

@@ -1,4 +1,4 @@
-//! A store that does not answer in time: `on_error` decides before Envoy gives up.
+//! A store that does not respond in time: `on_error` decides before Envoy gives up.
 
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ fn each_limit_decides_by_its_on_error_before_the_deadline_of_the_call() {
     assert_eq!(codes, [1, 2, 1, 1, 2], "{responses:?}");
     // The deadline of the store is 10 s. The machine may be busy.
     assert!(responses.iter().all(|(_, ms)| *ms < 5000), "{responses:?}");
-    assert!(responses[0].1 >= 240, "the store had no time to answer: {responses:?}");
+    assert!(responses[0].1 >= 240, "the store had no time to respond: {responses:?}");
     let errors = gateway.metric("store_errors_total", &[("kind", "client_deadline")]);
     assert_eq!(errors, Some(5.0));
 }

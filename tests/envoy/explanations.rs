@@ -72,7 +72,8 @@ key = "header:x-api-key"
 missing = "refuse"
 "#;
 
-/// Runs `sluicegate explain` in the directory of the gateway. Returns its exit code, standard output and standard error.
+/// Runs `sluicegate explain` in the directory of the gateway. Returns its exit code, standard output and standard
+/// error.
 fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     let output = program().current_dir(gateway.dir.path()).arg("explain").args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();

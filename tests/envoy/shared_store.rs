@@ -32,7 +32,7 @@ impl Service {
         Service { client: H2Client::connect(gateway.addr), gateway }
     }
 
-    /// Returns the code of the answer: 1 is OK, 2 is OVER_LIMIT.
+    /// Returns the code of the response: 1 is OK, 2 is OVER_LIMIT.
     fn fetch(&mut self, limit: &str, value: &str, hits: i8) -> u8 {
         let entry = [field(1, limit.as_bytes()), field(2, value.as_bytes())].concat();
         let count = [0x08, hits.unsigned_abs()];

@@ -1,5 +1,5 @@
-//! Calls of grpcio over TLS, with client certificates, and through a Unix socket; and authorization checks that no proxy
-//! in between has made harmless.
+//! Calls of grpcio over TLS, with client certificates, and through a Unix socket; and authorization checks that no
+//! proxy in between has made harmless.
 
 use crate::support::app::run_script;
 use crate::support::ca::Ca;

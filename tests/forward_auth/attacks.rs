@@ -77,8 +77,8 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
         let pair = pair(user);
         for claim in CLAIMS {
             let response = pair.gateway.fetch(&get("/", &lines(claim)));
-            let asked = pair.auth.requests();
-            assert!(asked.iter().all(|asked| !asked.head.contains(FORGED)), "{claim:?}: {asked:?}");
+            let auth_requests = pair.auth.requests();
+            assert!(auth_requests.iter().all(|request| !request.head.contains(FORGED)), "{claim:?}: {auth_requests:?}");
             match response.status() {
                 200 => assert_identity(&pair.app.request(), user, claim),
                 status => assert_eq!((status, pair.app.requests().len()), (400, 0), "{claim:?}"),
@@ -162,22 +162,26 @@ fn only_the_gateway_states_the_request_to_the_auth_server() {
                     200,
                     "{name}: {value}"
                 );
-                let asked = pair.auth.request();
-                let said =
-                    [asked.get("x-forwarded-uri"), asked.get("x-forwarded-method"), asked.get("x-forwarded-host")];
-                assert_eq!(said, [Some("/admin?x"), Some("POST"), Some("a.test")], "{name}: {value}");
-                let others = asked.fields().filter(|(_, said)| said == &value && value != "GET").count();
-                assert_eq!(others, 0, "{name}: {value}\n{}", asked.head);
+                let auth_request = pair.auth.request();
+                let verdict_of = [
+                    auth_request.get("x-forwarded-uri"),
+                    auth_request.get("x-forwarded-method"),
+                    auth_request.get("x-forwarded-host"),
+                ];
+                assert_eq!(verdict_of, [Some("/admin?x"), Some("POST"), Some("a.test")], "{name}: {value}");
+                let others =
+                    auth_request.fields().filter(|(_, forwarded)| forwarded == &value && value != "GET").count();
+                assert_eq!(others, 0, "{name}: {value}\n{}", auth_request.head);
             }
         }
         let fields = "x-forwarded-for: 203.0.113.66\r\nx-forwarded-proto: https\r\nx-real-ip: 203.0.113.66\r\n";
         assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
-        let asked = pair.auth.requests().pop().unwrap();
+        let auth_request = pair.auth.requests().pop().unwrap();
         let expected = match trusted {
             "" => [Some("127.0.0.1"), Some("http"), Some("127.0.0.1")],
             _ => [Some("203.0.113.66, 127.0.0.1"), Some("https"), Some("203.0.113.66")],
         };
-        assert_eq!(["x-forwarded-for", "x-forwarded-proto", "x-real-ip"].map(|name| asked.get(name)), expected);
+        assert_eq!(["x-forwarded-for", "x-forwarded-proto", "x-real-ip"].map(|name| auth_request.get(name)), expected);
     }
 }
 
@@ -253,13 +257,21 @@ fn the_auth_server_judges_the_path_that_the_application_gets() {
                 let status = client.try_read_response("GET").map_or(400, |response| response.status());
                 if status != 200 {
                     assert!(matches!(status, 400 | 404), "{strictness} {slashes} {path}: {status}");
-                    assert!(pair.auth.requests().is_empty(), "{path}: refused, but asked about");
+                    assert!(pair.auth.requests().is_empty(), "{path}: refused, but sent to the auth server");
                     continue;
                 }
                 passed += 1;
-                let (asked, forwarded) = (pair.auth.request(), pair.app.request());
-                assert_eq!(asked.get("x-forwarded-uri"), Some(forwarded.target()), "{strictness} {slashes} {path}");
-                assert_eq!(asked.get("x-forwarded-host"), forwarded.get("host"), "{strictness} {slashes} {path}");
+                let (auth_request, forwarded) = (pair.auth.request(), pair.app.request());
+                assert_eq!(
+                    auth_request.get("x-forwarded-uri"),
+                    Some(forwarded.target()),
+                    "{strictness} {slashes} {path}"
+                );
+                assert_eq!(
+                    auth_request.get("x-forwarded-host"),
+                    forwarded.get("host"),
+                    "{strictness} {slashes} {path}"
+                );
             }
             assert!(passed > 8, "{strictness} {slashes}: {passed}");
         }
@@ -283,8 +295,8 @@ fn rewrites_apply_after_the_check() {
     let rest = "rewrite = { strip_prefix = \"/app\", add_prefix = \"/v2\" }\nrequest_headers = { remove = [\"x-role\"], set = { x-set = \"1\" } }";
     let pair = Pair::with("", COPIED, rest, responding(|_| admit("alice")), Upstream::text("the application"));
     assert_eq!(pair.gateway.get("/app/x").status(), 200);
-    let (asked, forwarded) = (pair.auth.request(), pair.app.request());
-    assert_eq!((asked.get("x-forwarded-uri"), forwarded.target()), (Some("/app/x"), "/v2/x"));
+    let (auth_request, forwarded) = (pair.auth.request(), pair.app.request());
+    assert_eq!((auth_request.get("x-forwarded-uri"), forwarded.target()), (Some("/app/x"), "/v2/x"));
     assert_eq!(
         (forwarded.get("remote-user"), forwarded.get("x-role"), forwarded.get("x-set")),
         (Some("alice"), None, Some("1"))

@@ -39,8 +39,8 @@ fn the_auth_server_gets_the_head_and_the_application_the_body() {
             }
         };
         assert_eq!(response, 200, "{framing}");
-        let asked = pair.auth.request();
-        assert_eq!(asked.start_line(), "GET /verify?from=gateway HTTP/1.1");
+        let auth_request = pair.auth.request();
+        assert_eq!(auth_request.start_line(), "GET /verify?from=gateway HTTP/1.1");
         for (name, value) in [
             ("host", Some(pair.auth.addr.to_string().as_str())),
             ("x-forwarded-method", Some("POST")),
@@ -59,13 +59,13 @@ fn the_auth_server_gets_the_head_and_the_application_the_body() {
             ("te", None),
             ("connection", None),
         ] {
-            assert_eq!(asked.get(name), value, "{framing}: {name}");
+            assert_eq!(auth_request.get(name), value, "{framing}: {name}");
         }
         let forwarded = pair.app.request();
         assert!(forwarded.body == body, "{framing}: the body differs");
         assert_eq!(forwarded.start_line(), "POST /a/b?c=d&e HTTP/1.1");
         assert_eq!((forwarded.get("remote-user"), forwarded.get("x-role")), (Some("alice"), Some("admin")));
-        assert_eq!(forwarded.get("x-request-id"), asked.get("x-request-id"), "{framing}");
+        assert_eq!(forwarded.get("x-request-id"), auth_request.get("x-request-id"), "{framing}");
         assert_eq!((forwarded.get("x-forwarded-uri"), forwarded.get("x-forwarded-method")), (None, None));
     }
     assert_eq!(pair.auth.connections(), 1, "the connection is used again");
@@ -177,8 +177,8 @@ fn a_websocket_opens_only_with_permission() {
     let pair = Pair::with("", COPIED, "", auth, echoing_socket());
     let mut client = pair.gateway.client();
     assert_eq!(client.fetch(&get("/chat", UPGRADE), "").status(), 302);
-    let asked = pair.auth.request();
-    assert_eq!((asked.get("upgrade"), asked.get("connection")), (None, None));
+    let auth_request = pair.auth.request();
+    assert_eq!((auth_request.get("upgrade"), auth_request.get("connection")), (None, None));
     client.send(get("/chat", &format!("{UPGRADE}cookie: session=1\r\n")));
     assert_eq!(client.try_read_head().unwrap().status(), 101);
     client.send("ping");
@@ -201,8 +201,8 @@ fn only_listed_headers_reach_the_auth_server() {
     let fields =
         "cookie: session=1\r\nauthorization: Bearer x\r\nx-api-key: 1\r\nx-key-owner: me\r\nuser-agent: test\r\n";
     assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
-    let asked = pair.auth.request();
-    let mut names: Vec<&str> = asked.fields().map(|(name, _)| name).collect();
+    let auth_request = pair.auth.request();
+    let mut names: Vec<&str> = auth_request.fields().map(|(name, _)| name).collect();
     names.sort_unstable();
     let expected = [
         "cookie",

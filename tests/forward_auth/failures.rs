@@ -12,7 +12,7 @@ use crate::support::wait_until;
 
 type Script = fn(&mut Peer) -> io::Result<()>;
 
-/// Responses that are no answer to the question.
+/// Responses that do not decide the request.
 const FAULTS: &[(&str, Script)] = &[
     ("hangs", |peer| peer.wait_for_end()),
     ("resets", |_| Ok(())),

@@ -14,8 +14,8 @@ pub struct Pair {
 pub const COPIED: &str = "copy_headers = [\"remote-user\", \"x-role\"]";
 
 impl Pair {
-    /// Starts an auth server that responds as `answer` says, and an application that responds to everything. `options`
-    /// follow `forward` in `auth`.
+    /// Starts an auth server that responds as `response` defines, and an application that responds to everything.
+    /// `options` follow `forward` in `auth`.
     pub fn start(options: &str, response: impl Fn(&Message) -> String + Send + Sync + 'static) -> Pair {
         let auth = responding(response);
         Pair::with("", options, "", auth, Upstream::text("the application"))
@@ -34,7 +34,7 @@ impl Pair {
     }
 }
 
-/// A server that responds to each request as `answer` says.
+/// A server that responds to each request as `response` defines.
 pub fn responding(response: impl Fn(&Message) -> String + Send + Sync + 'static) -> Upstream {
     Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {

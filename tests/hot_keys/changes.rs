@@ -70,7 +70,7 @@ fn a_crash_loses_at_most_one_lease() {
     assert!((1200 - 20..=1200).contains(&all), "{all} of 1200");
 }
 
-/// Units of a lease are spent while Redis does not answer, until the lease ends. They were debited before.
+/// Units of a lease are spent while Redis does not respond, until the lease ends. They were debited before.
 #[test]
 fn an_outage_leaves_the_units_of_leases() {
     let server = server();

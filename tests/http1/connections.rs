@@ -11,7 +11,7 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Answers each request with its target once it is let go.
+/// Responds to each request with its target once it is let go.
 fn held() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -74,7 +74,7 @@ fn requests_sent_before_the_shutdown_are_answered() {
             (gateway.client(), gateway.client(), gateway.client(), gateway.client());
         rested.fetch(&get("/", ""), "");
         idle.fetch(&get("/", ""), "");
-        // Its parser has been put away.
+        // Its parser has been released.
         std::thread::sleep(Duration::from_millis(900));
         warm.fetch(&get("/", ""), "");
         let mut late = Vec::new();
@@ -107,7 +107,7 @@ fn from_the_first_moment_of_the_end_responses_say_that_they_are_the_last() {
     gateway.signal("TERM");
     wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     // The worker hears of it a moment later.
-    wait_until("answers say so", || gateway.get("/").get("connection") == Some("close"));
+    wait_until("the response says so", || gateway.get("/").get("connection") == Some("close"));
     for (client, target) in [(&mut idle, "/again"), (&mut gateway.client(), "/new"), (&mut gateway.client(), "/own")] {
         assert_eq!(client.fetch(&get(target, ""), "").get("connection"), Some("close"));
         client.assert_closed();
@@ -317,7 +317,7 @@ fn a_unix_socket_serves_like_a_port() {
 fn a_request_that_arrived_while_the_process_was_stopped_is_answered() {
     let upstream = Upstream::text("in");
     let gateway = in_front_of(&upstream, "keepalive_timeout = \"1s\"");
-    // With its parser, and with the parser put away.
+    // With its parser, and with the parser released.
     for rested in [Duration::ZERO, Duration::from_millis(750)] {
         let (mut client, mut silent) = (gateway.client(), gateway.client());
         for client in [&mut client, &mut silent] {

@@ -1,4 +1,4 @@
-//! The exchange with an upstream: framing that contradicts itself, uploads and answers that overtake each
+//! The exchange with an upstream: framing that contradicts itself, uploads and responses that overtake each
 //! other, connections that are kept or not.
 
 use std::net::Shutdown;
@@ -160,7 +160,8 @@ fn broken_chunks_end_the_response_for_all_to_see() {
     }
 }
 
-/// A connection that closes without a byte looks as if its request had never been served, and many clients send it again.
+/// A connection that closes without a byte looks as if its request had never been served, and many clients send it
+/// again.
 #[test]
 fn the_part_of_a_response_before_it_breaks_off_reaches_the_client() {
     let large = "x".repeat(1 << 20);
@@ -359,7 +360,7 @@ fn a_response_arrives_though_the_upstream_closes_while_more_is_sent() {
     }
 }
 
-/// All clients at once; each has its answer before the next burst.
+/// All clients at once; each has its response before the next burst.
 fn burst(gateway: &Gateway, clients: usize) {
     let barrier = Arc::new(Barrier::new(clients));
     let addr = gateway.addr;

@@ -66,7 +66,7 @@ fn send_pattern(peer: &mut Peer, total: usize, sizes: &[usize], chunked: bool) -
     peer.send(&buffer)
 }
 
-/// Answers `/length`, `/chunked`, `/tiny` (chunks) and `/close` with so many bytes.
+/// Responds to `/length`, `/chunked`, `/tiny` (chunks) and `/close` with so many bytes.
 fn fast_server(total: usize) -> Upstream {
     Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {

@@ -65,8 +65,8 @@ fn only_the_forwarding_fields_that_are_wanted_are_added() {
         let response = gateway.fetch(&get("/", spoof));
         assert_eq!((response.status(), response.get("via")), (200, None), "{wanted}");
         let seen = upstream.request();
-        let told = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
-        let fields: Vec<_> = seen.fields().filter(|(name, _)| told(name)).collect();
+        let is_forwarding_header = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
+        let fields: Vec<_> = seen.fields().filter(|(name, _)| is_forwarding_header(name)).collect();
         assert_eq!(fields, expected, "{wanted}");
     }
 }
@@ -95,8 +95,8 @@ fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
     let standard = fetch("Forwarded: for=\"[2001:db8::1]:4711\";proto=https\r\n");
     assert_eq!(standard.get("x-real-ip"), Some("2001:db8::1"));
 
-    let mut stranger = gateway.client_from([127, 0, 0, 9]);
-    assert_eq!(stranger.fetch(&get("/", "X-Forwarded-For: 198.51.100.7\r\n"), "").status(), 200);
+    let mut untrusted = gateway.client_from([127, 0, 0, 9]);
+    assert_eq!(untrusted.fetch(&get("/", "X-Forwarded-For: 198.51.100.7\r\n"), "").status(), 200);
     let seen = upstream.request();
     assert_eq!((seen.get("x-forwarded-for"), seen.get("x-real-ip")), (Some("127.0.0.9"), Some("127.0.0.9")));
 }

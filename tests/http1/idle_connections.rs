@@ -65,7 +65,7 @@ fn a_body_that_nobody_reads_is_no_request() {
         let mut client = gateway.client();
         client.send(post("/", body.len() as u64, "") + &body[..3]);
         assert_eq!(client.read_response("POST").text(), "fixed");
-        // The answer is there, the body is not: the connection looks idle.
+        // The response is there, the body is not: the connection looks idle.
         rest();
         client.send(&body[3..]);
         rest();

@@ -21,12 +21,12 @@ fn in_front_of(upstream: &Upstream, more: &str) -> Gateway {
 
 /// A server that reads a head and then does what the test says, one line after the other: bytes to send, or
 /// `body N` to read.
-fn told() -> (Upstream, Sender<&'static str>) {
-    let (say, said) = channel();
-    let said: Mutex<Receiver<&'static str>> = Mutex::new(said);
+fn scripted_upstream() -> (Upstream, Sender<&'static str>) {
+    let (steps, script) = channel();
+    let script: Mutex<Receiver<&'static str>> = Mutex::new(script);
     let upstream = Upstream::start(move |peer: &mut Peer| {
         while peer.head()?.is_some() {
-            while let Ok(line) = said.lock().unwrap().recv() {
+            while let Ok(line) = script.lock().unwrap().recv() {
                 match line.strip_prefix("body ") {
                     Some(count) => {
                         let body = peer.exactly(count.parse().unwrap())?;
@@ -45,7 +45,7 @@ fn told() -> (Upstream, Sender<&'static str>) {
         }
         Ok(())
     });
-    (upstream, say)
+    (upstream, steps)
 }
 
 #[track_caller]
@@ -60,7 +60,7 @@ fn assert_silent(client: &mut Client, time: Duration) {
 
 #[test]
 fn a_body_is_sent_once_the_server_asks_for_it() {
-    let (upstream, say) = told();
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     for _ in 0..2 {
@@ -68,12 +68,12 @@ fn a_body_is_sent_once_the_server_asks_for_it() {
         let head = upstream.request();
         assert_eq!((head.get("expect"), head.get("content-length")), (Some("100-continue"), Some("5")));
         assert_silent(&mut client, Duration::from_millis(300));
-        say.send(CONTINUE).unwrap();
+        steps.send(CONTINUE).unwrap();
         assert_eq!(client.try_read_head().unwrap().head, CONTINUE);
-        say.send("body 5").unwrap();
+        steps.send("body 5").unwrap();
         client.send("12345");
         assert_eq!(upstream.request().target(), "12345");
-        say.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        steps.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
         let response = client.read_response("POST");
         assert_eq!((response.text().as_str(), response.get("connection")), ("ok", None));
     }
@@ -82,7 +82,7 @@ fn a_body_is_sent_once_the_server_asks_for_it() {
 
 #[test]
 fn a_response_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
-    let (upstream, say) = told();
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
     for (response, status) in [
         ("HTTP/1.1 417 Expectation Failed\r\ncontent-length: 2\r\n\r\nno", 417),
@@ -93,8 +93,8 @@ fn a_response_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
             let mut client = gateway.client();
             client.send(post("/", length, EXPECT));
             upstream.request();
-            say.send(response).unwrap();
-            say.send("end").unwrap();
+            steps.send(response).unwrap();
+            steps.send("end").unwrap();
             let response = client.read_response("POST");
             assert_eq!(
                 (response.status(), response.text().as_str(), response.get("connection")),
@@ -108,7 +108,7 @@ fn a_response_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
 
 #[test]
 fn a_server_that_never_asks_gets_the_body_after_a_second() {
-    let (upstream, say) = told();
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     let start = Instant::now();
@@ -117,7 +117,7 @@ fn a_server_that_never_asks_gets_the_body_after_a_second() {
     assert!(start.elapsed() > Duration::from_millis(900));
     client.send("12345");
     for line in ["body 5", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] {
-        say.send(line).unwrap();
+        steps.send(line).unwrap();
     }
     assert_eq!(client.read_response("POST").text(), "ok");
 }
@@ -139,7 +139,7 @@ fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
     client.send(json);
     assert_eq!(client.read_response("POST").text(), "in");
     assert_eq!(upstream.request().get("expect"), None);
-    // HTTP/1.0 knows no interim answers.
+    // HTTP/1.0 knows no interim responses.
     let mut old = gateway.client();
     old.send("POST / HTTP/1.0\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\nhi");
     assert_eq!(old.read_response("POST").text(), "in");
@@ -147,8 +147,8 @@ fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
     assert_eq!((seen.get("expect"), seen.text().as_str()), (None, "hi"));
 }
 
-/// Sends hints before each answer, which waits for the test where its target says so, with a length for which there is
-/// no body.
+/// Sends hints before each response, which waits for the test where its target says so, with a length for which there
+/// is no body.
 fn hinting() -> (Upstream, Sender<()>) {
     let (go, wait) = channel();
     let wait: Mutex<Receiver<()>> = Mutex::new(wait);
@@ -202,7 +202,7 @@ fn hints_without_bounds_are_left_out() {
     assert_eq!(client.try_read_response("GET").unwrap().text(), "/short");
 }
 
-/// Python's own client takes the first answer but `100 Continue` for that to its request.
+/// Python's own client takes the first response but `100 Continue` for that to its request.
 #[test]
 fn clients_that_know_no_hints_see_the_response() {
     let (upstream, _go) = hinting();
@@ -223,7 +223,7 @@ fn hints_of_pipelined_requests_stay_with_their_responses() {
     let (upstream, _go) = hinting();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
-    // The answer to the first does not fit into the socket while the next is under way.
+    // The response to the first does not fit into the socket while the next is under way.
     let targets: Vec<String> = std::iter::once("/large".to_owned()).chain((0..20).map(|i| format!("/{i}"))).collect();
     client.send(targets.iter().map(|target| get(target, BROWSER)).collect::<String>());
     std::thread::sleep(Duration::from_millis(300));

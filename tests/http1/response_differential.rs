@@ -1,4 +1,4 @@
-//! Answers of upstreams as two readers see them: our own codec and hyper's client. Thousands, made of
+//! Responses of upstreams as two readers see them: our own codec and hyper's client. Thousands, made of
 //! seeds by mutation and sent whole, in pieces and cut short. What one takes the other must take for the
 //! same, but where ours is stricter, and every kind of that is listed.
 

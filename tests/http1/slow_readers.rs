@@ -15,7 +15,7 @@ const KB: u64 = 1024;
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: y\r\n\r\n";
 
-/// Answers with so many bytes.
+/// Responds with so many bytes.
 fn large(bytes: usize) -> Upstream {
     Upstream::start(move |peer| {
         while peer.request()?.is_some() {
@@ -101,7 +101,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     assert!(started.elapsed() > Duration::from_millis(1500), "it was not slow: {:?}", started.elapsed());
 }
 
-/// The last part of an answer has left the program's hands when it waits in its buffers.
+/// The last part of a response has left the program's hands when it waits in its buffers.
 #[test]
 fn the_end_of_a_response_waits_no_longer_than_the_rest() {
     let body = "x".repeat(1_000_000);
@@ -257,7 +257,7 @@ fn good_requests_go_on_among_all_kinds_of_slow_ones() {
         assert_eq!(good.fetch(&get("/good", ""), "").text(), "good");
         served += 1;
     }
-    wait_until("all are gone", || {
+    wait_until("all are closed", || {
         served += 1;
         gateway.get("/good").text() == "good" && gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0)
     });

@@ -139,7 +139,7 @@ fn a_body_for_nobody_is_bounded_too() {
     let response = fixed.read_response("POST");
     assert_eq!(response.text(), "fixed");
     if response.get("connection").is_none() {
-        // The body is waited for behind the answer, then the connection serves on.
+        // The body is waited for behind the response, then the connection serves on.
         fixed.send([b'x'; 100]);
         assert_eq!(fixed.fetch(&get("/fixed", ""), "").text(), "fixed");
     }

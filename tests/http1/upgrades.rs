@@ -111,7 +111,7 @@ fn much_arrives_whole_at_a_side_that_reads_late_and_little_of_it_waits_here() {
     let sender = std::thread::spawn(move || sending.write_all(&pattern(MUCH)).unwrap());
     std::thread::sleep(Duration::from_millis(300));
     let grown = memory.peak();
-    eprintln!("{} KiB more for a tunnel that nobody reads", grown >> 10);
+    eprintln!("{} KiB more for a tunnel whose client does not read", grown >> 10);
     assert!(grown < 2 << 20, "{grown} bytes more");
     assert!(client.bytes(MUCH) == pattern(MUCH));
     sender.join().unwrap();
@@ -167,7 +167,7 @@ fn bytes_behind_both_heads_are_not_lost() {
 
 #[test]
 fn bytes_behind_a_request_that_switches_nothing_are_the_next_request() {
-    // Who offers to switch has to wait for the answer, and a server goes on with what it speaks (RFC 9931, 4
+    // Who offers to switch has to wait for the response, and a server goes on with what it speaks (RFC 9931, 4
     // and 5): of CONNECT it is otherwise.
     let upstream = Upstream::text("plain");
     let gateway = in_front_of(&upstream, "", "");

@@ -55,8 +55,8 @@ fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wi
     eprintln!("{} KiB more for {counted:?}", peak / 1024);
     assert!(peak < 8 * MB, "{peak} bytes more");
     assert_eq!(other.get("/").status(), 200);
-    let told = wire.read_goaway();
-    assert!(matches!(told, None | Some(ENHANCE_YOUR_CALM)), "{told:?}");
+    let code = wire.read_goaway();
+    assert!(matches!(code, None | Some(ENHANCE_YOUR_CALM)), "{code:?}");
 }
 
 /// CVE-2023-44487.
@@ -240,7 +240,7 @@ fn busy_clients_are_not_counted_as_floods() {
     let mut wire = Wire::connect(gateway.addr, &[]);
     for stream in (1..6000).step_by(2) {
         wire.get(stream, "/");
-        // Each answer acknowledged twice, a ping, a change of mind now and then.
+        // Each response acknowledged twice, a ping, a change of mind now and then.
         assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete, "{stream}");
         wire.send([window(0, 300), frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 15])].concat());
         wire.send(frame(PING, 0, 0, b"01234567"));

@@ -114,8 +114,8 @@ fn an_upload_that_is_refused_ends_with_its_response_and_without_an_error() {
     wire.send(headers(1, END_HEADERS, &announced));
     let response = wire.read_response(1);
     assert_eq!((response.problem_status(), response.ended), (413, StreamEnd::Complete));
-    let told = wire.read_until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
-    assert_eq!(told.payload, NO_ERROR.to_be_bytes());
+    let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
+    assert_eq!(reset.payload, NO_ERROR.to_be_bytes());
     // Not announced: found out on the way.
     wire.send(headers(3, END_HEADERS, &request("POST", "/")));
     for _ in 0..5 {
@@ -208,8 +208,8 @@ fn an_upstream_that_breaks_off_resets_the_stream_and_no_other() {
     let gateway = Gateway::start(&to(&upstream, ""));
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.get(1, "/cut");
-    let cut = wire.read_response(1);
-    assert_eq!(cut.ended, StreamEnd::Reset(INTERNAL_ERROR), "{:?}", cut.body);
+    let aborted = wire.read_response(1);
+    assert_eq!(aborted.ended, StreamEnd::Reset(INTERNAL_ERROR), "{:?}", aborted.body);
     wire.get(3, "/none");
     assert_eq!(wire.read_response(3).problem_status(), 502);
     wire.get(5, "/");

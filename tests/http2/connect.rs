@@ -17,7 +17,7 @@ fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
     ))
 }
 
-/// Answers by path.
+/// Responds by path.
 fn upstream() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
@@ -61,8 +61,8 @@ fn a_stream_becomes_a_websocket_beside_other_requests() {
     let head = wire.read_until("its head", |frame| frame.kind == HEADERS);
     // 200, from the table that all have.
     assert_eq!((head.stream, head.payload[0], head.flags & END_STREAM), (1, 0x88, 0));
-    let asked = upstream.request();
-    assert_eq!(asked.start_line(), "GET /chat HTTP/1.1");
+    let request = upstream.request();
+    assert_eq!(request.start_line(), "GET /chat HTTP/1.1");
     for (name, value) in [
         ("host", "a.test"),
         ("connection", "upgrade"),
@@ -70,9 +70,9 @@ fn a_stream_becomes_a_websocket_beside_other_requests() {
         ("sec-websocket-version", "13"),
         ("origin", "http://a.test"),
     ] {
-        assert_eq!(asked.get(name), Some(value), "{name}");
+        assert_eq!(request.get(name), Some(value), "{name}");
     }
-    assert_eq!(asked.get("sec-websocket-key").map(str::len), Some(24));
+    assert_eq!(request.get("sec-websocket-key").map(str::len), Some(24));
     gateway.assert_metric("tunnels", &[], 1.0);
     for text in ["ping", "pong"] {
         wire.send(frame(DATA, 0, 1, text.as_bytes()));

@@ -184,7 +184,7 @@ fn a_server_that_breaks_off_is_no_success() {
     let sent = || Sent { body: b"\0\0\0\0\0", trailers: None };
     let response = client.fetch(call("/at-once", &[]), sent());
     assert_eq!((response.status(), response.field("grpc-status")), (200, Some("14")));
-    // What has begun cannot be taken back: no end that a client could take for a whole answer.
+    // What has begun cannot be taken back: no end that a client could take for a whole response.
     let error = client.try_fetch(call("/later", &[]), sent()).unwrap_err();
     assert!(error.is_reset(), "{error}");
     assert_eq!(client.fetch(call("/at-once", &[]), sent()).status(), 200, "the connection goes on");

@@ -127,7 +127,7 @@ fn malformed_heads() -> Vec<(Fields<'static>, u8, &'static str)> {
     ]
 }
 
-/// Answers `/held` once `released`, and everything else at once.
+/// Responds to `/held` once `released`, and to everything else at once.
 fn upstream(released: &Arc<AtomicBool>) -> Upstream {
     let released = released.clone();
     Upstream::start(move |peer| {

@@ -53,7 +53,7 @@ fn a_stream_below_the_rate_is_reset_alone() {
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// An answer of one piece waits for its client like one of many.
+/// A response of one piece waits for its client like one of many.
 #[test]
 fn a_small_response_that_nobody_takes_is_reset() {
     let upstream = large();
@@ -126,8 +126,8 @@ fn narrow_windows_that_are_opened_in_time_get_everything() {
     assert_eq!(total, 1_000_000);
 }
 
-/// Five responses at once, whose client pauses until the socket is full, and then reads in small steps. Frames that were
-/// gathered and not written keep their order and their bytes.
+/// Five responses at once, whose client pauses until the socket is full, and then reads in small steps. Frames that
+/// were gathered and not written keep their order and their bytes.
 #[test]
 fn responses_are_complete_after_pauses_of_the_client() {
     let body: Vec<u8> = (0..2_500_000u32).map(|at| (at % 251) as u8 ^ (at % 1021) as u8).collect();
@@ -152,9 +152,9 @@ fn responses_are_complete_after_pauses_of_the_client() {
             let Some(place) = streams.iter().position(|stream| *stream == frame.stream && frame.kind == DATA) else {
                 continue;
             };
-            let wait_until = seen[place] + frame.payload.len();
-            assert!(body[seen[place]..wait_until] == frame.payload, "stream {} after {}", frame.stream, seen[place]);
-            seen[place] = wait_until;
+            let deadline = seen[place] + frame.payload.len();
+            assert!(body[seen[place]..deadline] == frame.payload, "stream {} after {}", frame.stream, seen[place]);
+            seen[place] = deadline;
             if window_size < 1 << 30 && !frame.payload.is_empty() {
                 wire.send(window(frame.stream, frame.payload.len() as u32));
             }

@@ -110,7 +110,7 @@ fn an_idle_connection_gets_goaway_before_it_is_closed() {
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 0.0);
 }
 
-/// A client that does not answer the PING of a graceful end.
+/// A client that does not acknowledge the PING of a graceful shutdown.
 #[test]
 fn a_client_that_does_not_hear_is_closed_all_the_same() {
     let gateway = Gateway::with("keepalive_timeout = \"300ms\"", FIXED);
@@ -243,7 +243,7 @@ fn a_reader_that_stalls_is_reset_alone() {
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// After its answer an upload has its time, too.
+/// After its response an upload has its time, too.
 #[test]
 fn an_upload_that_outlasts_its_answer_ends_in_time() {
     let upstream = Upstream::start(|peer| {
@@ -259,8 +259,8 @@ fn an_upload_that_outlasts_its_answer_ends_in_time() {
     wire.send(headers(1, END_HEADERS, &request("POST", "/")));
     wire.send(frame(DATA, 0, 1, b"part"));
     assert_eq!(wire.read_response(1).body, b"early");
-    let told = wire.read_until("a reset", |frame| frame.kind == RST_STREAM);
-    assert_eq!((told.stream, told.payload), (1, NO_ERROR.to_be_bytes().to_vec()));
+    let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM);
+    assert_eq!((reset.stream, reset.payload), (1, NO_ERROR.to_be_bytes().to_vec()));
     // Then the connection is idle, and ends by that.
     assert_eq!(wire.read_goaway(), Some(NO_ERROR));
 }
@@ -278,7 +278,7 @@ fn a_shutdown_finishes_open_streams_and_accepts_no_more() {
     let mut gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let (mut busy, mut idle) = (Wire::connect(gateway.addr, &[]), Wire::connect(gateway.addr, &[]));
     busy.get(1, "/");
-    busy.read_until("the start of the answer", |frame| frame.kind == DATA);
+    busy.read_until("the start of the response", |frame| frame.kind == DATA);
     idle.read_until("its settings", |frame| frame.kind == SETTINGS);
     gateway.signal("TERM");
     let first = busy.read_until("the first GOAWAY", |frame| frame.kind == GOAWAY);
@@ -338,7 +338,7 @@ fn a_reload_leaves_open_streams_alone() {
         Gateway::with("max_streams = 100", &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.get(1, "/");
-    wire.read_until("the start of the answer", |frame| frame.kind == DATA);
+    wire.read_until("the start of the response", |frame| frame.kind == DATA);
     gateway.reload_with("max_streams = 100", "max_streams = 2");
     let rest = wire.read_response(1);
     assert_eq!((rest.body.as_slice(), rest.ended), (&b"second"[..], StreamEnd::Complete));

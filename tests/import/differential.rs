@@ -1,5 +1,5 @@
-//! Sends the same requests at the same time to a real nginx and to a gateway with the imported config. Their verdicts must
-//! be equal, and so must the requests that their upstream servers receive.
+//! Sends the same requests at the same time to a real nginx and to a gateway with the imported config. Their verdicts
+//! must be equal, and so must the requests that their upstream servers receive.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -100,7 +100,7 @@ impl Request {
                 format!("{} {path}", response.status())
             }
             Ok(response) => response.status().to_string(),
-            Err(error) => format!("no answer: {error}"),
+            Err(error) => format!("no response: {error}"),
         }
     }
 }

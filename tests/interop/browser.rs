@@ -109,20 +109,20 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
 }
 
 /// The page at `url` as a browser shows it that trusts the CAs in the store of `home`.
-fn dump(home: &std::path::Path, url: &str) -> String {
+fn dump(home_dir: &std::path::Path, url: &str) -> String {
     let own = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
     let quiet = ["--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--dump-dom"];
-    let profile = format!("--user-data-dir={}", home.join("profile").display());
+    let profile = format!("--user-data-dir={}", home_dir.join("profile").display());
     let mut browser = Command::new("timeout");
-    browser.args(["60", "chromium"]).args(own).args(quiet).args([&profile, url]).env("HOME", home);
+    browser.args(["60", "chromium"]).args(own).args(quiet).args([&profile, url]).env("HOME", home_dir);
     let output = browser.stdin(Stdio::null()).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn a_browser_that_trusts_the_local_ca_shows_the_page() {
-    let home = tempfile::tempdir().unwrap();
-    let state = home.path().join("ca");
+    let home_dir = tempfile::tempdir().unwrap();
+    let state = home_dir.path().join("ca");
     let gateway = Gateway::launch(&[], |dir| {
         let config = format!(
             "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
@@ -133,7 +133,7 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
         config_arguments(dir, &config)
     });
     let url = format!("https://app.localhost:{}/", gateway.addr.port());
-    assert!(!dump(home.path(), &url).contains("a page of the test"));
+    assert!(!dump(home_dir.path(), &url).contains("a page of the test"));
     // The command that `trust` prints, in a store of the test.
     let shown = program().args(["trust", "--state"]).arg(&state).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
@@ -142,8 +142,8 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
         "mkdir -p $HOME/.pki/nssdb && certutil -d sql:$HOME/.pki/nssdb -N --empty-password && {}",
         add.trim_start()
     );
-    let added = Command::new("sh").args(["-c", &script]).env("HOME", home.path()).output().unwrap();
+    let added = Command::new("sh").args(["-c", &script]).env("HOME", home_dir.path()).output().unwrap();
     assert!(added.status.success(), "apt-get install libnss3-tools\n{}", String::from_utf8_lossy(&added.stderr));
-    let page = dump(home.path(), &url);
+    let page = dump(home_dir.path(), &url);
     assert!(page.contains("a page of the test"), "{page}\n{}", gateway.log());
 }

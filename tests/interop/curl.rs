@@ -26,7 +26,7 @@ fn seen(arguments: &[&str]) -> Value {
 fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
     let site = Site::start("");
     let dir = tempfile::tempdir().unwrap();
-    let [sent, kept] = ["sent", "kept"].map(|name| dir.path().join(name).display().to_string());
+    let [sent, saved] = ["sent", "kept"].map(|name| dir.path().join(name).display().to_string());
     fs::write(&sent, pattern(3_000_000)).unwrap();
     let (ca, upload) = (site.ca_file(), format!("@{sent}"));
     let (secure, plain) = (site.url(""), format!("http://{}", site.plain()));
@@ -40,9 +40,9 @@ fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
         (&["--http2"], &plain, "1.1"),
     ] {
         let fetch = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
-        let told = fetch(&["--output", &kept, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
-        assert_eq!(told, format!("200 {version}"), "{way:?}");
-        assert!(fs::read(&kept).unwrap() == pattern(1_000_000), "{way:?}: the bytes differ");
+        let report = fetch(&["--output", &saved, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
+        assert_eq!(report, format!("200 {version}"), "{way:?}");
+        assert!(fs::read(&saved).unwrap() == pattern(1_000_000), "{way:?}: the bytes differ");
         let chunked = ["--upload-file", &sent, "--header", "transfer-encoding: chunked"];
         for arguments in [&["--data-binary", upload.as_str()][..], &chunked] {
             let text = fetch(arguments, "/seen?a=b%20c");
@@ -90,11 +90,11 @@ fn a_client_waits_as_the_refusal_says_and_uploads_nothing() {
     let ca = site.ca_file();
     let url = site.url("/bytes/1");
     let dir = tempfile::tempdir().unwrap();
-    let kept = dir.path().join("kept").display().to_string();
+    let saved = dir.path().join("kept").display().to_string();
     let report = ["--retry", "5", "--write-out", "%{http_code} "];
-    let told = curl(&[&report[..], &["--cacert", &ca, "--output", &kept, &url, "--output", &kept, &url]].concat());
+    let report = curl(&[&report[..], &["--cacert", &ca, "--output", &saved, &url, "--output", &saved, &url]].concat());
     // It waits for as long as Retry-After says, and is let through the first time it comes again.
-    assert_eq!(told, "200 200 ");
+    assert_eq!(report, "200 200 ");
     let labels = [("route", "app"), ("limit", "slow"), ("reason", "exhausted")];
     site.gateway.assert_metric("rejections_total", &labels, 1.0);
 

@@ -73,7 +73,7 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
     ] {
         let head = format!("{method} {target} HTTP/1.1\r\nhost: files.test\r\n{fields}\r\n");
         let direct = Client::connect(app.addr).fetch(&head, "");
-        // One connection for all, though the server ends its own after every answer.
+        // One connection for all, though the server ends its own after every response.
         let through = client.fetch(&head, "");
         assert_eq!((direct.status(), through.status()), (status, status), "{method} {target}");
         assert_eq!(kept(&through), kept(&direct), "{method} {target}");

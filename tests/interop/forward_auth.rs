@@ -1,5 +1,5 @@
-//! Login in the manner of oauth2-proxy: an auth server with a login page, a provider and sessions, in front of an Express
-//! application. curl and Chromium log in.
+//! Login in the manner of oauth2-proxy: an auth server with a login page, a provider and sessions, in front of an
+//! Express application. curl and Chromium log in.
 
 use std::fs;
 

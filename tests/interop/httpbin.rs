@@ -12,7 +12,7 @@ use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 
-/// How the bodies of two answers are compared.
+/// How the bodies of two responses are compared.
 #[derive(Clone, Copy, PartialEq)]
 enum Body {
     Same,
@@ -172,7 +172,7 @@ fn compare(direct: SocketAddr, gateway: SocketAddr) {
     let responses = |addr: SocketAddr, keep: bool| -> Vec<Message> {
         let mut client = Client::connect(addr);
         let response = |case: &Case| {
-            // The application may close after an answer; the gateway must not.
+            // The application may close after a response; the gateway must not.
             if !keep {
                 client = Client::connect(addr);
             }
@@ -226,7 +226,7 @@ fn proxy_does_the_same_without_a_file_and_limits() {
         assert!(start.elapsed() < Duration::from_secs(8), "{admitted} requests were admitted without a refusal");
     };
     let refilled = start.elapsed().as_millis() / 100;
-    assert!(admitted >= 20 && admitted <= 20 + refilled, "{admitted} admitted, {refilled} refilled meanwhile");
+    assert!(admitted >= 20 && admitted <= 20 + refilled, "{admitted} admitted, {refilled} refilled in this time");
     assert_eq!((refused.get("retry-after"), refused.get("via")), (Some("1"), None));
     assert_eq!(Client::from([127, 0, 0, 2].into(), gateway.addr).fetch(&get("/robots.txt", ""), "").status(), 200);
 }
@@ -253,7 +253,7 @@ fn an_echo_of_100_mb_uses_constant_memory() {
     for number in 0..BLOCKS {
         client.send(block(number));
     }
-    // httpbin answers with JSON that shows the text it got, digits and nothing to escape.
+    // httpbin responds with JSON that shows the text it got, digits and nothing to escape.
     let mut response = Vec::with_capacity(BLOCK * (BLOCKS + 1));
     let head = client.stream_response("POST", |piece| response.extend_from_slice(piece)).unwrap();
     assert_eq!(head.status(), 200);

@@ -105,9 +105,12 @@ fn a_collector_receives_the_outcomes_of_requests() {
         gateway.fetch(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
         200
     );
-    let cut = span(&collector, "HTTP /fixed");
-    assert_eq!(cut["user_agent.original"].len(), "Str()".len() + 1024);
-    assert_eq!((&*cut["http.request.method"], &*cut["http.request.method_original"]), ("Str(_OTHER)", "Str(BREW)"));
+    let aborted = span(&collector, "HTTP /fixed");
+    assert_eq!(aborted["user_agent.original"].len(), "Str()".len() + 1024);
+    assert_eq!(
+        (&*aborted["http.request.method"], &*aborted["http.request.method_original"]),
+        ("Str(_OTHER)", "Str(BREW)")
+    );
     wait_until("they are counted", || spans(&gateway, "exported") == 4.0);
     assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
 
@@ -147,10 +150,10 @@ fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
     let sent: Vec<_> = printed(&collector).into_iter().filter(|span| span["Name"] == "GET").collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
     for server in &servers {
-        let told = server.request();
+        let export = server.request();
         let port = server.url().rsplit_once(':').unwrap().1.to_owned();
         let span = sent.iter().find(|span| span["server.port"] == format!("Int({port})")).unwrap();
-        assert_eq!(told.get("traceparent"), Some(&*format!("00-{TRACE}-{}-01", span["ID"])));
+        assert_eq!(export.get("traceparent"), Some(&*format!("00-{TRACE}-{}-01", span["ID"])));
         assert_eq!((&span["Parent ID"], &*span["Kind"]), (&request["ID"], "SPAN_KIND_CLIENT"));
         assert_eq!(&*span["server.address"], "Str(127.0.0.1)");
         let (error, resent) = match &*span["http.response.status_code"] {

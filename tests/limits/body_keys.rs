@@ -173,11 +173,11 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     let mut half = gateway.client();
     half.send(post("/", 9, FORM) + "user=ann");
     half.stream().shutdown(Shutdown::Write).unwrap();
-    // Nobody is owed an answer to a part of a request.
+    // Nobody is owed a response to a part of a request.
     let _ = half.try_read_response("POST");
-    let mut gone = gateway.client();
-    gone.send(post("/", 9, FORM) + "user=ann");
-    drop(gone);
+    let mut leaving = gateway.client();
+    leaving.send(post("/", 9, FORM) + "user=ann");
+    drop(leaving);
     gateway.assert_metric("requests_total", &[("route", "account"), ("method", "POST"), ("code", "499")], 2.0);
     let mut wrong = gateway.client();
     wrong.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{FORM}transfer-encoding: chunked\r\n\r\n4\r\nuser\r\nzz\r\n"));
@@ -234,7 +234,7 @@ fn the_largest_body_follows_the_config() {
     gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
     assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));
 
-    // An answer of the gateway's own needs no body, its limit does.
+    // A response of the gateway's own needs no body, its limit does.
     let fixed = "[[route]]\nrespond = { body = \"fixed\" }\nmax_body = 10\nlimits = [\"x\"]\n\
                  [limit.x]\nrate = \"2/day\"\nkey = \"form:user\"\n";
     let gateway = Gateway::start(fixed);

@@ -113,7 +113,7 @@ fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
 }
 
 /// A store at a distance: asked at one time, it decides a little later by a clock of whole
-/// milliseconds, and its answer takes a while. With the memory of refusals in front of it nothing
+/// milliseconds, and its response takes a while. With the memory of refusals in front of it nothing
 /// is refused that it would have admitted, and no wait is shorter than that of the store.
 #[test]
 fn nothing_is_refused_that_the_store_would_admit() {
@@ -139,19 +139,19 @@ fn nothing_is_refused_that_the_store_would_admit() {
             };
             if rng.random_bool(0.01) {
                 // What was taken under another rule may be forgotten sooner than this one says, so
-                // each rule starts anew, and none comes twice.
+                // each rule starts again, and none comes twice.
                 while seen.contains(&limits[0].rule) {
                     limits[0] = rule_of(names[round % names.len()], 0, rng);
                 }
                 seen.push(limits[0].rule.clone());
-                let keys: Vec<Check> = (0..3).map(|who| check(&limits[0], &format!("k{who}"), 1)).collect();
+                let keys: Vec<Check> = (0..3).map(|key| check(&limits[0], &format!("k{key}"), 1)).collect();
                 store.run(Op::Reset, &keys, now_us / 1000);
             }
-            let who = format!("k{}", rng.random_range(0..3));
+            let key = format!("k{}", rng.random_range(0..3));
             let cost = if rng.random_bool(0.6) { 1 } else { rng.random_range(0..4) };
             // Routes have some of the limits in common.
             let some = if rng.random_bool(0.5) { &limits[rng.random_range(0..3)..][..1] } else { &limits[..] };
-            let checks: Vec<Check> = some.iter().map(|limit| check(limit, &who, cost)).collect();
+            let checks: Vec<Check> = some.iter().map(|limit| check(limit, &key, cost)).collect();
             if rng.random_bool(0.02) {
                 let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
                 let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
@@ -167,19 +167,19 @@ fn nothing_is_refused_that_the_store_would_admit() {
                     assert_eq!(answer.retry_ms == NEVER, truth.retry_ms == NEVER);
                     // What never fits may leave less and less for others.
                     assert!(answer.remaining == truth.remaining || answer.retry_ms == NEVER, "{check:?}");
-                    // Late by no more than the way of the answer and a rounding.
+                    // Late by no more than the way of the response and a rounding.
                     let late = answer.retry_ms - truth.retry_ms;
                     assert!((0..=8).contains(&late), "{check:?}: {answer:?} for {truth:?}");
                 }
                 continue;
             }
-            let asked = denials.sent_at(at(now_us));
+            let sent = denials.sent_at(at(now_us));
             now_us += rng.random_range(0..3000);
             let decision = store.run(Op::Take, &checks, now_us / 1000);
             now_us += rng.random_range(0..3000);
             if !decision.admitted {
                 for (check, answer) in checks.iter().zip(decision.answers) {
-                    denials.remember_refusal(check, answer, asked, at(now_us));
+                    denials.remember_refusal(check, answer, sent, at(now_us));
                 }
             }
         }
@@ -202,11 +202,11 @@ fn the_denial_cache_is_bounded() {
     let store = MemoryStore::new(1_000_000);
     let one = limit("one", bucket(1, 1), Mode::Enforce);
     let now = Instant::now();
-    let asked = denials.sent_at(now);
+    let sent = denials.sent_at(now);
     let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
     for check in &checks {
         let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
-        denials.remember_refusal(check, answer, asked, now);
+        denials.remember_refusal(check, answer, sent, now);
         assert!(denials.len() <= ENTRIES_MAX);
     }
     let known = checks.chunks(1).filter(|check| denials.known_refusals(check, || now).is_some()).count();
@@ -223,11 +223,11 @@ fn a_refusal_from_before_a_refund_is_not_remembered() {
     let now = Instant::now();
     let spent = check(&limit("one", bucket(1, 1), Mode::Enforce), "k", 2);
     let answer = MemoryStore::new(10).run(Op::Take, std::slice::from_ref(&spent), 1_795_000_000_000).answers[0];
-    let asked = denials.sent_at(now);
+    let sent = denials.sent_at(now);
     invalidations.invalidate_all();
-    denials.remember_refusal(&spent, answer, asked, now);
+    denials.remember_refusal(&spent, answer, sent, now);
     assert!(denials.is_empty(), "remembered though something was given back");
-    let asked = denials.sent_at(now);
-    denials.remember_refusal(&spent, answer, asked, now);
+    let sent = denials.sent_at(now);
+    denials.remember_refusal(&spent, answer, sent, now);
     assert_eq!((denials.len(), denials.is_empty()), (1, false));
 }

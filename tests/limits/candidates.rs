@@ -184,7 +184,8 @@ fn a_cluster_charges_candidates_alike() {
     assert_eq!(effects(&gateway, "wide"), [3.0, 0.0, 1.0]);
 }
 
-/// The slot of the candidate is charged, then that of the incumbent does not answer, and the gateway decides by itself.
+/// The slot of the candidate is charged, then that of the incumbent does not respond, and the gateway decides by
+/// itself.
 #[test]
 fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
     let cluster = RedisCluster::start(0);

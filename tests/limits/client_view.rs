@@ -15,7 +15,7 @@ use sluicegate::proxy::response::problem::retry_after_s;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::limiting::{check, limit, random_rule, seeded, shares_a_backlog};
+use crate::support::limiting::{check, limit, random_rule, seeded, shares_backlog};
 use crate::support::ports::closed_addr;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
@@ -179,7 +179,7 @@ fn retry_after_is_exact_for_every_algorithm() {
                 let mut check = check(&limit, "ip=10.0.0.1", cost);
                 check.tag = rng.random_range(1..1 << 52);
                 let answer = memory.run(Op::Take, std::slice::from_ref(&check), now_ms).answers[0];
-                if !answer.admitted && answer.retry_ms != NEVER && !shares_a_backlog(&limit.rule, &answer) {
+                if !answer.admitted && answer.retry_ms != NEVER && !shares_backlog(&limit.rule, &answer) {
                     refused += 1;
                     exact(&memory, &check, now_ms, answer);
                 }
@@ -293,8 +293,8 @@ fn grpc_requests_are_refused_in_grpc() {
     }
     assert_eq!(grpc(&call("/a%2fb", "")).1, Some("13"), "refused as unclear");
 
-    let answered = [("route", "rpc"), ("method", "POST"), ("code", "200")];
-    gateway.assert_metric("requests_total", &answered, 3.0);
+    let labels = [("route", "rpc"), ("method", "POST"), ("code", "200")];
+    gateway.assert_metric("requests_total", &labels, 3.0);
     for reason in ["exhausted", "never_fits"] {
         let refused = [("route", "rpc"), ("limit", "small"), ("reason", reason)];
         gateway.assert_metric("rejections_total", &refused, 1.0);

@@ -39,13 +39,13 @@ fn an_account_has_one_budget_in_both_kinds_of_body() {
     let gateways = [0, 1].map(|_| Gateway::start(&format!("{store}{}", config())));
     gateways.iter().for_each(Gateway::wait_for_store);
     for target in ["/login", "/skip", "/required"] {
-        let asked = [
+        let requests = [
             (FORM, "user=anna"),
             (JSON, "{\"user\":\"anna\"}"),
             (FORM, "us%65r=ann%61"),
             (JSON, "{\"user\":\"\\u0061nna\"}"),
         ];
-        let statuses = [0, 1, 2, 3].map(|n| send(&gateways[n % 2], target, asked[n].0, asked[n].1).status());
+        let statuses = [0, 1, 2, 3].map(|n| send(&gateways[n % 2], target, requests[n].0, requests[n].1).status());
         assert_eq!(statuses, [200, 200, 429, 429], "{target}");
     }
     let gateway = &gateways[0];

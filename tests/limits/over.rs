@@ -1,4 +1,5 @@
-//! Limits that forward what exceeds them (`over`): what the upstream servers see, what is charged, and what clients try.
+//! Limits that forward what exceeds them (`over`): what the upstream servers see, what is charged, and what clients
+//! try.
 
 use std::fs;
 

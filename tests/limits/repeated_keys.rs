@@ -119,8 +119,8 @@ fn aliases_of_a_path_have_one_budget() {
     let alias = "[[route]]\npath = \"/p/{id}\"\nrespond = { }\nlimits = [\"vote\"]\n";
     let gateway = Gateway::start(&format!("{vote}{alias}"));
     let as_user = |target: &str| gateway.fetch(&get(target, "x-user: u1\r\n")).status();
-    let asked = ["/posts/a!b/vote", "/p/a%21b", "//posts/./a%21%62/vote", "/p/a!b", "/p/other"];
-    assert_eq!(asked.map(as_user), [200, 200, 429, 429, 200]);
+    let targets = ["/posts/a!b/vote", "/p/a%21b", "//posts/./a%21%62/vote", "/p/a!b", "/p/other"];
+    assert_eq!(targets.map(as_user), [200, 200, 429, 429, 200]);
     let state = gateway.admin("/-/limits/vote/state?key=u1&key=a!b").json();
     assert_eq!(state["remaining"], 0, "{state}");
 }

@@ -60,7 +60,7 @@ fn assert_exact(gateways: &[Gateway; 2]) {
         // Those whose requests stay for long: while their turn comes, or at the upstream.
         let holds = ["leaky_bucket", "concurrency"].contains(&variant.name);
         let target = format!("/{}", variant.name);
-        let asked: Vec<(Vec<Client>, i64)> = std::thread::scope(|scope| {
+        let clients: Vec<(Vec<Client>, i64)> = std::thread::scope(|scope| {
             let threads = [0, 1, 0, 1].map(|i| {
                 let (gateway, target) = (&gateways[i], &target);
                 scope.spawn(
@@ -75,12 +75,12 @@ fn assert_exact(gateways: &[Gateway; 2]) {
         };
         wait_until("all are decided", || counted("allow") + counted("delayed") + counted("deny") == 4 * ASKED as i64);
         assert_eq!(counted("allow") + counted("delayed"), variant.total, "{}", variant.name);
-        let admitted: i64 = asked.iter().map(|(_, admitted)| admitted).sum();
+        let admitted: i64 = clients.iter().map(|(_, admitted)| admitted).sum();
         assert!(holds || admitted == variant.total, "{} admitted {admitted}", variant.name);
     }
 }
 
-/// Requests on as many connections, whose answers are not waited for.
+/// Requests on as many connections, whose responses are not waited for.
 fn sent(gateway: &Gateway, target: &str) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..ASKED).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get(target, "")));
@@ -151,22 +151,22 @@ fn clocks_apart_do_not_add_to_the_rate() {
     for (name, _) in limits {
         let since = Instant::now();
         let hammer = |gateway: &Gateway| {
-            let (mut client, mut admitted, mut asked) = (gateway.client(), 0, 0);
+            let (mut client, mut admitted, mut sent) = (gateway.client(), 0, 0);
             // A slow machine has to ask for longer until more was asked than may be admitted.
-            while since.elapsed() < Duration::from_millis(600) || asked < 60 + since.elapsed().as_millis() / 15 {
+            while since.elapsed() < Duration::from_millis(600) || sent < 60 + since.elapsed().as_millis() / 15 {
                 admitted += u128::from(client.fetch(&get(&format!("/{name}"), ""), "").status() == 200);
-                asked += 1;
+                sent += 1;
             }
-            (admitted, asked)
+            (admitted, sent)
         };
         let counts = std::thread::scope(|scope| {
             let threads = gateways.each_ref().map(|gateway| scope.spawn(|| hammer(gateway)));
             threads.map(|thread| thread.join().unwrap())
         });
-        let (admitted, asked) = (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1);
+        let (admitted, sent) = (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1);
         let most = 100 + since.elapsed().as_millis() / 10 + 1;
-        assert!(admitted <= most, "{name}: {admitted} of {asked}, at most {most}");
-        assert!(admitted >= 100 && asked > most, "{name}: {admitted} of only {asked}");
+        assert!(admitted <= most, "{name}: {admitted} of {sent}, at most {most}");
+        assert!(admitted >= 100 && sent > most, "{name}: {admitted} of only {sent}");
     }
 }
 

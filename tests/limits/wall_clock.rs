@@ -111,11 +111,11 @@ fn a_clock_set_back_blocks_nobody() {
             assert!(stepped.admitted(name, &key, 3) > 0);
         }
         stepped.step_to(offset);
-        let wait_until = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(3);
         for name in names {
             let key = format!("{name}{offset}");
             while stepped.admitted(name, &key, 1) == 0 {
-                assert!(Instant::now() < wait_until, "{name} refuses by a clock set to {offset}");
+                assert!(Instant::now() < deadline, "{name} refuses by a clock set to {offset}");
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

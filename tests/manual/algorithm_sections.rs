@@ -67,15 +67,15 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
         let refused = fetch();
         let after = wait(now_ms());
         assert_eq!(refused.status(), 429, "{title} {index}");
-        let told = refused.json()["retry-after-ms"].as_i64().unwrap();
+        let retry_ms = refused.json()["retry-after-ms"].as_i64().unwrap();
         let (least, most) = (before.min(after) - 1500, before.max(after));
-        assert!((least..=most).contains(&told), "{title} {index}: {told}, not {least} to {most}");
-        let seconds = (told + 999) / 1000;
+        assert!((least..=most).contains(&retry_ms), "{title} {index}: {retry_ms}, not {least} to {most}");
+        let seconds = (retry_ms + 999) / 1000;
         assert_eq!(refused.get("retry-after"), Some(seconds.to_string().as_str()), "{title} {index}");
         assert!(refused.get("ratelimit-policy").unwrap().contains(policy), "{title} {index}:\n{}", refused.head);
         // A refusal costs nothing: the wait goes on falling.
         let later = fetch().json()["retry-after-ms"].as_i64().unwrap();
-        assert!(later <= told, "{title} {index}: {later} after {told}");
+        assert!(later <= retry_ms, "{title} {index}: {later} after {retry_ms}");
     }
 }
 
@@ -117,8 +117,8 @@ fn a_debt_is_repaid_before_the_next_is_admitted() {
     assert_eq!(first["policy"], json!({ "quota": 100, "window_ms": 60_000 }));
     // One is admitted once there is anything in the bucket, 200 once it is full.
     for (refused, wait_ms) in [(next, 60_001), (most, 120_000)] {
-        let told = refused["retry_after_ms"].as_i64().unwrap();
-        assert!((wait_ms - 200..=wait_ms).contains(&told), "{refused}");
+        let retry_ms = refused["retry_after_ms"].as_i64().unwrap();
+        assert!((wait_ms - 200..=wait_ms).contains(&retry_ms), "{refused}");
     }
     assert_eq!((&never["reason"], &never["retry_after_ms"]), (&json!("never_fits"), &Value::Null));
 }

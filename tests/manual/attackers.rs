@@ -64,7 +64,7 @@ struct RecipeRun<'a> {
     app: App,
     /// Responses that count as an action, for recipes without an upstream server.
     admitted: usize,
-    asked: usize,
+    sent: usize,
     started: Instant,
 }
 
@@ -74,7 +74,7 @@ impl<'a> RecipeRun<'a> {
         let page = Page::read(recipe.page);
         let part = page.under(recipe.title)[recipe.part];
         let gateways = [0, 1].map(|_| part.start_sharing(&app.server, redis, prefix));
-        RecipeRun { recipe, gateways, app, admitted: 0, asked: 0, started: Instant::now() }
+        RecipeRun { recipe, gateways, app, admitted: 0, sent: 0, started: Instant::now() }
     }
 
     fn acts(&self) -> usize {
@@ -89,7 +89,7 @@ impl<'a> RecipeRun<'a> {
     }
 
     fn gateway(&self) -> &Gateway {
-        &self.gateways[self.asked % 2]
+        &self.gateways[self.sent % 2]
     }
 
     /// Waits for a request to reach the server, where `before` had; one that is refused never does.
@@ -102,7 +102,7 @@ impl<'a> RecipeRun<'a> {
 
     /// One request, to the other gateway than the last.
     fn fetch(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
-        self.asked += 1;
+        self.sent += 1;
         let mut client = self.gateway().client_from(source);
         let _ = client.try_send([head, body].concat());
         let status = client.try_read_response(head.split(' ').next().unwrap()).map_or(0, |response| response.status());
@@ -118,7 +118,7 @@ impl<'a> RecipeRun<'a> {
     }
 
     fn send_over_http2(&mut self, attempt: &Attempt) {
-        self.asked += 1;
+        self.sent += 1;
         let method = http::Method::from_bytes(attempt.method.as_bytes()).unwrap();
         let mut request = http::Request::builder().method(method).uri(format!("http://a.test{}", attempt.target));
         for line in attempt.fields.lines() {
@@ -143,14 +143,14 @@ struct Attempt {
 
 impl Attempt {
     /// Returns the limited request of the client `who`, for the `number`-th time.
-    fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), who: &str, number: usize) -> Attempt {
-        let filled = |text: &str| text.replace("WHO", who).replace('#', &number.to_string());
+    fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), client_name: &str, number: usize) -> Attempt {
+        let filled = |text: &str| text.replace("WHO", client_name).replace('#', &number.to_string());
         let [target, fields, body] = [target, fields, body].map(filled);
         Attempt { method: recipe.method.to_owned(), target, fields, body }
     }
 
-    fn plain(recipe: &Recipe, who: &str) -> Attempt {
-        Attempt::of(recipe, (recipe.target, recipe.fields, recipe.body), who, 0)
+    fn plain(recipe: &Recipe, client_name: &str) -> Attempt {
+        Attempt::of(recipe, (recipe.target, recipe.fields, recipe.body), client_name, 0)
     }
 
     fn text(&self) -> String {
@@ -295,12 +295,12 @@ fn no_broken_request_gets_more_than_a_recipe_allows() {
         let mut wrong = Vec::new();
         for (kind, (what, written)) in BROKEN.iter().enumerate() {
             // A client of its own for each attack, unless the recipe knows only one.
-            let who = format!("who{kind}");
-            let mut attempt = Attempt::plain(recipe, &who);
+            let client_name = format!("who{kind}");
+            let mut attempt = Attempt::plain(recipe, &client_name);
             attempt.fields += &format!("{MARK}: {kind}\r\n");
             let source = [127, 0, 1, kind as u8 + 1];
             for _ in 0..recipe.most + 3 {
-                stage.asked += 1;
+                stage.sent += 1;
                 let mut client = stage.gateway().client_from(source);
                 let before = stage.app.acts();
                 let _ = client.try_send(written(&attempt));
@@ -336,7 +336,7 @@ fn no_reset_stream_gets_more_than_a_recipe_allows() {
         let attempt = Attempt::plain(recipe, "who");
         let length = attempt.body.len().to_string();
         for number in 0..2 * (recipe.most + 3) {
-            stage.asked += 1;
+            stage.sent += 1;
             let mut fields = frames::request(recipe.method, &attempt.target);
             fields.push(("content-length", length.as_str()));
             fields.extend(attempt.fields.lines().filter_map(|line| line.split_once(": ")));

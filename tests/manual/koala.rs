@@ -105,7 +105,7 @@ fn rules_of_type_base_and_leak() {
     assert_eq!(hit(&gateway, "act=sms&phone=1", ""), "401");
 }
 
-/// The answer to one decision.
+/// The response to one decision.
 fn decide(gateway: &Gateway, operation: &str, limits: &[&str], key: &Value) -> Value {
     let body = json!({ "operation": operation, "decisions": [{ "limits": limits, "key": key }] });
     let response = post(gateway, "/-/decide", &body);

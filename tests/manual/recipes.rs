@@ -206,8 +206,8 @@ fn several_gateways_have_one_budget() {
     let redis = RedisServer::start(&[]);
     let app = app();
     let gateways = [0, 1].map(|_| part.start(&app, Some(redis.port)));
-    let asked = (0..24).map(|number| gateways[number % 2].fetch(&get("/", "x-api-key: k\r\n")).status());
-    assert_eq!(asked.filter(|status| *status == 200).count(), 10);
+    let results = (0..24).map(|number| gateways[number % 2].fetch(&get("/", "x-api-key: k\r\n")).status());
+    assert_eq!(results.filter(|status| *status == 200).count(), 10);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_cluster_refunds_slots_if_another_node_refuses() {
     let url = format!("{}\"\ndeadline = \"2s", cluster.url());
     let changes = [("redis+cluster://10.0.0.1:6379,10.0.0.2:6379", &*url), ("100/h", "5/h")];
     let gateway = part.start_changed(&app, None, &changes);
-    wait_until("the cluster answers", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("the cluster responds", || gateway.metric("store_up", &[]) == Some(1.0));
     let left = |limit: &str, key: &str| state(&gateway, limit, &format!("key={key}&cost=0"))["remaining"].clone();
     wait_until("the listener has reached it", || left("per-key", "k") == 10);
     // The path refuses the last three, and is no reason for the key to be charged.
@@ -248,6 +248,6 @@ fn a_peek_shows_the_grey_button() {
     let order = |operation: &str| json!({ "operation": operation, "decisions": [{ "limits": ["mails"], "key": { "header:x-user": "u" } }] });
     let verdict =
         |operation: &str| post(&gateway, "/-/decide", &order(operation)).json()["decisions"][0]["admitted"] == true;
-    let asked = ["peek", "peek", "peek", "take", "peek", "take", "peek", "take"].map(verdict);
-    assert_eq!(asked, [true, true, true, true, true, true, false, false]);
+    let results = ["peek", "peek", "peek", "take", "peek", "take", "peek", "take"].map(verdict);
+    assert_eq!(results, [true, true, true, true, true, true, false, false]);
 }

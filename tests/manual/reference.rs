@@ -184,8 +184,8 @@ fn options(help: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns true for an option, such as `--log`. The value of an option, such as `<FILE>`, and the dash before a possible
-/// value are none.
+/// Returns true for an option, such as `--log`. The value of an option, such as `<FILE>`, and the dash before a
+/// possible value are none.
 fn is_option(word: &str) -> bool {
     word.starts_with('-') && word != "-"
 }

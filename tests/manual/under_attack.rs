@@ -145,7 +145,7 @@ fn sections(config: &str) -> Vec<(String, String)> {
         match found.last_mut() {
             _ if line.starts_with('[') => found.push((line.to_owned(), String::new())),
             Some((_, text)) => *text += &format!("{line}\n"),
-            None => panic!("{line} stands before the first section"),
+            None => panic!("{line} is before the first section"),
         }
     }
     found
@@ -250,8 +250,11 @@ fn break_the_list(walk: &Walk) {
     let good = std::fs::read_to_string(&list).unwrap();
     for mistake in ["203.0.113.999\n", "127.0.0.1 127.0.0.2\n", "10.0.0.0/8/8\n", "192.0.2.1127.0.0.67", "\u{ff}x\n"] {
         std::fs::write(&list, format!("{good}{mistake}")).unwrap();
-        let said = walk.run("sluicegate reload");
-        assert!(said.contains("blocked.txt:3:1") && said.contains("stays in force"), "{mistake:?}: {said}");
+        let reload_output = walk.run("sluicegate reload");
+        assert!(
+            reload_output.contains("blocked.txt:3:1") && reload_output.contains("stays in force"),
+            "{mistake:?}: {reload_output}"
+        );
         assert!(walk.run("sluicegate check").contains("blocked.txt:3:1"), "{mistake:?}");
         assert_eq!(walk.send(ATTACKER, 1, "/", ""), [403], "{mistake:?}");
         assert_eq!(walk.send(INNOCENT, 1, "/", ""), [200], "{mistake:?}");

@@ -9,7 +9,7 @@ use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::topology::{ClusterNode, RedisCluster, run_command};
-use crate::support::limiting::{WHO, check, connected, leases, limit, wait_until, window, worker};
+use crate::support::limiting::{SLOT_KEYS, check, connect_store, leases, limit, run_on_worker, wait_until, window};
 
 const PATIENT: Duration = Duration::from_secs(10);
 
@@ -17,10 +17,10 @@ const PATIENT: Duration = Duration::from_secs(10);
 #[test]
 fn leases_are_renewed_node_by_node() {
     let mut cluster = RedisCluster::start(0);
-    worker(async {
-        let redis = connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
+    run_on_worker(async {
+        let redis = connect_store(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await;
         let slots = limit("slots", leases(5, 60_000), Mode::Enforce);
-        let held = Rc::new(WHO.map(|who| check(&slots, who, 2)).to_vec());
+        let held = Rc::new(SLOT_KEYS.map(|who| check(&slots, who, 2)).to_vec());
         assert!(redis.run(Op::Take, &held).await.unwrap().admitted);
         let renewed = redis.adjust_each(&held).await;
         assert!(renewed.iter().all(|outcome| outcome.as_ref().is_ok_and(|response| response.admitted)), "{renewed:?}");
@@ -35,8 +35,8 @@ fn leases_are_renewed_node_by_node() {
 #[test]
 fn a_call_under_way_outlasts_updates_of_the_slot_map() {
     let cluster = RedisCluster::start(0);
-    worker(async {
-        let redis = Rc::new(connected(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await);
+    run_on_worker(async {
+        let redis = Rc::new(connect_store(&cluster.url(), &Metrics::new().unwrap(), PATIENT).await);
         let one = limit("one", window(10), Mode::Enforce);
         let slow = cluster.owner(key_slot(&check(&one, "a", 1).key));
         let maps = || cluster.nodes.iter().map(maps_sent).sum::<u64>();

@@ -63,7 +63,7 @@ fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
     // The store comes back empty: one budget for both again, without a restart.
     server.restart();
     for gateway in &gateways {
-        wait_until("the store answers", || gateway.metric("store_up", &[]) == Some(1.0));
+        wait_until("the store responds", || gateway.metric("store_up", &[]) == Some(1.0));
     }
     let counts = gateways.each_ref().map(|gateway| admitted(gateway, "/", 30));
     assert_eq!(counts, [21, 0]);

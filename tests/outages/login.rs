@@ -19,7 +19,7 @@ fn a_server_that_wants_a_password_does_not_respond() {
     let server = RedisServer::start(&["--requirepass", "right"]);
     for (url, words) in [(server.url(), "NOAUTH"), (with_password(&server, "wrong"), "WRONGPASS")] {
         let gateway = gateway(&url);
-        wait_until("the log tells", || gateway.log().contains("the limit store is unavailable"));
+        wait_until("the log has the line", || gateway.log().contains("the limit store is unavailable"));
         let log = gateway.log();
         assert!(log.contains(words) && !log.contains("the limit store is available"), "{log}");
         assert!(!log.contains("wrong"), "no password: {log}");
@@ -39,9 +39,9 @@ fn a_changed_password_is_reported_even_after_the_connection_broke() {
     let mut tell = |args: &[&str]| redis::cmd(args[0]).arg(&args[1..]).query::<redis::Value>(&mut admin).unwrap();
     tell(&["CONFIG", "SET", "requirepass", "changed"]);
     tell(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
-    wait_until("the log tells the server's words", || gateway.log().contains("WRONGPASS"));
+    wait_until("the log contains the message of the server", || gateway.log().contains("WRONGPASS"));
     tell(&["CONFIG", "SET", "requirepass", "right"]);
     let responses = || gateway.log().matches("the limit store is available").count();
-    wait_until("it answers again", || responses() == 2);
+    wait_until("the store responds again", || responses() == 2);
     wait_until("limits are decided again", || gateway.get("/").status() == 200);
 }

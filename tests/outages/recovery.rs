@@ -42,7 +42,7 @@ fn waiting(gateway: &Gateway) -> f64 {
 /// All slots are free, the other limit is exact, and the store is well all the time.
 fn is_well(gateway: &Gateway) {
     gateway.wait_for_store();
-    // After an outage the first answer is asked for by few.
+    // After an outage the first response is asked for by few.
     wait_until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
     wait_until("nothing waits", || waiting(gateway) == 0.0);
     let before = errors(gateway);
@@ -65,8 +65,8 @@ fn unsent_charges_are_not_refunded() {
     let before = errors(&gateway);
     assert!(before >= 2000.0, "{before}");
     std::thread::sleep(Duration::from_millis(700));
-    let asked = errors(&gateway) - before;
-    assert!(asked < 10.0, "{asked} attempts without a request");
+    let attempts = errors(&gateway) - before;
+    assert!(attempts < 10.0, "{attempts} attempts without a request");
     server.restart();
     is_well(&gateway);
 }
@@ -86,8 +86,8 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     // One asks now and then whether the store is back, not each of them.
     let before = errors(&gateway);
     std::thread::sleep(Duration::from_millis(1500));
-    let asked = errors(&gateway) - before;
-    assert!((1.0..15.0).contains(&asked), "{asked} attempts while the store is away");
+    let attempts = errors(&gateway) - before;
+    assert!((1.0..15.0).contains(&attempts), "{attempts} attempts while the store is away");
     assert_eq!(waiting(&gateway), owed);
     server.signal("CONT");
     is_well(&gateway);

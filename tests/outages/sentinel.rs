@@ -13,7 +13,8 @@ use crate::support::limiting::topology::{
     Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, SentinelSetup, failures, longest, run_command,
 };
 use crate::support::limiting::{
-    DEADLINE, RedisServer, SLACK, check, connected, kind, limit, recovered, settings, wait_until, window, worker,
+    DEADLINE, RedisServer, SLACK, check, connect_store, kind, limit, run_on_worker, settings, wait_for_recovery,
+    wait_until, window,
 };
 use crate::support::machine::Stopwatch;
 
@@ -22,9 +23,9 @@ use crate::support::machine::Stopwatch;
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;
     let mut watched = SentinelSetup::start();
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&watched.url(), &metrics, DEADLINE).await);
+        let redis = Rc::new(connect_store(&watched.url(), &metrics, DEADLINE).await);
         let one = limit("one", window(LIMIT as i64), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
         wait_until("half is admitted", || load.admitted() >= LIMIT / 2).await;
@@ -54,15 +55,15 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
 #[test]
 fn a_hanging_master_is_replaced_and_stays_replaced() {
     let watched = SentinelSetup::start();
-    worker(async {
-        let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
+    run_on_worker(async {
+        let redis = Rc::new(connect_store(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
         wait_until("the load runs", || load.admitted() > 100).await;
         watched.servers[0].signal("STOP");
         wait_until("the replica is promoted", || watched.info(1).contains("role:master")).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        wait_until("the new master answers", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0)
+        wait_until("the new master responds", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0)
             .await;
         let back = watch.elapsed_without_delay();
         assert!(back < Duration::from_secs(2), "back after {back:?}");
@@ -82,8 +83,8 @@ fn a_hanging_master_is_replaced_and_stays_replaced() {
 #[test]
 fn an_ordered_failover_is_followed() {
     let mut watched = SentinelSetup::start();
-    worker(async {
-        let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
+    run_on_worker(async {
+        let redis = Rc::new(connect_store(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
         wait_until("the load runs", || load.admitted() > 100).await;
@@ -95,7 +96,7 @@ fn an_ordered_failover_is_followed() {
         let key = check(&one, "a", 1).key;
         let count = || run_command::<String>(&mut watched.client(1), &["GET", &key]);
         let before = count();
-        wait_until("the new master is asked", || count() != before).await;
+        wait_until("the new master receives commands", || count() != before).await;
         let followed = decided.elapsed_without_delay();
         assert!(followed < Duration::from_secs(1), "after {followed:?}");
         // Without sentinels the connection at hand is kept.
@@ -105,14 +106,14 @@ fn an_ordered_failover_is_followed() {
         let seen = load.stop().await;
         assert!(longest(&seen) < DEADLINE + SLACK, "a decision waited {:?}", longest(&seen));
         assert!(seen.iter().filter(|seen| seen.at > alone).all(|seen| seen.outcome == Ok(true)));
-        assert!(recovered(&redis).await < Duration::from_secs(1));
+        assert!(wait_for_recovery(&redis).await < Duration::from_secs(1));
     });
 }
 
 #[test]
 fn wrong_names_and_passwords_find_no_master() {
     let watched = SentinelSetup::start();
-    worker(async {
+    run_on_worker(async {
         let url = watched.url();
         for (right, wrong, expected) in [
             ("/mine/", "/other/", ErrorKind::Disconnected),
@@ -131,7 +132,7 @@ fn wrong_names_and_passwords_find_no_master() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert_eq!((kind(&redis, &one).await, metrics.store.up.get()), (Err(expected), 0));
         }
-        connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+        connect_store(&url, &Metrics::new().unwrap(), DEADLINE).await;
     });
 }
 
@@ -168,13 +169,13 @@ impl Guide {
 #[test]
 fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
     let guide = Guide::start();
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = RedisStore::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default());
         // The attempt to connect waits for the one that hangs, for a second.
         tokio::time::sleep(Duration::from_millis(200)).await;
         guide.turn();
-        let took = recovered(&redis).await;
+        let took = wait_for_recovery(&redis).await;
         assert!(took < Duration::from_millis(600), "back after {took:?}");
     });
 }
@@ -182,7 +183,7 @@ fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
 #[test]
 fn an_old_master_that_wakes_up_gets_no_commands() {
     let guide = Guide::start();
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(RedisStore::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default()));
         let one = limit("one", window(1_000_000), Mode::Enforce);
@@ -191,7 +192,7 @@ fn an_old_master_that_wakes_up_gets_no_commands() {
         guide.turn();
         // It takes itself for the master, and answers what it was asked before.
         guide.masters[0].signal("CONT");
-        wait_until("the new master answers", || load.admitted() > 100).await;
+        wait_until("the new master responds", || load.admitted() > 100).await;
         load.stop().await;
         let charged: i64 = run_command(&mut guide.masters[0].client(), &["DBSIZE"]);
         assert_eq!(charged, 0, "the old master was charged");

@@ -15,7 +15,7 @@ use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::tls::{Ca, Pair, TlsServer, files};
 use crate::support::limiting::topology::run_command;
-use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, settings, wait_until, window, worker};
+use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, run_on_worker, settings, wait_until, window};
 
 fn with(files: TlsFiles) -> StoreSettings {
     StoreSettings { tls: RedisTls::new(files).unwrap(), ..settings(DEADLINE) }
@@ -34,7 +34,7 @@ async fn assert_responds(redis: &RedisStore) {
 fn a_trusted_server_and_a_known_client_meet() {
     let ca = Ca::new("ours");
     let server = TlsServer::start(&ca.issue(&["localhost", "127.0.0.1"], "server"), &ca, &[]);
-    worker(async {
+    run_on_worker(async {
         let client = ca.issue(&[], "gateway");
         for host in ["localhost", "127.0.0.1"] {
             let metrics = Metrics::new().unwrap();
@@ -93,7 +93,7 @@ fn an_untrusted_server_is_reported_and_gets_no_commands() {
             }
             assert_eq!(metrics.store.up.get(), 0);
         };
-        tracing::subscriber::with_default(subscriber, || worker(work));
+        tracing::subscriber::with_default(subscriber, || run_on_worker(work));
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains(reason), "{url}: no {reason} in {text}");
         assert!(!text.contains("PRIVATE"), "{text}");
@@ -110,7 +110,7 @@ fn new_connections_use_new_certificates() {
         let server = TlsServer::start(&old.issue(&["localhost"], "server"), &old, &[]);
         (server.url("localhost"), server)
     };
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let client = [old.issue(&[], "gateway"), new.issue(&[], "gateway")];
         let redis =

@@ -164,7 +164,7 @@ fn a_gateway_is_found_even_if_its_config_file_breaks() {
     // A file beside it is not that gateway's.
     let (_, _, stderr) = output(&["healthcheck", "-c", &file.replace("sluicegate.toml", "another.toml")]);
     assert!(stderr.contains("trying 127.0.0.1:9900"), "{stderr}");
-    assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by what the file tells");
+    assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by the address in the file");
     gateway.signal("INT");
     assert_eq!(gateway.exit().code(), Some(0));
     assert_ne!(output(&["healthcheck", "-c", &known]).0, 0);
@@ -203,7 +203,7 @@ fn a_gateway_that_has_taken_over_is_found() {
     let mut new = Gateway::launch(&[], |_| vec!["run".to_owned(), "-c".to_owned(), file.clone()]);
     assert_eq!(old.exit().code(), Some(0));
     fs::write(&file, "[").unwrap();
-    wait_until("the new one tells where it is", || output(&["healthcheck", "-c", &file]).0 == 0);
+    wait_until("the new process logs its address", || output(&["healthcheck", "-c", &file]).0 == 0);
     new.signal("TERM");
     assert_eq!(new.exit().code(), Some(0));
 }
@@ -322,12 +322,12 @@ fn unused_sections_are_warnings() {
     }
     let (_, stdout, _) = output(&["check", "--format", "json", &file]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    let told = |warnings: &serde_json::Value| {
+    let codes = |warnings: &serde_json::Value| {
         let messages =
             warnings.as_array().unwrap().iter().map(|warning| warning["message"].as_str().unwrap().to_owned());
         messages.collect::<Vec<_>>()
     };
-    assert_eq!(told(&json["warnings"]), [idle, nobody]);
+    assert_eq!(codes(&json["warnings"]), [idle, nobody]);
     assert!(json["warnings"][0]["line"].as_u64().is_some() && json["ok"] == true);
     assert_eq!(json["warnings"][0]["code"], "SG0201");
     assert_eq!(output(&["check", "--deny-warnings", &file]).0, 2);
@@ -336,7 +336,7 @@ fn unused_sections_are_warnings() {
     }
 
     let reloaded = gateway.reload(&(fs::read_to_string(&file).unwrap() + "\n[limit.more]\nrate = \"1/day\"\n")).json();
-    assert_eq!(told(&reloaded["warnings"]).len(), 3, "{reloaded}");
+    assert_eq!(codes(&reloaded["warnings"]).len(), 3, "{reloaded}");
     assert!(gateway.log().contains("the limit `more`"), "{}", gateway.log());
 }
 

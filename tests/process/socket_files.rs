@@ -55,9 +55,9 @@ fn a_file_that_is_no_socket_is_never_replaced() {
             let mut command = Command::new("timeout");
             let output =
                 command.arg("20").arg(env!("CARGO_BIN_EXE_sluicegate")).arg("run").arg(config).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{place} {kind}: {said}");
-            assert!(said.contains(&format!("{kind} is there, not a socket")), "{said}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{place} {kind}: {stderr}");
+            assert!(stderr.contains(&format!("{kind} is there, not a socket")), "{stderr}");
             assert_eq!(std::fs::symlink_metadata(&path).unwrap().ino(), before, "{place} {kind}");
         }
     }

@@ -14,9 +14,9 @@ use crate::support::{WAIT_MAX, wait_until};
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
 /// The next message, as lines.
-fn told(systemd: &UnixDatagram) -> Vec<String> {
+fn read_states(systemd: &UnixDatagram) -> Vec<String> {
     let mut message = [0; 1024];
-    let length = systemd.recv(&mut message).expect("systemd is told something");
+    let length = systemd.recv(&mut message).expect("systemd receives a message");
     String::from_utf8(message[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -27,27 +27,27 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     let systemd = UnixDatagram::bind(&socket).unwrap();
     systemd.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let mut gateway = Gateway::with_env(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
-    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving"]);
+    assert_eq!(read_states(&systemd), ["READY=1", "STATUS=serving"]);
 
     gateway.signal("HUP");
-    let reloading = told(&systemd);
+    let reloading = read_states(&systemd);
     assert_eq!(reloading[0], "RELOADING=1");
     let since: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert!(since > 0);
-    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving generation 1 of the config"], "nothing had changed");
+    assert_eq!(read_states(&systemd), ["READY=1", "STATUS=serving generation 1 of the config"], "nothing had changed");
 
     gateway.write_config("[[route]");
     gateway.signal("HUP");
     // The watcher sees the file as well, before or after.
     loop {
-        let news = told(&systemd);
+        let news = read_states(&systemd);
         assert!(["RELOADING=1", "READY=1"].contains(&news[0].as_str()), "{news:?}");
         if news[1].contains("does not load: generation 1 stays in force") {
             break;
         }
     }
     gateway.signal("TERM");
-    while told(&systemd) != ["STOPPING=1", "STATUS=draining"] {}
+    while read_states(&systemd) != ["STOPPING=1", "STATUS=draining"] {}
     assert_eq!(gateway.exit().code(), Some(0));
 }
 

@@ -36,7 +36,7 @@ fn a_map_lists_exact_paths() {
         let response = gateway.get(target);
         assert_eq!((response.status(), response.get("location").unwrap_or_default()), (status, location), "{target}");
     }
-    wait_until("the log tells why", || gateway.stdout().contains("\"reason\":\"no_redirect\""));
+    wait_until("the log says why", || gateway.stdout().contains("\"reason\":\"no_redirect\""));
 }
 
 #[test]

@@ -100,12 +100,12 @@ fn fifty_edits_under_load_end_with_the_last_and_fail_no_request() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
-            let mut answered = 0;
+            let mut responses = 0;
             while !over.load(Ordering::Relaxed) {
                 assert_eq!(gateway.get("/").status(), 200);
-                answered += 1;
+                responses += 1;
             }
-            answered
+            responses
         });
         for number in 2..=51 {
             gateway.write(&version(number));
@@ -371,17 +371,17 @@ fn a_config_that_is_valid_again_is_logged_for_every_trigger_and_file() {
         let dir = gateway.config.parent().unwrap().to_owned();
         set("not a network\n", &dir);
         wait_until("failed", || !gateway.last_reload_successful());
-        let said = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
-        assert_eq!(said(), 0);
+        let line_count = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
+        assert_eq!(line_count(), 0);
         set("10.0.0.0/8\n", &dir);
         match how {
             "hup" => gateway.signal("HUP"),
             "call" => drop(gateway.reload_as("host: 127.0.0.1\r\n")),
             _ => {}
         }
-        wait_until("it is logged", || said() > 0);
+        wait_until("it is logged", || line_count() > 0);
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(said(), 1, "{how}: {}", gateway.log());
+        assert_eq!(line_count(), 1, "{how}: {}", gateway.log());
         assert!(gateway.last_reload_successful());
     }
 }

@@ -96,7 +96,7 @@ fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsiz
     let fields = if keeps { "" } else { "connection: close\r\n" };
     for turn in 0.. {
         client.try_send(get("/", fields)).map_err(|error| format!("request {turn}: {error}"))?;
-        let response = client.try_read_response("GET").map_err(|error| format!("answer {turn}: {error}"))?;
+        let response = client.try_read_response("GET").map_err(|error| format!("response {turn}: {error}"))?;
         if response.text() != "in" {
             return Err(response.head);
         }
@@ -143,7 +143,7 @@ fn under_load_nobody_notices() {
     // Two signals that arrive together are one.
     wait_until("the log says draining", || old.log().contains("draining"));
     old.signal("TERM");
-    wait_until("nobody listens", || TcpStream::connect(old.addr).is_err());
+    wait_until("no process listens", || TcpStream::connect(old.addr).is_err());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn at_the_end_clients_in_steady_use_lose_no_request() {
     let addr = gateway.addr;
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..6).map(|_| scope.spawn(|| visit(addr, true, &stop, &answered))).collect();
-        wait_until("they ask", || answered.load(Ordering::Relaxed) > 300);
+        wait_until("the requests are sent", || answered.load(Ordering::Relaxed) > 300);
         gateway.signal("TERM");
         for client in clients {
             assert_eq!(client.join().unwrap(), Ok(()));

@@ -20,7 +20,7 @@ const WINDOW_MS: i64 = 5000;
 fn agree(limit: &str, keeps: fn(u16) -> bool) {
     let limit = format!("algorithm = \"fixed_window\"\nrate = \"6/5s\"\n{limit}");
     let (text, asked) = log(traffic(11, 1500, 900), true);
-    let told = Dir::new(&config(&limit)).verdicts(&text);
+    let verdicts = Dir::new(&config(&limit)).verdicts(&text);
     let mut windows: HashMap<u32, Window> = HashMap::new();
     let mut under_way: Vec<(i64, i64, ReplayedRequest)> = Vec::new();
     let mut refused = 0;
@@ -39,7 +39,7 @@ fn agree(limit: &str, keeps: fn(u16) -> bool) {
             *window = Window { start_ms: now, count: 0 };
         }
         let admitted = window.count + asked.cost <= 6;
-        assert_eq!(!told.contains_key(&line), admitted, "{limit}: line {line}: {asked:?} after {}", window.count);
+        assert_eq!(!verdicts.contains_key(&line), admitted, "{limit}: line {line}: {asked:?} after {}", window.count);
         if admitted {
             window.count += asked.cost;
             under_way.push((now + asked.duration_ms, window.start_ms, asked));
@@ -90,16 +90,16 @@ fn nginx_logs_the_end_and_request_time_tells_the_start() {
     let concurrency = |limit: &str| config(limit).replace("cost = \"query:cost\"\n", "");
     let dir = Dir::new(&concurrency("algorithm = \"concurrency\"\nin_flight = 1\nlease = \"1s\""));
     let response = dir.json(&["-"], log.as_bytes());
-    let told = |response: &Value| {
+    let counts = |response: &Value| {
         (response["requests"]["refused"].clone(), response["limits"][0]["tightest"]["value"].clone())
     };
-    assert_eq!(told(&response), (2.into(), 3.into()), "{response}");
+    assert_eq!(counts(&response), (2.into(), 3.into()), "{response}");
     assert_eq!(
         (&response["from"], &response["to"]),
         (&"2000-10-10T13:55:34Z".into(), &"2000-10-10T13:55:35.5Z".into())
     );
     let plain = dir.json(&["-"], (line(36, "") + &line(36, "")).as_bytes());
-    assert_eq!(told(&plain), (0.into(), Value::Null), "taken as ended at once: {plain}");
+    assert_eq!(counts(&plain), (0.into(), Value::Null), "taken as ended at once: {plain}");
 }
 
 #[test]
@@ -178,12 +178,12 @@ fn concurrency_is_not_evaluated_on_whole_seconds() {
         "{response}"
     );
     let (_, stdout, _) = dir.replay(&["-"], coarse.as_bytes());
-    for told in [
+    for line in [
         "  refused   unknown: the log does not show which requests ran at the same time\n",
         "  tightest  none: the log has whole seconds, and requests were shorter\n",
         "  note      40 requests took less than the second that their time stamps can tell apart",
     ] {
-        assert!(stdout.contains(told), "{told}: {stdout}");
+        assert!(stdout.contains(line), "{line}: {stdout}");
     }
     // A few short ones among long ones do not matter, but are told.
     let long = "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\" 2.500\n";

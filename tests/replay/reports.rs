@@ -216,10 +216,10 @@ fn tightest_numbers_are_those_of_a_limit_alone() {
     let narrow = "\n[limit.narrow]\nalgorithm = \"fixed_window\"\nrate = \"1/min\"\nkey = \"ip\"\n";
     let dir = Dir::new(&(CONFIG.replace("\"per-ip\", \"per-key\"", "\"narrow\", \"per-ip\"") + narrow));
     let (code, stdout, _) = dir.replay(&["-"], COMBINED.as_bytes());
-    let told = "  requests  5 of 2 keys\n  refused   0 (0.0 %) of 0 keys\n  \
+    let expected = "  requests  5 of 2 keys\n  refused   0 (0.0 %) of 0 keys\n  \
                 tightest  burst 3 at 1 per 1 s, as the only limit, would have refused nobody\n  \
                 note      3 requests were refused by other limits only: tightest counts them, too\n";
-    assert!(code == 0 && stdout.contains(told), "{stdout}");
+    assert!(code == 0 && stdout.contains(expected), "{stdout}");
     assert_eq!(dir.json(&["-"], COMBINED.as_bytes())["limits"][0]["refused_by_others"], 3);
 }
 
@@ -227,8 +227,8 @@ fn tightest_numbers_are_those_of_a_limit_alone() {
 fn an_empty_log_is_reported() {
     let dir = Dir::new(CONFIG);
     dir.write("access.log", b"");
-    let told = "access.log: empty\nno requests, so no result for the limits\n";
-    assert_eq!(dir.replay(&["access.log"], b""), (0, told.to_owned(), String::new()));
+    let expected = "access.log: empty\nno requests, so no result for the limits\n";
+    assert_eq!(dir.replay(&["access.log"], b""), (0, expected.to_owned(), String::new()));
     dir.write("full.log", COMBINED.as_bytes());
     let (_, stdout, _) = dir.replay(&["access.log", "full.log"], b"");
     assert!(stdout.starts_with("access.log: empty\nfull.log: 8 lines, combined, 1 bad\n"), "{stdout}");

@@ -5,7 +5,7 @@ use crate::support::gateway::Gateway;
 use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
-/// A route that answers with its own name.
+/// A route that responds with its own name.
 fn named(name: &str, conditions: &str) -> String {
     format!("[[route]]\nname = \"{name}\"\n{conditions}\nrespond = {{ body = \"{name}\" }}\n")
 }

@@ -85,7 +85,7 @@ type StateKind = (String, String, i64, usize);
 fn kept() -> Vec<StateKind> {
     // For a single entry, lists and sets of ten.
     let (list, set, leases) = (365, 368, 528);
-    let simple = variants(10).into_iter().filter(|variant| variant.room > 0).map(|variant| {
+    let simple = variants(10).into_iter().filter(|variant| variant.available > 0).map(|variant| {
         let plain = match (variant.algorithm(), variant.name.ends_with("list")) {
             // Sixteen digits; three numbers; a level and a time.
             ("fixed_window" | "calendar" | "gcra", _) => 161,
@@ -124,12 +124,12 @@ fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64
         let mut client = server.client();
         for at in 0..requests {
             let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), 1)).collect();
-            let asked: Vec<(Op, &[Check])> =
+            let decisions: Vec<(Op, &[Check])> =
                 checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-            let call = ScriptCall::new(&asked, now + at);
+            let call = ScriptCall::new(&decisions, now + at);
             let reply =
                 call.evalsha_command().query(&mut client).or_else(|_| call.eval_command().query(&mut client)).unwrap();
-            let decisions = decode_reply(reply, asked.iter().map(|_| 1)).unwrap();
+            let decisions = decode_reply(reply, decisions.iter().map(|_| 1)).unwrap();
             assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(|decision| decision.admitted)));
         }
     };
@@ -187,9 +187,9 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
     let take = |client: &mut redis::Connection, minute: i64| {
         let checks: Vec<Check> = (0..KEYS).map(|client| Check::new(&limit, key(client), 99)).collect();
         for checks in checks.chunks(100) {
-            let asked: Vec<(Op, &[Check])> =
+            let decisions: Vec<(Op, &[Check])> =
                 checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-            let () = ScriptCall::new(&asked, NOW + minute * 60_000)
+            let () = ScriptCall::new(&decisions, NOW + minute * 60_000)
                 .eval_command()
                 .query::<redis::Value>(client)
                 .map(drop)

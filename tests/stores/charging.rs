@@ -14,7 +14,7 @@ fn refusals_and_peeks_leave_no_trace() {
     on_both(|store| {
         for variant in variants(10) {
             let one = one(&variant);
-            assert_eq!(store.count_admitted(&one, 12, NOW), variant.room, "{}", variant.name);
+            assert_eq!(store.count_admitted(&one, 12, NOW), variant.available, "{}", variant.name);
             if let TimedStore::Redis(_) = store {
                 // Whoever writes brings the expiry along.
                 store.command(&["PEXPIRE", &one.key, "1000000"]);
@@ -22,9 +22,9 @@ fn refusals_and_peeks_leave_no_trace() {
             let before = store.stored_state(&one.key, NOW).unwrap();
             for cost in [1, 2, 10, 11, 1_000_000_000] {
                 for _ in 0..10 {
-                    let asked = Check { cost, ..one.clone() };
-                    assert!(!store.one(Op::Peek, &asked, NOW).admitted, "{} peek {cost}", variant.name);
-                    assert!(!store.one(Op::Take, &asked, NOW).admitted, "{} take {cost}", variant.name);
+                    let probe = Check { cost, ..one.clone() };
+                    assert!(!store.one(Op::Peek, &probe, NOW).admitted, "{} peek {cost}", variant.name);
+                    assert!(!store.one(Op::Take, &probe, NOW).admitted, "{} take {cost}", variant.name);
                 }
             }
             let after = store.stored_state(&one.key, NOW).unwrap();
@@ -40,9 +40,9 @@ fn a_cost_fits_as_a_whole_and_a_refused_one_blocks_nobody() {
         for variant in variants(10) {
             let one = one(&variant);
             let large = Check { cost: 9, ..one.clone() };
-            assert_eq!(store.count_admitted(&large, 50, NOW), i64::from(variant.room >= 9), "{}", variant.name);
+            assert_eq!(store.count_admitted(&large, 50, NOW), i64::from(variant.available >= 9), "{}", variant.name);
             let left = store.one(Op::Peek, &Check { cost: 0, ..one.clone() }, NOW).remaining;
-            assert_eq!(left, (variant.room - 9).max(0), "{}", variant.name);
+            assert_eq!(left, (variant.available - 9).max(0), "{}", variant.name);
             assert_eq!(store.count_admitted(&one, 50, NOW), left, "{}", variant.name);
         }
     });
@@ -86,9 +86,9 @@ fn requests_of_one_millisecond_all_count() {
             for limit in [3, 1000] {
                 let lines = format!("algorithm = \"sliding_log\"\nrate = \"{limit}/h\"\nstate = \"{state}\"");
                 let one = check(&compile_limit("one", &lines), &format!("{state}-{limit}"), 1);
-                let asked = vec![(Op::Take, std::slice::from_ref(&one)); 100];
+                let decisions = vec![(Op::Take, std::slice::from_ref(&one)); 100];
                 let admitted: usize = (0..40)
-                    .map(|_| store.run_all(&asked, NOW).iter().filter(|decision| decision.admitted).count())
+                    .map(|_| store.run_all(&decisions, NOW).iter().filter(|decision| decision.admitted).count())
                     .sum();
                 assert_eq!(admitted, limit, "{state}");
                 // They leave together, an hour later, and not before.
@@ -110,9 +110,13 @@ fn an_idle_key_saves_nothing_up() {
                 store.count_admitted(&one, taken, NOW);
                 for idle in [5 * year, 5 * year + 30 * hour, 10 * year] {
                     let got = store.count_admitted(&one, 60, NOW + idle);
-                    assert!(got <= variant.room.max(10), "{} gives {got} after {idle} ms", variant.name);
+                    assert!(got <= variant.available.max(10), "{} gives {got} after {idle} ms", variant.name);
                     // Leases end, windows pass; what comes back one by one may need longer.
-                    assert!(idle != 5 * year || variant.room == 0 || got == variant.room, "{}: {got}", variant.name);
+                    assert!(
+                        idle != 5 * year || variant.available == 0 || got == variant.available,
+                        "{}: {got}",
+                        variant.name
+                    );
                 }
             }
         }
@@ -148,7 +152,7 @@ fn a_later_refusal_charges_no_earlier_limit() {
             "last",
             1,
         );
-        for variant in variants.iter().filter(|variant| variant.room > 3) {
+        for variant in variants.iter().filter(|variant| variant.available > 3) {
             let checks = [check(&variant.limit(), "first", 1), last.clone()];
             let admitted = (0..20)
                 .filter(|i| {
@@ -158,7 +162,7 @@ fn a_later_refusal_charges_no_earlier_limit() {
                 .count();
             assert_eq!(admitted, 3, "{}", variant.name);
             let left = store.one(Op::Peek, &Check { cost: 0, ..checks[0].clone() }, NOW).remaining;
-            assert_eq!(left, variant.room - 3, "{}", variant.name);
+            assert_eq!(left, variant.available - 3, "{}", variant.name);
             store.run(Op::Reset, std::slice::from_ref(&last), NOW);
         }
     });

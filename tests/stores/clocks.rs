@@ -18,7 +18,7 @@ fn a_clock_that_goes_back_adds_no_units() {
     on_both(|store| {
         for variant in variants(10) {
             let one = one(&variant);
-            assert_eq!(store.count_admitted(&one, 12, NOW), variant.room, "{}", variant.name);
+            assert_eq!(store.count_admitted(&one, 12, NOW), variant.available, "{}", variant.name);
             for back in [1, 20, 200, 3000, 60_000, 3_000_000] {
                 assert_eq!(
                     store.count_admitted(&one, 12, NOW - back),
@@ -32,16 +32,16 @@ fn a_clock_that_goes_back_adds_no_units() {
     });
 }
 
-/// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that is set
-/// back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
+/// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that
+/// is set back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
 #[test]
 fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
     on_both(|store| {
         let may_have_tiers = |variant: &Variant| {
-            variant.room > 0 && variant.limit().fair.is_none() && variant.algorithm() != "concurrency"
+            variant.available > 0 && variant.limit().fair.is_none() && variant.algorithm() != "concurrency"
         };
         for variant in variants(10).into_iter().filter(may_have_tiers) {
-            let room = variant.room;
+            let available = variant.available;
             let tier = |group: u8, name: &str, shadow: bool| {
                 let mut one = check(&variant.limit(), &format!("{name}{}", variant.name), 1);
                 let incumbent = shadow.then_some(0);
@@ -58,7 +58,7 @@ fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
                 let admitted = (0..12).filter(|_| store.run(Op::Take, &checks, now).admitted).count();
                 i64::try_from(admitted).unwrap()
             };
-            assert_eq!(count_admitted("a", NOW), room, "{}", variant.name);
+            assert_eq!(count_admitted("a", NOW), available, "{}", variant.name);
             for back in [1, 200, 60_000, 3_000_000] {
                 assert_eq!(count_admitted("a", NOW - back), 0, "{} with the clock {back} ms back", variant.name);
                 // Another address: its wider networks are exhausted.
@@ -182,7 +182,7 @@ fn assert_window(store: &TimedStore, lines: &str, first: &str, last: &str) {
     assert_eq!((answer.retry_ms, answer.reset_ms), (1, 1), "{lines}");
     let life = store.stored_state(&one.key, first).unwrap().1;
     assert!(life > last - first - 2000 && life <= last + 1 - first, "{lines} lives {life} ms");
-    assert_eq!(store.count_admitted_in_one_call(&one, 5, last + 1), 3, "{lines}: anew");
+    assert_eq!(store.count_admitted_in_one_call(&one, 5, last + 1), 3, "{lines}: a second time");
     store.run(Op::Reset, std::slice::from_ref(&one), last);
     // Counted for the first time in the last millisecond.
     assert_eq!(store.count_admitted_in_one_call(&one, 5, last), 3, "{lines}: in the last ms");

@@ -19,7 +19,7 @@ fn a_key_lives_until_it_is_whole_again() {
             let reset_ms = store.one(Op::Peek, &Check { cost: 0, ..one.clone() }, NOW).reset_ms;
             let (_, life_ms) = store.stored_state(&one.key, NOW).unwrap();
             // A bucket that starts empty is remembered for a day more.
-            let most = reset_ms + 1 + if variant.room == 0 { 86_400_000 } else { 0 };
+            let most = reset_ms + 1 + if variant.available == 0 { 86_400_000 } else { 0 };
             // Tenants are known for as long as they are active.
             let most = if variant.algorithm() == "fair" { most + 2 * 86_400_000 } else { most };
             assert!((reset_ms - SLOW_MS..=most).contains(&life_ms), "{}: {life_ms} of {reset_ms}", variant.name);
@@ -52,7 +52,7 @@ fn a_burst_is_refilled_at_its_rate_not_at_the_expiry() {
 #[test]
 fn a_key_made_to_stay_is_mended() {
     let store = TimedStore::redis();
-    for variant in variants(10).iter().filter(|variant| variant.room > 0) {
+    for variant in variants(10).iter().filter(|variant| variant.available > 0) {
         let one = one(variant);
         let persist = || {
             assert_eq!(store.command(&["PERSIST", &one.key]), redis::Value::Int(1), "{}", variant.name);
@@ -61,14 +61,14 @@ fn a_key_made_to_stay_is_mended() {
         assert_eq!(store.count_admitted(&one, 1, NOW), 1);
         persist();
         assert_eq!(store.count_admitted(&one, 1, NOW), 1);
-        assert!(store.stored_state(&one.key, NOW).unwrap().1 > 0, "{} was not mended", variant.name);
+        assert!(store.stored_state(&one.key, NOW).unwrap().1 > 0, "{} was not repaired", variant.name);
         store.count_admitted(&one, 12, NOW);
         persist();
         let refused = store.one(Op::Take, &one, NOW);
         assert!(!refused.admitted && refused.retry_ms > 0);
         assert!(!store.one(Op::Take, &one, NOW + refused.retry_ms - 1).admitted, "{}", variant.name);
         assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut forever", variant.name);
-        assert!(store.stored_state(&one.key, NOW).unwrap().1 > 0, "{} was not mended", variant.name);
+        assert!(store.stored_state(&one.key, NOW).unwrap().1 > 0, "{} was not repaired", variant.name);
     }
 }
 
@@ -80,14 +80,14 @@ fn a_key_that_was_evicted_is_new_and_the_others_are_not() {
     for variant in variants(10) {
         let [gone, stays] = ["gone", "stays"].map(|who| check(&variant.limit(), who, 1));
         for check in [&gone, &stays] {
-            assert_eq!(store.count_admitted(check, 12, NOW), variant.room);
+            assert_eq!(store.count_admitted(check, 12, NOW), variant.available);
         }
         let keys = store.command(&["KEYS", &format!("*gone*:{}:*", variant.name)]);
         assert_eq!(keys.into_sequence().unwrap().len(), 1, "{} keeps its state in one key", variant.name);
         store.command(&["DEL", &gone.key]);
         assert_eq!(
             [&gone, &stays].map(|check| store.count_admitted(check, 12, NOW)),
-            [variant.room, 0],
+            [variant.available, 0],
             "{}",
             variant.name
         );
@@ -115,14 +115,14 @@ fn an_expired_key_gets_no_refund() {
 #[test]
 fn refunds_never_exceed_charges() {
     on_both(|store| {
-        for variant in variants(10).iter().filter(|variant| variant.room > 0) {
+        for variant in variants(10).iter().filter(|variant| variant.available > 0) {
             let one = one(variant);
             let receipt = store.one(Op::Take, &one, NOW).receipt;
             let back = Check { cost: -5, tag: receipt, ..one.clone() };
             for _ in 0..3 {
                 store.one(Op::Adjust, &back, NOW);
             }
-            assert_eq!(store.count_admitted(&one, 60, NOW), variant.room, "{}", variant.name);
+            assert_eq!(store.count_admitted(&one, 60, NOW), variant.available, "{}", variant.name);
         }
     });
 }

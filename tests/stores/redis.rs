@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::limiting::{
-    DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker,
+    DEADLINE, RedisServer, bucket, calendar, check, connect_store, kind, limit, run_on_worker, sliding, window,
 };
 use rand::Rng;
 use redis::Commands;
@@ -169,7 +169,7 @@ fn two_gateways(server: &RedisServer, limits: &[Arc<Limit>], tasks: usize, round
     let threads: Vec<_> = (0..2)
         .map(|_| {
             let (url, limits) = (url.clone(), limits.to_vec());
-            std::thread::spawn(move || worker(hammer(url, limits, tasks, rounds)))
+            std::thread::spawn(move || run_on_worker(hammer(url, limits, tasks, rounds)))
         })
         .collect();
     let counts = threads.into_iter().map(|thread| thread.join().unwrap());
@@ -179,7 +179,7 @@ fn two_gateways(server: &RedisServer, limits: &[Arc<Limit>], tasks: usize, round
 /// Admitted and refused.
 async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usize) -> (i64, i64) {
     let metrics = Metrics::new().unwrap();
-    let redis = std::rc::Rc::new(connected(&url, &metrics, Duration::from_secs(5)).await);
+    let redis = std::rc::Rc::new(connect_store(&url, &metrics, Duration::from_secs(5)).await);
     let mut running = JoinSet::new();
     for _ in 0..tasks {
         let (redis, limits) = (redis.clone(), limits.clone());
@@ -270,9 +270,9 @@ fn a_forgotten_script_costs_nothing() {
 #[test]
 fn many_decisions_share_a_call() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let calls = metrics.store.batch_size.get_sample_count();
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let mut running = JoinSet::new();
@@ -292,9 +292,9 @@ fn many_decisions_share_a_call() {
 #[test]
 fn a_call_carries_no_more_work_than_its_bound() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
         // Slots of different weights are counted weight by weight, though a correction looks for no end.
         for (rule, cost, calls_of_20) in [
@@ -323,9 +323,9 @@ fn a_call_carries_no_more_work_than_its_bound() {
 #[test]
 fn a_full_queue_and_a_long_decision_are_bounded() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let wide = (0..700).map(|i| check(&limit(&format!("l{i}"), window(9), Mode::Enforce), "all", 1));
         let wide = std::rc::Rc::new(wide.collect());
         let (a, b) = tokio::join!(redis.run(Op::Take, &wide), redis.run(Op::Take, &wide));
@@ -348,8 +348,8 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
 #[test]
 fn state_of_another_form_counts_as_none() {
     let server = RedisServer::start(&[]);
-    worker(async {
-        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
         let mut client = server.client();
         let one = limit("one", window(10), Mode::Enforce);
         let two = limit("two", bucket(1, 10), Mode::Enforce);
@@ -388,9 +388,9 @@ fn state_of_another_form_counts_as_none() {
 #[test]
 fn a_client_that_left_is_not_charged() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let one = limit("one", window(10_000), Mode::Enforce);
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         let mut running = JoinSet::new();

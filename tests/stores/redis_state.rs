@@ -15,17 +15,18 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
 use sluicegate::telemetry::metrics::Metrics;
 
-use crate::support::limiting::{RedisServer, check, connected, leases, limit, log, log_text, worker};
+use crate::support::limiting::{RedisServer, check, connect_store, leases, limit, log, log_text, run_on_worker};
 use crate::support::machine::Stopwatch;
 
 pub const NOW: i64 = 1_795_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(5);
 
-fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
-    let slices: Vec<(Op, &[Check])> = asked.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
+fn call(client: &mut redis::Connection, decisions: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
+    let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
     let reply =
         crate::support::limiting::lua::with_script(ScriptCall::new(&slices, now).eval_command()).query(client).unwrap();
-    let found = decode_reply(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+    let found =
+        decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
     found.into_iter().map(Result::unwrap).collect()
 }
 
@@ -93,7 +94,7 @@ fn one_key_many_operations_a_call() {
                 17 => -rng.random_range(0..20_000_000),
                 _ => 0,
             };
-            let (mut asked, mut expected) = (Vec::new(), Vec::new());
+            let (mut decisions, mut expected) = (Vec::new(), Vec::new());
             for i in 0..rng.random_range(1..12) {
                 let mut check = check(&limits[rng.random_range(0..2)], "all", rng.random_range(0..4));
                 let op = match rng.random_range(0..20) {
@@ -114,11 +115,11 @@ fn one_key_many_operations_a_call() {
                 if decision.answers[0].admitted && op == Op::Take {
                     receipts[i % 8] = decision.answers[0].receipt;
                 }
-                asked.push((op, vec![check]));
+                decisions.push((op, vec![check]));
                 expected.push(decision);
             }
-            assert_eq!(call(&mut client, &asked, now), expected, "at {now}: {asked:?}");
-            let key = &asked[0].1[0].key;
+            assert_eq!(call(&mut client, &decisions, now), expected, "at {now}: {decisions:?}");
+            let key = &decisions[0].1[0].key;
             let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
             let expired = memory.state(key, now).is_none();
             assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
@@ -240,13 +241,13 @@ fn charges_that_one_rule_drops_are_gone_for_the_next() {
         }
         let minute = limit("one", minute, Mode::Enforce);
         let of = |limit, cost| vec![check(limit, "all", cost)];
-        for (now, asked) in [
+        for (now, decisions) in [
             (NOW, vec![(Op::Take, of(&hour, 10)), (Op::Peek, of(&hour, 1))]),
             (NOW + 120_000, vec![(Op::Take, of(&minute, 1)), (Op::Take, of(&hour, 1)), (Op::Peek, of(&hour, 8))]),
             (NOW + 120_001, vec![(Op::Take, of(&hour, 9)), (Op::Take, of(&hour, 8))]),
         ] {
-            let expected: Vec<Decision> = asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
-            assert_eq!(call(&mut client, &asked, now), expected, "at {now}");
+            let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            assert_eq!(call(&mut client, &decisions, now), expected, "at {now}");
         }
         let left = one(&mut client, Op::Peek, check(&hour, "all", 0), NOW + 120_001).remaining;
         assert_eq!(left, 0, "two, and eight");
@@ -291,8 +292,8 @@ fn an_exhausted_key_is_only_read() {
             assert!(one(&mut client, Op::Take, check(&limit, "all", 1), NOW + i / 5).admitted);
         }
         let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut client).unwrap();
-        let asked: Vec<_> = (0..100).map(|_| (Op::Take, vec![check(&limit, "all", 1)])).collect();
-        assert!(call(&mut client, &asked, NOW + 1000).iter().all(|decision| !decision.admitted));
+        let decisions: Vec<_> = (0..100).map(|_| (Op::Take, vec![check(&limit, "all", 1)])).collect();
+        assert!(call(&mut client, &decisions, NOW + 1000).iter().all(|decision| !decision.admitted));
         let expected: BTreeSet<String> = reads.iter().chain(&["mget:calls=1"]).map(|call| (*call).to_owned()).collect();
         assert_eq!(commands(&mut client), expected);
     }
@@ -412,8 +413,8 @@ fn slots() -> Arc<Limit> {
 #[test]
 fn holder() {
     let Ok(url) = std::env::var(HOLDER) else { return };
-    worker(async {
-        let redis = connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&url, &Metrics::new().unwrap(), DEADLINE).await;
         let decision = redis.run(Op::Take, &vec![check(&slots(), "all", 4)].into()).await.unwrap();
         println!("\nholds {}", decision.answers[0].receipt);
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -434,8 +435,8 @@ fn a_dead_holder_returns_its_slots() {
     let watch = Stopwatch::start();
     holder.kill().unwrap();
     holder.wait().unwrap();
-    worker(async {
-        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
         let slots = slots();
         let alive = redis.run(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(alive.admitted);

@@ -1,4 +1,4 @@
-//! Programs of other projects: applications behind the gateway, and clients in front of it.
+//! Programs of other projects that tests run: applications behind the gateway, and clients in front of it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -87,8 +87,8 @@ impl App {
         App::start(Path::new(agent.trim()), |addr| {
             let (http, pid) = (format!("--otlp-http-endpoint={addr}"), format!("--pid-file=pid-{}", addr.port()));
             let words = ["start", &http, "--otlp-grpc-endpoint=127.0.0.1:0", "--exporter=blackhole", &pid];
-            let told = ["--debug-log=traces", "--debug-log-verbosity=detailed"];
-            words.into_iter().chain(told).map(str::to_owned).collect()
+            let debug = ["--debug-log=traces", "--debug-log-verbosity=detailed"];
+            words.into_iter().chain(debug).map(str::to_owned).collect()
         })
     }
 
@@ -144,8 +144,7 @@ impl Drop for App {
 }
 
 /// Runs a client that must succeed within a minute, and returns its output. `package` is the Debian package to install
-/// if the
-/// program is missing.
+/// if the program is missing.
 #[track_caller]
 pub fn run(program: impl AsRef<OsStr>, package: &str, arguments: &[&str]) -> String {
     let name = Path::new(program.as_ref());

@@ -26,7 +26,7 @@ impl Client {
         Client::of(TcpStream::from(socket))
     }
 
-    /// Uses an open connection.
+    /// Creates a client that uses an open connection.
     pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
@@ -61,8 +61,8 @@ impl Client {
     /// Reads the final response to a request with `method`. Fails on interim responses.
     #[track_caller]
     pub fn read_response(&mut self, method: &str) -> Message {
-        let message = self.try_read_response(method).unwrap_or_else(|error| panic!("no answer: {error}"));
-        assert!(message.status() >= 200, "an interim answer:\n{}", message.head);
+        let message = self.try_read_response(method).unwrap_or_else(|error| panic!("no response: {error}"));
+        assert!(message.status() >= 200, "an interim response:\n{}", message.head);
         message
     }
 
@@ -85,7 +85,7 @@ impl Client {
         Ok(message)
     }
 
-    /// Reads `count` bytes of any content.
+    /// Reads the next `count` bytes.
     #[track_caller]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         self.reader.body(&Framing::Length(count as u64)).unwrap_or_else(|error| panic!("not {count} bytes: {error}"))
@@ -106,7 +106,7 @@ impl Client {
     pub fn assert_closed(&mut self) {
         match self.reader.ended() {
             Ok(true) => {}
-            Ok(false) => panic!("more bytes instead of the end of the connection"),
+            Ok(false) => panic!("the gateway sent more bytes before it closed the connection"),
             Err(error) => panic!("the connection was not closed: {error}"),
         }
     }

@@ -48,34 +48,34 @@ impl DnsServer {
         };
         let addr = udp.local_addr().unwrap();
         let zone = Arc::new(Mutex::new(Zone { reply, queries: Vec::new() }));
-        let of_udp = zone.clone();
+        let udp_zone = zone.clone();
         std::thread::spawn(move || {
-            let mut question = [0; 1500];
-            while let Ok((count, from)) = udp.recv_from(&mut question) {
-                let Some(mut response) = of_udp.lock().unwrap().build_response(&question[..count]) else { continue };
-                for number in 1..=of_udp.lock().unwrap().lies() {
+            let mut query = [0; 1500];
+            while let Ok((count, from)) = udp.recv_from(&mut query) {
+                let Some(mut response) = udp_zone.lock().unwrap().build_response(&query[..count]) else { continue };
+                for number in 1..=udp_zone.lock().unwrap().false_response_count() {
                     let id = u16::from_be_bytes([response[0], response[1]]).wrapping_add(number).to_be_bytes();
                     let _ = udp.send_to(&[&id, &response[2..]].concat(), from);
                 }
                 if response.len() > UDP_MAX {
-                    response.truncate(question_end(&response));
+                    response.truncate(query_end(&response));
                     response[2] |= 2;
                     response[6..8].fill(0);
                 }
                 let _ = udp.send_to(&response, from);
             }
         });
-        let of_tcp = zone.clone();
+        let tcp_zone = zone.clone();
         std::thread::spawn(move || {
             for stream in tcp.incoming() {
-                let (Ok(mut stream), zone) = (stream, of_tcp.clone()) else { continue };
+                let (Ok(mut stream), zone) = (stream, tcp_zone.clone()) else { continue };
                 std::thread::spawn(move || -> std::io::Result<()> {
                     loop {
                         let mut length = [0; 2];
                         stream.read_exact(&mut length)?;
-                        let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
-                        stream.read_exact(&mut question)?;
-                        let Some(response) = zone.lock().unwrap().build_response(&question) else { continue };
+                        let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+                        stream.read_exact(&mut query)?;
+                        let Some(response) = zone.lock().unwrap().build_response(&query) else { continue };
                         stream.write_all(&two_bytes(response.len()))?;
                         stream.write_all(&response)?;
                     }
@@ -85,32 +85,32 @@ impl DnsServer {
         DnsServer { addr, zone }
     }
 
-    /// Changes the response from now on.
+    /// Sets the response to later queries.
     pub fn set_reply(&self, reply: Reply) {
         self.zone.lock().unwrap().reply = reply;
     }
 
-    /// Queries so far, each as `name type`.
+    /// Returns the queries so far, each as `name type`.
     pub fn queries(&self) -> Vec<String> {
         self.zone.lock().unwrap().queries.clone()
     }
 
-    /// The line of `[server]` that makes the gateway use this server.
+    /// Returns the line of `[server]` that makes the gateway use this server.
     pub fn line(&self) -> String {
         format!("resolver = [\"{}\"]", self.addr)
     }
 }
 
 impl Zone {
-    /// Sends responses with wrong IDs before each correct one.
-    fn lies(&self) -> u16 {
+    /// Returns the number of responses with wrong IDs before each correct one.
+    fn false_response_count(&self) -> u16 {
         if let Reply::OtherIds(count, _) = self.reply { count } else { 0 }
     }
 
-    fn build_response(&mut self, question: &[u8]) -> Option<Vec<u8>> {
-        let end = question_end(question);
-        let kind = u16::from_be_bytes([question[end - 4], question[end - 3]]);
-        self.queries.push(format!("{} {kind}", name(question)));
+    fn build_response(&mut self, query: &[u8]) -> Option<Vec<u8>> {
+        let end = query_end(query);
+        let kind = u16::from_be_bytes([query[end - 4], query[end - 3]]);
+        self.queries.push(format!("{} {kind}", name(query)));
         let of_family = |addresses: &[IpAddr]| -> Vec<IpAddr> {
             addresses.iter().copied().filter(|ip| ip.is_ipv4() == (kind == 1)).collect()
         };
@@ -130,10 +130,10 @@ impl Zone {
             Reply::Empty => (0, Vec::new(), 0),
             Reply::Failure => (2, Vec::new(), 0),
             Reply::Silence => return None,
-            Reply::Garbage => return Some(question[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
+            Reply::Garbage => return Some(query[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
         };
         // The query without additional records, then the answers, each with a pointer to the name.
-        let mut response = question[..end].to_vec();
+        let mut response = query[..end].to_vec();
         response[2..4].copy_from_slice(&[0x81, 0x80 | code]);
         response[6..8].copy_from_slice(&two_bytes(addresses.len()));
         response[8..12].fill(0);
@@ -153,12 +153,12 @@ impl Zone {
     }
 }
 
-fn two_bytes(of: usize) -> [u8; 2] {
-    u16::try_from(of).unwrap().to_be_bytes()
+fn two_bytes(number: usize) -> [u8; 2] {
+    u16::try_from(number).unwrap().to_be_bytes()
 }
 
 /// The index after the first query of a message.
-fn question_end(message: &[u8]) -> usize {
+fn query_end(message: &[u8]) -> usize {
     let mut at = 12;
     while message[at] != 0 {
         at += 1 + usize::from(message[at]);

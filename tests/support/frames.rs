@@ -47,7 +47,7 @@ pub enum StreamEnd {
     ConnectionClosed(Option<u32>),
 }
 
-/// Response that arrived on one stream.
+/// The response on one stream.
 #[derive(Debug)]
 pub struct WireResponse {
     /// The header block as received, compressed.
@@ -136,14 +136,14 @@ impl<S: Read + Write> Wire<S> {
         }
     }
 
-    /// Reads up to the next frame for which `wanted` is true.
+    /// Reads up to the next frame for which `matches` is true.
     #[track_caller]
-    pub fn read_until(&mut self, what: &str, mut wanted: impl FnMut(&WireFrame) -> bool) -> WireFrame {
+    pub fn read_until(&mut self, what: &str, mut matches: impl FnMut(&WireFrame) -> bool) -> WireFrame {
         loop {
             match self.next() {
-                Ok(Some(frame)) if wanted(&frame) => return frame,
+                Ok(Some(frame)) if matches(&frame) => return frame,
                 Ok(Some(_)) => {}
-                ended => panic!("the connection ended before {what}: {ended:?}"),
+                end => panic!("the connection ended before {what}: {end:?}"),
             }
         }
     }
@@ -159,7 +159,7 @@ impl<S: Read + Write> Wire<S> {
     pub fn read_responses(&mut self, streams: &[u32]) -> Vec<WireResponse> {
         let unknown = || WireResponse { head: Vec::new(), body: Vec::new(), ended: StreamEnd::ConnectionClosed(None) };
         let mut answers: Vec<WireResponse> = streams.iter().map(|_| unknown()).collect();
-        let mut told = None;
+        let mut goaway_code = None;
         while answers.iter().any(|answer| answer.ended == StreamEnd::ConnectionClosed(None)) {
             let frame = match self.next() {
                 Ok(Some(frame)) => frame,
@@ -167,10 +167,10 @@ impl<S: Read + Write> Wire<S> {
                 Err(error) => panic!("no end of {streams:?}: {error}, {answers:?}"),
             };
             if frame.kind == GOAWAY {
-                told = Some(code(&frame.payload[4..]));
+                goaway_code = Some(code(&frame.payload[4..]));
             }
-            let Some(place) = streams.iter().position(|stream| *stream == frame.stream) else { continue };
-            let answer = &mut answers[place];
+            let Some(index) = streams.iter().position(|stream| *stream == frame.stream) else { continue };
+            let answer = &mut answers[index];
             match frame.kind {
                 HEADERS => answer.head.extend(&frame.payload),
                 DATA => answer.body.extend(&frame.payload),
@@ -182,7 +182,7 @@ impl<S: Read + Write> Wire<S> {
             }
         }
         for answer in answers.iter_mut().filter(|answer| answer.ended == StreamEnd::ConnectionClosed(None)) {
-            answer.ended = StreamEnd::ConnectionClosed(told);
+            answer.ended = StreamEnd::ConnectionClosed(goaway_code);
         }
         answers
     }
@@ -190,12 +190,12 @@ impl<S: Read + Write> Wire<S> {
     /// Reads to the end of the connection. Returns the error code of GOAWAY, if any.
     #[track_caller]
     pub fn read_goaway(&mut self) -> Option<u32> {
-        let mut told = None;
+        let mut goaway_code = None;
         loop {
             match self.next() {
-                Ok(Some(frame)) if frame.kind == GOAWAY => told = Some(code(&frame.payload[4..])),
+                Ok(Some(frame)) if frame.kind == GOAWAY => goaway_code = Some(code(&frame.payload[4..])),
                 Ok(Some(_)) => {}
-                Ok(None) => return told,
+                Ok(None) => return goaway_code,
                 Err(error) => panic!("the connection did not end: {error}"),
             }
         }

@@ -1,6 +1,5 @@
 //! The gateway as a process. It listens on free ports, which the log reports. Tests inspect it through its admin
-//! listener.
-//! Dropping the value ends the process. A failed test prints the log.
+//! listener. Dropping the value ends the process. A failed test prints the log.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

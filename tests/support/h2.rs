@@ -89,7 +89,7 @@ impl H2Client {
     /// Runs `work` with the connection, which is not driven meanwhile.
     #[track_caller]
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(async { timeout(WAIT_MAX, work).await.expect("no end of it") })
+        self.runtime.block_on(async { timeout(WAIT_MAX, work).await.expect("the operation took too long") })
     }
 
     pub fn sender(&self) -> SendRequest<Bytes> {

@@ -162,13 +162,13 @@ impl IncomingRequest {
         stream.send_data(Bytes::new(), true)
     }
 
-    /// Reports something to the test, as a request with this URI.
+    /// Reports an event to the test, as a request with this URI.
     pub fn note(&self, uri: &'static str) {
         let _ = self.sender.send(Request::get(uri).body(()).unwrap().into_parts().0);
     }
 }
 
-/// Sends as fast as the other side reads.
+/// Sends `bytes` as fast as flow control permits.
 pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());

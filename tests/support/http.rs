@@ -180,7 +180,7 @@ pub fn read_some(stream: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> 
     }
 }
 
-/// How the body after a head ends. For a response, `answer_to` is the method of the request.
+/// How the body after a head ends. For a response, `request_method` is the method of the request.
 pub fn framing(head: &Message, response_to: Option<&str>) -> Framing {
     if let Some(method) = response_to {
         let status = head.status();

@@ -83,7 +83,7 @@ impl Page {
     #[track_caller]
     pub fn under(&self, title: &str) -> Vec<&Part> {
         let parts: Vec<&Part> = self.parts.iter().filter(|part| part.title == title).collect();
-        assert!(!parts.is_empty(), "no config stands under {title:?}");
+        assert!(!parts.is_empty(), "there is no config under {title:?}");
         parts
     }
 }
@@ -134,14 +134,14 @@ impl Part {
     /// Runs every command and compares its output. `app` is the server that replaces the one of the page.
     pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>, app: Option<&Upstream>) {
         let mut receipts: HashMap<String, String> = HashMap::new();
-        let mut said = words.to_owned();
+        let mut prelude = words.to_owned();
         for Example { command, shown } in &self.examples {
             if shown.is_empty() {
                 // A variable for the commands below.
-                said += &format!("{command}\n");
+                prelude += &format!("{command}\n");
                 continue;
             }
-            let mut script = format!("{said}{command}\n");
+            let mut script = format!("{prelude}{command}\n");
             script = script.replace(GATEWAY, &gateway.addr.to_string()).replace(ADMIN, &gateway.admin.to_string());
             script = script.replace("redis-cli ", &format!("redis-cli -p {} ", redis.unwrap_or_default()));
             for (name, receipt) in &receipts {
@@ -154,7 +154,7 @@ impl Part {
             }
             let at = format!("{}: {command}", self.title);
             let missing = "are curl and redis-cli installed? apt-get install curl redis-tools";
-            assert!(!found.is_empty(), "{at}: no answer; {missing}\n{output:?}");
+            assert!(!found.is_empty(), "{at}: no response; {missing}\n{output:?}");
             match serde_json::from_str::<Value>(shown).ok().filter(Value::is_object) {
                 Some(shown) => {
                     let found = serde_json::from_str(&found).unwrap_or_else(|e| panic!("{at}: {e} in {found}"));

@@ -1,6 +1,5 @@
 //! The ACME test server Pebble, and a name server that resolves every name to this machine, where Pebble validates
-//! names. A
-//! failed test prints Pebble's log.
+//! names. A failed test prints Pebble's log.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -27,7 +26,7 @@ pub struct Pebble {
 }
 
 impl Pebble {
-    /// Not running: connections are refused.
+    /// Creates a server that does not run yet: connections are refused.
     pub fn down() -> Pebble {
         Pebble {
             dir: tempfile::tempdir().unwrap(),
@@ -109,7 +108,7 @@ impl Pebble {
         Trust::in_pem(&management.fetch(&get("/roots/0", ""), "").text())
     }
 
-    /// How often the log contains these words.
+    /// Returns how often the log contains `words`.
     pub fn count(&self, words: &str) -> usize {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default().matches(words).count()
     }

@@ -6,12 +6,9 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use socket2::{Domain, Socket, Type};
 
 /// A port that no other program gets while this value lives: the socket is bound and does not listen. A program that
-/// sets
-/// SO_REUSEADDR, as servers do, can listen on it; until then connections are refused. The port is below the range that
-/// the
-/// kernel gives to clients: a client with this port on another loopback address would prevent a program from listening
-/// on
-/// the wildcard address.
+/// sets SO_REUSEADDR, as servers do, can listen on it; until then connections are refused. The port is below the range
+/// that the kernel gives to clients: a client with this port on another loopback address would prevent a program from
+/// listening on the wildcard address.
 pub struct ReservedPort {
     socket: Socket,
 }
@@ -25,7 +22,7 @@ impl ReservedPort {
             .take_while(|port| *port < 32_768)
             .find(bound)
             .expect("a free port below 32768");
-        // Only now, so that the port is not one that another socket holds this way.
+        // Set after `bind`, which would otherwise accept a port that another socket with this option holds.
         socket.set_reuse_address(true).unwrap();
         ReservedPort { socket }
     }
@@ -39,7 +36,7 @@ impl ReservedPort {
     }
 }
 
-/// An address where nothing listens while the test process lives: connections are refused.
+/// Returns an address at which nothing listens while the test process lives: connections are refused.
 pub fn closed_addr() -> SocketAddr {
     let reserved = ReservedPort::new();
     let addr = reserved.addr();
@@ -50,7 +47,7 @@ pub fn closed_addr() -> SocketAddr {
 /// An address where connections are neither accepted nor refused: packets are dropped.
 pub struct BlackHole {
     listener: Socket,
-    /// Connections that fill the backlog, and that nobody accepts.
+    /// Connections that fill the backlog and are never accepted.
     _queued: Vec<Socket>,
 }
 

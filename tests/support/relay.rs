@@ -1,4 +1,4 @@
-//! A TCP relay in front of a server. A test can cut it while the server stays reachable for others.
+//! A TCP relay in front of a server. A test can interrupt it while the server stays reachable for others.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::thread::spawn;
 
 use super::http::read_some;
 
-/// Relays connections until it is cut. Its threads end with their connections.
+/// Relays connections until it is interrupted. Its threads end with their connections.
 pub struct Relay {
     pub addr: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -54,6 +54,7 @@ impl Relay {
         }
     }
 
+    /// Accepts connections again.
     pub fn restore(&self) {
         self.state.lock().unwrap().is_interrupted = false;
     }

@@ -116,7 +116,7 @@ impl SecureClient {
     /// Sends a request and reads its response. The method is the first word of `head`.
     #[track_caller]
     pub fn fetch(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
-        self.try_fetch(head, body).unwrap_or_else(|error| panic!("no answer: {error}"))
+        self.try_fetch(head, body).unwrap_or_else(|error| panic!("no response: {error}"))
     }
 
     pub fn try_fetch(&mut self, head: &str, body: impl AsRef<[u8]>) -> io::Result<Message> {

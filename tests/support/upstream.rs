@@ -171,7 +171,7 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until no connection is open: everything on its way has arrived.
+    /// Waits until all connections are closed, so that no request is in flight.
     #[track_caller]
     pub fn wait_for_close(&self) {
         wait_until("all connections to the upstream are closed", || self.ended() == self.connections());
@@ -233,7 +233,7 @@ impl Peer {
         self.reader.stream.write_all(bytes.as_ref())
     }
 
-    /// Reports something to the test, as a request with this head.
+    /// Reports an event to the test, as a request with this head.
     pub fn note(&mut self, head: &str) {
         let _ = self.requests.send(Message { head: head.to_owned(), body: Vec::new() });
     }
@@ -244,7 +244,7 @@ impl Peer {
     }
 }
 
-/// Requests that the server is working on.
+/// Counts the requests that a server is processing.
 #[derive(Default)]
 pub struct Running {
     now: AtomicUsize,
@@ -253,7 +253,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Works for this long, even if the connection ends.
+    /// Counts one request for `time`, even if the connection ends.
     pub fn work(&self, time: Duration) {
         self.begin();
         std::thread::sleep(time);
@@ -274,7 +274,7 @@ impl Running {
         self.now.load(Ordering::SeqCst)
     }
 
-    /// Largest number at the same time so far.
+    /// Returns the largest number of concurrent requests so far.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }

@@ -94,9 +94,9 @@ fn the_end_of_a_tunnel_and_of_the_gateway_is_a_reason() {
     brief.assert_closed();
     assert_entry(&last(3), json!({ "status": 101, "reason": "tunnel_timeout", "setting": "tunnel_timeout" }));
 
-    let mut cut = gateway.client();
-    cut.send(get("/long", ""));
-    assert_eq!(cut.try_read_head().unwrap().status(), 200);
+    let mut aborted = gateway.client();
+    aborted.send(get("/long", ""));
+    assert_eq!(aborted.try_read_head().unwrap().status(), 200);
     gateway.signal("TERM");
     gateway.exit();
     let entry = entries(&gateway, 4).pop().unwrap();

@@ -116,10 +116,10 @@ fn one_secret_gives_the_same_hashes_everywhere_and_is_not_shown() {
 #[test]
 fn a_reload_changes_how_keys_are_shown() {
     let gateway = logged("", "", LIMITS);
-    let asked = || assert_eq!(gateway.fetch(&get("/both", "x-plan: gold\r\n")).status(), 200);
-    asked();
+    let send = || assert_eq!(gateway.fetch(&get("/both", "x-plan: gold\r\n")).status(), 200);
+    send();
     gateway.reload_with("[admin]\n", "[admin]\nkeys = { \"header:x-plan\" = \"plain\", header = \"hidden\" }\n");
-    asked();
+    send();
     let found = entries(&gateway, 2);
     hash_of(&found[0], "key", "header:x-plan");
     assert!(found[1]["key"].as_str().unwrap().starts_with("header:x-plan=gold,"), "{}", found[1]);

@@ -21,7 +21,7 @@ fn route_to(url: &str, more: &str) -> String {
 #[test]
 fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
     let garbage = Upstream::fixed("nonsense\r\n\r\n");
-    let cut = Upstream::start(|peer| {
+    let aborting = Upstream::start(|peer| {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome")
     });
@@ -36,7 +36,7 @@ fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
         (closed, "", "connect", 30),
         (garbage.url(), "", "broken", 5),
         (silent.url(), "response_timeout = \"50ms\"", "timeout", 3),
-        (cut.url(), "", "cut_off", 5),
+        (aborting.url(), "", "cut_off", 5),
         (stalled.url(), "stream_timeout = \"50ms\"", "stalled", 3),
     ] {
         let gateway = Gateway::with("workers = 2", &route_to(&url, more));
@@ -47,7 +47,7 @@ fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
             client.send(get("/", ""));
             let _ = client.try_read_response("GET");
         }
-        wait_until("it is told", || gateway.log_lines(&words) > 0);
+        wait_until("the log says so", || gateway.log_lines(&words) > 0);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(gateway.log_lines(&words), 1, "{kind}: {}", gateway.log());
         assert_eq!(gateway.log_lines(&["upstream request failed"]), 1, "{kind}: {}", gateway.log());
@@ -213,7 +213,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
         }
     }
 
-    // A client that leaves: in its head, in its body, and before its answer.
+    // A client that leaves: in its head, in its body, and before its response.
     let done = cases.len();
     for (number, sent) in ["GET /gone HTTP/1.1\r\nho", &post("/leave", 100, ""), &get("/leave", "")].iter().enumerate()
     {

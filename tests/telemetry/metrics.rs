@@ -120,8 +120,8 @@ fn promtool_accepts_the_page_without_a_warning() {
         promtool.unwrap_or_else(|error| panic!("promtool: {error}; install it with: apt-get install prometheus"));
     promtool.stdin.take().unwrap().write_all(gateway.metrics().as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let output_text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && output_text.is_empty(), "{}", String::from_utf8_lossy(&output_text));
 }
 
 /// The series of the page, without values.
@@ -133,22 +133,24 @@ fn series(gateway: &Gateway) -> HashSet<String> {
 #[test]
 fn no_host_path_or_method_makes_a_new_series() {
     let gateway = Gateway::start(CONFIG);
-    let fetch = |client: &mut crate::support::client::Client, word: &str, path: &str| {
-        let head =
-            format!("{word} {path} HTTP/1.1\r\nhost: {word}.test\r\nx-key: {word}\r\nuser-agent: {word}\r\n\r\n");
+    let fetch = |client: &mut crate::support::client::Client, method: &str, path: &str| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {method}.test\r\nx-key: {method}\r\nuser-agent: {method}\r\n\r\n"
+        );
         client.fetch(&head, "").status()
     };
     let mut client = gateway.client();
-    let paths = |word: &str| [format!("/api/{word}"), format!("/other/{word}"), format!("/{word}"), "/x%00".to_owned()];
+    let paths =
+        |method: &str| [format!("/api/{method}"), format!("/other/{method}"), format!("/{method}"), "/x%00".to_owned()];
     for path in paths("WARM") {
         fetch(&mut client, "WARM", &path);
         client.fetch(&get(&path, ""), "");
     }
     let before = series(&gateway);
     for number in 0..250 {
-        let word = format!("M{}", rand::random::<u64>());
-        for (path, status) in paths(&word).iter().zip([200, 200, 404, 400]) {
-            assert_eq!(fetch(&mut client, &word, path), status, "{number}: {word} {path}");
+        let method = format!("M{}", rand::random::<u64>());
+        for (path, status) in paths(&method).iter().zip([200, 200, 404, 400]) {
+            assert_eq!(fetch(&mut client, &method, path), status, "{number}: {method} {path}");
         }
     }
     let grown: Vec<String> = series(&gateway).difference(&before).cloned().collect();

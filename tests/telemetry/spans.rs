@@ -20,12 +20,12 @@ fn the_config_sets_the_collector_headers_and_nothing_stays_open() {
     let variables = [("OTEL_EXPORTER_OTLP_HEADERS", "x-key=of-the-environment"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "1")];
     let gateway = gateway(&variables, &collector.url(), ", headers = { x-key = \"mine\", x-name = \"K\u{f6}ln\" }");
     assert_eq!(gateway.get("/").text(), "in");
-    let told = collector.request();
+    let export = collector.request();
     assert_eq!(
-        (told.target(), told.all("x-key"), told.all("content-type")),
+        (export.target(), export.all("x-key"), export.all("content-type")),
         ("/v1/traces", vec!["mine"], vec!["application/x-protobuf"])
     );
-    assert_eq!(told.all("x-name").len(), 1, "{}", told.head);
+    assert_eq!(export.all("x-name").len(), 1, "{}", export.head);
     collector.wait_for_close();
 }
 

@@ -15,7 +15,7 @@ fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     let fetch = |client| gateway.fetch(&get("/", &of(client))).status();
     assert_eq!([1, 2, 3].map(fetch), [200, 429, 429], "all are one");
     let remedy = "trusted_proxies = [\"10.0.0.0/8\", \"127.0.0.1\"]";
-    wait_until("the log tells", || gateway.log_lines(&["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
+    wait_until("the log has the line", || gateway.log_lines(&["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
     assert_eq!(gateway.log_lines(&[remedy]), 1, "{}", gateway.log());
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
     // A name for the request says nothing of a client.

@@ -25,8 +25,8 @@ fn the_architecture_lists_every_module_once_and_the_lowest_first() {
     let tops: Vec<&str> = mapped.iter().map(String::as_str).filter(|module| !module.contains("::")).collect();
     assert_eq!(tops, LAYERS.map(|(module, _)| module));
     let known: Vec<String> = crate_files().iter().map(|file| file.module.join("::")).collect();
-    let gone: Vec<_> = mapped.iter().filter(|module| !known.contains(module)).collect();
-    assert!(gone.is_empty(), "ARCHITECTURE.md lists modules that do not exist: {gone:?}");
+    let missing: Vec<_> = mapped.iter().filter(|module| !known.contains(module)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md lists modules that do not exist: {missing:?}");
 }
 
 #[test]

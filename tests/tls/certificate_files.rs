@@ -132,7 +132,7 @@ fn a_wrong_key_pair_changes_nothing_and_is_reported() {
     ] {
         std::fs::write(&key, &bad).unwrap();
         gateway.assert_metric("config_last_reload_successful", &[], 0.0);
-        wait_until("the log tells what is wrong", || gateway.log().contains(complaint));
+        wait_until("the log says what is wrong", || gateway.log().contains(complaint));
         assert!(!gateway.log().contains(good.lines().nth(1).unwrap()), "the log shows a key");
         assert_eq!(version(&gateway, &ca), "v1");
         // Gone and back again.
@@ -230,7 +230,7 @@ fn series_come_and_go_with_their_listener() {
     let with_tls = std::fs::read_to_string(gateway.config()).unwrap();
     let (before, after) = with_tls.split_once("tls = {").unwrap();
     gateway.reload(&format!("{before}{}", after.split_once('\n').unwrap().1));
-    wait_until("they are gone", || !gateway.metrics().contains("sluicegate_tls_"));
+    wait_until("they have been removed", || !gateway.metrics().contains("sluicegate_tls_"));
 }
 
 #[test]

@@ -204,8 +204,8 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
     let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     let response = client.fetch("GET http://c.test/ HTTP/1.1\r\nhost: c.test\r\n\r\n", "");
     assert_eq!((response.status(), response.get("content-type")), (421, Some("application/problem+json")));
-    let told = "\"status\":421,\"reason\":\"misdirected\",\"setting\":null";
-    wait_until("the access log says so", || gateway.stdout().matches(told).count() == 7);
+    let fields = "\"status\":421,\"reason\":\"misdirected\",\"setting\":null";
+    wait_until("the access log says so", || gateway.stdout().matches(fields).count() == 7);
 }
 
 #[test]

@@ -77,13 +77,13 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn one_option_is_enough_for_https() {
-    let home = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let config = "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                   tls = { internal = true }\n[[route]]\nhost = [\"app.localhost\", \"*.dev.test\", \"www.shop.io\"]\n\
                   upstream = \"echo:\"\n[[route]]\nupstream = \"echo:\"\n";
-    let env = [("HOME", home.path().to_str().unwrap()), ("XDG_STATE_HOME", ""), ("STATE_DIRECTORY", "")];
+    let env = [("HOME", dir.path().to_str().unwrap()), ("XDG_STATE_HOME", ""), ("STATE_DIRECTORY", "")];
     let gateway = Gateway::launch(&env, |dir| config_arguments(dir, config));
-    let state = home.path().join(".local/state/sluicegate/ca");
+    let state = dir.path().join(".local/state/sluicegate/ca");
     let (ca, port) = (state.join("ca.pem").display().to_string(), gateway.addr.port());
     for (name, code) in [
         ("localhost", "200"),

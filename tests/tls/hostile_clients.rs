@@ -163,7 +163,7 @@ fn many_handshakes_do_not_starve_requests() {
         }
         waiting
     };
-    // On a busy machine the answer is read late, each time at another moment.
+    // On a busy machine the response is read late, each time at another moment.
     let mut waiting = Vec::new();
     while waiting.last().is_none_or(|waiting| *waiting <= 200) {
         assert!(waiting.len() < 3, "the request waited for the handshakes: only {waiting:?} of 500 were left");

@@ -1,5 +1,5 @@
-//! The adaptive limit of an upstream, on a server of known capacity: it works on so many requests at once and queues the
-//! rest. `make overload-bench` runs longer phases, beside Envoy.
+//! The adaptive limit of an upstream, on a server of known capacity: it works on so many requests at once and queues
+//! the rest. `make overload-bench` runs longer phases, beside Envoy.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -34,13 +34,13 @@ fn working(slots: usize, time: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-/// Answers each request when the test sends a signal.
+/// Responds to each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -211,12 +211,12 @@ fn a_client_that_left_frees_its_place_in_the_queue() {
 /// A stream of any length takes a place only until its head: neither its duration nor its number distort the limit.
 #[test]
 fn streams_take_no_place_once_they_have_begun() {
-    let (go, told) = channel::<()>();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel::<()>();
+    let releases = Arc::new(Mutex::new(releases));
     let server = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n")?;
-            let _ = told.lock().unwrap().recv();
+            let _ = releases.lock().unwrap().recv();
             peer.send("0\r\n\r\n")?;
         }
         Ok(())

@@ -80,7 +80,7 @@ fn least_requests_sees_what_other_workers_sent() {
     }
     (0..4).for_each(|_| more.send(()).unwrap());
     waiting.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").text(), "slow"));
-    wait_until("both are asked again", || gateway.get("/").text() == "slow");
+    wait_until("both get requests again", || gateway.get("/").text() == "slow");
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn counts(gateway: &Gateway, names: &[&str], clients: usize, count: usize) -> Ve
     names.iter().map(|name| responses.iter().filter(|response| response == name).count()).collect()
 }
 
-/// A server that answers after `ms` milliseconds.
+/// A server that responds after `ms` milliseconds.
 fn slow(name: &'static str, ms: u64) -> Upstream {
     Upstream::start(move |peer| {
         while peer.request()?.is_some() {

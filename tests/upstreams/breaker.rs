@@ -1,4 +1,5 @@
-//! Circuit breakers of upstreams and routes: what opens them, what closes them, and that nobody can keep them half-open.
+//! Circuit breakers of upstreams and routes: what opens them, what closes them, and that nobody can keep them
+//! half-open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +39,7 @@ fn assert_refused(response: &Message) {
     assert_eq!(problem["retry-after-ms"].as_u64().unwrap().div_ceil(1_000), wait);
 }
 
-/// A gateway whose breaker has opened because its only server answers 500.
+/// A gateway whose breaker has opened because its only server responds with 500.
 fn opened(breaker: &str, more: &str) -> (ControlledServer, Gateway) {
     let server = ControlledServer::start("app");
     let gateway = Gateway::with("workers = 2", &format!("{}\n{more}", app(&[server.url()], breaker)));
@@ -148,13 +149,13 @@ fn a_route_has_a_breaker_of_its_own() {
     assert_eq!(gateway.metric("breaker_state", &[("kind", "route"), ("name", "own")]), None);
 }
 
-/// A server that answers each request when the test says so, with the status that it says.
+/// A server that responds to each request when the test says so, with the status that it says.
 fn directed() -> (Upstream, Sender<u16>) {
-    let (go, told): (Sender<u16>, Receiver<u16>) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
+    let (go, releases): (Sender<u16>, Receiver<u16>) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
-            let status = told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            let status = releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(format!("HTTP/1.1 {status} It\r\ncontent-length: 0\r\n\r\n"))?;
         }
         Ok(())
@@ -169,7 +170,9 @@ fn a_server_that_hangs_opens_it_before_any_timeout() {
     let gateway = Gateway::with("workers = 2\nresponse_timeout = \"10m\"", &app(&[server.url()], breaker));
     let mut waiting: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(get("/", "")));
-    wait_until("it is open though nothing was answered", || gateway.get_within(Duration::from_millis(50)) == Some(503));
+    wait_until("it is open although there was no response", || {
+        gateway.get_within(Duration::from_millis(50)) == Some(503)
+    });
     gateway.assert_metric("breaker_state", &OF_APP, 2.0);
     // Late good results of requests from before do not close it.
     (0..8).for_each(|_| go.send(200).unwrap());
@@ -324,7 +327,8 @@ fn one_client_cannot_open_it_while_others_are_served() {
     assert_eq!(victim.fetch(&get("/", ""), "").status(), 503, "two clients met errors");
 }
 
-/// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for long.
+/// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for
+/// long.
 #[test]
 fn two_clients_cannot_keep_it_open_while_others_are_served() {
     let server = ControlledServer::start("app");

@@ -31,11 +31,11 @@ fn working(time: Duration) -> (Upstream, Arc<Running>) {
 
 /// A server that holds each response until the test releases it.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -213,11 +213,11 @@ fn a_half_closed_client_yields_its_place_until_its_turn() {
     };
     let mut first = fetch("/first");
     assert_eq!(server.request().target(), "/first");
-    let mut leaves = fetch("/leaves");
+    let mut leaving = fetch("/leaves");
     gateway.assert_metric("upstream_waiting", APP, 1.0);
-    leaves.finish();
+    leaving.finish();
     gateway.assert_metric("upstream_waiting", APP, 0.0);
-    leaves.assert_closed();
+    leaving.assert_closed();
     let mut second = fetch("/second");
     gateway.assert_metric("upstream_waiting", APP, 1.0);
     // Who has a server is waited for.
@@ -232,13 +232,13 @@ fn a_half_closed_client_yields_its_place_until_its_turn() {
 
 #[test]
 fn a_retry_does_not_block_requests_that_fit_other_servers() {
-    let (go, told) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
-    let server = |told: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
+    let (go, releases) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
+    let server = |releases: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
         Upstream::start(move |peer| {
             while let Some(request) = peer.request()? {
                 match request.target() {
-                    "/hold" => told.lock().unwrap().recv().map_err(std::io::Error::other)?,
+                    "/hold" => releases.lock().unwrap().recv().map_err(std::io::Error::other)?,
                     "/fail" => {
                         peer.send("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy")?;
                         continue;
@@ -250,7 +250,7 @@ fn a_retry_does_not_block_requests_that_fit_other_servers() {
             Ok(())
         })
     };
-    let servers = [server(told.clone()), server(told)];
+    let servers = [server(releases.clone()), server(releases)];
     let more = "max_in_flight = 1\nwaiting_timeout = \"60s\"\nretry = { budget = 1.0, on = [\"503\"] }";
     let gateway = Gateway::start(&app(&servers.each_ref().map(Upstream::url), more));
     let mut holds = gateway.client();

@@ -16,7 +16,7 @@ pub fn ip(last: u8) -> IpAddr {
     IpAddr::from([127, 0, 0, last])
 }
 
-/// A server at one of the addresses, which answers with the address.
+/// A server at one of the addresses, which responds with the address.
 pub fn server(ip: IpAddr, port: u16) -> Upstream {
     Upstream::on(TcpListener::bind((ip, port)).unwrap(), move |peer| {
         while peer.request()?.is_some() {
@@ -66,8 +66,8 @@ fn all_addresses_of_a_name_are_servers_each_by_itself() {
     assert_eq!([0, 2].map(|place| shown(&gateway)[place]["state"] == "up"), [true; 2]);
     gateway.assert_metric("upstream_up", &of(&name), 1.0);
     assert_responses(&gateway, &[ip(1), ip(3)], 6);
-    let told = format!("upstream app: server {name} (127.0.0.2) is down (check: no_connection)");
-    wait_until("the log says so", || gateway.log().contains(&told));
+    let line = format!("upstream app: server {name} (127.0.0.2) is down (check: no_connection)");
+    wait_until("the log says so", || gateway.log().contains(&line));
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_server_that_moved_is_found_before_its_time_to_live_ends() {
     let new = brief(2);
     dns.set_reply(Reply::Addresses(vec![ip(2)], 1_000_000));
     let moved = Instant::now();
-    wait_until("its new address is asked", || gateway.get("/").status() == 200);
+    wait_until("the new address gets requests", || gateway.get("/").status() == 200);
     assert!(moved.elapsed() < Duration::from_secs(10), "{:?}", moved.elapsed());
     assert_responses(&gateway, &[ip(2)], 5);
     // Who cannot reach it asks no more often than once in a second.
@@ -111,7 +111,7 @@ fn a_server_that_moved_is_found_before_its_time_to_live_ends() {
 #[test]
 fn an_address_that_went_is_drained() {
     let port = ReservedPort::new();
-    // Answers begin at once and go on when they are told to.
+    // Responses begin at once and go on when they are told to.
     let old = Upstream::on(TcpListener::bind((ip(1), port.port())).unwrap(), |peer| {
         while let Some(request) = peer.request()? {
             if request.target() == "/long" {
@@ -133,9 +133,9 @@ fn an_address_that_went_is_drained() {
     assert_eq!(long.try_read_head().unwrap().status(), 200);
     assert_eq!(gateway.get("/").text(), "old");
     dns.set_reply(Reply::Addresses(vec![ip(2)], 0));
-    wait_until("the new address is asked", || gateway.get("/").text() == "127.0.0.2");
+    wait_until("the new address gets requests", || gateway.get("/").text() == "127.0.0.2");
     wait_until("its idle connection is closed", || old.requests().iter().any(|request| request.head == "closed"));
-    assert_eq!(long.bytes(8), b"fourmore", "what had begun is answered to its end");
+    assert_eq!(long.bytes(8), b"fourmore", "responses that had begun are complete");
     assert_eq!(shown(&gateway).len(), 1);
 }
 
@@ -196,7 +196,7 @@ fn the_hosts_of_this_machine_come_first_and_another_resolver_applies_live() {
     assert_eq!(gateway.get("/").text(), "127.0.0.1");
     assert!(one.queries().iter().all(|query| query.starts_with("app.test. ")), "{:?}", one.queries());
     gateway.reload(&config(&other.line(), &routes));
-    wait_until("the other one is asked", || gateway.get("/").text() == "127.0.0.2");
+    wait_until("the other address gets requests", || gateway.get("/").text() == "127.0.0.2");
     // Its names are known before a config is in force.
     let next = app(&[format!("http://next.test:{}", port.port())], "");
     gateway.reload(&config(&other.line(), &next));

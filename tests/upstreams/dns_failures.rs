@@ -65,7 +65,7 @@ fn silence_and_garbage_hold_up_no_request_and_no_start() {
     }
 }
 
-/// Other addresses of this machine with each question, and one that stays: more than one answer may hold.
+/// Other addresses of this machine with each question, and one that stays: more than one response may hold.
 fn flood(question: usize) -> Vec<IpAddr> {
     let question = question as u32;
     let of = |i: u32| IpAddr::from(Ipv4Addr::from(0x7f01_0000 + (question * 3000 + i) % 0x00ff_0000));
@@ -94,8 +94,8 @@ fn the_number_of_addresses_is_bounded_and_old_ones_are_forgotten() {
     gateway.assert_metric("upstream_addresses", &of(&name), 256.0);
     let more = memory.grown();
     assert!(more < 24 << 20, "{more} bytes more");
-    let told = gateway.log().matches("servers are at").count();
-    assert_eq!(told, 1, "one line in ten seconds");
+    let reports = gateway.log().matches("servers are at").count();
+    assert_eq!(reports, 1, "one line in ten seconds");
     // Each question was for one of two families; a flood makes no more of them.
     assert!(dns.queries().len() < 40, "{}", dns.queries().len());
 }
@@ -122,7 +122,7 @@ fn lies_are_not_believed_and_fill_no_log() {
     let dns = DnsServer::start(Reply::OtherIds(2, vec![ip(1)]));
     let gateway = gateway(&dns, port.port(), "resolve_every = \"1s\"");
     let lines = || gateway.log().lines().filter(|line| line.contains(" WARN ")).count();
-    wait_until("several lookups are answered", || lookups(&gateway, "found") >= 8.0);
+    wait_until("several lookups succeeded", || lookups(&gateway, "found") >= 8.0);
     assert_eq!(gateway.get("/").text(), "127.0.0.1");
     wait_until("what was left out is reported", || gateway.log().contains("log lines of a library were left out"));
     assert!((2..8).contains(&lines()), "{}", gateway.log());

@@ -134,7 +134,7 @@ fn unreachable_servers_are_logged_and_used_only_as_a_last_resort() {
         std::io::Write::write_all(&mut stream, b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
         let _ = std::io::Read::read(&mut stream, &mut [0; 4096]);
     });
-    wait_until("one of them answers", || gateway.get("/").status() == 200);
+    wait_until("one of them responds", || gateway.get("/").status() == 200);
     gateway.assert_metric("upstream_up", &of(&one.to_string()), 1.0);
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
     wait_until("the log says that one is up again", || gateway.log().contains("upstream app: 1 of 2 servers up"));
@@ -165,8 +165,8 @@ fn an_error_rate_ejects_a_server_whose_errors_never_come_in_a_row() {
         client.fetch(&get("/", ""), "");
         client.fetch(&get("/", ""), "");
     }
-    assert_eq!(shown(&gateway, &bad.name())["state"], "up", "every second of its answers is good");
-    wait_until("every second answer is one too many", || {
+    assert_eq!(shown(&gateway, &bad.name())["state"], "up", "every second response is a success");
+    wait_until("every second response is one too many", || {
         for round in 0..4 {
             bad.set_status(if round % 2 == 0 { 503 } else { 200 });
             client.fetch(&get("/", ""), "");
@@ -180,21 +180,21 @@ fn an_error_rate_ejects_a_server_whose_errors_never_come_in_a_row() {
 #[test]
 fn responses_that_break_off_within_their_body_are_errors() {
     let good = ControlledServer::start("good");
-    let cut = crate::support::upstream::Upstream::start(|peer| {
+    let aborting = crate::support::upstream::Upstream::start(|peer| {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nbeginning")
     });
     let rule = "balance = \"round_robin\"\neject = { error_rate = 0.9, every = \"1m\", for = \"10m\" }";
-    let gateway = Gateway::start(&app(&[cut.url(), good.url()], rule));
+    let gateway = Gateway::start(&app(&[aborting.url(), good.url()], rule));
     wait_until("it is ejected", || {
         for _ in 0..10 {
             let mut client = gateway.client();
             client.send(get("/", ""));
             let _ = client.try_read_response("GET");
         }
-        shown(&gateway, &cut.addr.to_string())["state"] == "ejected"
+        shown(&gateway, &aborting.addr.to_string())["state"] == "ejected"
     });
-    assert!((20..30).contains(&cut.connections()), "{}", cut.connections());
+    assert!((20..30).contains(&aborting.connections()), "{}", aborting.connections());
 }
 
 #[test]
@@ -214,7 +214,7 @@ fn a_reload_keeps_ejections_unless_the_rule_or_the_server_is_removed() {
     gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
 
     gateway.reload(&config("", &app(&urls[..1], LONG)));
-    assert_eq!(gateway.metric("upstream_up", &of(&bad.name())), None, "what is gone has no series");
+    assert_eq!(gateway.metric("upstream_up", &of(&bad.name())), None, "a removed server has no series");
     gateway.reload(&text(LONG));
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
 

@@ -159,7 +159,7 @@ fn a_server_that_breaks_off_is_502_before_its_head_and_a_cut_body_after() {
 
 #[test]
 fn a_kept_connection_that_turns_out_closed_is_retried_for_get_and_never_doubles_a_post() {
-    // Answers the first request of a connection and closes when the second arrives.
+    // Responds to the first request of a connection and closes when the second arrives.
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send(ok("first"))?;

@@ -134,7 +134,7 @@ fn tcp_checks_find_a_server_that_starts_to_listen() {
     gateway.assert_metric("upstream_up", &of(&server), 1.0);
 }
 
-/// A gRPC server whose health service answers with this status.
+/// A gRPC server whose health service responds with this status.
 fn grpc(status: Arc<AtomicUsize>) -> Http2Server {
     Http2Server::start(move |mut incoming| {
         let status = status.clone();

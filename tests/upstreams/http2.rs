@@ -348,8 +348,8 @@ fn endless_heads_are_refused() {
         assert_eq!(gateway.get(target).status(), 502, "{target}");
         assert_eq!(gateway.get("/").text(), "fine");
     }
-    let told = format!("server=\"{}\" kind=\"broken\" error=response head has too many bytes or headers", server.addr);
-    assert!(gateway.log().contains(&told), "{}", gateway.log());
+    let line = format!("server=\"{}\" kind=\"broken\" error=response head has too many bytes or headers", server.addr);
+    assert!(gateway.log().contains(&line), "{}", gateway.log());
     // A bomb may cost its connection.
     assert!(server.connections() <= 2, "{}", server.connections());
 }
@@ -401,13 +401,13 @@ fn slow_readers_do_not_delay_others() {
     }
     assert_eq!(server.connections(), 1);
     let grown = memory.peak();
-    eprintln!("{} KiB more for 8 answers that nobody reads", grown >> 10);
-    assert!(grown < 8 << 20, "{grown} bytes more of what nobody reads");
+    eprintln!("{} KiB more for 8 responses that are not read", grown >> 10);
+    assert!(grown < 8 << 20, "{grown} bytes more for responses that are not read");
 }
 
 #[test]
 fn a_dead_connection_is_not_used_again() {
-    // It takes what comes, and answers nothing, not even a ping.
+    // It takes what comes, and sends nothing, not even the acknowledgement of a PING.
     let server = Http2Server::start(|incoming| async move {
         let _held = incoming;
         std::thread::sleep(Duration::from_secs(20));

@@ -20,7 +20,8 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Starts a server that sends `first` and then `flood` again and again on each connection, and counts the bytes that
-/// the gateway reads. If `waits_for_request`, it begins with the first request, otherwise as soon as the connection is open.
+/// the gateway reads. If `waits_for_request`, it begins with the first request, otherwise as soon as the connection is
+/// open.
 fn flooding(first: Vec<u8>, flood: &[u8], waits_for_request: bool) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, sent) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());

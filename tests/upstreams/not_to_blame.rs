@@ -180,7 +180,7 @@ def accept():
         threading.Thread(target=serve, args=[held.accept()[0]], daemon=True).start()
 threading.Thread(target=accept, daemon=True).start()
 open(home + '/c.toml', 'w').write(f'''[server]
-listen = ["unix:{home}/g.sock"]
+listen = ["unix:{dir}/g.sock"]
 workers = 1
 [admin]
 listen = "127.0.0.1:9900"
@@ -216,11 +216,11 @@ assert shown['state'] == 'up', shown
 assert set(statuses) == {'200', '503'}, statuses
 assert 'no local port left' in said and 'is down' not in said and 'accepts no' not in said
 "#;
-    let home = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let run = "ip link set lo up && exec python3 -c \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c", run, SCRIPT]);
-    let output = command.arg(program().get_program()).arg(home.path()).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let output = command.arg(program().get_program()).arg(dir.path()).output().unwrap();
+    let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{output_text}");
 }

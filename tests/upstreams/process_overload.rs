@@ -16,13 +16,13 @@ use crate::support::h2_server::Http2Server;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// A server that answers each request when the test says so.
+/// A server that responds to each request when the test says so.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok("done"))?;
         }
         Ok(())
@@ -147,7 +147,7 @@ fn cpu_and_load_are_measured_on_this_machine() {
     assert!(!gateway.log().contains("is idle"), "{}", gateway.log());
 }
 
-/// A gRPC server that answers with the code at the end of the path: in trailers, or in the head (`/only/CODE`).
+/// A gRPC server that responds with the code at the end of the path: in trailers, or in the head (`/only/CODE`).
 fn grpc_server() -> Http2Server {
     Http2Server::start(|mut incoming| async move {
         let path = incoming.request.uri().path().to_owned();

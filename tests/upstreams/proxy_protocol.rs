@@ -39,7 +39,7 @@ fn introduction(stream: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&start).trim_end().to_owned())
 }
 
-/// A server that answers with what each of its connections began with, and how many requests that has seen.
+/// A server that responds with what each of its connections began with, and how many requests that has seen.
 struct PrefaceServer {
     upstream: Upstream,
     seen: Arc<Mutex<Vec<String>>>,
@@ -169,10 +169,10 @@ fn the_proxy_header_precedes_tls_and_http2() {
                 let response = client.fetch(&get("/", ""), "");
                 assert_eq!((response.status(), response.text().as_str()), (200, "in"), "{url} {version}");
                 let seen = upstream.request();
-                let told = seen.get("x-forwarded-for").unwrap().to_owned();
+                let forwarded_for = seen.get("x-forwarded-for").unwrap().to_owned();
                 // Behind it the peer is the client; what the first gateway says of it in a field is of no weight.
-                let first = told.split(", ").next().unwrap();
-                assert_eq!(first, format!("127.0.0.{host}"), "{url} {version}: {told}");
+                let first = forwarded_for.split(", ").next().unwrap();
+                assert_eq!(first, format!("127.0.0.{host}"), "{url} {version}: {forwarded_for}");
             }
         }
         // Streams of one client share a connection, which is that client's.

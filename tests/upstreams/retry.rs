@@ -31,9 +31,9 @@ fn only_idempotent_requests_go_to_another_server() {
     for method in ["GET", "OPTIONS", "DELETE"] {
         assert_eq!(statuses(&gateway, method, "", 4), [200; 4], "{method}");
     }
-    let again = bad.request_count() as f64;
-    assert!(again >= 6.0, "{again}");
-    assert_eq!(retries(&gateway, "reset"), again);
+    let retried = bad.request_count() as f64;
+    assert!(retried >= 6.0, "{retried}");
+    assert_eq!(retries(&gateway, "reset"), retried);
     for (method, body) in [("POST", ""), ("POST", "x"), ("PATCH", "x"), ("PUT", "x")] {
         let (good_before, bad_before) = (good.request_count(), bad.request_count());
         let mut statuses = statuses(&gateway, method, body, 6);
@@ -45,7 +45,7 @@ fn only_idempotent_requests_go_to_another_server() {
             "{method} {body}: once each"
         );
     }
-    assert_eq!(retries(&gateway, "reset"), again);
+    assert_eq!(retries(&gateway, "reset"), retried);
 }
 
 #[test]

@@ -91,7 +91,7 @@ pub fn secured(
     Upstream::wrapped(wrap, script)
 }
 
-/// Answers with the body it got, or the target where there is none.
+/// Responds with the body it got, or the target where there is none.
 fn echo(peer: &mut Peer) -> io::Result<()> {
     while let Some(request) = peer.request()? {
         let body = if request.body.is_empty() { request.target().to_owned() } else { request.text() };

@@ -69,18 +69,18 @@ fn each_reason_not_to_get_there_has_its_name() {
     ];
     let routes =
         cases.map(|(name, _)| format!("[[route]]\npath = \"/{name}\"\nupstream = \"unix:{}\"\n", path(name).display()));
-    let home = tempfile::tempdir().unwrap();
-    let run = config_arguments(home.path(), &config("", &routes.concat()));
-    let gateway = Gateway::spawn(bound_by_permissions(run), home);
+    let dir = tempfile::tempdir().unwrap();
+    let run = config_arguments(dir.path(), &config("", &routes.concat()));
+    let gateway = Gateway::spawn(bound_by_permissions(run), dir);
     for (name, detail) in cases {
         for _ in 0..3 {
             let response = gateway.get(&format!("/{name}"));
             assert_eq!(response.status(), 502, "{name}");
             assert_eq!(response.json()["detail"], detail);
         }
-        let told = format!("error={name}");
+        let error = format!("error={name}");
         let log = gateway.log();
-        assert_eq!(log.lines().filter(|line| line.contains(&told)).count(), 1, "{log}");
+        assert_eq!(log.lines().filter(|line| line.contains(&error)).count(), 1, "{log}");
     }
 }
 

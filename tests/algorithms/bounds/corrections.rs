@@ -19,7 +19,7 @@ pub struct ModelCharge {
 /// Returns the units of these charges that would not have been refilled by `now` without other charges, times `per`.
 pub fn used(charges: &[ModelCharge], rule: &TokenBucket, now: i64) -> i64 {
     let (mut used, mut at) = (0, 0);
-    let gone = |used: i64, at: &mut i64, to: i64| -> i64 {
+    let advance = |used: i64, at: &mut i64, to: i64| -> i64 {
         let lump = if rule.interval { rule.per_ms } else { 1 };
         let steps = (to - *at) / lump;
         let left = (i128::from(used) - i128::from(steps) * i128::from(rule.rate * lump)).max(0);
@@ -27,9 +27,9 @@ pub fn used(charges: &[ModelCharge], rule: &TokenBucket, now: i64) -> i64 {
         i64::try_from(left).unwrap()
     };
     for charge in charges {
-        used = gone(used, &mut at, charge.at) + charge.cost * rule.per_ms;
+        used = advance(used, &mut at, charge.at) + charge.cost * rule.per_ms;
     }
-    gone(used, &mut at, now)
+    advance(used, &mut at, now)
 }
 
 pub fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket) {

@@ -29,9 +29,9 @@ impl Model {
             self.level = if self.rule.empty { 0 } else { full };
             self.at = now;
         }
-        let gone = i128::from(now - self.at);
-        let lumps = gone / per;
-        self.level += if self.rule.interval { lumps * rate * per } else { gone * rate };
+        let elapsed = i128::from(now - self.at);
+        let lumps = elapsed / per;
+        self.level += if self.rule.interval { lumps * rate * per } else { elapsed * rate };
         let kept = self.at + i64::try_from(lumps * per).unwrap();
         // A full bucket begins a new interval when it is used.
         self.at = if self.rule.interval && self.level < full { kept } else { now };

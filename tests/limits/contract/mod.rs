@@ -169,8 +169,8 @@ fn attack_tiers(store: &TimedStore, lines: &str, steps: usize, reached: &Reached
                 let checks = tiers.iter().zip(&keys).map(|(tier, key)| Check { tag: tag(), ..check(tier, key, 1) });
                 requests.push(checks.collect());
             }
-            let asked: Vec<(Op, &[Check])> = requests.iter().map(|checks| (Op::Take, checks.as_slice())).collect();
-            for (checks, decision) in requests.iter().zip(store.run_all(&asked, run.now)) {
+            let decisions: Vec<(Op, &[Check])> = requests.iter().map(|checks| (Op::Take, checks.as_slice())).collect();
+            for (checks, decision) in requests.iter().zip(store.run_all(&decisions, run.now)) {
                 if decision.admitted {
                     run.charges.push((run.lived, 1, checks[0].clone(), 0));
                 }

@@ -107,8 +107,9 @@ impl Run {
         let count = most / cost + 2;
         let checks: Vec<Check> =
             (0..count).map(|_| Check { tag: rng.random_range(0..1 << 52), cost, ..one.clone() }).collect();
-        let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-        for (check, decision) in checks.iter().zip(store.run_all(&asked, self.now)) {
+        let decisions: Vec<(Op, &[Check])> =
+            checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+        for (check, decision) in checks.iter().zip(store.run_all(&decisions, self.now)) {
             let answer = decision.answers[0];
             if answer.admitted {
                 self.charges.push((self.lived, cost, check.clone(), answer.receipt));

@@ -76,8 +76,8 @@ impl RedisCluster {
     pub fn owner_index(&self, slot: usize) -> usize {
         let seen = self.nodes.iter().filter(|node| node.is_running()).find_map(|node| {
             let reply: redis::Value = run_command(&mut node.client(), &["CLUSTER", "SLOTS"]);
-            let asked = slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
-            let ranges = slot::parse_ranges(&reply, &asked).unwrap();
+            let node = slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
+            let ranges = slot::parse_ranges(&reply, &node).unwrap();
             ranges.into_iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| range.master)
         });
         let seen = seen.expect("somebody has the slot");
@@ -193,13 +193,13 @@ impl SentinelSetup {
         redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
-    /// Empty while the server closes its connections because its role changes.
+    /// Returns `INFO replication`; empty while the server closes its connections because its role changes.
     pub fn info(&self, server: usize) -> String {
         let info = |mut client: Connection| redis::cmd("INFO").arg("replication").query(&mut client);
         self.try_client(server).and_then(info).unwrap_or_default()
     }
 
-    /// The port of the master that the sentinels report.
+    /// Returns the port of the master that the sentinels report.
     pub fn reported_master_port(&self) -> u16 {
         let words = ["SENTINEL", "get-master-addr-by-name", "mine"];
         run_command::<(String, u16)>(&mut self.sentinels[0].client(), &words).1
@@ -225,7 +225,7 @@ impl Sentinel {
         })
     }
 
-    /// `config` sets the port.
+    /// Starts a sentinel. `config` returns the config for a port.
     pub fn start(config: impl FnOnce(u16) -> String) -> Sentinel {
         let reserved = ReservedPort::new();
         let port = reserved.port();
@@ -283,10 +283,10 @@ impl Load {
             load.running.spawn_local(async move {
                 tokio::time::sleep(Duration::from_micros(250 * i)).await;
                 while !stop.get() {
-                    let asked = Instant::now();
+                    let started = Instant::now();
                     let outcome = redis.run(Op::Take, &vec![check(&limit, key, 1)].into()).await;
                     let outcome = outcome.map(|decision| decision.admitted);
-                    seen.borrow_mut().push(TimedDecision { at: Instant::now(), took: asked.elapsed(), outcome });
+                    seen.borrow_mut().push(TimedDecision { at: Instant::now(), took: started.elapsed(), outcome });
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });
@@ -302,7 +302,7 @@ impl Load {
         self.seen.borrow().iter().filter(|seen| of(seen)).count()
     }
 
-    /// The results, without the delays caused by the machine.
+    /// Stops the clients and returns the results, without the delays caused by the machine.
     pub async fn stop(self) -> Vec<TimedDecision> {
         self.stop.set(true);
         self.running.join_all().await;

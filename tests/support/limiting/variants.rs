@@ -1,4 +1,4 @@
-//! Every algorithm in every format of its state, as a config sets it.
+//! Every algorithm with every format of its state, as configured limits.
 
 use std::sync::Arc;
 
@@ -6,25 +6,26 @@ use sluicegate::config;
 use sluicegate::limiting::algorithm::Rule;
 use sluicegate::limiting::limit::Limit;
 
+/// An algorithm with one format of its state.
 pub struct Variant {
     /// Name of the limit and the route, made of the algorithm and the variant.
     pub name: &'static str,
     /// The lines of `[limit.NAME]` except its key.
     pub lines: String,
-    /// Units that a new key gets at once.
-    pub room: i64,
-    /// Units that a key gets from then on for more than an hour, refunds aside.
+    /// Units that a new key may use at once.
+    pub available: i64,
+    /// Units that a key may use in its first hour, without refunds.
     pub total: i64,
 }
 
-/// Each form has `count` units, none of which is refilled within the hour. `count` is at least 2.
+/// Returns all variants. Each has about `count` units (at least 2), none of which is refilled within an hour.
 pub fn variants(count: i64) -> Vec<Variant> {
-    let variant = |name: &'static str, lines: String| Variant { name, lines, room: count, total: count };
+    let variant = |name: &'static str, lines: String| Variant { name, lines, available: count, total: count };
     let bucket = |more: &str| format!("rate = \"1/2h\"\n{more}");
     let windows = |algorithm: &str, rate: &str, more: &str| {
         format!("algorithm = \"{algorithm}\"\nrate = \"{count}/{rate}\"\n{more}")
     };
-    // Alone, a tenant gets everything but the reserve.
+    // A single tenant gets everything except the reserve.
     let fair = |algorithm: &str, more: &str| {
         let fair = format!("fair = {{ key = \"header:x-tenant\", reserve = {count} }}");
         format!("algorithm = \"{algorithm}\"\nburst = {}\n{fair}\n{}", 2 * count, bucket(more))
@@ -35,19 +36,19 @@ pub fn variants(count: i64) -> Vec<Variant> {
         variant("token_bucket.interval", bucket(&format!("burst = {count}\nrefill = \"interval\""))),
         // The last unit is a debt, which a bucket allows while it holds a trace of a token.
         Variant {
-            room: count - 1,
+            available: count - 1,
             ..variant("token_bucket.debt", bucket(&format!("burst = {}\ndebt = 1", count - 1)))
         },
         variant("token_bucket.interval.debt", bucket(&format!("burst = {count}\ndebt = 5\nrefill = \"interval\""))),
         Variant {
-            room: 0,
+            available: 0,
             total: 0,
             ..variant("token_bucket.empty", bucket(&format!("burst = {count}\nstart = \"empty\"")))
         },
         variant("gcra", format!("algorithm = \"gcra\"\n{}", bucket(&format!("burst = {count}")))),
         variant("fair", fair("token_bucket", "")),
         variant("fair.gcra", fair("gcra", "")),
-        Variant { room: 0, total: 0, ..variant("fair.empty", fair("token_bucket", "start = \"empty\"")) },
+        Variant { available: 0, total: 0, ..variant("fair.empty", fair("token_bucket", "start = \"empty\"")) },
         variant("fixed_window.first_hit", windows("fixed_window", "2h", "anchor = \"first_hit\"")),
         variant("fixed_window.clock", windows("fixed_window", "365d", "anchor = \"clock\"")),
         variant("sliding_window.2", windows("sliding_window", "365d", "precision = 2")),
