@@ -52,9 +52,9 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
     go.send(()).unwrap();
     wait_until("memory is free again", || {
         go.send(()).unwrap();
-        let answer = gateway.fetch(&get("/", &accepting("gzip")));
-        assert_eq!(text(&answer), page(5000));
-        answer.get("content-encoding").is_some()
+        let received = gateway.fetch(&get("/", &accepting("gzip")));
+        assert_eq!(text(&received), page(5000));
+        received.get("content-encoding").is_some()
     });
 }
 
@@ -62,9 +62,9 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
 fn no_memory_for_encoders_leaves_streams_uncompressed() {
     let upstream = Upstream::fixed(response("", &page(100_000)));
     let gateway = Gateway::with("max_compress_memory = 0\n", &route(&upstream, "compress = true"));
-    let answer = gateway.fetch(&get("/", &accepting("gzip, br, zstd")));
-    assert_eq!((answer.get("content-encoding"), text(&answer)), (None, page(100_000)));
-    assert_eq!(answer.get("content-length"), Some("100000"));
+    let received = gateway.fetch(&get("/", &accepting("gzip, br, zstd")));
+    assert_eq!((received.get("content-encoding"), text(&received)), (None, page(100_000)));
+    assert_eq!(received.get("content-length"), Some("100000"));
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn any_accept_encoding_gets_a_response_that_it_accepts() {
         ("gzip\t;\tq=1".to_owned(), Some("gzip")),
     ] {
         let since = Instant::now();
-        let answer = gateway.fetch(&get("/", &accepting(&codings)));
+        let received = gateway.fetch(&get("/", &accepting(&codings)));
         let start: String = codings.chars().take(30).collect();
-        assert_eq!((answer.status(), answer.get("content-encoding")), (200, coding), "{start}");
-        assert_eq!(text(&answer), page(3000), "{start}");
+        assert_eq!((received.status(), received.get("content-encoding")), (200, coding), "{start}");
+        assert_eq!(text(&received), page(3000), "{start}");
         assert!(since.elapsed() < Duration::from_secs(5), "{start}: {:?}", since.elapsed());
     }
     let lines: String = (0..90).map(|at| accepting(if at == 70 { "br;q=0.3" } else { "gzip;q=0.2" })).collect();
@@ -122,9 +122,9 @@ fn a_large_response_does_not_keep_others_waiting() {
             slowest = slowest.max(since.elapsed());
             count += 1;
         }
-        let answer = reader.join().unwrap();
-        assert_eq!(decode(coding, &answer.body).unwrap().len(), 16 << 20);
-        assert!(answer.body.len() < 1 << 20, "{coding}: {} bytes", answer.body.len());
+        let response = reader.join().unwrap();
+        assert_eq!(decode(coding, &response.body).unwrap().len(), 16 << 20);
+        assert!(response.body.len() < 1 << 20, "{coding}: {} bytes", response.body.len());
         eprintln!("{coding}: {count} other requests, the slowest took {slowest:?}");
         // A debug build on a busy machine; without turns, one request would wait for the whole response.
         assert!(count > 20, "{coding}: {count} requests, slowest {slowest:?}");

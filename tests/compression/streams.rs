@@ -27,10 +27,10 @@ fn bodies_of_unknown_length_are_compressed() {
         for coding in ["zstd", "br", "gzip"] {
             let mut client = gateway.client();
             for _ in 0..2 {
-                let answer = client.fetch(&get("/", &accepting(coding)), "");
-                assert_eq!(answer.get("content-encoding"), Some(coding));
-                assert_eq!(answer.get("transfer-encoding"), Some("chunked"));
-                assert_eq!(text(&answer), body, "{coding}");
+                let received = client.fetch(&get("/", &accepting(coding)), "");
+                assert_eq!(received.get("content-encoding"), Some(coding));
+                assert_eq!(received.get("transfer-encoding"), Some("chunked"));
+                assert_eq!(text(&received), body, "{coding}");
             }
         }
     }
@@ -57,7 +57,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
         let mut steps = 0;
         let mut client = gateway.client();
         client.send(get("/", &accepting(coding)));
-        let answer = client.stream_response("GET", |piece| {
+        let response = client.stream_response("GET", |piece| {
             compressed.extend_from_slice(piece);
             let next = format!("{expected}step {steps};");
             // The server continues only after the client has decoded everything that was sent.
@@ -67,7 +67,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
                 go.send(()).unwrap();
             }
         });
-        assert_eq!(answer.unwrap().get("content-encoding"), Some(coding));
+        assert_eq!(response.unwrap().get("content-encoding"), Some(coding));
         assert_eq!(decode(coding, &compressed).unwrap(), b"step 0;step 1;step 2;step 3;step 4;");
     }
 }
@@ -90,10 +90,10 @@ fn trailers_follow_the_compressed_body() {
         );
 
         let request = Request::get("http://a.test/").header("accept-encoding", coding).header("te", "trailers");
-        let answer = H2Client::connect(gateway.addr).fetch(request.body(()).unwrap(), Sent::default());
-        assert_eq!(decode(coding, &answer.body).unwrap(), page(5000).as_bytes());
-        assert_eq!(answer.trailers.len(), 1, "{:?}", answer.trailers);
-        assert_eq!(answer.trailers["x-sum"], "42");
+        let response = H2Client::connect(gateway.addr).fetch(request.body(()).unwrap(), Sent::default());
+        assert_eq!(decode(coding, &response.body).unwrap(), page(5000).as_bytes());
+        assert_eq!(response.trailers.len(), 1, "{:?}", response.trailers);
+        assert_eq!(response.trailers["x-sum"], "42");
     }
 }
 
@@ -108,14 +108,14 @@ fn responses_of_http2_servers_are_compressed() {
         stream.send_trailers(trailers)
     });
     let gateway = Gateway::start(&format!("[[route]]\nupstream = \"h2c://{}\"\ncompress = true\n", server.addr));
-    let answer = gateway.fetch(&get("/", &accepting("zstd")));
-    assert_eq!((answer.get("etag"), text(&answer)), (Some("W/\"a\""), page(200_000)));
+    let response = gateway.fetch(&get("/", &accepting("zstd")));
+    assert_eq!((response.get("etag"), text(&response)), (Some("W/\"a\""), page(200_000)));
     let head = gateway.fetch(&get("/", &accepting("zstd")).replacen("GET", "HEAD", 1));
     assert_eq!((head.get("content-length"), head.get("content-encoding")), (None, Some("zstd")));
     let request = Request::get("http://a.test/").header("accept-encoding", "br").body(()).unwrap();
-    let answer = H2Client::connect(gateway.addr).fetch(request, Sent::default());
-    assert_eq!(decode("br", &answer.body).unwrap(), page(200_000).as_bytes());
-    assert_eq!(answer.trailers["x-sum"], "42");
+    let response = H2Client::connect(gateway.addr).fetch(request, Sent::default());
+    assert_eq!(decode("br", &response.body).unwrap(), page(200_000).as_bytes());
+    assert_eq!(response.trailers["x-sum"], "42");
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn http10_clients_get_no_chunks() {
         let head = format!("GET / HTTP/1.0\r\nhost: a.test\r\n{}connection: keep-alive\r\n\r\n", accepting(coding));
         let long_gateway = gateway(&upstream);
         let mut client = long_gateway.client();
-        let answer = client.fetch(&head, "");
-        assert_eq!((answer.get("transfer-encoding"), answer.get("content-length")), (None, None));
-        assert_eq!(text(&answer), long, "{coding}");
+        let received = client.fetch(&head, "");
+        assert_eq!((received.get("transfer-encoding"), received.get("content-length")), (None, None));
+        assert_eq!(text(&received), long, "{coding}");
         // A small body has a length, so the connection stays open.
         let small = Gateway::start(&format!(
             "[[route]]\ncompress = true\nrespond = {{ body = '''{}''', content_type = \"text/html\" }}\n",
@@ -136,9 +136,9 @@ fn http10_clients_get_no_chunks() {
         ));
         let mut client = small.client();
         for _ in 0..2 {
-            let answer = client.fetch(&head, "");
-            assert_eq!(answer.get("content-length"), Some(answer.body.len().to_string().as_str()));
-            assert_eq!(text(&answer), page(5000), "{coding}");
+            let received = client.fetch(&head, "");
+            assert_eq!(received.get("content-length"), Some(received.body.len().to_string().as_str()));
+            assert_eq!(text(&received), page(5000), "{coding}");
         }
     }
 }

@@ -34,9 +34,9 @@ fn left(gateway: &Gateway, limit: &str, key: &str) -> Value {
 #[track_caller]
 fn take(gateway: &Gateway, limits: Value, key: Value) -> Vec<Value> {
     let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": key }] }).to_string();
-    let answer = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body);
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()["decisions"][0]["limits"].as_array().unwrap().clone()
+    let response = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body);
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()["decisions"][0]["limits"].as_array().unwrap().clone()
 }
 
 /// Tells for each limit of a response whether it has a receipt.
@@ -99,9 +99,9 @@ fn another_proxy_cannot_settle_what_was_not_charged() {
                 ),
             ))
         };
-        let settle = |answer: &Message| {
-            assert_eq!(answer.status(), 200, "{}", answer.text());
-            let receipt = answer.get("x-limit-receipt").expect("a receipt");
+        let settle = |response: &Message| {
+            assert_eq!(response.status(), 200, "{}", response.text());
+            let receipt = response.get("x-limit-receipt").expect("a receipt");
             let settled =
                 gateway.fetch(&post("/settle/a", 0, &format!("x-limit-receipt: {receipt}\r\nx-limit-status: 503\r\n")));
             settled.json()["settled"].clone()

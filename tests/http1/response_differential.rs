@@ -85,7 +85,7 @@ async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<ParsedResponse> {
     let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(client)).await.unwrap();
     let connection = tokio::task::spawn_local(connection);
     let request = Request::builder().method(method).uri("/").header("host", "a").body(Empty::new()).unwrap();
-    let answer = async {
+    let received = async {
         let mut request = [0; 1024];
         let count = server.read(&mut request).await.unwrap();
         assert!(request[..count].ends_with(b"\r\n\r\n"));
@@ -106,7 +106,7 @@ async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<ParsedResponse> {
         });
         Some(ParsedResponse { status: head.status.as_u16(), fields: fields(&head.headers), body })
     };
-    let (seen, ()) = tokio::join!(read, answer);
+    let (seen, ()) = tokio::join!(read, received);
     connection.abort();
     seen
 }

@@ -34,7 +34,7 @@ fn echoing() -> Http2Server {
     })
 }
 
-/// Asks from many clients at once; the statuses.
+/// Sends a request from each of many clients at once. Returns the statuses.
 fn at_once(gateway: &Gateway, count: usize, target: &str) -> Vec<u16> {
     std::thread::scope(|scope| {
         let asking: Vec<_> = (0..count).map(|_| scope.spawn(|| gateway.get(target).status())).collect();
@@ -47,8 +47,8 @@ fn requests_share_a_connection_and_bodies_go_both_ways() {
     let server = echoing();
     let gateway = in_front_of(&server, "");
     let mut client = gateway.client();
-    let answer = client.fetch(&get("/x?y=1", "te: trailers\r\nx-a: 1\r\nconnection: x-hop\r\nx-hop: 1\r\n"), "");
-    assert_eq!((answer.status(), answer.text().as_str()), (200, ""));
+    let response = client.fetch(&get("/x?y=1", "te: trailers\r\nx-a: 1\r\nconnection: x-hop\r\nx-hop: 1\r\n"), "");
+    assert_eq!((response.status(), response.text().as_str()), (200, ""));
     let request = server.request();
     assert_eq!(request.uri, "http://a.test/x?y=1");
     assert!(request.headers["te"] == "trailers" && request.headers["x-a"] == "1");
@@ -58,8 +58,8 @@ fn requests_share_a_connection_and_bodies_go_both_ways() {
     assert_eq!(request.headers.get("x-forwarded-for").unwrap(), "127.0.0.1");
     let body = "0123456789abcdef".repeat(128 * 1024);
     for length in [0, 1, 100_000, body.len()] {
-        let answer = client.fetch(&post("/", length as u64, ""), &body[..length]);
-        assert_eq!((answer.status(), answer.text() == body[..length]), (200, true), "{length}");
+        let response = client.fetch(&post("/", length as u64, ""), &body[..length]);
+        assert_eq!((response.status(), response.text() == body[..length]), (200, true), "{length}");
     }
     client.send(
         "POST / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n",
@@ -95,10 +95,10 @@ fn bodies_are_sent_when_the_server_asks_and_hints_are_passed_on() {
         client.send("12345");
         assert_eq!(client.read_response("POST").text(), "12345");
     }
-    let answer = client.fetch(&post("/refused", 5, "expect: 100-continue\r\n"), "");
-    assert_eq!((answer.status(), answer.get("connection")), (417, Some("close")));
+    let response = client.fetch(&post("/refused", 5, "expect: 100-continue\r\n"), "");
+    assert_eq!((response.status(), response.get("connection")), (417, Some("close")));
     client.assert_closed();
-    // A client of HTTP/2 is asked for nothing, nor is the server told to.
+    // HTTP/2 clients get no 100 Continue, and the server gets no `expect`.
     let mut streams = H2Client::connect(gateway.addr);
     server.count();
     let mut request = stream_post("/");
@@ -122,14 +122,14 @@ fn trailers_go_both_ways() {
         "POST / HTTP/1.1\r\nhost: a.test\r\nte: trailers\r\nconnection: te\r\ntrailer: x-sum\r\n\
          transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\nx-sum: 42\r\n\r\n",
     );
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     let mut piece = [0; 1024];
-    while !answer.ends_with(b"x-sum: 42\r\n\r\n") {
+    while !response.ends_with(b"x-sum: 42\r\n\r\n") {
         let count = client.stream().read(&mut piece).unwrap();
-        assert!(count > 0, "{:?}", String::from_utf8_lossy(&answer));
-        answer.extend_from_slice(&piece[..count]);
+        assert!(count > 0, "{:?}", String::from_utf8_lossy(&response));
+        response.extend_from_slice(&piece[..count]);
     }
-    assert!(String::from_utf8_lossy(&answer).contains("trailer: x-sum\r\n"));
+    assert!(String::from_utf8_lossy(&response).contains("trailer: x-sum\r\n"));
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn the_server_chooses_the_protocol_over_tls_unless_configured() {
     let pair = ca.issue(&["127.0.0.1"], "server");
     let echo = |mut incoming: IncomingRequest| async move { incoming.send_response("two").await };
     let two = Http2Server::with(Some(server_config(&pair, None, &["h2", "http/1.1"])), |_| {}, echo);
-    let answer = |peer: &mut crate::support::upstream::Peer| {
+    let response = |peer: &mut crate::support::upstream::Peer| {
         while peer.request()?.is_some() {
             peer.send(ok("one"))?;
         }
         Ok(())
     };
-    let one = secured(server_config(&pair, None, &["http/1.1"]), true, answer);
-    let silent = secured(server_config(&pair, None, &[]), true, answer);
+    let one = secured(server_config(&pair, None, &["http/1.1"]), true, response);
+    let silent = secured(server_config(&pair, None, &[]), true, response);
     let url = |addr| format!("https://{addr}");
     let tls = "tls = { ca = \"ca.pem\" }";
     let http2 = format!("{tls}\nprotocol = \"http2\"");
@@ -163,8 +163,8 @@ fn the_server_chooses_the_protocol_over_tls_unless_configured() {
     }
     assert_eq!(two.request().uri, "https://a.test/two");
     assert_eq!([two.connections(), one.connections(), silent.connections()], [1, 1, 1]);
-    let answer = gateway.get("/never");
-    assert_eq!((answer.status(), &answer.json()["detail"]), (502, &"the upstream server does not speak HTTP/2".into()));
+    let never = gateway.get("/never");
+    assert_eq!((never.status(), &never.json()["detail"]), (502, &"the upstream server does not speak HTTP/2".into()));
 }
 
 #[test]
@@ -197,8 +197,8 @@ fn requests_that_a_server_did_not_process_are_resent() {
         incoming.send_response(body).await
     });
     let gateway = in_front_of(&server, "");
-    let answer = gateway.client().fetch(&post("/", 5, ""), "hello");
-    assert_eq!((answer.status(), answer.text().as_str()), (200, "hello"));
+    let response = gateway.client().fetch(&post("/", 5, ""), "hello");
+    assert_eq!((response.status(), response.text().as_str()), (200, "hello"));
     assert_eq!(server.count(), 2);
     gateway.assert_metric("upstream_retries_total", &[("upstream", "app"), ("reason", "refused")], 1.0);
 }
@@ -260,9 +260,9 @@ fn resets_are_distinguished_and_affect_no_other_request() {
         let slow = scope.spawn(|| gateway.get("/slow").text());
         let mut client = gateway.client();
         for _ in 0..100 {
-            let answer = client.fetch(&get("/reset", ""), "");
+            let response = client.fetch(&get("/reset", ""), "");
             let detail = "the upstream server closed the connection or sent an invalid response";
-            assert_eq!((answer.status(), &answer.json()["detail"]), (502, &detail.into()));
+            assert_eq!((response.status(), &response.json()["detail"]), (502, &detail.into()));
         }
         let mut client = gateway.client();
         client.send(get("/half", ""));
@@ -301,8 +301,8 @@ fn servers_that_are_none_of_http2_are_502_in_time() {
         let watch = Stopwatch::start();
         let first = gateway.get("/");
         watch.assert_ms(if upstream.addr == silent.addr { 480..2000 } else { 0..2000 });
-        for answer in [first, gateway.get("/")] {
-            assert_eq!((answer.status(), &answer.json()["detail"]), (502, &detail.into()));
+        for response in [first, gateway.get("/")] {
+            assert_eq!((response.status(), &response.json()["detail"]), (502, &detail.into()));
         }
     }
 }
@@ -350,7 +350,7 @@ fn endless_heads_are_refused() {
     }
     let line = format!("server=\"{}\" kind=\"broken\" error=response head has too many bytes or headers", server.addr);
     assert!(gateway.log().contains(&line), "{}", gateway.log());
-    // A bomb may cost its connection.
+    // The header bomb may cost its connection.
     assert!(server.connections() <= 2, "{}", server.connections());
 }
 
@@ -361,7 +361,6 @@ fn a_server_that_takes_no_body_is_504_and_one_that_answers_early_is_heard() {
             incoming.send_response("no need").await?;
         }
         if incoming.request.uri().path() == "/done" {
-            // Which resets the stream without an error.
             return Ok(());
         }
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -407,7 +406,7 @@ fn slow_readers_do_not_delay_others() {
 
 #[test]
 fn a_dead_connection_is_not_used_again() {
-    // It takes what comes, and sends nothing, not even the acknowledgement of a PING.
+    // The server reads nothing after the request and acknowledges no PING.
     let server = Http2Server::start(|incoming| async move {
         let _held = incoming;
         std::thread::sleep(Duration::from_secs(20));
@@ -415,7 +414,7 @@ fn a_dead_connection_is_not_used_again() {
     });
     let gateway = in_front_of(&server, "response_timeout = \"200ms\"\nconnect_timeout = \"1s\"\n");
     assert_eq!(gateway.get("/").status(), 504);
-    // The next is not sent on that connection, nor does the server take another.
+    // The next request is not sent on that connection, and the server accepts no other.
     assert_eq!(gateway.get("/").json()["detail"], "no upstream server accepted a connection in time");
 }
 
@@ -434,16 +433,16 @@ fn grpc_has_its_trailers_its_deadline_and_its_statuses() {
     let gateway = in_front_of(&server, "");
     let fields = "te: trailers\r\nconnection: te\r\ncontent-type: application/grpc\r\n";
     let mut client = gateway.client();
-    let answer = client.fetch(&post("/echo", 5, fields), "\0\0\0\0\0");
-    assert_eq!((answer.status(), answer.get("content-type"), answer.body.len()), (200, Some("application/grpc"), 5));
+    let reply = client.fetch(&post("/echo", 5, fields), "\0\0\0\0\0");
+    assert_eq!((reply.status(), reply.get("content-type"), reply.body.len()), (200, Some("application/grpc"), 5));
     let request = server.request();
     assert!(request.method == "POST" && request.headers["te"] == "trailers");
-    let answer = client.fetch(&post("/silent", 5, &format!("{fields}grpc-timeout: 200m\r\n")), "\0\0\0\0\0");
-    assert_eq!((answer.status(), answer.get("grpc-status")), (200, Some("4")));
+    let reply = client.fetch(&post("/silent", 5, &format!("{fields}grpc-timeout: 200m\r\n")), "\0\0\0\0\0");
+    assert_eq!((reply.status(), reply.get("grpc-status")), (200, Some("4")));
     assert_eq!(server.request().headers.get("grpc-timeout").unwrap(), "200m");
     let nobody = Gateway::start(&route(&format!("h2c://{}", crate::support::ports::closed_addr()), ""));
-    let answer = nobody.client().fetch(&post("/", 5, fields), "\0\0\0\0\0");
-    assert_eq!((answer.status(), answer.get("grpc-status")), (200, Some("14")));
+    let response = nobody.client().fetch(&post("/", 5, fields), "\0\0\0\0\0");
+    assert_eq!((response.status(), response.get("grpc-status")), (200, Some("14")));
 }
 
 #[test]
@@ -453,7 +452,7 @@ fn answers_that_have_no_body_are_whole_with_their_head() {
         let head = Response::builder().status(status).body(()).unwrap();
         let mut stream = incoming.head(head, false)?;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        // The stream may have been reset meanwhile: nothing more was needed.
+        // The stream may have been reset already, because the rest was not needed.
         let _ = stream.send_data(Bytes::new(), true);
         Ok(())
     });
@@ -471,8 +470,7 @@ fn answers_that_have_no_body_are_whole_with_their_head() {
 fn checks_over_tls_say_so() {
     let ca = Ca::new("one");
     let tls = server_config(&ca.issue(&["127.0.0.1"], "server"), None, &["h2"]);
-    let server =
-        Http2Server::with(Some(tls), |_| {}, |mut incoming| async move { incoming.send_response("fine").await });
+    let server = Http2Server::with(Some(tls), |_| {}, |mut request| async move { request.send_response("fine").await });
     let url = format!("https://{}", server.addr);
     for (kind, path) in [("http", "/"), ("grpc", "/grpc.health.v1.Health/Check")] {
         let health = format!(
@@ -490,7 +488,7 @@ fn an_offer_to_switch_is_left_out() {
     let offer = "connection: upgrade, x-mine\r\nupgrade: websocket\r\nsec-websocket-key: x\r\nx-mine: 1\r\n";
     let mut client = gateway.client();
     for _ in 0..2 {
-        // The connection goes on, as one of HTTP.
+        // The connection stays usable for HTTP.
         assert_eq!(client.fetch(&get("/chat", offer), "").text(), "plain");
         let request = server.request();
         assert_eq!((request.method.as_str(), request.uri.path()), ("GET", "/chat"));
