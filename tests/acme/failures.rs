@@ -1,5 +1,5 @@
-//! Failures of certificate orders: servers, validation, disks, files, and gateways that die. No order is repeated for
-//! it, no server gets a burst of requests, and no certificate is lost.
+//! Failures of certificate orders: servers, validation, disks, files, and gateways that die. No order is repeated
+//! because of them, no server gets a burst of requests, and no certificate is lost.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! ACME servers with odd behaviour: certificates that are due at once, senseless retry times, early results of
-//! validation. A relay in front of Pebble plays them.
+//! ACME servers with unusual behaviour: certificates that are due at once, senseless retry times, early results of
+//! validation. A relay in front of Pebble simulates them.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};

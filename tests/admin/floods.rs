@@ -1,5 +1,5 @@
 //! Floods of the admin listener by clients that send nothing, too little or too slowly, or do not read. Probes, metrics
-//! and decisions are served meanwhile.
+//! and decisions are served during a flood.
 
 use std::fmt::Write as _;
 use std::io::Write;

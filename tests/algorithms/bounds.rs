@@ -1,6 +1,5 @@
-//! Each algorithm's stated bound, by random schedules against plain counting: bursts, idle times,
-//! costs of all sizes, clocks that jump back. What counts is the time that passes forwards: a
-//! clock set back gives nobody anything.
+//! Each algorithm's stated bound, by random schedules against plain counting: bursts, idle times, costs of all sizes,
+//! clocks that jump back. Only time that passes forwards counts: setting a clock back gives no units.
 
 mod alternating_rules;
 mod changing_rules;

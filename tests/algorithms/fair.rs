@@ -1,5 +1,5 @@
-//! Fair sharing: tenants cannot exceed the cap by any means, nobody within a share is refused while the same tenants
-//! are active, and what nobody uses anyone can have. Each test runs the Rust half and the whole Lua script.
+//! Fair sharing: tenants cannot exceed the cap by any means, no tenant within its share is refused while the same
+//! tenants are active, and unused units are available to all. Each test runs the Rust half and the whole Lua script.
 
 use std::collections::HashMap;
 use std::sync::Arc;

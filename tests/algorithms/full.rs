@@ -1,5 +1,5 @@
-//! The gate on a full server: existing keys are decided exactly, a decision that would create a key is not made at all,
-//! and a shadow limit drops its own key. Compared with the memory store under the same rule.
+//! The script on a full server: existing keys are decided exactly, a decision that would create a key is not made at
+//! all, and a shadow limit drops its own key. Compared with the memory store under the same rule.
 
 use rand::Rng;
 use sluicegate::limiting::answer::Answer;

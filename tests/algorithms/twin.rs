@@ -1,5 +1,5 @@
-//! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same
-//! life of it, after every step of long random walks. Then the whole gate against the memory store.
+//! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same TTL, after every step
+//! of long random walks. Then the whole script is compared with the memory store.
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;

@@ -1,4 +1,4 @@
-//! Clients send valid, wrong, odd and no credentials, and the file of the users changes.
+//! Valid, wrong, malformed and missing credentials, and changes of the user file.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! The config loader from outside: what it makes of good configs, and what it says of bad ones.
+//! The config loader from outside: the config that it builds from a good file, and its report on a bad one.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};

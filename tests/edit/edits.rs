@@ -1,4 +1,4 @@
-//! Edits that succeed, that are refused, and that cannot be put in force.
+//! Edits that succeed, that are refused, and that cannot be applied.
 
 use std::fs;
 use std::net::TcpListener;

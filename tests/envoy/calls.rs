@@ -1,4 +1,4 @@
-//! Calls of grpcio, which reads and writes messages by itself.
+//! Calls by grpcio, an independent implementation of gRPC.
 
 use crate::support::app::run_script;
 use crate::support::gateway::Gateway;

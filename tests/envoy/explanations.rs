@@ -1,4 +1,4 @@
-//! `sluicegate explain` and `POST /-/explain` of descriptors and checks: they tell what calls get.
+//! `sluicegate explain` and `POST /-/explain` of descriptors and checks: they predict the responses to calls.
 
 use std::fs;
 

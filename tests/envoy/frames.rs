@@ -1,4 +1,4 @@
-//! Calls frame by frame: what no library sends.
+//! Calls frame by frame, including those that no library sends.
 
 use http::{HeaderName, HeaderValue};
 

@@ -1,4 +1,4 @@
-//! Descriptors on a Redis that another gateway with other numbers uses, or that is full.
+//! Descriptors on a Redis that another gateway with different settings uses, or that is full.
 
 use http::{HeaderName, HeaderValue};
 

@@ -1,5 +1,5 @@
 //! The verdict on random requests is that of the running gateway: `sluicegate test` gets the same requests in the same
-//! order, in virtual time, and its limits are used up in the same way.
+//! order, in virtual time, and its limits are exhausted in the same way.
 
 use std::collections::HashMap;
 use std::fmt::Write;

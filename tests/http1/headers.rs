@@ -1,4 +1,4 @@
-//! Headers towards the upstream server and back.
+//! Headers of requests to the upstream server and of its responses.
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;

@@ -1,4 +1,4 @@
-//! Connections that switch protocols: which do, what a tunnel carries, what it holds, how it ends.
+//! Connections that switch protocols: which ones do, what a tunnel transfers and occupies, and how it ends.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Django under gunicorn, behind TLS: what it takes for its own address, its forms, an upload and a stream.
+//! Django under gunicorn, behind TLS: its absolute URLs, its forms, an upload and a stream.
 
 use std::path::Path;
 

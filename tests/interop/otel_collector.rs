@@ -1,5 +1,5 @@
-//! Spans as a real OpenTelemetry collector reads them, and collectors that are away, slow, or refuse: none of them
-//! holds a request back.
+//! Spans as a real OpenTelemetry collector reads them, and collectors that are unreachable, slow, or refuse: none of
+//! them delays a request.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;

@@ -1,4 +1,4 @@
-//! Denials that the gateway remembers: they are exact, and need no call to Redis.
+//! Denials that the gateway caches: they are exact, and need no call to Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,5 +1,5 @@
-//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and
-//! which states and responses a candidate never changes.
+//! Candidates (`candidate_of`): which requests the replacement of a limit would affect, what a candidate is charged
+//! for, and which states and responses a candidate never changes.
 
 use std::fs;
 

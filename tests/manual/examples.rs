@@ -1,4 +1,4 @@
-//! The configs in `examples/`: each loads as it is written, and limits what it says when it runs on other ports.
+//! The configs in `examples/`: each loads unchanged, and enforces its limits when it runs on other ports.
 
 use std::path::{Path, PathBuf};
 

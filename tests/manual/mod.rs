@@ -1,4 +1,4 @@
-//! The manual is true: its configs load, its commands print what is shown, and its numbers are those of the running
+//! The manual is correct: its configs load, its commands print what is shown, and its numbers are those of the running
 //! program.
 
 mod algorithm_sections;

@@ -1,4 +1,4 @@
-//! The configs of docs/reference/requests.md and routing.md, run as they stand there.
+//! The configs of docs/reference/requests.md and routing.md, run unchanged.
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;

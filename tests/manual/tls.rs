@@ -1,4 +1,4 @@
-//! The configs of docs/reference/tls.md, run as they stand there but for the ports.
+//! The configs of docs/reference/tls.md, run unchanged except for the ports.
 
 use crate::acme::certificates::until_served;
 use crate::support::ca::Ca;

@@ -1,5 +1,5 @@
-//! The start of the program, and a change of its store: from the first request on the store decides,
-//! and a store that is away holds nothing up.
+//! The start of the program, and a change of its store: the store decides from the first request on, and an unavailable
+//! store delays nothing.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -63,7 +63,8 @@ impl Stopwatch {
         );
     }
 
-    /// Returns the elapsed time without the delays by the machine. For operations in which several processes take turns.
+    /// Returns the elapsed time without the delays by the machine. For operations in which several processes take
+    /// turns.
     pub fn elapsed_without_delay(&self) -> Duration {
         self.since.elapsed().saturating_sub(self.lateness.sum())
     }

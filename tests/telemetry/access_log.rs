@@ -1,5 +1,5 @@
-//! The access log as the manual describes it: each end of a request has its reason, and a reader that stops costs
-//! lines, not requests.
+//! The access log as the manual describes it: each end of a request has its reason, and a reader that stops makes the
+//! gateway drop lines, not requests.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

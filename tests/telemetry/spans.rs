@@ -1,5 +1,5 @@
-//! Spans: what the gateway sends to a collector besides the spans, and that no collector delays a request. The content
-//! of the spans is tested in `tests/interop`.
+//! Spans: the requests with which the gateway sends spans to a collector, and that no collector delays a request. The
+//! content of the spans is tested in `tests/interop`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,5 +1,4 @@
-//! Calendar windows in zones with odd offsets and odd days, against the date that the clock on the
-//! wall shows.
+//! Calendar windows in time zones with unusual offsets and days, compared with the local date.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! One key looked at through other numbers: gateways that disagree for a while, live overrides.
-//! What remembers single charges and leases loses nothing by it.
+//! One key decided with different settings: gateways that disagree for a while, and live overrides. Algorithms that
+//! record single charges or leases lose none of them.
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::Rule;

@@ -39,8 +39,8 @@ use sluicegate::telemetry::metrics::Metrics;
 use crate::support::machine::Stopwatch;
 use crate::support::{POLL_INTERVAL, WAIT_MAX};
 
-/// Runs a test with the memory store, for which it gets `None`, and with a Redis server of its own. Both run at the same
-/// time, because they wait more than they compute.
+/// Runs a test with the memory store, for which it gets `None`, and with a Redis server of its own. Both run at the
+/// same time, because they wait more than they compute.
 pub fn on_both_stores(test: impl Fn(Option<&RedisServer>) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| test(None));

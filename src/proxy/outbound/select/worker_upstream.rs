@@ -76,7 +76,7 @@ impl WorkerUpstream {
     ) -> RetryState {
         self.retry.count_request(self.pools.now_ms());
         RetryState {
-            need: ConnectionNeed { proxy_header: proxy_header, since_ms: None, client },
+            need: ConnectionNeed { proxy_header, since_ms: None, client },
             hash,
             priority,
             ..RetryState::default()
