@@ -9,10 +9,10 @@ local function decide(rule, state, now, cost, tag)
   local longest = live > 0 and max(state.longest, lease) or lease
   -- An expiry further ahead than the longest lease comes from a clock that was wrong. It has to be shortened and
   -- stored, or the lease of a crashed gateway would last until then.
-  local far = now + longest
+  local latest_allowed = now + longest
   local latest = live > 0 and state:latest() or now
-  local is_repaired = latest > far
-  latest = min(latest, far)
+  local is_repaired = latest > latest_allowed
+  latest = min(latest, latest_allowed)
 
   local admitted = cost == 0 or live + cost <= limit
   local charge = admitted and cost or 0
@@ -20,7 +20,7 @@ local function decide(rule, state, now, cost, tag)
   if cost > limit then
     retry = -1
   elseif not admitted then
-    retry = min(state:free_at(limit - cost, now), far) - now
+    retry = min(state:free_at(limit - cost, now), latest_allowed) - now
   end
   local expiry = now + lease
   if charge > 0 then latest = max(latest, expiry) end

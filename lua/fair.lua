@@ -155,15 +155,15 @@ local pool = bucket(5, function(level, adjust_pool, refilling, is_marked, stored
       rule.change = { edge = edge, id = id, tat = next_tat, weight = rule[11] }
     end
     local receipt
-    local place = shared and SHARED or min(active, SHARED - 1)
+    local active_code = shared and SHARED or min(active, SHARED - 1)
     if cost == 0 then
       local permille = min(floor(backlog / max(floor(rule.tau / 1000), 1)), 1000)
-      receipt = (total * PERMILLE + permille) * RECEIPT + place
+      receipt = (total * PERMILLE + permille) * RECEIPT + active_code
     elseif admitted then
-      receipt = clock * RECEIPT + place
+      receipt = clock * RECEIPT + active_code
     else
       local within = fits and need + left <= floor(rule.reserve_units * GUARANTEED)
-      receipt = (within and RECEIPT or 0) + place
+      receipt = (within and RECEIPT or 0) + active_code
     end
     return admitted, remaining(rule, full - used, backlog, total), retry, reset > 0 and reset or 0, receipt,
       next and max(stored_for(rule, reset), kept_ms(rule)), next

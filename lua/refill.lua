@@ -92,14 +92,14 @@ end
 
 -- Merges the two marks that differ least.
 local function merge_closest(marks)
-  local place, least
+  local index, least
   for i = 1, #marks - 3, 2 do
     local loss = marks[i + 3] - marks[i + 1]
-    if not least or loss < least then place, least = i, loss end
+    if not least or loss < least then index, least = i, loss end
   end
-  marks[place] = marks[place + 2]
-  table.remove(marks, place + 3)
-  table.remove(marks, place + 2)
+  marks[index] = marks[index + 2]
+  table.remove(marks, index + 3)
+  table.remove(marks, index + 2)
 end
 
 -- Gives `next` the marks after a charge to the record, in which `used` was in use before. A record without marks gets

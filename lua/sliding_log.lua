@@ -24,9 +24,9 @@ local function decide(rule, state, now, cost)
   local edge = clock - window
 
   -- The newest charge that must leave the window before this cost fits.
-  local last, place = false, limit - cost
+  local last, index = false, limit - cost
   if cost > 0 and cost <= limit then
-    if restart then last = place < restart and now else last = state:at(place) end
+    if restart then last = index < restart and now else last = state:at(index) end
     if last and last < edge then last = false end
   end
   local admitted = cost == 0 or cost <= limit and not last

@@ -49,8 +49,8 @@ end
 
 -- Returns the index of the counter that contains a charge of that time, if it still counts.
 local function index_of(rule, id, counts, charged)
-  local place = id - floor(charged / rule[3]) + 1
-  return (counts[place] or 0) > 0 and place
+  local index = id - floor(charged / rule[3]) + 1
+  return (counts[index] or 0) > 0 and index
 end
 
 -- Returns how many units can be charged now; negative if more than limit are in the window.
@@ -75,12 +75,12 @@ local function fits_at(rule, id, counts, cost, free)
     end
     return (id + 2) * window - floor((limit - cost) * window / count)
   end
-  local excess, place = cost - free, #counts + 1
-  while excess > 0 and place > 1 do
-    place = place - 1
-    excess = excess - counts[place]
+  local excess, index = cost - free, #counts + 1
+  while excess > 0 and index > 1 do
+    index = index - 1
+    excess = excess - counts[index]
   end
-  return expiry(rule, id - place + 1)
+  return expiry(rule, id - index + 1)
 end
 
 -- Returns when the newest counter with a charge no longer counts; now if there is none.
@@ -122,12 +122,12 @@ end
 -- Corrects a charge; the receipt is its time. Nothing is refunded once its counter has left the window.
 local function adjust(rule, record, now, delta, receipt)
   local id, counts = counts_at(rule, record, now)
-  local place = 1
+  local index = 1
   if delta < 0 then
-    place = index_of(rule, id, counts, receipt)
-    if not place then return false end
+    index = index_of(rule, id, counts, receipt)
+    if not index then return false end
   end
-  counts[place] = max(min((counts[place] or 0) + delta, most(rule)), 0)
+  counts[index] = max(min((counts[index] or 0) + delta, most(rule)), 0)
   return max(reset_at(rule, id, counts, now) - now, 1), to_record(rule, id, counts), delta
 end
 
@@ -150,11 +150,11 @@ return record_algorithm(nil, matches, decide, adjust, function()
     local counts, used = {}, 0
     for i = 1, #live do
       local latest = min((from - i + 2) * record[1] - 1, now)
-      local home = floor(latest / unit)
-      if live[i] > 0 and expiry(rule, home) > now then
-        local place = id - home + 1
-        for gap = #counts + 1, place do counts[gap] = 0 end
-        counts[place] = min(counts[place] + live[i], most(rule))
+      local last_unit = floor(latest / unit)
+      if live[i] > 0 and expiry(rule, last_unit) > now then
+        local index = id - last_unit + 1
+        for gap = #counts + 1, index do counts[gap] = 0 end
+        counts[index] = min(counts[index] + live[i], most(rule))
       end
     end
     for i = 1, #counts do used = used + counts[i] end
@@ -181,15 +181,15 @@ return record_algorithm(nil, matches, decide, adjust, function()
   function functions.charge_left(_, record, now, cost, receipt)
     local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
-    local place = index_of(rule, id, counts, receipt)
-    return place and min(counts[place], cost) or 0
+    local index = index_of(rule, id, counts, receipt)
+    return index and min(counts[index], cost) or 0
   end
 
   function functions.refunded(record, now, units, receipt)
     local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
-    local place = index_of(rule, id, counts, receipt)
-    if place then counts[place] = max(counts[place] - units, 0) end
+    local index = index_of(rule, id, counts, receipt)
+    if index then counts[index] = max(counts[index] - units, 0) end
     return to_record(rule, id, counts)
   end
 

@@ -12,7 +12,7 @@ local RADIX = 2 ^ 43
 local BITS = 53
 -- Most members of each bit that one decision removes, and that it corrects, so that no decision takes long after many
 -- have expired together.
-local AT_ONCE = 256
+local CLEANUP_MAX = 256
 local ipairs = ipairs
 local leases, methods = {}, {}
 local meta = { __index = methods }
@@ -101,8 +101,8 @@ function methods.free_at(state, units, now)
   -- bisection follows.
   local low, high, above = now, state:latest(), 0
   for bit = state.bits - 1, 0, -1 do
-    local base, place = bit * RADIX, above + floor(units / 2 ^ bit)
-    local score = tonumber(call('ZREVRANGE', state.key, place, place, 'WITHSCORES')[2])
+    local base, index = bit * RADIX, above + floor(units / 2 ^ bit)
+    local score = tonumber(call('ZREVRANGE', state.key, index, index, 'WITHSCORES')[2])
     if score and score > base + low then low = score - base end
     above = above + call('ZCOUNT', state.key, whole(base), '(' .. whole(base + RADIX))
   end
@@ -126,16 +126,17 @@ function methods.find_lease(state, tag, now)
   return held, till
 end
 
-function methods._shorten_expiries(state, base, far)
-  local ids = call('ZRANGEBYSCORE', state.key, '(' .. whole(base + far), '(' .. whole(base + RADIX), 'LIMIT', 0, AT_ONCE)
+function methods._shorten_expiries(state, base, latest_allowed)
+  local from, to = '(' .. whole(base + latest_allowed), '(' .. whole(base + RADIX)
+  local ids = call('ZRANGEBYSCORE', state.key, from, to, 'LIMIT', 0, CLEANUP_MAX)
   if #ids == 0 then return end
-  local pairs, score = {}, whole(base + far)
+  local pairs, score = {}, whole(base + latest_allowed)
   for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score, id end
   call('ZADD', state.key, unpack(pairs))
 end
 
 function methods._remove_expired(state, base, now)
-  local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
+  local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, CLEANUP_MAX)
   if #ids > 0 then free('ZREM', state.key, unpack(ids)) end
 end
 
@@ -149,10 +150,10 @@ function leases.apply(state, next)
     empty(state)
     if next.none then return state end
   end
-  local now, longest, far = next.now, next.longest, next.now + next.longest
-  local late = state:latest() > far
+  local now, longest, latest_allowed = next.now, next.longest, next.now + next.longest
+  local late = state:latest() > latest_allowed
   for bit = 0, state.bits - 1 do
-    if late then state:_shorten_expiries(bit * RADIX, far) end
+    if late then state:_shorten_expiries(bit * RADIX, latest_allowed) end
     state:_remove_expired(bit * RADIX, now)
   end
   local added, removed, rest, bit = {}, {}, next.units, 0

@@ -12,7 +12,7 @@ local insert, floor, min, max, huge = table.insert, math.floor, math.min, math.m
 local HEAD = '-9007199254740992'
 local WEIGHT_MAX = 1000
 -- Most members that one command removes.
-local AT_ONCE = 1000
+local BATCH_MAX = 1000
 
 local tenants, methods = { basis = cells.basis }, {}
 local meta = { __index = methods }
@@ -130,7 +130,7 @@ function tenants.apply(state, next)
 end
 
 local function remove(set, ids)
-  for i = 1, #ids, AT_ONCE do free('ZREM', set.key, unpack(ids, i, min(i + AT_ONCE - 1, #ids))) end
+  for i = 1, #ids, BATCH_MAX do free('ZREM', set.key, unpack(ids, i, min(i + BATCH_MAX - 1, #ids))) end
 end
 
 function tenants.save(key, rule, state, ttl)
@@ -157,7 +157,7 @@ function tenants.save(key, rule, state, ttl)
     end
   end
   remove(set, removed)
-  for i = 1, #added, AT_ONCE do call('ZADD', key, unpack(added, i, min(i + AT_ONCE - 1, #added))) end
+  for i = 1, #added, BATCH_MAX do call('ZADD', key, unpack(added, i, min(i + BATCH_MAX - 1, #added))) end
   call('PEXPIRE', key, ttl)
 end
 

@@ -59,8 +59,8 @@ pub fn bind_all(
     }
     let admin = bind(&config.admin.listen)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
-    let asked: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
-    for addr in inherited.unused(&asked) {
+    let configured: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
+    for addr in inherited.unused(&configured) {
         tracing::warn!(%addr, "a socket was handed over for an address that the config does not name: add it to `listen`");
     }
     Ok(Prepared { listeners, admin: Some(admin) })
@@ -157,8 +157,8 @@ impl Listeners {
         {
             let addr = &settings.address;
             // An inherited socket stays open here, whoever accepts from it.
-            let goes = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
-            let outgoing = |open: &&ListenAddr| goes(open) && addresses_overlap(open, addr);
+            let is_removed = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
+            let outgoing = |open: &&ListenAddr| is_removed(open) && addresses_overlap(open, addr);
             let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
             let listener = match (bind_listener(addr, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one must be closed first.

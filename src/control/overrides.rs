@@ -83,8 +83,8 @@ impl LiveOverrides {
 
     /// Reads a new store once, before any request is decided there.
     pub async fn read_first(&self, config: &Config, store: &Store) {
-        if let Some(look) = read_overrides(store, config).await {
-            self.accept_reading(config, look.found);
+        if let Some(reading) = read_overrides(store, config).await {
+            self.accept_reading(config, reading.found);
         }
     }
 
@@ -153,12 +153,12 @@ fn apply_overrides(limit: &Limit, found: Result<RawOverrides, String>) -> Result
 async fn read_overrides(store: &Store, config: &Config) -> Option<OverrideReading> {
     let key = |limit: &Arc<Limit>| format!("{}:overrides:{}", config.store.prefix, limit.name);
     let keys: Vec<String> = config.limits.iter().map(key).collect();
-    let mut look = OverrideReading::default();
+    let mut reading = OverrideReading::default();
     for (limit, found) in config.limits.iter().zip(store.read_hashes(&keys).await?) {
         match found {
-            Ok(found) => drop(look.found.insert(limit.name.clone(), found)),
-            Err(failure) => look.failure = Some(failure),
+            Ok(found) => drop(reading.found.insert(limit.name.clone(), found)),
+            Err(failure) => reading.failure = Some(failure),
         }
     }
-    Some(look)
+    Some(reading)
 }

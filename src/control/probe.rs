@@ -22,7 +22,7 @@ const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of concurrent checks; further ones wait.
 const CHECKS_MAX: usize = 64;
 /// Interval over which the first checks of all servers are spread.
-const FIRST_CHECKS_SPREAD: Duration = Duration::from_millis(500);
+const FIRST_CHECK_JITTER: Duration = Duration::from_millis(500);
 
 /// A server and how it is checked.
 struct CheckedServer {
@@ -97,7 +97,7 @@ async fn run_check(
 ) {
     let (every, limit) = (Duration::from_millis(rule.every_ms), Duration::from_millis(rule.timeout_ms));
     let endpoint = &member.endpoint;
-    sleep(FIRST_CHECKS_SPREAD.min(every).mul_f64(rand::random())).await;
+    sleep(FIRST_CHECK_JITTER.min(every).mul_f64(rand::random())).await;
     loop {
         let start = Instant::now();
         let result = {

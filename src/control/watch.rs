@@ -292,20 +292,20 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
 /// Returns the directories in which a change can affect one of `files`: where it is written, where it really is, and
 /// where each symlink on the way is.
 fn watched_directories(files: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let mut homes = BTreeSet::new();
+    let mut directories = BTreeSet::new();
     for file in files {
         let Ok(mut path) = std::path::absolute(file) else { continue };
         if path.is_dir() {
-            homes.insert(path.clone());
+            directories.insert(path.clone());
         }
         for _ in 0..MAX_LINKS {
-            homes.extend(path.parent().map(Path::to_owned));
-            let Some((home, resolved)) = resolve_first_link(&path) else { break };
-            homes.insert(home);
+            directories.extend(path.parent().map(Path::to_owned));
+            let Some((directory, resolved)) = resolve_first_link(&path) else { break };
+            directories.insert(directory);
             path = resolved;
         }
     }
-    homes
+    directories
 }
 
 /// Returns the directory of the first symlink on `path`, and `path` with that link resolved.
@@ -313,13 +313,13 @@ fn resolve_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut prefixes: Vec<&Path> = path.ancestors().collect();
     prefixes.reverse();
     let (link, target) = prefixes.into_iter().find_map(|prefix| Some((prefix, std::fs::read_link(prefix).ok()?)))?;
-    let home = link.parent()?.to_owned();
+    let directory = link.parent()?.to_owned();
     let rest = path.strip_prefix(link).ok()?;
-    let mut resolved = home.join(target);
+    let mut resolved = directory.join(target);
     if !rest.as_os_str().is_empty() {
         resolved.push(rest);
     }
-    Some((home, resolved))
+    Some((directory, resolved))
 }
 
 fn directory_id(metadata: &Metadata) -> DirectoryId {
@@ -365,9 +365,9 @@ mod tests {
         std::fs::write(root.join("v1/deep/a.toml"), "").unwrap();
         symlink("../v1", root.join("mount/..data")).unwrap();
         symlink("..data/deep/a.toml", root.join("mount/a.toml")).unwrap();
-        let homes = watched_directories(&[root.join("mount/a.toml")]);
+        let directories = watched_directories(&[root.join("mount/a.toml")]);
         for expected in ["mount", "mount/../v1/deep"] {
-            assert!(homes.contains(&root.join(expected)), "{expected} of {homes:?}");
+            assert!(directories.contains(&root.join(expected)), "{expected} of {directories:?}");
         }
     }
 

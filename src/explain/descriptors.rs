@@ -140,16 +140,16 @@ async fn decide_request(
     let no_headers = HeaderMap::new();
     let facts = plan::bare_facts(route, &no_headers);
     let plan = plan::make_plan(context.limiter, domain, route, question, &facts)?;
-    let (takes, looks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.looks.evaluations));
+    let (takes, peeks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.peeks.evaluations));
     let refunds = list_checks(&plan.refunds.evaluations);
     let before = [
         read_states(context.limiter, &takes).await,
-        read_states(context.limiter, &looks).await,
+        read_states(context.limiter, &peeks).await,
         read_states(context.limiter, &refunds).await,
     ];
     let (mut decided, steps) = preview_plan(context.limiter, plan).await;
     decided.refunded.clone_from(&before[2]);
-    let results = Results { decided, checks: [takes, looks, refunds], before };
+    let results = Results { decided, checks: [takes, peeks, refunds], before };
     for ((descriptor, step), report) in question.descriptors.iter().zip(&steps).zip(&mut report.descriptors) {
         let entries = entries_of(descriptor);
         let facts = plan::add_descriptor(&entries, &facts);
@@ -187,10 +187,10 @@ struct Results {
 impl Results {
     fn describe_limit(&self, op: HitOp, place: usize, facts: &Facts<'_>, display: &KeyDisplay) -> LimitReport {
         let nothing = Verdict::default();
-        let Decided { takes, looks, refunds, .. } = &self.decided;
+        let Decided { takes, peeks, refunds, .. } = &self.decided;
         let (checks, verdict): (&Checks, &Verdict) = match op {
             HitOp::Take => (&takes.checks, &takes.verdict),
-            HitOp::Look => (&looks.checks, &looks.verdict),
+            HitOp::Look => (&peeks.checks, &peeks.verdict),
             HitOp::Refund => (refunds, &nothing),
         };
         let limit = &checks.limits[place];

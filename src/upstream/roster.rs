@@ -169,9 +169,9 @@ impl UpstreamState {
     fn eject_server(&self, server: &ServerState, rule: &EjectRule, now_ms: u64) {
         // The lock is held so that two servers that fail at once are counted one after the other.
         let members = self.lock();
-        let asked = || members.roster.iter().filter(|member| member.weight > 0);
-        let ejected = asked().filter(|member| member.state.is_ejected(now_ms)).count();
-        if ejected < rule.max_ejected(asked().count()) && !server.is_ejected(now_ms) {
+        let candidates = || members.roster.iter().filter(|member| member.weight > 0);
+        let ejected = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
+        if ejected < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
             server.eject(rule, now_ms);
         }
     }

@@ -81,12 +81,12 @@ pub struct Refunded {
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
-const AT_ONCE: usize = 128;
+const LIMITS_PER_CALL: usize = 128;
 /// Requests with a longer body wait for their turn: each may contain 16,000 decisions, and a hundred of them would
 /// block probes for seconds.
-const SMALL: usize = 1024;
+const SMALL_MAX: usize = 1024;
 /// Number of such requests that run concurrently, so that a distant store is used well.
-const LARGE_AT_ONCE: usize = 4;
+const LARGE_MAX: usize = 4;
 /// How long such a request waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,7 +102,7 @@ impl LimitsApi {
             link,
             listing: Listing::default(),
             hints: TimeBudget::default(),
-            large: Semaphore::new(LARGE_AT_ONCE),
+            large: Semaphore::new(LARGE_MAX),
             hashes: HashLookup::default(),
             usage,
             top_effort: TimeBudget::default(),
@@ -142,7 +142,7 @@ impl LimitsApi {
     /// # Errors
     /// If too many requests are waiting.
     pub async fn wait_for_turn(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
-        if length <= SMALL {
+        if length <= SMALL_MAX {
             return Ok(None);
         }
         let turn = timeout(TURN_TIMEOUT, self.large.acquire()).await;
@@ -167,7 +167,7 @@ impl LimitsApi {
         while decisions.peek().is_some() {
             let (mut running, mut running_limits) = (Vec::new(), 0);
             while let Some(decision) =
-                decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= AT_ONCE)
+                decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= LIMITS_PER_CALL)
             {
                 running_limits += decision.limits.len();
                 running.push(spawn_local(decide_one(limiter.clone(), op, decision)));

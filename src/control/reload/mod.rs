@@ -73,8 +73,8 @@ impl Reloader {
     pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, ContentDigest) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
-        let is_told = !dry_run && !verify;
-        if is_told {
+        let is_announced = !dry_run && !verify;
+        if is_announced {
             self.announce_reload();
         }
         if !dry_run && !matches!(trigger, Trigger::Edit | Trigger::Rollback) {
@@ -102,11 +102,11 @@ impl Reloader {
             }
         };
         let is_broken = self.metrics.reload_successful.get() == 0;
-        let quiet = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
-        if !dry_run && !quiet {
+        let is_silent = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
+        if !dry_run && !is_silent {
             self.record_outcome(&outcome, trigger);
         }
-        if is_told {
+        if is_announced {
             self.announce_end(&outcome);
         }
         spawn_local(trim_heap_later(self.loader.clone()));

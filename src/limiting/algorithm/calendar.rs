@@ -66,7 +66,7 @@ impl Algorithm for Calendar {
     type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
+    const FURTHER_PARAMS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
 
     const NUMBER: Number = COUNT;
 
@@ -170,13 +170,13 @@ impl RecordAlgorithm for Calendar {
     type Record = WindowRecord;
 
     /// Only the calendar of a record knows its next window, so a record is not kept beyond its own.
-    const KEPT_MS: i64 = 0;
+    const RETENTION_MS: i64 = 0;
 
     fn matches(&self, record: &WindowRecord, now: i64) -> bool {
         let windows = self.windows(now);
         // The next window counts too: a state from it means that this clock is late.
         let is_current_or_next =
-            [1, 2].iter().any(|place| *record == WindowRecord { count: record.count, ..window(&windows, *place) });
+            [1, 2].iter().any(|index| *record == WindowRecord { count: record.count, ..window(&windows, *index) });
         is_current_or_next || ends_at(record, windows[1].start_ms)
     }
 
@@ -218,9 +218,9 @@ fn ends_at(record: &WindowRecord, ms: i64) -> bool {
 }
 
 /// Returns an empty record for the window with that index.
-fn window(windows: &Windows, place: usize) -> WindowRecord {
-    let start_ms = windows[place].start_ms;
-    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, anchor: Anchor::Date }
+fn window(windows: &Windows, index: usize) -> WindowRecord {
+    let start_ms = windows[index].start_ms;
+    WindowRecord { count: 0, start_ms, length_ms: windows[index + 1].start_ms - start_ms, anchor: Anchor::Date }
 }
 
 impl Calendar {

@@ -36,7 +36,7 @@ type Unit = (i64, i64, i64);
 
 /// Maximum number of entries of each bit that one decision removes, and that it corrects, so that no decision takes
 /// long after many have expired together.
-const AT_ONCE: usize = 256;
+const CLEANUP_MAX: usize = 256;
 /// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry.
 const RADIX: i64 = 1 << 43;
 /// A lease time that never ends in practice. An expiry that far ahead is still less than [`RADIX`].
@@ -56,7 +56,7 @@ impl Algorithm for Concurrency {
     type State = LeasesState;
 
     const LEADING: Param = IN_FLIGHT.param;
-    const OTHERS: &'static [Param] = &[LEASE.param, LINGER.param];
+    const FURTHER_PARAMS: &'static [Param] = &[LEASE.param, LINGER.param];
 
     const NUMBER: Number = Number { name: "in_flight", words: "in_flight", least: 1 };
 
@@ -80,12 +80,12 @@ impl Algorithm for Concurrency {
     fn work(&self, most_cost: i64, correction: bool) -> i64 {
         let bits = |number: i64| i64::from(i64::BITS - number.max(1).leading_zeros());
         let weights = bits(most_cost.min(self.in_flight));
-        let looks = match weights {
+        let reads = match weights {
             1 => 0,
             _ if correction => weights,
             _ => weights * bits(self.lease_ms) / 2,
         };
-        4 + self.in_flight / 1000 + looks
+        4 + self.in_flight / 1000 + reads
     }
 
     fn share(&self, n: i64) -> Concurrency {
@@ -124,10 +124,10 @@ impl Algorithm for Concurrency {
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
         // An expiry further ahead than the longest lease comes from a clock that was wrong. It has to be shortened and
         // stored, or the lease of a crashed gateway would last until then.
-        let far = now + longest;
+        let latest_allowed = now + longest;
         let mut latest = if live > 0 { leases.latest() } else { now };
-        let is_repaired = latest > far;
-        latest = latest.min(far);
+        let is_repaired = latest > latest_allowed;
+        latest = latest.min(latest_allowed);
 
         let admitted = cost == 0 || live + cost <= limit;
         let charge = if admitted { cost } else { 0 };
@@ -135,7 +135,7 @@ impl Algorithm for Concurrency {
         if cost > limit {
             retry_ms = NEVER;
         } else if !admitted {
-            retry_ms = leases.free_at(limit - cost, now).min(far) - now;
+            retry_ms = leases.free_at(limit - cost, now).min(latest_allowed) - now;
         }
         let expiry = now + lease;
         if charge > 0 {
@@ -280,17 +280,17 @@ impl LeaseSet {
         LeasesState(Box::new(leases))
     }
 
-    /// Shortens entries of the bit that expire after `far`.
-    fn shorten_expiries(&mut self, bit: i64, far: i64) {
-        for _ in 0..AT_ONCE {
-            let Some((_, _, id)) = self.unit(bit, far + 1, i64::MAX) else { return };
-            self.set_entry(bit, id, Some(far));
+    /// Shortens entries of the bit that expire after `latest_allowed`.
+    fn shorten_expiries(&mut self, bit: i64, latest_allowed: i64) {
+        for _ in 0..CLEANUP_MAX {
+            let Some((_, _, id)) = self.unit(bit, latest_allowed + 1, i64::MAX) else { return };
+            self.set_entry(bit, id, Some(latest_allowed));
         }
     }
 
     /// Removes entries of the bit that have expired.
     fn remove_expired(&mut self, bit: i64, now: i64) {
-        for _ in 0..AT_ONCE {
+        for _ in 0..CLEANUP_MAX {
             let Some((_, _, id)) = self.unit(bit, i64::MIN, now) else { return };
             self.set_entry(bit, id, None);
         }

@@ -22,7 +22,7 @@ impl Algorithm for FixedWindow {
     type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[ANCHOR.param];
+    const FURTHER_PARAMS: &'static [Param] = &[ANCHOR.param];
 
     const NUMBER: Number = COUNT;
 

@@ -22,7 +22,7 @@ impl Algorithm for Gcra {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[BURST.param];
+    const FURTHER_PARAMS: &'static [Param] = &[BURST.param];
 
     const NUMBER: Number = TokenBucket::NUMBER;
 

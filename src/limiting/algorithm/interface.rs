@@ -14,7 +14,7 @@ pub trait Algorithm: Clone {
     const LEADING: Param;
 
     /// The other options, in the order in which messages list them.
-    const OTHERS: &'static [Param];
+    const FURTHER_PARAMS: &'static [Param];
 
     /// The number that the replay varies to find how large it would have to be.
     const NUMBER: Number;

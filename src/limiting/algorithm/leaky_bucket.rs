@@ -38,7 +38,7 @@ impl Algorithm for LeakyBucket {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[QUEUE.param, NODELAY.param];
+    const FURTHER_PARAMS: &'static [Param] = &[QUEUE.param, NODELAY.param];
 
     const NUMBER: Number = Number { name: "queue_ms", words: "queue", least: 0 };
 

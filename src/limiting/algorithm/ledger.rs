@@ -48,9 +48,9 @@ fn valid_marks(marks: &[LedgerMark], used: i64) -> Vec<LedgerMark> {
 
 /// Merges the two marks that differ least.
 fn merge_closest(marks: &mut Vec<LedgerMark>) {
-    if let Some(place) = (0..marks.len() - 1).min_by_key(|place| marks[place + 1].low - marks[*place].low) {
-        marks[place + 1].low = marks[place].low;
-        marks.remove(place);
+    if let Some(index) = (0..marks.len() - 1).min_by_key(|index| marks[index + 1].low - marks[*index].low) {
+        marks[index + 1].low = marks[index].low;
+        marks.remove(index);
     }
 }
 

@@ -51,7 +51,7 @@ pub struct Spec {
     pub name: &'static str,
     /// See [`Algorithm::LEADING`].
     pub leading: Param,
-    /// See [`Algorithm::OTHERS`].
+    /// See [`Algorithm::FURTHER_PARAMS`].
     pub others: &'static [Param],
     /// See [`Algorithm::NUMBER`].
     pub number: Number,
@@ -90,7 +90,7 @@ macro_rules! algorithms {
         pub const SPECS: &[Spec] = &[$(Spec {
             name: stringify!($module),
             leading: $module::$Name::LEADING,
-            others: $module::$Name::OTHERS,
+            others: $module::$Name::FURTHER_PARAMS,
             number: $module::$Name::NUMBER,
             build: |options| $module::$Name::build(options).map(Rule::$Name),
         }),*];

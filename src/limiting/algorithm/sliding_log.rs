@@ -47,7 +47,7 @@ impl Algorithm for SlidingLog {
     type State = LogState;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[STATE.param];
+    const FURTHER_PARAMS: &'static [Param] = &[STATE.param];
 
     const NUMBER: Number = COUNT;
 
@@ -101,11 +101,11 @@ impl Algorithm for SlidingLog {
         let edge = clock - window;
 
         // The newest charge that must leave the window before this cost fits.
-        let (mut last, place) = (None, limit - cost);
+        let (mut last, index) = (None, limit - cost);
         if cost > 0 && cost <= limit {
             last = match restart {
-                Some(kept) => (place < kept).then_some(now),
-                None => log.charges.key_at(place).filter(|last| *last >= edge),
+                Some(kept) => (index < kept).then_some(now),
+                None => log.charges.key_at(index).filter(|last| *last >= edge),
             };
         }
         let admitted = cost == 0 || cost <= limit && last.is_none();

@@ -44,7 +44,7 @@ impl Algorithm for SlidingWindow {
     type State = RecordsState<CountersRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[PRECISION.param];
+    const FURTHER_PARAMS: &'static [Param] = &[PRECISION.param];
 
     const NUMBER: Number = COUNT;
 
@@ -159,12 +159,12 @@ impl RecordAlgorithm for SlidingWindow {
         receipt: i64,
     ) -> Option<(CountersRecord, i64, i64)> {
         let mut counters = self.counts_at(record, now);
-        let mut place = 0;
+        let mut index = 0;
         if delta < 0 {
-            place = self.index_of(&counters, receipt)?;
+            index = self.index_of(&counters, receipt)?;
         }
-        let changed = (counters.get(place) + delta).min(self.max_number()).max(0);
-        counters.add(place, changed - counters.get(place));
+        let changed = (counters.get(index) + delta).min(self.max_number()).max(0);
+        counters.add(index, changed - counters.get(index));
         let reset_ms = self.reset_at(&counters, now) - now;
         Some((self.to_record(counters), reset_ms.max(1), delta))
     }
@@ -196,16 +196,16 @@ impl records::UsageRecord for CountersRecord {
     fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
         let rule = SlidingWindow::rule_of(self);
         let counters = rule.counts_at(Some(self), now);
-        rule.index_of(&counters, receipt).map_or(0, |place| counters.get(place).min(cost)) as f64
+        rule.index_of(&counters, receipt).map_or(0, |index| counters.get(index).min(cost)) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
     fn refunded(&self, now: i64, units: f64, receipt: i64) -> CountersRecord {
         let rule = SlidingWindow::rule_of(self);
         let mut counters = rule.counts_at(Some(self), now);
-        if let Some(place) = rule.index_of(&counters, receipt) {
-            let refund = counters.get(place).min(units as i64);
-            counters.add(place, -refund);
+        if let Some(index) = rule.index_of(&counters, receipt) {
+            let refund = counters.get(index).min(units as i64);
+            counters.add(index, -refund);
         }
         rule.to_record(counters)
     }
@@ -224,15 +224,15 @@ struct LiveCounters {
 }
 
 impl LiveCounters {
-    fn get(&self, place: usize) -> i64 {
-        self.counts.get(place).copied().unwrap_or(0)
+    fn get(&self, index: usize) -> i64 {
+        self.counts.get(index).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, place: usize, units: i64) {
-        if self.counts.len() <= place {
-            self.counts.resize(place + 1, 0);
+    fn add(&mut self, index: usize, units: i64) {
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, 0);
         }
-        self.counts[place] += units;
+        self.counts[index] += units;
     }
 }
 
@@ -285,19 +285,19 @@ impl SlidingWindow {
 
     /// Returns the index of the counter that contains a charge of that time, if it still counts.
     fn index_of(&self, counters: &LiveCounters, charged_ms: i64) -> Option<usize> {
-        let place = usize::try_from(counters.id - charged_ms.div_euclid(self.unit_ms)).ok()?;
-        (counters.get(place) > 0).then_some(place)
+        let index = usize::try_from(counters.id - charged_ms.div_euclid(self.unit_ms)).ok()?;
+        (counters.get(index) > 0).then_some(index)
     }
 
     /// Adds counters of another length. The charges of each count at the latest time that they can have.
     fn add_converted(&self, counters: &mut LiveCounters, from: &LiveCounters, unit_ms: i64, now: i64) {
         for (age, count) in (0..).zip(&from.counts) {
             let latest = ((from.id - age + 1) * unit_ms - 1).min(now);
-            let home = latest.div_euclid(self.unit_ms);
-            if *count > 0 && self.expiry(home) > now {
-                let place = usize::try_from(counters.id - home).unwrap_or(0);
-                let sum = (counters.get(place) + count).min(self.max_number());
-                counters.add(place, sum - counters.get(place));
+            let last_unit = latest.div_euclid(self.unit_ms);
+            if *count > 0 && self.expiry(last_unit) > now {
+                let index = usize::try_from(counters.id - last_unit).unwrap_or(0);
+                let sum = (counters.get(index) + count).min(self.max_number());
+                counters.add(index, sum - counters.get(index));
             }
         }
     }

@@ -32,7 +32,7 @@ pub struct TokenBucket {
 
 /// How long a bucket that starts empty is stored after it is full. A client that is idle for longer starts with an
 /// empty bucket again.
-const EMPTY_KEPT_MS: i64 = 86_400_000;
+const EMPTY_RETENTION_MS: i64 = 86_400_000;
 
 /// Burst; the default is the count of the rate.
 pub(super) const BURST: Field<i64> = Field::<i64>::integer("burst", 1, EXACT).overridable();
@@ -73,7 +73,7 @@ impl Algorithm for TokenBucket {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
+    const FURTHER_PARAMS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
 
     const NUMBER: Number = Number { name: "burst", words: "burst", least: 1 };
 
@@ -326,6 +326,6 @@ impl TokenBucket {
     }
 
     pub(super) fn stored_for(&self, reset_ms: i64) -> i64 {
-        reset_ms + 1 + if self.empty { EMPTY_KEPT_MS } else { 0 }
+        reset_ms + 1 + if self.empty { EMPTY_RETENTION_MS } else { 0 }
     }
 }

@@ -99,7 +99,7 @@ impl ChargeManager {
         let Some(limit) = limits.find(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
-        let own = check.override_values.as_deref().and_then(|whose| limit.overrides.find(whose));
+        let own = check.override_values.as_deref().and_then(|override_key| limit.overrides.find(override_key));
         let rule = match own {
             None => limit.rule.clone(),
             Some(OverrideBudget::Rule(rule)) => rule,

@@ -34,7 +34,7 @@ pub struct QueueRefund {
 /// forgotten.
 const KEYS_MAX: usize = 1024;
 /// Maximum number of positions in one call.
-const AT_ONCE: usize = 256;
+const BATCH_MAX: usize = 256;
 
 impl QueueRefunds {
     /// Keeps an unused position. Returns true if the caller has to send the positions of its key.
@@ -64,7 +64,7 @@ impl QueueRefunds {
         let mut batch = std::mem::take(&mut unused.refunds);
         batch.retain(|refund| refund.passes_at > now);
         batch.sort_by_key(|refund| std::cmp::Reverse(refund.check.tag));
-        batch.truncate(AT_ONCE);
+        batch.truncate(BATCH_MAX);
         batch
     }
 

@@ -267,8 +267,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
 /// Returns whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
 fn is_equal_for_some_parsers(token: &str, name: &str) -> bool {
-    let cut = name.split('\0').next().unwrap_or_default();
-    folded(token).eq(folded(cut)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
+    let truncated = name.split('\0').next().unwrap_or_default();
+    folded(token).eq(folded(truncated)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
 }
 
 /// Folds the case of a name.

@@ -71,9 +71,9 @@ pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) ->
 /// Returns true if some servers find the name after characters that they drop at the start: `URLSearchParams` drops a
 /// question mark, and UTF-8 decoders drop a byte order mark.
 fn hides_after_dropped_start(query: &str, name: &str) -> bool {
-    let bare = query.trim_start_matches(['?', '\u{feff}']);
-    let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
-    bare.len() < query.len() && compare_names(key.as_bytes(), name) != NameMatch::None
+    let stripped = query.trim_start_matches(['?', '\u{feff}']);
+    let key = stripped.split(['&', ';', '=']).next().unwrap_or_default();
+    stripped.len() < query.len() && compare_names(key.as_bytes(), name) != NameMatch::None
 }
 
 /// Returns true if a server that reads any body as a form finds `name` in a JSON document.
@@ -142,8 +142,8 @@ fn hides_cookie(pair: &[u8], name: &str) -> bool {
 /// Returns whether all servers read the whole value: none ends it early, removes escapes, or trims it.
 fn is_unambiguous_cookie(value: &[u8]) -> bool {
     let value = trim_quotes(value);
-    let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
-    !cut && is_unambiguous(value) && trim_non_ascii_space(value).len() == value.len()
+    let is_truncated = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
+    !is_truncated && is_unambiguous(value) && trim_non_ascii_space(value).len() == value.len()
 }
 
 /// Trims bytes that some servers treat as white space: U+00A0 and U+0085, in Latin-1 or UTF-8, and others that do not
@@ -220,8 +220,8 @@ fn compare_folded(written: &[u8], name: &str) -> NameMatch {
 /// `a][b`), or that remove zero bytes.
 fn matches_with_brackets(written: &[u8], name: &str) -> bool {
     // `a[]` is the name of a list, which `a` is not.
-    let bare = name.trim_end_matches(']');
-    let name = if bare.ends_with('[') { name } else { bare };
+    let stripped = name.trim_end_matches(']');
+    let name = if stripped.ends_with('[') { name } else { stripped };
     let (mut written, mut expected) = (normalize_brackets(Decoded(written)), normalize_brackets(name.bytes()));
     loop {
         match (written.next(), expected.next()) {

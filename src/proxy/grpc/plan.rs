@@ -26,7 +26,7 @@ const LIMITS_MAX: usize = 16;
 #[derive(Default)]
 pub struct Plan {
     pub takes: Checks,
-    pub looks: Checks,
+    pub peeks: Checks,
     pub refunds: Checks,
     /// The part of each descriptor.
     pub descriptors: Vec<DescriptorPlan>,
@@ -147,7 +147,7 @@ fn plan_limits(
                 let facts = descriptor_facts(&entries, facts, reads_address)?;
                 let checks = match op {
                     HitOp::Take => &mut plan.takes,
-                    HitOp::Look => &mut plan.looks,
+                    HitOp::Look => &mut plan.peeks,
                     HitOp::Refund => &mut plan.refunds,
                 };
                 let places = limits().map(|index| add_check(limiter, checks, route, index, (&facts, hits)));

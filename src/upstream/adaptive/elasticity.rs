@@ -50,10 +50,10 @@ impl Elasticity {
     /// Returns the estimate for about as many requests in flight as in the latest window. `None` if they did not vary.
     pub fn estimate(&self) -> Option<Estimate> {
         let recent = self.windows.get(..self.len)?;
-        let here = recent.first()?.x;
+        let current = recent.first()?.x;
         let (mut sums, mut fading) = (Sums::default(), 1.0);
         for window in recent {
-            let distance = (window.x - here) / BAND;
+            let distance = (window.x - current) / BAND;
             let weight = fading * (1.0 - distance * distance).max(0.0);
             sums.add(window, weight);
             fading *= DECAY;

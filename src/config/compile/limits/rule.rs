@@ -23,13 +23,13 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
         is_valid &= value.is_some() || section.node(param.name).is_none();
         values.push((param.name, value));
     }
-    let given = OptionValues::new(values, may_be_corrected(section));
-    match (spec.build)(&given) {
-        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, given)),
+    let options = OptionValues::new(values, may_be_corrected(section));
+    match (spec.build)(&options) {
+        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, options)),
         Ok(_) => None,
         Err(misfit) => {
             // Missing and malformed options have been reported already.
-            if is_valid || given.has(misfit.param) {
+            if is_valid || options.has(misfit.param) {
                 let place = section.node(misfit.param).map_or(section.place, |node| node.place);
                 section.report_fault_at::<()>(misfit.param, place, &misfit.what, &misfit.help);
             }

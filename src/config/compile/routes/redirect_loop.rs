@@ -62,7 +62,7 @@ fn find_loop(
         let next = own_path(&target, host, is_https)?;
         let method = repeated_method(&route.matcher.methods, status)?;
         let found = table.find_route(routes, host, next, &method, &HeaderMap::new());
-        let is_same = found == Some(index) && locate(next).is_some_and(|(_, again)| again == target);
+        let is_same = found == Some(index) && locate(next).is_some_and(|(_, next_target)| next_target == target);
         is_same.then_some(target)
     })
 }

@@ -149,7 +149,7 @@ impl Algorithm for Fair {
     type State = FairState;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = TokenBucket::OTHERS;
+    const FURTHER_PARAMS: &'static [Param] = TokenBucket::FURTHER_PARAMS;
 
     const NUMBER: Number = TokenBucket::NUMBER;
 
@@ -443,7 +443,7 @@ impl Fair {
     }
 
     /// Returns how long a state is stored at least, in ms, so that its tenants stay known.
-    fn kept_ms(&self) -> i64 {
+    fn retention_ms(&self) -> i64 {
         div_ceil(self.tau(), 1000) + self.active_ms + 1
     }
 }

@@ -35,7 +35,7 @@ impl Rule {
     /// Returns the most units that one tenant can take at once, if tenants share the budget. Charges that do not add to
     /// its backlog leave the whole reserve. The others have to leave at least as much as they take: half of the
     /// reserve.
-    pub fn most_of_tenant(&self) -> Option<i64> {
+    pub fn max_tenant_units(&self) -> Option<i64> {
         let Rule::Fair(Fair { pool, reserve, .. }) = self else { return None };
         Some(pool.burst - reserve + reserve / 2)
     }

@@ -96,7 +96,7 @@ impl<'a> TenantView<'a> {
         // one with another tenant at the time that its refusal promised.
         let is_shared = active >= max_active && find(self.tenant).is_none();
         let id = if is_shared { self.tenant % BUCKETS } else { self.tenant };
-        let found = find(id).map(|place| self.tenants[place]).filter(|tenant| tenant.tat_us > edge_us);
+        let found = find(id).map(|index| self.tenants[index]).filter(|tenant| tenant.tat_us > edge_us);
         if let Some(own) = found {
             active -= 1;
             total -= own.weight;
@@ -113,9 +113,9 @@ impl<'a> TenantView<'a> {
         let mut wait = fair.wait_for_fit(need, free, share.backlog, total);
         // The latest TAT of a tenant that is inactive before that.
         let latest = share.clock_us + (wait - 1) * 1000 - fair.active_ms * 1000;
-        let leaves =
+        let is_leaving =
             |tenant: &&Tenant| tenant.id != share.id && tenant.tat_us > share.edge_us && tenant.tat_us <= latest;
-        let mut leaving: Vec<Tenant> = self.tenants.iter().filter(leaves).copied().collect();
+        let mut leaving: Vec<Tenant> = self.tenants.iter().filter(is_leaving).copied().collect();
         leaving.sort_unstable_by_key(|tenant| tenant.tat_us);
         for Tenant { tat_us, weight, .. } in leaving {
             let left = div_ceil(tat_us + fair.active_ms * 1000 - share.clock_us, 1000);
@@ -135,8 +135,8 @@ impl<'a> TenantView<'a> {
         let mut tenants = Vec::with_capacity(self.tenants.len() + 1);
         tenants.extend(self.tenants.iter().filter(|tenant| tenant.tat_us > edge_us && tenant.id != id));
         if let Some(tat_us) = tat_us {
-            let place = tenants.partition_point(|tenant: &Tenant| tenant.id < id);
-            tenants.insert(place, Tenant { id, tat_us, weight: self.fair.weight });
+            let index = tenants.partition_point(|tenant: &Tenant| tenant.id < id);
+            tenants.insert(index, Tenant { id, tat_us, weight: self.fair.weight });
         }
         FairState { pool, tenants: tenants.into() }
     }
@@ -189,14 +189,14 @@ impl RecordAlgorithm for TenantView<'_> {
         };
         let is_within = || need + withheld <= guaranteed_units(fair.reserve_units());
         let active = (!share.is_shared).then_some(share.active.min(SHARED - 1));
-        let place = active.unwrap_or(SHARED);
+        let active_code = active.unwrap_or(SHARED);
         let receipt = if cost == 0 {
             let permille = (backlog / (fair.tau() / 1000).max(1)).min(1000);
             TenantStanding { total_weight: share.total, permille, active }.receipt()
         } else if admitted {
-            at.max(now) * RECEIPT + place
+            at.max(now) * RECEIPT + active_code
         } else {
-            i64::from(fits && is_within()) * RECEIPT + place
+            i64::from(fits && is_within()) * RECEIPT + active_code
         };
         Step {
             answer: Answer {
@@ -206,7 +206,7 @@ impl RecordAlgorithm for TenantView<'_> {
                 reset_ms: reset_ms.max(0),
                 receipt,
             },
-            next: store.then(|| (next(), fair.pool.stored_for(reset_ms).max(fair.kept_ms()))),
+            next: store.then(|| (next(), fair.pool.stored_for(reset_ms).max(fair.retention_ms()))),
         }
     }
 
@@ -232,7 +232,7 @@ impl RecordAlgorithm for TenantView<'_> {
         let is_kept = receipt >= 0 && (delta > 0 || share.tat_us.is_some());
         let tat_us = is_kept.then_some(share.clock_us + backlog);
         self.change.set(Some(TenantChange { edge_us: share.edge_us, id: share.id, tat_us }));
-        Some((next, ttl.max(fair.kept_ms()), more))
+        Some((next, ttl.max(fair.retention_ms()), more))
     }
 
     fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
@@ -240,7 +240,7 @@ impl RecordAlgorithm for TenantView<'_> {
     }
 
     fn ttl(&self, record: &RefillRecord, now: i64) -> i64 {
-        self.fair.pool.ttl(record, now).max(self.fair.kept_ms())
+        self.fair.pool.ttl(record, now).max(self.fair.retention_ms())
     }
 }
 
