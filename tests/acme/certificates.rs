@@ -55,7 +55,7 @@ impl<'a> Setting<'a> {
     /// Starts the gateway with further environment variables.
     pub fn start_within(&self, env: &[(&str, &str)]) -> Gateway {
         Gateway::launch(env, |dir| {
-            // While it is down, the authority is not written yet.
+            // A Pebble that has not started has not written the CA of its own certificate yet.
             if !Path::new(&self.pebble.ca_file()).exists() {
                 fs::write(self.pebble.ca_file(), Ca::new("nobody").pem()).unwrap();
             }
@@ -78,7 +78,7 @@ impl Issued {
         Issued::by(Pebble::start(), names)
     }
 
-    /// Orders certificates from a Pebble that is running already.
+    /// Orders certificates from a Pebble that is already running.
     #[track_caller]
     pub fn by(pebble: Pebble, names: &[&str]) -> Issued {
         let state = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ impl Issued {
     }
 }
 
-/// How many orders of a gateway ended so.
+/// Returns the number of orders with this result.
 pub fn orders(gateway: &Gateway, result: &str) -> f64 {
     gateway.metric("acme_orders_total", &[("result", result)]).unwrap_or_default()
 }
@@ -147,10 +147,10 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     assert!(log.contains("the ACME server cannot be reached") && log.contains("check `directory`"), "{log}");
 
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 0);
-    // The authority of its own certificate is known from now on, too.
+    // From now on the gateway also trusts the CA of Pebble's own certificate.
     gateway.reload(&format!("{config}\n# changed\n"));
     let trust = pebble.trust();
-    // As the log says, to try at once.
+    // Removing the state makes the gateway try at once, as the log says.
     fs::remove_file(file(state.path(), "www.test.json")).unwrap();
     until_served(&gateway, &trust, "www.test");
     assert_eq!((orders(&gateway, "issued"), count(&gateway, "acme_challenge") >= 1.0), (1.0, true));
@@ -175,7 +175,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
 #[test]
 fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // Nothing responds where Pebble looks for the other proof, so that it is tried and fails.
+    // Nothing listens where Pebble validates the other challenge, so that it is tried first and fails.
     let elsewhere = ReservedPort::new();
     let setting = Setting { tls: elsewhere.port(), ..Setting::new(&pebble, state.path(), &["www.test"]) };
     let gateway = setting.start();
@@ -199,7 +199,7 @@ fn certificates_of_clients_are_no_hindrance_and_a_proof_is_no_connection() {
     wait_until("the certificate is there", || orders(&gateway, "issued") == 1.0);
     let trust = pebble.trust();
     assert!(!serves(&gateway, &trust, "www.test"), "a client shows its certificate");
-    // Nothing is open, so nothing is shown.
+    // No challenge is open, so the gateway offers no validation certificate.
     let proof = trust.offering(&["acme-tls/1"]).try_connect(secure(&gateway), "www.test");
     assert!(proof.is_err());
 }
@@ -223,7 +223,7 @@ fn gateways_on_one_directory_order_once_and_answer_for_each_other() {
         until_served(&first, &trust, name);
         until_served(&second, &trust, name);
     }
-    // Only the second wants it, and the server asks the first.
+    // Only the second gateway wants the certificate, but the server validates the challenge at the first.
     until_served(&second, &trust, "c.test");
     assert!(!serves(&first, &trust, "c.test"));
     let sum = |result| orders(&first, result) + orders(&second, result);
@@ -249,7 +249,7 @@ fn certificates_are_renewed_in_time() {
 #[test]
 fn names_come_and_go_with_the_config() {
     let mut pebble = Pebble::down();
-    // Every third request is to be sent again, with another nonce.
+    // Pebble rejects the nonce of every third request, which must be sent again with another nonce.
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_WFE_NONCEREJECT", "30")], 0);
     let Issued { pebble, state, gateway, trust } = Issued::by(pebble, &["a.test"]);
     let both = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
@@ -258,7 +258,7 @@ fn names_come_and_go_with_the_config() {
     until_served(&gateway, &trust, "b.test");
     gateway.reload(&Setting { names: &["b.test"], ..both }.config());
     assert!(serves(&gateway, &trust, "b.test") && !serves(&gateway, &trust, "a.test"));
-    // Kept for the day on which it is wanted again.
+    // The certificate is kept until a config names it again.
     gateway.reload(&Setting { names: &["a.test"], ..Setting::new(&pebble, state.path(), &[]) }.config());
     assert!(serves(&gateway, &trust, "a.test"));
     assert_eq!(orders(&gateway, "issued"), 2.0);

@@ -26,7 +26,7 @@ pub fn until_logged(gateway: &Gateway, words: &str) {
 #[test]
 fn pauses_after_failures_outlive_the_gateway() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // Nothing responds where Pebble looks.
+    // Nothing listens where Pebble validates the challenge.
     let elsewhere = [ReservedPort::new(), ReservedPort::new()];
     let setting = Setting {
         tls: elsewhere[0].port(),
@@ -49,7 +49,7 @@ fn pauses_after_failures_outlive_the_gateway() {
     let gateway = setting.start();
     until_logged(&gateway, "waiting before the next order, after 1 failures; last: the ACME server could not validate");
     assert_eq!(pebble.count("Added order"), 2);
-    // Nor is it forgotten for being damaged.
+    // A damaged record of the last attempt does not allow another order at once.
     fs::write(&attempt, "{\"failures\":").unwrap();
     until_logged(&gateway, "is damaged and will be replaced");
     wait_until("the next order failed", || orders(&gateway, "challenge_failed") == 1.0);
@@ -60,7 +60,7 @@ fn pauses_after_failures_outlive_the_gateway() {
 #[test]
 fn an_order_that_a_kill_interrupts_is_repeated() {
     let (mut pebble, state) = (Pebble::down(), tempfile::tempdir().unwrap());
-    // Pebble takes its time to look for the proof.
+    // Pebble validates the challenge only after a delay.
     pebble.run(&[("PEBBLE_VA_SLEEPTIME", "4")], 0);
     let setting = Setting::new(&pebble, state.path(), &["www.test"]);
     let gateway = setting.start();
@@ -91,7 +91,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let Issued { pebble, state, gateway, trust } = Issued::start(&["www.test"]);
     let certificate = file(state.path(), "/www.test.pem");
     let whole = fs::read_to_string(&certificate).unwrap();
-    // While it runs, from memory.
+    // A running gateway restores the file from memory.
     fs::write(&certificate, &whole[..whole.len() / 3]).unwrap();
     wait_until("it is written again", || fs::read_to_string(&certificate).unwrap() == whole);
     until_logged(&gateway, "it will be written again");
@@ -99,7 +99,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     assert_eq!(orders(&gateway, "issued"), 1.0);
     kill(gateway);
 
-    // At the start, by another order, on the same account.
+    // After a restart, another order on the same account replaces it.
     fs::write(&certificate, "").unwrap();
     let account = file(state.path(), "account.pem");
     let key = fs::read_to_string(&account).unwrap();
@@ -112,7 +112,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     assert_eq!(pebble.count("There are now 1 accounts"), 1);
     assert_eq!(pebble.count("There are now 2 accounts"), 0);
 
-    // One that somebody removed is to be replaced; the old one serves until then.
+    // A removed certificate is ordered again; the old one is served until then.
     let before = fs::read_to_string(&certificate).unwrap();
     fs::remove_file(&certificate).unwrap();
     assert!(serves(&gateway, &trust, "www.test"));
@@ -138,14 +138,14 @@ fn a_directory_that_cannot_be_written_to_orders_nothing() {
 #[test]
 fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // In its place is what no file can replace.
+    // A directory that is not empty cannot be replaced by a file.
     let place = state.path().join(state_name(&pebble)).join("certificates/www.test.pem/full");
     fs::create_dir_all(&place).unwrap();
     let gateway = Setting::new(&pebble, state.path(), &["www.test"]).start();
     let trust = pebble.trust();
     until_served(&gateway, &trust, "www.test");
     until_logged(&gateway, "its content is kept in memory until then");
-    // Nor does another pause in the config lose it.
+    // A changed pause in the config does not lose it either.
     let brief = Setting { acme: "backoff = \"2s\"", ..Setting::new(&pebble, state.path(), &["www.test"]) };
     gateway.reload(&brief.config());
     assert!(serves(&gateway, &trust, "www.test"));
@@ -159,14 +159,14 @@ fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
 #[test]
 fn a_file_that_cannot_be_read_now_is_left_alone() {
     let Issued { pebble, state, gateway, trust } = Issued::start(&["www.test"]);
-    // Reading this fails, for everybody: the memory of a process begins nowhere.
+    // Nobody can read this file, because the first page of a process is not mapped.
     let certificate = file(state.path(), "/www.test.pem");
     let (whole, odd) = (fs::read_to_string(&certificate).unwrap(), certificate.with_file_name("odd"));
     symlink("/proc/self/mem", &odd).unwrap();
     fs::rename(&odd, &certificate).unwrap();
     until_logged(&gateway, "until it can be read, nothing is ordered or overwritten");
     assert!(certificate.is_symlink() && serves(&gateway, &trust, "www.test"));
-    // Nor by one that has never read it, whatever keeps it from that.
+    // A gateway that has never read the file does not replace it either, whatever the cause.
     kill(gateway);
     fs::remove_file(&certificate).unwrap();
     symlink("www.test.pem", &certificate).unwrap();
@@ -205,7 +205,7 @@ fn a_server_in_trouble_is_left_alone_for_as_long_as_it_asks() {
     assert!((7_000..=7_200).contains(&(next_s - now_s)), "{next_s} at {now_s}");
     let requests = troubled.metric("requests_total", &[("code", "503"), ("method", "GET"), ("route", "dir")]);
     assert_eq!(requests, Some(1.0));
-    // Another server begins again, and has nothing to do with it.
+    // Another server is not affected by the pause of the first one.
     let ca_file = Path::new(&pebble.ca_file()).with_file_name("both.pem");
     fs::write(&ca_file, pebble.own_ca() + &ca.pem()).unwrap();
     gateway.reload(&setting.config().replace(&pebble.ca_file(), &ca_file.display().to_string()));

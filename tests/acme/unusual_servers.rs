@@ -11,7 +11,7 @@ use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
 use crate::support::{faketime, wait_until};
 
-/// Pebble behind a gateway, which passes the requests to it on.
+/// Pebble behind a gateway that forwards its requests.
 struct PebbleProxy {
     pebble: Pebble,
     ca: Ca,

@@ -198,7 +198,7 @@ fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> Value {
     if response["applied"] == true { json!("applied") } else { response["reason"].clone() }
 }
 
-/// `acme` has more than the limit says.
+/// The tenant `acme` has an override of the limit.
 const TENANTS: &str = r#"
 [limit.tenant]
 rate = "10/h"
@@ -326,7 +326,7 @@ fn gateways_that_share_a_store_share_its_receipts() {
     }
 }
 
-/// Neither a gateway with keys of its own, nor a changed store and a server that has forgotten.
+/// Neither a gateway with other secrets, nor another store, nor a server that has lost its data.
 #[test]
 fn nobody_takes_a_used_receipt_again() {
     let redis = RedisServer::start(&[]);
@@ -401,7 +401,7 @@ fn a_new_store_is_followed() {
     });
     assert_eq!(state().json()["remaining"], 5);
     decide(&gateway, "take", &[order]);
-    // Not the heartbeat that counts gateways.
+    // Without the key of the heartbeat that counts gateways.
     let keys: Vec<String> = redis::cmd("KEYS").arg("*{*").query(&mut redis.client()).unwrap();
     assert_eq!(keys, ["other:{ip=10.0.0.1}:per-ip:token_bucket"]);
 }

@@ -25,13 +25,14 @@ limits = ["all"]
 
 const TOKEN: &str = "authorization: Bearer secret-secret-secret\r\n";
 
-/// More than the listener has places for.
+/// More connections than the listener has slots.
 const HOGS: usize = 1000;
 
-/// The thousand have to be got through once; a stalled listener is silent for its timeouts, 5 s and more.
+/// The listener must get through all connections of the flood once. A stalled listener would be silent for its timeouts
+/// of 5 s and more.
 const SLOW: Duration = Duration::from_millis(2500);
 
-/// Four large decisions at a time take a tenth of that in turns; a hundred take more than twice as long.
+/// Four concurrent large decisions take a tenth of that; a hundred take more than twice as long.
 const QUARTER: Duration = Duration::from_millis(250);
 
 fn get(path: &str) -> String {
@@ -49,7 +50,7 @@ fn peek(admin: SocketAddr, fields: &str) -> Message {
     Client::connect(admin).fetch(&decide(fields, body.len()), body)
 }
 
-/// Median and worst of many responses, without the time in which others had the processors.
+/// Returns the median and the maximum of many response times, without the time in which other processes had the CPU.
 fn waits(gateway: &Gateway, mut fetch: impl FnMut() -> u16) -> [Duration; 2] {
     let others = || scheduling_delay(Some(gateway.pid())) + scheduling_delay(None);
     let mut waits: Vec<Duration> = (0..30)
@@ -63,7 +64,7 @@ fn waits(gateway: &Gateway, mut fetch: impl FnMut() -> u16) -> [Duration; 2] {
     [waits[waits.len() / 2], waits[waits.len() - 1]]
 }
 
-/// Probes, metrics and decisions come in time.
+/// Probes, metrics and decisions are served in time.
 #[track_caller]
 fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
     for path in ["/livez", "/readyz", "/metrics"] {
@@ -84,7 +85,7 @@ fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
 fn flood(admin: SocketAddr, bytes: &str) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(admin).unwrap();
-        // Whoever is thrown out at once may not get all of it.
+        // A connection that the gateway closes at once may not accept all bytes.
         let _ = stream.write_all(bytes.as_bytes());
         stream
     };
@@ -128,7 +129,7 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
         client.send(decide(fields, 100));
         // No interim response either.
         let refused = client.read_response("POST");
-        // The flood sent more wrong tokens than a peer may.
+        // The flood has sent more wrong tokens than one peer may send.
         let status = if fields.contains("wrong") { 429 } else { 401 };
         assert_eq!(refused.status(), status, "{fields}");
         assert_eq!(refused.get("www-authenticate"), (status == 401).then_some("Bearer"), "{fields}");
@@ -153,7 +154,7 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
     assert_eq!(client.read_response("POST").status(), 413, "before it is sent");
 }
 
-/// Bytes keep coming, one at a time: no pause is long.
+/// Clients that send a byte at a time, so that no pause is long.
 #[test]
 fn dripping_clients_are_cut() {
     let gateway = Gateway::start(CONFIG);
@@ -170,7 +171,7 @@ fn dripping_clients_are_cut() {
             });
         }
         assert_reachable(&gateway, "", "drips");
-        // Nobody needs the places of those who come late: they are cut for being slow.
+        // The slots of these clients are not needed; they are closed because they are slow.
         scope.spawn(|| {
             let mut late = Client::connect(gateway.admin);
             late.send(head);

@@ -95,7 +95,7 @@ fn manage(gateway: &Gateway, value: &str, decoy: impl Fn(&Gateway)) {
         assert!(!response.text().contains(value), "{}", response.text());
     }
     assert_eq!(ok(&peek(gateway, "token", &format!("key={encoded}")))["remaining"], 3);
-    // The state is gone, so nothing tells any more what the hash stands for.
+    // The state was the only source from which the gateway could look up the hash.
     let after_reset = peek(gateway, "token", &by_hash);
     assert_eq!(after_reset.status(), 404, "{}", after_reset.text());
     assert!(
@@ -192,7 +192,7 @@ fn a_hash_means_one_part_and_one_secret() {
         let refused = peek(&gateway, "token", query);
         assert!(refused.status() == 400 && refused.text().contains(words), "{query}: {}", refused.text());
     }
-    // As the log shows it, and not as a value.
+    // As the log shows the key, and not as a value.
     let logged = format!("header:x-api-key#{pair}");
     ok(&peek(&gateway, "pair", &format!("hash=header:x-api-key%23{pair}&key=127.0.0.1")));
     for (query, remedy) in [

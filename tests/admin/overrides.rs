@@ -15,7 +15,7 @@ use crate::support::limiting::topology::{RedisCluster, SentinelSetup, cluster_no
 use crate::support::ports::ReservedPort;
 use crate::support::wait_until;
 
-/// A look every two seconds, and what a busy machine adds.
+/// Overrides are read every two seconds; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Limits with 2 units a day for each tenant, all on one route.

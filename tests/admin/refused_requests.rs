@@ -82,7 +82,7 @@ fn mistakes_are_reported_with_their_places() {
 
 #[test]
 fn all_but_probes_and_metrics_need_the_token() {
-    // The config goes on in [admin].
+    // These lines continue `[admin]`.
     let gateway = Gateway::start(&format!("token = \"secret-secret\"\n{LIMITS}"));
     let take = r#"{"operation":"take","decisions":[{"limits":["watched"]}]}"#;
     let peek = take.replace("take", "peek");

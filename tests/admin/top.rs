@@ -49,7 +49,7 @@ fn heavy_keys_are_found_among_many_random_ones() {
     let gateway = Gateway::with_config(
         &crate::support::gateway::config("", LIMITS).replace("[admin]\n", "[admin]\nkeys = { header = \"plain\" }\n"),
     );
-    // In turns, so that every heavy key competes with random ones.
+    // In several rounds, so that every heavy key competes with random ones.
     for turn in 0..10 {
         let heavy = (0..10).flat_map(|key| (0..HEAVY / 10).map(move |_| format!("heavy-{key}")));
         let random = (0..3500).map(|place| format!("random-{turn}-{place}"));
@@ -59,7 +59,7 @@ fn heavy_keys_are_found_among_many_random_ones() {
     let sums = &found["limits"][0];
     assert_eq!(sums["total"], 40_000);
     let distinct = sums["distinct"].as_u64().unwrap();
-    // Three standard errors.
+    // The tolerance is three standard errors.
     assert!(distinct.abs_diff(35_010) < 35_010 * 7 / 100, "{sums}");
     let error = sums["error_max"].as_u64().unwrap();
     assert!(error <= 40_000 / 256, "{sums}");
@@ -100,9 +100,9 @@ fn refusals_admissions_and_shadows_are_counted_apart() {
         let shadow = top(&gateway, "?by=would_refuse&window=10s");
         assert_eq!(shadow["keys"][0]["key"], "ip=127.0.0.1", "{shadow}");
         assert_eq!(shadow["keys"][0]["limit"], "watched");
-        // The first request charged it, those that the other limit refused are refused by it as well.
+        // The first request and the requests that the other limit refused have charged it.
         assert_eq!(shadow["keys"][0]["count_min"], 204, "{shadow}");
-        // A sample: some of 202 admissions.
+        // Admissions are sampled: there are 202.
         let admitted = top(&gateway, "?by=admitted&limit=per-key");
         assert!(admitted["limits"][0]["total"].as_u64().unwrap() <= 16 * 3, "{admitted}");
 

@@ -68,7 +68,7 @@ fn the_bounds_contain_what_another_gateway_refuses() {
             assert_eq!((least, most), (exact, exact), "burst {burst}: keys are known, and no bucket refills");
         }
     }
-    // A limit in shadow mode: 20 of those that the other limits admitted.
+    // A limit in shadow mode refuses 20 of the requests that the other limits admitted.
     let admitted = 570 - refused;
     let shadow = estimate(&gateway, "daily", &json!({ "rate": "30/day" }));
     let (least, most) = bounds(&shadow);

@@ -31,7 +31,7 @@ fn changes_and_refused_requests_have_a_line() {
     fs::write(gateway.config(), &changed).unwrap();
     let reload = fetch_as(&gateway, "edit", "POST", "/-/reload", "");
     let guess = gateway.admin_request("GET", "/-/status?token=secret", &bearer("guess"), "");
-    // These change nothing.
+    // Requests that change nothing have no line.
     fetch_as(&gateway, "read", "GET", "/-/status", "");
     let take = r#"{"operation":"take","decisions":[{"limits":["per-ip"],"key":{"ip":"::1"}}]}"#;
     assert_eq!(fetch_as(&gateway, "limits", "POST", "/-/decide", take).status(), 200);
@@ -86,7 +86,7 @@ fn an_attacker_fills_neither_the_disk_nor_a_terminal() {
     assert_eq!(lines.len(), 10);
     let text = fs::read_to_string(gateway.dir.path().join("audit.jsonl")).unwrap();
     assert!(text.lines().all(|line| line.len() < 4096 && line.bytes().all(|byte| (b' '..=b'~').contains(&byte))));
-    // What was left out is summed up, at the latest when the gateway ends.
+    // A later line, at the latest one at the end of the gateway, counts the lines that were left out.
     let mut gateway = gateway;
     gateway.signal("TERM");
     gateway.exit();
@@ -123,7 +123,7 @@ fn a_token_fills_neither_the_disk_nor_the_list() {
 #[test]
 fn a_client_that_leaves_hides_no_change() {
     let gateway = start();
-    // The body never comes, so that the page waits for it.
+    // The body is incomplete, so the gateway waits for the rest.
     let mut client = Client::connect(gateway.admin);
     client.send(format!(
         "POST /-/limits/per-ip/refund HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ncontent-length: 100\r\n{}\r\n{{",

@@ -36,7 +36,7 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{text}");
 }
 
-/// Sends requests made up from the description, with the token of `role`, or without one.
+/// Sends requests generated from the description, with the token of `role`, or without one.
 fn explore(gateway: &Gateway, role: Option<&str>) {
     let dir = tempfile::tempdir().unwrap();
     let description = dir.path().join("openapi.json");

@@ -32,7 +32,7 @@ fn every_page_refuses_every_lower_role() {
         let Some(needed) = needed else { continue };
         let place = ROLES.iter().position(|role| role == needed).unwrap();
         for (i, role) in ROLES.iter().enumerate() {
-            // A stream of events would not end; that it starts is tested with its page.
+            // A stream of events would not end; a test of its page shows that it starts.
             if i >= place && matches!(path.as_str(), "/-/live" | "/-/tap") {
                 continue;
             }
@@ -86,7 +86,7 @@ fn tokens_are_rotated_while_both_work() {
     gateway.write_config(&one);
     wait_until("the old token does not", || status(&secret("edit")) != 200);
     assert_eq!(status("the-next-token-of-the-gateway"), 200);
-    // The digest itself is no token.
+    // The digest itself is not accepted as a token.
     assert_ne!(status(&digest), 200);
 }
 
@@ -114,7 +114,7 @@ fn an_expired_token_is_refused_with_its_reason() {
 #[test]
 fn wrong_tokens_are_bounded_and_right_ones_still_pass() {
     let gateway = start();
-    // The last ones look like tokens of sessions.
+    // The last guesses look like tokens of sessions.
     let guess = |i: u32| if i < 10 { format!("guess-{i}") } else { format!("sgs_{i}") };
     let mut statuses = Vec::new();
     for i in 0..15 {
@@ -128,7 +128,7 @@ fn wrong_tokens_are_bounded_and_right_ones_still_pass() {
     }
     assert_eq!(statuses, [[401; 10].as_slice(), &[429; 5]].concat());
     assert_eq!(fetch_as(&gateway, "read", "GET", "/-/status", "").status(), 200);
-    // Without a token there is nothing to guess.
+    // Without configured tokens there is nothing to guess.
     assert_eq!(gateway.admin_request("GET", "/-/status", "", "").status(), 401);
     let metrics = fetch_as(&gateway, "metrics", "GET", "/metrics", "").text();
     for (reason, count) in [("token_unknown", 10), ("too_many_attempts", 5), ("token_missing", 1), ("not_local", 0)] {

@@ -20,7 +20,7 @@ use sluicegate::limiting::answer::Answer;
 
 const NOW: i64 = 1_795_000_000_000;
 
-/// One arrival: how far the clock moved since the last, and the units asked for.
+/// One arrival: how far the clock has moved since the last one, and the requested units.
 type Arrival = (i64, i64);
 
 /// An admitted charge.
@@ -34,7 +34,7 @@ struct Charge {
     start: i64,
 }
 
-/// A key whose state expires as a store would expire it.
+/// A key whose state expires as in a store.
 struct Client {
     rule: Rule,
     state: Option<(State, i64)>,
@@ -135,7 +135,7 @@ fn within_the_period(period: i64) -> i64 {
     period
 }
 
-/// The same schedule with a clock that is never more than `most` behind what it once was.
+/// The same schedule with a clock that is never more than `most` behind its latest time.
 fn lagging(arrivals: &[Arrival], most: i64) -> Vec<Arrival> {
     let mut lag = 0;
     let step = |(step, cost): &Arrival| {
@@ -166,7 +166,7 @@ proptest! {
         Client::run(rule, &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst));
     }
 
-    /// Every answer the same, waits included, at any rate.
+    /// Both give the same answers, including waits, at any rate.
     #[test]
     fn gcra_decides_like_a_token_bucket(
         (burst, per, arrivals) in schedules(never),
@@ -179,7 +179,7 @@ proptest! {
         }
     }
 
-    /// The time until it admits, in fractions of a ms that are never rounded.
+    /// Compares the wait with a model in fractions of a millisecond, without rounding.
     #[test]
     fn gcra_is_exact((burst, per, arrivals) in schedules(never), rate in 1..5_000_000_i64) {
         let mut client = Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst, refunds: false }));
@@ -302,7 +302,7 @@ proptest! {
         let client = Client::run(rule, &arrivals);
         assert_each_window_holds(&client, limit);
         if arrivals.iter().all(|(step, _)| *step >= 0) {
-            // By a calendar of its own: the date the clock shows.
+            // Compares with an independent calendar: the date that the clock shows.
             let mut dates: HashMap<String, i64> = HashMap::new();
             for charge in &client.charges {
                 *dates.entry(label(unit, NOW + charge.lived)).or_default() += charge.cost;
@@ -312,12 +312,12 @@ proptest! {
     }
 }
 
-/// Units that a client gets at once.
+/// Returns the units that a client can use at once.
 fn count_admitted(client: &mut Client) -> usize {
     (0..1000).take_while(|_| client.arrive((0, 1)).admitted).count()
 }
 
-/// Live changes: what was consumed stays consumed, what was bought more is there at once.
+/// Live changes: used units stay used, and additional units are available at once.
 #[test]
 fn a_changed_number_keeps_the_usage() {
     let minute = 60_000;
@@ -338,7 +338,7 @@ fn a_changed_number_keeps_the_usage() {
         (sliding(10, 60), crate::support::limiting::sliding(12, 50_000, 7), 2),
         (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Day), 5),
         (calendar(10, CalendarUnit::Day), calendar(3, CalendarUnit::Day), 0),
-        // What was taken today was taken this month; of a month it is not known what was today.
+        // Units used today were used this month; of units used this month it is unknown whether they were used today.
         (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Month), 5),
         (calendar(10, CalendarUnit::Month), calendar(15, CalendarUnit::Day), 15),
     ] {
@@ -347,7 +347,7 @@ fn a_changed_number_keeps_the_usage() {
         client.rule = after;
         assert_eq!(count_admitted(&mut client), got, "{:?}", client.rule);
     }
-    // What was used above a burst made smaller has to come back as well.
+    // Usage above a reduced burst must be refilled as well.
     let mut client = Client::new(gcra(1, 1000, 10));
     count_admitted(&mut client);
     client.rule = gcra(1, 1000, 3);

@@ -48,7 +48,7 @@ fn is_there(memory: &MemoryStore, check: &Check, now: i64) -> bool {
     memory.state(&check.key, now).is_some_and(|(state, _)| !state.text().is_empty())
 }
 
-/// The decision, if every key that it would write is there.
+/// Returns the decision if every key that it would write exists.
 fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<Decision, ErrorKind> {
     match op {
         Op::Peek | Op::Reset => Ok(memory.run(op, checks, now)),

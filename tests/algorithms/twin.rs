@@ -17,7 +17,7 @@ pub const NOW: i64 = 1_795_000_000_000;
 /// Number of steps of algorithms whose state has a native type of Redis. These steps run the whole script.
 const NATIVE_STEPS: usize = 4_000;
 
-/// A test for each algorithm, of its name.
+/// Defines a test for each algorithm, with its name.
 macro_rules! twins {
     ($($name:ident),*) => {
         $(#[test]
@@ -67,7 +67,7 @@ fn decides_like_its_twin(name: &str) {
                 0..4 => answer.receipt,
                 4..8 => receipts[rng.random_range(0..receipts.len())],
                 8 if matches!(walk.rule, Rule::SlidingLog(_)) => {
-                    // Several entries and a part of one.
+                    // Several entries and a part of another.
                     delta = -rng.random_range(1..=walk.rule.policy().quota.min(40));
                     LATEST
                 }
@@ -89,7 +89,7 @@ fn decides_like_its_twin(name: &str) {
 #[derive(Debug)]
 struct Walk {
     rule: Rule,
-    /// Rules that the state has been seen through.
+    /// Rules under which the state has been used.
     known: Vec<Rule>,
     state: Option<State>,
     now: i64,
@@ -102,7 +102,7 @@ fn text(next: &Next) -> Option<(String, i64)> {
     next.as_ref().map(|(state, ttl_ms)| canonical(state, *ttl_ms))
 }
 
-/// Leases that expire together have no order, and an empty key of the server's is none.
+/// Returns a comparable form: leases that expire together have no order, and an empty key in Redis counts as absent.
 fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
     let text = match state {
         State::Concurrency(_) => sorted_pairs(&state.text()),
@@ -137,7 +137,7 @@ impl Walk {
         }
     }
 
-    /// Switches to one of the last rules.
+    /// Switches to one of the recent rules.
     fn switch(&mut self, rng: &mut StdRng) {
         let from = self.known.len().saturating_sub(6);
         if from < self.known.len() {
@@ -171,7 +171,7 @@ impl Walk {
                 0
             }
         };
-        // Far jumps stay within a plausible clock.
+        // Large jumps stay within plausible times.
         self.now = self.now.clamp(NOW / 4, NOW * 4);
     }
 
@@ -348,7 +348,7 @@ fn native(state: &State, now: i64) -> Data {
     Data::Sorted(set)
 }
 
-/// Life and text of the state that a function leaves behind, if it leaves one.
+/// Returns the TTL and the text of the state that a Lua function returns, if it returns one.
 fn next(values: &[Value]) -> Option<(String, i64)> {
     let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
     let own = values[1].as_table().unwrap();
@@ -380,7 +380,7 @@ fn a_calendar_of_another_age_is_no_harm() {
         now: NOW,
         tag: 0,
     };
-    // The last is the first moment that is too late.
+    // The last time is the first moment that is too late.
     let start = NOW - NOW % hours;
     for (skew, now) in [(-9 * hours, NOW), (9 * hours, NOW), (-2 * hours, NOW), (3 * hours, NOW), (-2 * hours, start)] {
         twin.skew.set(skew);
@@ -422,7 +422,7 @@ fn the_gate_decides_like_the_memory_store() {
     }
 }
 
-/// Asserts that the gate and the memory store have the same state.
+/// Asserts that the script and the memory store have the same state.
 pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     for (key, held) in &gate.keys.borrow().held {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
@@ -431,7 +431,7 @@ pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     }
 }
 
-/// Every algorithm, some twice, some as a shadow, some that forward what exceeds them.
+/// Limits of every algorithm, some twice, some in shadow mode, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {

@@ -31,7 +31,7 @@ const GUESSES: &str = "[limit.guesses]\nrate = \"5/h\"\nkey = \"ip\"\n";
 fn only_as_many_guesses_are_hashed_as_the_limit_allows() {
     let rest = format!("{GUESSES}charge_on = [401]\n");
     let gateway = start(&bcrypt("alice", "secret"), &route(", cache = \"0s\", limits = [\"guesses\"]", &rest));
-    // What is right, missing or malformed is no guess.
+    // Correct, missing and malformed credentials do not count as guesses.
     assert!((0..10).all(|_| status(&gateway, &basic("alice", "secret")) == 200));
     assert!((0..10).all(|_| status(&gateway, "") == 401 && status(&gateway, "authorization: Basic !\r\n") == 401));
     let guesses: Vec<u16> = (0..12).map(|guess| status(&gateway, &basic("alice", &guess.to_string()))).collect();
@@ -43,7 +43,7 @@ fn only_as_many_guesses_are_hashed_as_the_limit_allows() {
     assert!(refused.get("ratelimit").unwrap().starts_with("\"guesses\";r=0;"), "{}", refused.head);
     let labels = |reason| [("route", "r"), ("limit", "guesses"), ("reason", reason)];
     gateway.assert_metric("rejections_total", &labels("exhausted"), 8.0);
-    // The limit belongs to the address.
+    // The limit counts by address.
     assert_eq!(gateway.client_from([127, 0, 0, 9]).fetch(&get("/", &basic("alice", "x")), "").status(), 401);
 }
 
@@ -57,7 +57,7 @@ fn a_remembered_password_needs_no_hash_and_no_limit() {
     }
     let guesses: Vec<u16> = (0..6).map(|guess| status(&gateway, &basic("alice", &guess.to_string()))).collect();
     assert_eq!(guesses, [401, 401, 401, 401, 429, 429]);
-    // The refusal forgets the password: otherwise, the status would tell which guess is right.
+    // A refusal deletes the remembered password. Otherwise the status would show which guess is right.
     assert_eq!([status(&gateway, &right), status(&gateway, &right)], [429; 2]);
     let mut other = gateway.client_from([127, 0, 0, 9]);
     assert_eq!(other.fetch(&get("/", &right), "").status(), 200);
@@ -72,7 +72,7 @@ fn an_address_without_budget_learns_nothing_from_the_login_of_another() {
     let right = basic("alice", "secret");
     let mut attacker = gateway.client_from([127, 0, 0, 9]);
     assert!((0..5).all(|guess| attacker.fetch(&get("/", &basic("bob", &guess.to_string())), "").status() == 401));
-    // Neither while the password is verified for the other address, nor while it is remembered.
+    // Neither while the password is verified for the other address nor while it is remembered.
     let (addr, fields) = (gateway.addr, right.clone());
     let victim = std::thread::spawn(move || crate::support::client::fetch(addr, &get("/", &fields)).status());
     let mut requests = 0;
@@ -84,7 +84,7 @@ fn an_address_without_budget_learns_nothing_from_the_login_of_another() {
     assert_eq!((victim.join().unwrap(), attacker.fetch(&get("/", &right), "").status()), (200, 429));
     let guess = basic("alice", "wrong");
     assert_eq!([&guess, &right].map(|fields| attacker.fetch(&get("/", fields), "").status()), [429; 2]);
-    // The other one stays logged in.
+    // The other client stays logged in.
     let matches = checks(&gateway, "match");
     assert_eq!((status(&gateway, &right), matches, checks(&gateway, "match")), (200, 1.0, 1.0));
 }
@@ -107,7 +107,7 @@ fn limits_of_auth_come_first_and_those_of_the_route_last() {
     );
     let users = format!("{}{}", bcrypt("alice", "a"), bcrypt("bob", "b"));
     let gateway = start_with("access_log = true", &users, &route(", limits = [\"guesses\"]", &rest));
-    // A refused guess for the name of another charges nothing of theirs.
+    // A refused guess for another user's name is not charged to that user.
     assert!((0..3).all(|_| status(&gateway, &basic("alice", "wrong")) == 401));
     let first = gateway.fetch(&get("/", &basic("alice", "a")));
     let shown = first.get("ratelimit").unwrap();
@@ -200,7 +200,7 @@ fn a_flood_of_wrong_passwords_delays_nobody_else() {
     assert_eq!((unauthorized + busy, others), (10_000, 0));
     // 64 may wait, and some more find room when a hash is done.
     assert!(unauthorized < 1000, "{unauthorized}");
-    // If the worker waited for a hash even now and then, many of these would take a quarter of a second.
+    // If the worker waited for a hash, many of these requests would take a quarter of a second.
     assert!(waits[waits.len() / 2] < Duration::from_millis(200), "{waits:?}");
     let grown = gateway.memory("VmRSS").saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB", grown >> 20);
@@ -217,7 +217,7 @@ fn equal_credentials_are_verified_once_at_a_time() {
         let addr = gateway.addr;
         std::thread::spawn(move || crate::support::client::fetch(addr, &get("/", &basic("alice", "secret"))).status())
     };
-    // Four times as many as the limit allows guesses.
+    // Four times as many clients as the limit permits guesses.
     let clients: Vec<_> = (0..20).map(fetch).collect();
     assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
     assert!(checks(&gateway, "match") < 5.0);

@@ -43,7 +43,7 @@ fn a_client_cannot_state_an_identity() {
                 ] {
                     let status = gateway.fetch(&get(path, &fields)).status();
                     if status == 400 && fields.contains("connection: ") {
-                        // Strict routes refuse requests that want to hide such a header.
+                        // Strict routes refuse requests that try to hide such a header.
                         continue;
                     }
                     assert_eq!(status, 200, "{fields}");
@@ -157,7 +157,7 @@ fn replayed(gateway: &Gateway) -> (u64, u64) {
     let file = gateway.dir.path().join("replay.toml");
     std::fs::write(&file, config).unwrap();
     let log = gateway.dir.path().join("stdout.log");
-    // Those whom the other limit refused are left out.
+    // Without the requests that the other limit refused.
     let lines = std::fs::read_to_string(&log).unwrap();
     let kept: Vec<&str> = lines.lines().filter(|line| !line.contains("carol") && !line.contains("guest-1")).collect();
     std::fs::write(&log, kept.join("\n") + "\n").unwrap();

@@ -84,7 +84,7 @@ fn unknown_users_take_as_long_as_known_ones() {
     );
     let gateway = start(&users, &route(""));
     let duration = |user: &str| {
-        // The shortest of three: the machine delays some of them.
+        // The shortest of three times, because a busy machine delays some of them.
         let one = |attempt: usize| {
             let since = std::time::Instant::now();
             assert_eq!(status(&gateway, &basic(user, &format!("wrong {attempt}"))), 401);
@@ -105,7 +105,7 @@ fn a_changed_file_applies_at_once_and_a_broken_one_does_not() {
     let changed = format!("{}{}", bcrypt("alice", "new"), bcrypt("carol", "c"));
     write_atomically(&users, &changed);
     wait_until("the new password is in force", || status(&gateway, &basic("alice", "new")) == 200);
-    // Both had been verified within the hour.
+    // Both passwords had been verified within the hour.
     assert_eq!([status(&gateway, &basic("alice", "old")), status(&gateway, &basic("bob", "b"))], [401; 2]);
     assert_eq!(status(&gateway, &basic("carol", "c")), 200);
 

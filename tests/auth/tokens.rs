@@ -69,7 +69,7 @@ fn a_token_must_be_valid_and_name_its_user() {
         let refused = gateway.fetch(&get("/", &fields));
         assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some(challenge)), "{fields}");
     }
-    // Also once they have been verified.
+    // Verified tokens are refused as well once they have expired.
     for _ in 0..2 {
         assert_eq!(gateway.fetch(&get("/", &staff("\"name\":\"alice\""))).status(), 401);
         assert_eq!(gateway.fetch(&get("/", &valid)).status(), 200);
@@ -79,7 +79,7 @@ fn a_token_must_be_valid_and_name_its_user() {
 #[test]
 fn a_token_expires_while_it_is_remembered() {
     let gateway = start("jwt = \"staff\"", "");
-    // A minute is the tolerated difference of the clocks.
+    // The clocks may differ by a minute.
     let fields = staff(&format!("\"sub\":\"alice\",\"exp\":{}", now() - 58));
     let since = std::time::Instant::now();
     let first = gateway.fetch(&get("/", &fields)).status();

@@ -11,7 +11,7 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Running, Upstream, ok};
 use crate::support::wait_until;
 
-/// A client that closes its side has left: it is not expected to read the response.
+/// A client that closes its sending side counts as gone at once.
 pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
 pub const WORK: Duration = Duration::from_millis(300);
 
@@ -53,7 +53,7 @@ pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
     gateway
 }
 
-/// Two at a time at most have run, others have had their slots, and one is free again for `path`.
+/// Asserts that at most two requests ran at a time, that others got the slots later, and that one is free for `path`.
 #[track_caller]
 pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
     wait_until("the backend is at rest", || running.now() == 0);
@@ -62,7 +62,7 @@ pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &s
     wait_until("a slot", || gateway.get(path).status() == 200);
 }
 
-/// A client for each request, which leaves after 15 ms.
+/// Sends each request on a connection that is closed after 15 ms.
 pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     for _ in 0..times {
         let mut client = gateway.client();
@@ -71,7 +71,7 @@ pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     }
 }
 
-/// Two clients, which leave once their requests run.
+/// Sends two requests and closes their connections once the server works on them.
 #[track_caller]
 fn leave_two(gateway: &Gateway, running: &Running) {
     let mut clients = [gateway.client(), gateway.client()];
@@ -98,7 +98,7 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
             let gateway = gateway("", &store, &upstream.url(), "");
             let request = if body.is_empty() { get(request, "") } else { post(request, 5, "") + body };
             assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
-            // The slots went on to others all the time.
+            // The slots passed from request to request all the time.
             assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
             wait_until("a slot", || gateway.get("/").status() == 200);
         }
@@ -110,7 +110,7 @@ fn an_upload_that_is_broken_off_keeps_its_slot_too() {
     let running = Arc::<Running>::default();
     let own = running.clone();
     let upstream = Upstream::start(move |peer| {
-        // It starts to work before it has all of the body.
+        // The server starts to work before it has the whole body.
         while peer.head()?.is_some() {
             own.work(WORK);
             peer.send(ok("in"))?;
@@ -135,7 +135,7 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "2500ms");
     leave_two(&gateway, &running);
     let watch = Stopwatch::start();
-    // The lease alone, which is shorter, is renewed until then.
+    // The lease is shorter, but it is renewed until then.
     wait_until("a slot", || {
         let mut client = gateway.client();
         client.send(get("/", ""));
@@ -178,7 +178,7 @@ fn an_endless_response_is_not_read_on_for_long() {
     abort(&gateway, &get("/", ""), 1);
     upstream.request();
     let sent: usize = upstream.request().head.trim_start_matches("sent ").parse().unwrap();
-    // What the kernel and the client had taken comes on top.
+    // Some megabytes in the buffers of the kernel and the client are included.
     assert!(sent < 20 * 1024 * 1024, "{sent}");
 }
 

@@ -99,7 +99,7 @@ fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     assert_eq!(server.connections(), 1);
 }
 
-/// Exchanges that the server sees as open, of which it answers none but `/plain`.
+/// Starts a server that counts its open exchanges and responds to none except `/plain`.
 fn open_exchanges() -> (Upstream, Arc<Running>) {
     let open = Arc::<Running>::default();
     let own = open.clone();
@@ -140,7 +140,7 @@ fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
             wait_until("the server received the request", || open.now() + open.ended() > stream as usize / 2);
             client.send(reset(stream, CANCEL));
         }
-        // One of the places is the client's. One exchange may be under way, and the server learns late of an end.
+        // The client occupies one of the places. One exchange may be in progress, and the server notices an end late.
         assert!((PLACES - 1..PLACES + 4).contains(&open.most()), "{bound}: {}", open.most());
         let mut fetch = || {
             let stream = streams.next().unwrap();
@@ -151,7 +151,7 @@ fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
         wait_until("a slot", &mut fetch);
         watch.assert_ms(2400..6000);
         wait_until("all have ended", || open.ended() == STREAMS as usize);
-        // Their places are free again: for one connection and eight.
+        // Their places are free again, for one connection and eight others.
         let mut others: Vec<_> = (2..PLACES).map(|_| gateway.client()).collect();
         wait_until("they are served", || {
             others

@@ -20,7 +20,7 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
     let upstream = Upstream::start(move |peer| {
-        // Of some the body never comes.
+        // Reads only the head, because the body of some requests never arrives.
         let Some(request) = peer.head()? else { return Ok(()) };
         if request.target() == "/plain" {
             return peer.send(ok("in"));
@@ -43,7 +43,7 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
 
 #[test]
 fn tunnels_whose_clients_are_gone_keep_their_slots() {
-    // What they have not read makes their kernel reset the connection.
+    // Unread data makes the client's kernel reset the connection.
     for request in [get("/", UPGRADE), get("/late", UPGRADE), post("/", 1000, UPGRADE) + "some of it"] {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
@@ -55,7 +55,7 @@ fn tunnels_whose_clients_are_gone_keep_their_slots() {
 #[test]
 fn tunnels_of_half_closed_clients_keep_their_slots() {
     let (upstream, running) = backend(WORK);
-    // The half that is left is not waited for any longer than this.
+    // The gateway waits no longer than this for the other half of the tunnel.
     let route = "stream_timeout = \"100ms\"";
     let gateway = gateway(route, "memory:", &upstream.url(), "");
     for _ in 0..40 {
@@ -81,7 +81,7 @@ fn tunnels_on_streams_keep_their_slots() {
             client.send(connect(stream, path, "websocket"));
             std::thread::sleep(Duration::from_millis(15));
             match at_once {
-                // With it all that is on it.
+                // Replacing the client closes the connection with all its streams.
                 true => client = Wire::connect(gateway.addr, &[]),
                 false => client.send(reset(stream, CANCEL)),
             }
@@ -99,7 +99,7 @@ fn a_tunnel_without_a_client_ends_with_linger() {
             return peer.send(ok("in"));
         }
         peer.send("HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello")?;
-        // The client's end, which says nothing to it.
+        // The client has closed its side, of which the server takes no notice.
         peer.rest()?;
         own.fetch_add(1, Ordering::SeqCst);
         while peer.send("more").is_ok() {

@@ -38,7 +38,7 @@ fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
     let b = (0..).map(|number| format!("b{number}")).find(elsewhere).unwrap();
     assert_eq!([asks(&newer, "a0", &b), asks(&newer, "a0", "fresh")], [200, 429]);
 
-    // What refused last is asked first: `one`, then `two`, which has to wait.
+    // The limit that refused last is charged first: `one`, then `two`, whose node is paused.
     let node = cluster.owner(key_slot(&format!("{{x-b={b}}}")));
     let () = run_command(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
     let mut reserving = newer.client();
@@ -50,7 +50,7 @@ fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
     assert_eq!(reserving.read_response("GET").status(), 429, "by `two`, which is spent");
     assert_eq!(asks(&older, "a", ""), 200, "what was reserved is there again");
 
-    // Nor is any other refusal: whom it is for cannot be told.
+    // No other refusal is remembered either, because it is unknown which limit caused it.
     assert_eq!([asks(&older, "a", ""), asks(&older, "a", ""), asks(&newer, "a0", "fresh")], [429; 3]);
     for gateway in [&older, &newer] {
         gateway.assert_metric("store_denial_cache_hits_total", &[], 0.0);

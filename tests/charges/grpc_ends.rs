@@ -17,7 +17,7 @@ use crate::support::upstream::Upstream;
 
 const COST: i64 = 4;
 
-/// The limits, with what they say.
+/// The limits and their settings.
 const LIMITS: [(&str, &str); 5] = [
     ("refund", "refund_on = [\"grpc:INVALID_ARGUMENT\", \"grpc:14\"]"),
     ("charge", "charge_on = [\"grpc:UNAUTHENTICATED\"]"),
@@ -201,7 +201,7 @@ fn every_end(bench: &Bench) {
         bench.server.request();
         drop(wire);
     });
-    // A server may end a call before the client has sent all.
+    // A server may end a call before the client has sent all messages.
     bench.costs("an early end", INVALID, |bench| {
         let mut wire = bench.open("/3");
         wire.read_response(1);

@@ -60,7 +60,7 @@ fn a_key_has_more_slots_or_none_or_no_end_of_them() {
         }
         assert!(gateway.fetch(&as_tenant("evil")).text().contains("\"violated-policies\":[\"x\"]"));
         assert_eq!(decisions(&gateway, "bypass"), 6.0);
-        // Whoever leaves frees the slots of its own key.
+        // The slots of the clients that left are free again.
         drop(all);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
         assert_eq!(running(&gateway, &upstream, "acme", 4).0, 3);
@@ -122,7 +122,7 @@ fn a_key_has_a_queue_where_the_limit_has_none() {
         let leaves = sent("acme", 1);
         wait_until("two wait", || decisions(&gateway, "delayed") == 2.0);
         assert_eq!(gateway.fetch(&as_tenant("acme")).status(), 429);
-        // Its turn is free for another, though a refusal was just given.
+        // Its queue position is free for another request, although a refusal was just sent.
         drop(leaves);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
         clients.extend(sent("acme", 1));

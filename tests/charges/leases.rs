@@ -68,7 +68,7 @@ fn an_outage_shorter_than_the_lease_loses_no_slot() {
     let gateway = gateway(&line.redis_url(), &upstream, "in_flight = 2\nlease = \"3s\"");
     let start = Instant::now();
     let _holders = [hold(&gateway, &upstream, 1), hold(&gateway, &upstream, 1)];
-    // Just before the first renewal, so that as much of the lease as possible is gone.
+    // Just before the first renewal, when the lease has the least time left.
     std::thread::sleep(Duration::from_millis(900));
     line.interrupt(Duration::from_millis(2900));
     let refused = assert_all_taken(&gateway, start + Duration::from_secs(9));
@@ -114,11 +114,11 @@ fn a_lost_lease_is_taken_again_with_its_cost() {
     let mut client = redis.client();
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
     wait_until("all ten units are taken again", || remaining(&gateway) == 0);
-    // Its request runs, whoever came meanwhile: nobody else is admitted until both have ended.
+    // Its request still runs: until both requests have ended, no other is admitted.
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
     let second = hold(&gateway, &upstream, 10);
     let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
-    // The units 8 and 2 of each, and the longest lease.
+    // The entries of 8 and 2 units for each request, and the one of the longest lease.
     wait_until("both are counted", || client.zcard::<_, i64>(&key).unwrap() == 5);
     drop(first);
     wait_until("the first has ended", || client.zcard::<_, i64>(&key).unwrap() == 3);

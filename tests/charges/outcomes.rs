@@ -170,7 +170,7 @@ fn the_true_cost_is_settled() {
         assert_left(&gateway, 2);
         fetch("/cost/nonsense", 1);
         assert_left(&gateway, 1);
-        // Settled into debt, as far as that goes; hours pass before it is repaid.
+        // Settled into the largest debt, which takes hours to be repaid.
         fetch("/cost/1000000", 1);
         wait_until("the debt", || fetch("/200", 1).status() == 429);
         let wait: i64 = fetch("/200", 1).get("retry-after").unwrap().parse().unwrap();
@@ -211,7 +211,7 @@ fn impossible_refunds_are_not_retried() {
     server.signal("CONT");
     wait_until("the store responds", || gateway.metric("store_up", &[]) == Some(1.0));
     std::thread::sleep(Duration::from_millis(200));
-    // The call arrived after all and was carried out once.
+    // The call may have been executed once.
     let after = left(&gateway);
     assert!(after == 7 || after == 10, "{after} left");
 }

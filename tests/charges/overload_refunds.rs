@@ -127,8 +127,8 @@ fn a_refusal_for_overload_charges_no_limit() {
             gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
         });
         let before = ALGORITHMS.map(|(name, _)| (name, remaining(&gateway, name)));
-        // One waits for its patience. While it does, the queue is full, and the next are refused before any limit
-        // decides.
+        // One request waits in the queue until `patience` ends. Meanwhile the queue is full, and the next requests are
+        // refused before any limit decides.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {

@@ -8,7 +8,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::wait_until;
 
-/// Turns in the time of the flood.
+/// Number of queue slots during the flood.
 const TURNS: u128 = 60;
 const EVERY_MS: u128 = 50;
 const SEATS: usize = 10;
@@ -34,7 +34,7 @@ fn insist(gateway: &Gateway, deadline: Instant) -> usize {
         client.send(get("/", ""));
         match Client::read_response(&mut client, "GET").status() {
             200 => served += 1,
-            // Forty do so: somebody asks every half ms.
+            // With forty such clients, a request arrives every half millisecond.
             429 => std::thread::sleep(Duration::from_millis(20)),
             other => panic!("{other}"),
         }
@@ -57,10 +57,10 @@ fn a_flood_uses_every_turn() {
                 let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| insist(&gateway, end))).collect();
                 clients.into_iter().map(|client| client.join().unwrap()).sum()
             });
-            // The last ones were admitted before the end and went when their turn came.
+            // The last requests were admitted before the end and responded to in their turn.
             let turns = (start.elapsed().as_millis() / EVERY_MS) as usize;
             assert!(served <= turns + 1, "{served} of {turns} turns");
-            // A seat that is free is taken again within a few ms, sooner than the turn after the last.
+            // A free place is taken again within a few milliseconds, before the next request leaves the queue.
             assert!(served + 3 >= turns.min(TURNS as usize + SEATS), "{served} of {turns} turns, {workers} workers");
             let reasons = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
             assert!(gateway.metric("rejections_total", &reasons) > Some(0.0));
@@ -92,7 +92,7 @@ fn a_request_without_a_seat_costs_no_call() {
     }
     gateway.assert_metric("limit_decisions_total", &decided("deny"), 50.0);
     assert_eq!(calls(), before);
-    // Whoever leaves gives up seat and turn.
+    // The request of a client that leaves frees its place and its position.
     drop(waiting.pop());
     let mut next = gateway.client();
     wait_until("a seat is free", || waits(&mut next, "/"));
@@ -130,7 +130,7 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
     }
 }
 
-/// Asks; true if there is no response yet.
+/// Sends a request. Returns true if there is no response yet.
 fn waits(client: &mut Client, path: &str) -> bool {
     client.send(get(path, ""));
     let mut response = client.stream().try_clone().unwrap();
@@ -166,7 +166,7 @@ fn the_keys_of_one_queue_forget_no_turns_of_another() {
     let first = wait_at("/a", 1, 0.0);
     let last = wait_at("/a", 1, 1.0);
     drop(first);
-    // Each user's first goes on, the second waits, and the third behind it.
+    // The first request of each user passes at once, the second waits, and the third waits behind it.
     let mut client = gateway.client();
     for from in (0..KEYS).step_by(103) {
         client.send((from..from + 103).map(|i| get("/b", &format!("x-user: u{i}\r\n"))).collect::<String>());

@@ -18,7 +18,7 @@ fn on_both(limit: &str, test: impl Fn(&Gateway) + Sync) {
     on_both_stores(|redis| test(&gateway(&redis.map_or("memory:".to_owned(), RedisServer::url), limit)));
 }
 
-/// How long the next request would be held back, in ms.
+/// Returns how long the next request would be delayed, in ms.
 fn hold_ms(gateway: &Gateway) -> i64 {
     gateway.admin("/-/limits/queue/state").json()["hold_ms"].as_i64().unwrap_or(0)
 }
@@ -32,12 +32,12 @@ fn sent(gateway: &Gateway, count: usize) -> Vec<Client> {
 #[test]
 fn requests_without_a_place_leave_no_queue_positions() {
     on_both("rate = \"1/min\"\nqueue = \"1h\"\nmax_delayed = 1", |gateway| {
-        // One has its turn at once and one waits for the next.
+        // One request passes at once, and one waits for the next position.
         assert_eq!(gateway.get("/").status(), 200);
         let mut clients = sent(gateway, 9);
         let refused = || gateway.metric("rejections_total", &REFUSED).unwrap_or(0.0);
         wait_until("all but two are refused", || refused() == 8.0);
-        // Whoever comes now waits for the one after.
+        // The next request would wait for the position after that.
         let hold_ms = hold_ms(gateway);
         assert!((60_000..=120_000).contains(&hold_ms), "{hold_ms}");
         drop(clients.drain(..));

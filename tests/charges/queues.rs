@@ -58,7 +58,7 @@ fn requests_wait_for_their_turn_and_leave_evenly() {
     on_both_stores(|server| {
         let upstream = Upstream::text("in");
         let store = server.map_or(String::new(), store);
-        // No deadline of a head or an idle connection ends a wait.
+        // Timeouts of heads and idle connections do not end a wait.
         let timeouts = "header_timeout = \"150ms\"\nkeepalive_timeout = \"150ms\"";
         let gateway = gateway(timeouts, &store, &upstream.url(), "\"queue\"", QUEUE);
         let (start, lateness) = (Instant::now(), Lateness::watch());
@@ -104,7 +104,7 @@ fn a_client_that_leaves_gives_its_turn_back() {
         assert_eq!(gateway.get("/").status(), 429);
         drop(leaves);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
-        // Its turn is free for another.
+        // Its position is free for another request.
         let mut next = sent(&gateway, 1);
         assert_eq!((statuses(&mut first), statuses(&mut next)), (vec![200], vec![200]));
         assert_eq!(upstream.requests().len(), 3);
@@ -121,13 +121,13 @@ fn no_more_requests_wait_than_may() {
         let responses: Vec<Message> = clients.iter_mut().map(|client| client.read_response("GET")).collect();
         let refused: Vec<&Message> = responses.iter().filter(|response| response.status() == 429).collect();
         assert_eq!(refused.len(), 1);
-        // No store was asked, so nothing is known of any limit.
+        // The store was not called, so the state of the limits is unknown.
         assert_eq!((refused[0].get("ratelimit"), refused[0].get("retry-after")), (None, Some("1")));
         let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
         assert_eq!(counted, [1.0, 2.0, 1.0]);
         let labels = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
         assert_eq!(gateway.metric("rejections_total", &labels), Some(1.0));
-        // The request turned away was charged nothing, nowhere.
+        // The refused request was charged to no limit.
         std::thread::sleep(Duration::from_millis(200));
         let response = gateway.get("/");
         assert!(response.get("ratelimit").unwrap().contains("\"other\";r=96;"), "{}", response.head);
@@ -168,7 +168,7 @@ fn scripted() -> Upstream {
     })
 }
 
-/// Takes both slots, which fails unless both are free.
+/// Uses both slots, which fails unless both are free.
 #[track_caller]
 fn assert_free(gateway: &Gateway, upstream: &Upstream) {
     wait_until("both slots are free", || {
@@ -213,8 +213,7 @@ fn slots_are_released_on_every_path() {
     on_both_stores(|server| {
         let store = server.map_or(String::new(), store);
         let (upstream, running) = working();
-        // A lease that ends by itself, or with its time after a client left, would hide a slot that was
-        // not released.
+        // With a short lease or linger time, a slot that was never released would become free by itself.
         let two = TWO.replace("2s", "1h").replace("200ms", "1h");
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", &two);
         for target in ["/", "/broken", "/part", "/late"] {
@@ -226,7 +225,7 @@ fn slots_are_released_on_every_path() {
                     if leaves {
                         std::thread::sleep(Duration::from_millis(10));
                     } else {
-                        // A broken response, too, is one of a request that was admitted.
+                        // A broken response belongs to an admitted request, too.
                         let responses = clients.iter_mut().map(|client| client.try_read_response("GET"));
                         admitted +=
                             responses.filter(|response| !matches!(response, Ok(it) if it.status() == 429)).count();
@@ -238,19 +237,20 @@ fn slots_are_released_on_every_path() {
                 assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
         }
-        // The last slots go back a moment after the upstream has ended. One that was not released stays for an hour.
+        // The last slots are released a moment after the upstream has ended. One that was not released would stay in
+        // use for an hour.
         wait_until("both slots are free", || statuses(&mut sent_to(&gateway, "/", 2)) == [200, 200]);
     });
 }
 
-/// An upstream that never answers loses its requests, and they their slots.
+/// Requests at a server that never responds time out, and their slots are released.
 #[test]
 fn slots_of_requests_that_hang_are_released() {
     on_both_stores(|server| {
         let store = server.map_or(String::new(), store);
         let upstream = scripted();
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
-        // Taken twice over: the clients of each round leave while their requests run.
+        // Twice, because the clients of each round leave while their requests run.
         assert_free(&gateway, &upstream);
         assert_free(&gateway, &upstream);
     });
@@ -308,7 +308,7 @@ fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
     let [killed, other] = [0, 1].map(|_| gateway("", &config, &upstream.url(), "\"two\"", TWO));
     let mut clients = [killed.client(), killed.client()];
     clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
-    // Once they are with the upstream, the store has their slots.
+    // When the requests are at the upstream, the store has their slots.
     clients.iter().for_each(|_| drop(upstream.request()));
     assert_eq!(other.get("/").status(), 429);
     let watch = Stopwatch::start();
@@ -318,7 +318,7 @@ fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
     watch.assert_ms(0..5500);
 }
 
-/// The leases that the server holds; the member that is none has a score below 0.
+/// Returns the number of leases in the server. The entry with the longest lease has a negative score.
 fn leases(server: &RedisServer) -> usize {
     let mut client = server.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut client).unwrap();
@@ -339,7 +339,7 @@ fn slots_of_requests_that_are_cut_are_released() {
         let clients = [sent_to(&gateway, "/hang", 50), sent_to(&gateway, "/stream", 50)];
         wait_until("all run", || leases(&server) == 100);
         if changed {
-            // They were admitted by a store that is no longer in force.
+            // They were admitted by the previous store.
             let path = gateway.dir.path().join("sluicegate.toml");
             let text = std::fs::read_to_string(&path).unwrap().replace(&server.url(), &other.url());
             std::fs::write(&path, text).unwrap();
@@ -349,7 +349,7 @@ fn slots_of_requests_that_are_cut_are_released() {
             drop(more);
             wait_until("they are released", || leases(&other) == 0);
         }
-        // The store takes a moment for what it gets at the cut.
+        // The store is slow when the gateway cuts the requests.
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         gateway.signal("TERM");
         gateway.exit();

@@ -14,7 +14,7 @@ use crate::support::limiting::RedisServer;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Responds to `/held` with 500 once it is let go, and to everything else at once.
+/// Responds to `/held` with 500 when the test releases it, and to everything else at once.
 fn upstream() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -39,7 +39,7 @@ fn config(store: &str, to: &str, limit: &str) -> String {
     )
 }
 
-/// Lays another config over the one at hand and waits for it.
+/// Replaces `from` in the config and waits for the reload.
 fn reload(gateway: &Gateway, from: &str, to: &str) {
     let path = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -99,7 +99,7 @@ fn an_earlier_lease_is_renewed_by_the_current_config() {
     long.send(get("/held", ""));
     upstream.request();
     reload(&gateway, "lease = \"60s\"", "lease = \"1s\"");
-    // The first one by the new rule cuts the lease of the other to a second.
+    // The first charge by the new rule shortens the lease of the other request to a second.
     assert_eq!(gateway.get("/").status(), 200);
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(remaining(&gateway), 4, "the lease ran out under its request");
@@ -124,7 +124,7 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
     assert_eq!(client.zcount::<_, _, _, i64>(&key, 0, "+inf").unwrap(), 1);
     redis.signal("STOP");
-    // Once it has failed often enough, the store is not asked any more.
+    // After several failures the gateway no longer calls the store.
     wait_until("the breaker is open", || {
         gateway.get("/");
         gateway.metric("store_breaker_state", &[]) == Some(2.0)
@@ -142,7 +142,7 @@ fn nothing_holds_on_to_a_store_of_before() {
     let limit = "algorithm = \"fixed_window\"\nrate = \"10/day\"";
     let gateway = Gateway::with("workers = 2", &config(&old.url(), &upstream.url(), limit));
     gateway.wait_for_store();
-    // A connection of before that asks for nothing any more.
+    // An idle connection from before the reload.
     let mut idle = gateway.client();
     assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
     reload(&gateway, &old.url(), &new.url());

@@ -20,7 +20,7 @@ const ACTUAL: i64 = 1;
 /// and `["connect_error"]`, and with `settle`.
 type Costs = [i64; 5];
 
-/// The client got something to a server and then ended the exchange.
+/// The client sent something to a server and then ended the exchange.
 const ABORTED: Costs = [COST, COST, 0, COST, COST];
 /// A server responded with 200.
 const ANSWERED: Costs = [0, COST, COST, COST, ACTUAL];
@@ -99,14 +99,14 @@ impl Bench {
         Bench { upstream, gateway }
     }
 
-    /// Runs `exchange`, which is over when it returns or soon after.
+    /// Runs `exchange`, which ends when it returns or soon after.
     #[track_caller]
     fn costs<T>(&self, name: &str, expected: Costs, exchange: impl FnOnce(&Bench) -> T) -> T {
         self.upstream.requests();
         assert_costs(&self.gateway, NAMES, name, expected, || exchange(self))
     }
 
-    /// Waits until a server has got the request.
+    /// Waits until a server has received the request.
     fn arrived(&self) {
         self.upstream.request();
     }
@@ -131,7 +131,7 @@ impl Bench {
     }
 }
 
-/// Ways to leave over HTTP/1.1 once the server has got the head of the request.
+/// Ways to leave over HTTP/1.1 after the server has received the head of the request.
 fn leaving_http1(bench: &Bench) {
     let chunked_to = |path: &str, rest: &str| {
         let head = format!("POST {path} HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -196,7 +196,7 @@ fn leaving_http1(bench: &Bench) {
     });
 }
 
-/// The same over HTTP/2.
+/// Ways to leave over HTTP/2.
 fn leaving_http2(bench: &Bench) {
     let ends = |name: &str, fields: &[(&str, &str)], sent: Vec<u8>| {
         bench.costs(name, ABORTED, |bench| {
@@ -243,7 +243,7 @@ fn leaving_http2(bench: &Bench) {
     });
 }
 
-/// Ends that are not the client's doing, and those of which no server knows.
+/// Ends that the client does not cause, and those that reach no server.
 fn other_ends(bench: &Bench) {
     let fetch = |path: &str| bench.gateway.get(path).status();
     bench.costs("200", ANSWERED, |_| assert_eq!(fetch("/200"), 200));

@@ -91,7 +91,7 @@ fn usage_that_is_read_in_part_refunds_nothing() {
     }
 }
 
-/// If only the end of the connection ends a response, a lost server looks like one that has finished.
+/// If a response ends with its connection, a lost server looks like one that has finished.
 #[test]
 fn a_stream_that_breaks_off_silently_refunds_nothing() {
     let upstream = mirror();
@@ -156,7 +156,7 @@ fn events_pass_at_once() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {\"us")?;
-            // The rest follows only once the client has the first part.
+            // The server sends the rest only after the client has received the first part.
             peer.wait_for_end()?;
         }
         Ok(())
@@ -189,8 +189,8 @@ fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
     let gateway = Gateway::start(&text);
     gateway.wait_for_store();
     assert_eq!(left(&gateway), 9900, "the estimate remains in the store");
-    // A stream outlives windows: what it costs more is charged to the current one, and its estimate is in force until
-    // then.
+    // A stream outlives windows: the excess over its estimate is charged to the current window, and the estimate
+    // applies until then.
     std::thread::scope(|scope| {
         for algorithm in ["fixed_window", "sliding_log", "sliding_window", "token_bucket"] {
             let window = text.replace(

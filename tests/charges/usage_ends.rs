@@ -120,7 +120,7 @@ fn every_api_reports_its_usage() {
         assert_eq!((status, read.as_slice()), (200, body.as_bytes()), "{api} {body}");
         assert_used(&gateway, used);
         gateway.assert_metric("usage_settlements_total", &[("result", "settled")], 1.0);
-        // All in one, and the smallest pieces that a server can send.
+        // In one piece, and in the smallest pieces that a server can send.
         let gateway =
             limited(&upstream, &format!("settle = [\"openai\", \"anthropic\", \"gemini\", \"bedrock\"]\n{weights}"));
         let pieces: String = body.chars().map(|sign| format!("{:x}\r\n{sign}\r\n", sign.len_utf8())).collect();

@@ -27,7 +27,7 @@ fn a_request_reserves_its_announced_usage() {
         (JSON, r#"{"model":"small","max_tokens":30,"max_completion_tokens":40}"#, 10 + 15 + 80),
         (JSON, r#"{"model":"small","max_tokens":30000}"#, 6000),
         (JSON, r#"{"model":"other"}"#, 10 + 5 + 500),
-        // What cannot be read costs as much as the most expensive model.
+        // A body that cannot be read costs as much as the most expensive model.
         (JSON, r#"{"max_tokens":30}"#, 30 + 90),
         ("content-type: text/plain\r\n", r#"{"model":"small","max_tokens":30}"#, 38 + 1500),
         (JSON, "{", 22 + 1500),
@@ -112,7 +112,7 @@ fn the_usage_of_streams_is_requested_from_servers() {
             let seen = upstream.request();
             assert_eq!(serde_json::from_slice::<Value>(&seen.body).unwrap(), forwarded);
             assert_eq!(seen.get("accept-encoding"), Some("gzip, identity"));
-            // A digest of the body of the client would be wrong.
+            // A digest of the client's body would be wrong.
             let has_digest = ["digest", "content-digest", "repr-digest"].map(|name| seen.get(name).is_some());
             assert_eq!(has_digest, [!is_changed; 3]);
             if let Some(length) = seen.get("content-length") {

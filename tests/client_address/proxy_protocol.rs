@@ -22,7 +22,7 @@ fn gateway(upstream: &Upstream, trusted: &str, server: &str, listener: &str, res
     Gateway::launch(&[], |dir| config_arguments(dir, &config))
 }
 
-/// A header of version 2 with this command and family, and these bytes behind.
+/// Builds a header of version 2 with this command and family, followed by `rest`.
 fn binary(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     [b"\r\n\r\n\0\r\nQUIT\n", &[0x20 | command, family][..], &length, rest].concat()
@@ -47,7 +47,7 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
     let gateway = gateway(&upstream, "127.0.0.1", "", "", "");
     let (v4, v6) =
         (addresses("192.0.2.7:4711", "198.51.100.1:443"), addresses("[2001:db8::7]:4711", "[2001:db8::1]:443"));
-    // An extension of 40 bytes, and one whose length lies.
+    // An extension of 40 bytes, and one with a false length.
     let extended = [&v4[..], &[0x20, 0, 40], &[7; 40], &[0x01, 0xff, 0xff]].concat();
     let mapped =
         addresses(&format!("[{}]:1", Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207])), "[2001:db8::1]:443");
@@ -74,7 +74,8 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
             }
             assert_eq!(client_connection.read_response("GET").status(), 200, "{header:?}");
             let seen = upstream.request();
-            // The proxy itself is trusted, so what it passes on in fields counts only where it speaks for itself.
+            // If the PROXY header names no client, the trusted proxy itself is the client, and its forwarding headers
+            // count.
             let expected = if port.is_some() { client.to_owned() } else { "203.0.113.9, 127.0.0.1".to_owned() };
             assert_eq!(seen.get("x-forwarded-for"), Some(&*expected), "{header:?}");
             assert_eq!(seen.get("x-forwarded-port"), Some(port.unwrap_or(&own)), "{header:?}");
@@ -108,7 +109,7 @@ fn connections_without_a_valid_header_are_closed_and_counted() {
         binary(1, 0x41, &v4),
         binary(2, 0x11, &v4),
         binary(1, 0x11, &[0; 2049]),
-        // Too little, and in time no more.
+        // Incomplete headers are closed in time.
         b"PROXY TCP4 192.0.2.7".to_vec(),
         binary(1, 0x11, &v4)[..20].to_vec(),
         Vec::new(),
@@ -138,7 +139,7 @@ fn nobody_else_is_believed_and_a_client_cannot_add_a_header_of_its_own() {
         "",
         "deny = [\"192.0.2.66\"]\nlimits = [\"one\"]\n[limit.one]\nrate = \"1/h\"\nkey = \"ip\"",
     );
-    // A second header is no request.
+    // A second PROXY header is not a request.
     let mut client = behind.client();
     client.send(format!("PROXY TCP4 192.0.2.1 198.51.100.1 1 2\r\n{spoof}{}", get("/", "")));
     assert_eq!(client.try_read_response("GET").map(|response| response.status()).unwrap_or(400), 400);

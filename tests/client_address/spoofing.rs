@@ -92,7 +92,7 @@ fn fetch(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
     [old.status(), new.map_or(400, |response| response.status())]
 }
 
-/// Nothing of what servers go by holds a forged address.
+/// Asserts that no header that servers trust contains a forged address.
 #[track_caller]
 fn assert_true(upstream: &Upstream, claim: &[(&str, &str)]) {
     for seen in upstream.requests() {
@@ -129,7 +129,7 @@ fn no_claim_of_a_stranger_makes_it_another_client() {
         }
         assert_true(&upstream, claim);
     }
-    // Those that name what is protected, or are no fields; most are answered like any request.
+    // Claims with protected headers, or malformed ones; most get a normal response.
     assert!((4..20).contains(&refused), "{refused}");
 }
 
@@ -176,7 +176,7 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
     let deep = format!("203.0.113.66, {many}");
     let mut number = 0;
     let mut buckets: HashMap<String, Vec<u16>> = HashMap::new();
-    // Each claim names one client, `CLIENT`, that has not asked before; whatever else it says counts for nothing.
+    // Each claim names a new client, `CLIENT`; everything else in it has no effect.
     for claim in [
         &[("x-forwarded-for", "CLIENT")][..],
         &[("x-forwarded-for", "203.0.113.66, CLIENT")],
@@ -197,14 +197,14 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
         let own: Vec<(&str, String)> =
             claim.iter().map(|(name, value)| (*name, value.replace("CLIENT", &client))).collect();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        // The same client over both protocols, and by its plain claim.
+        // The same client over both protocols, and with the plain claim.
         let plain = fetch(&gateway, "/once", &[("x-forwarded-for", &client)]);
         buckets.insert(format!("{claim:?}"), [fetch(&gateway, "/once", &own), plain].concat());
     }
     for (claim, statuses) in buckets {
         assert_eq!(statuses, [429, 429, 200, 429], "{claim}");
     }
-    // A walk that ends early ends at somebody who is trusted: never at the one who is claimed.
+    // If the chain ends early, it ends at a trusted proxy, never at the claimed address.
     for claim in [
         &[("x-forwarded-for", "203.0.113.66, unknown")][..],
         &[("x-forwarded-for", "203.0.113.66, 10.0.0.300")],

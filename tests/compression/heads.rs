@@ -9,7 +9,7 @@ use crate::support::h2::{H2Client, Sent};
 use crate::support::http::Message;
 use crate::support::upstream::Upstream;
 
-/// The headers of a response, except those of the connection and of the moment.
+/// Returns the headers of a response, except those of the connection and those that differ each time.
 fn fields(message: &Message) -> Vec<(String, String)> {
     let passing = ["date", "connection", "content-length", "transfer-encoding"];
     let all = message.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));

@@ -231,8 +231,8 @@ fn routes_with_patterns_have_an_order() {
     assert!(lines(&one, &one).is_empty());
 }
 
-/// Ten thousand routes are compared in less than a second, and the output is bounded. What weakens protection is never
-/// cut off by the rest.
+/// Ten thousand routes are compared in less than a second, and the output is bounded. Changes that weaken protection
+/// are never cut off by the others.
 #[test]
 fn large_configs_are_compared_quickly() {
     let text = |limits: usize| {

@@ -84,7 +84,7 @@ fn no_string_of_the_config_shows_its_secret() {
             leaks.extend(shown(&check_output(dir.path(), &replaced(&places, with), secret, "json")));
         }
     }
-    // What is compared across keys is compared only where most keys are good.
+    // Keys are compared with each other only if most of them are valid, so only some values are replaced.
     for first in 0..GROUPS {
         let some: Vec<_> = places.iter().skip(first).step_by(GROUPS).cloned().collect();
         leaks.extend(shown(&check_output(dir.path(), &replaced(&some, "${SECRET}"), PLAIN, "text")));

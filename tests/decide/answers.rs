@@ -44,7 +44,7 @@ fn a_route_is_decided_by_its_name() {
         assert_eq!(fetch(&gateway, undecidable, "/", "").status(), 404, "{undecidable}");
     }
     assert_eq!(gateway.get("/decide/free/x").status(), 200);
-    // A changed config applies to the next question; a name that is gone is unknown.
+    // A changed config applies to the next question; a removed name is unknown.
     gateway.reload_with("[decide.free]\nfrom = \"path\"", "[decide.free]\nfrom = \"original\"");
     assert_eq!(gateway.get("/decide/free/x").status(), 400);
 }
@@ -131,7 +131,7 @@ fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
             .concat(),
         )
     };
-    // The certificate comes before any question.
+    // The client certificate is verified before any question is read.
     let by_tls = |arguments: &[&str]| {
         let url = format!("https://localhost:{}/decide/a", secure.port());
         let shown = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "x-forwarded-for: 192.0.2.9"];

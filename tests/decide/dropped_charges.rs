@@ -30,7 +30,7 @@ fn left(gateway: &Gateway, limit: &str, key: &str) -> Value {
     gateway.admin(&format!("/-/limits/{limit}/state?key={key}")).json()["remaining"].clone()
 }
 
-/// Takes over the admin API, and returns the limits of the response.
+/// Charges the limits over the admin API, and returns the limits of the response.
 #[track_caller]
 fn take(gateway: &Gateway, limits: Value, key: Value) -> Vec<Value> {
     let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": key }] }).to_string();
@@ -39,7 +39,7 @@ fn take(gateway: &Gateway, limits: Value, key: Value) -> Vec<Value> {
     response.json()["decisions"][0]["limits"].as_array().unwrap().clone()
 }
 
-/// Tells for each limit of a response whether it has a receipt.
+/// Returns for each limit of a response whether it has a receipt.
 fn receipts(limits: &[Value]) -> Vec<bool> {
     limits.iter().map(|limit| limit["receipt"].is_string()).collect()
 }

@@ -30,7 +30,7 @@ fn each_family_states_the_same_request() {
         assert_eq!(response.get("ratelimit-policy"), Some("\"three\";q=3;w=86400"));
         assert_eq!(left(&gateway, "192.0.2.1", "POST", "a.test", "/a%2520b"), 2 - used as i64, "{question}");
     }
-    // The budget is spent for the other families too.
+    // The budget is exhausted for the other families too.
     for question in [
         "POST /decide/path/a%20b?q HTTP/1.1\r\nhost: a.test\r\nx-forwarded-for: 192.0.2.1\r\nx-key: k\r\ncontent-length: 0\r\n\r\n".to_owned(),
         get("/decide/fwd", &forwarded("POST", "/a%20b", "x-key: k\r\n")),
@@ -85,7 +85,7 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         ("fwd", other("uri: /", "uri: /a#b")),
         ("fwd", other("method: GET", "method: G T")),
         ("fwd", without("x-forwarded-for") + "forwarded: for=192.0.2.7\r\n"),
-        // The headers of another family are none.
+        // The headers of another family are ignored.
         ("fwd", format!("{orig}x-original-url: http://a.test/\r\n")),
         ("orig", good.clone()),
         ("orig", "x-original-uri: /\r\n".to_owned()),
@@ -143,7 +143,7 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400, "{host}");
     }
     gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 24.0);
-    // An encoded slash leads nowhere else here, and methods that nobody registered exist.
+    // An encoded slash selects no other name here, and unregistered methods are valid.
     assert_eq!(fetch(&gateway, "fwd", "/a%2Fb", "").status(), 200);
     assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("OPTIONS", "*", ""))).status(), 200);
     assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("PURGE", "/", ""))).status(), 200);
@@ -152,7 +152,7 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
 #[test]
 fn clients_cannot_choose_their_key_through_other_headers() {
     let gateway = gateway(NAMES);
-    // What a client of nginx may add to each of its requests: nginx passes all of it on.
+    // Headers that a client may add to its requests; nginx passes all of them on.
     let attempts = |n: usize| {
         [
             format!("x-forwarded-method: PUT\r\nx-forwarded-host: b{n}.test\r\nx-forwarded-uri: /{n}\r\n"),
@@ -173,7 +173,7 @@ fn clients_cannot_choose_their_key_through_other_headers() {
         }
     }
     assert_eq!(admitted, 3);
-    // Envoy puts the path of the client behind its prefix: dots in it lead to no other name.
+    // Envoy puts its prefix before the path of the client, whose dots must not lead to another name.
     for path in ["/../fwd", "/../../settle/fwd", "/%2e%2e/%2e%2e/settle/path"] {
         let target =
             format!("POST /decide/path{path} HTTP/1.1\r\nhost: a.test\r\nx-limit-cost: 0\r\ncontent-length: 0\r\n\r\n");
@@ -199,7 +199,7 @@ fn only_trusted_peers_may_ask_and_the_client_is_found_as_usual() {
     gateway.assert_metric("decide_requests_total", &[("result", "untrusted_peer")], 4.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 0.0);
     assert_logged(&gateway, &[("reason", "decide_peer")]);
-    // A chain of trusted proxies is walked from the right; what the client wrote to its left means nothing.
+    // A chain of trusted proxies is read from the right; addresses that the client wrote to its left have no effect.
     for (chain, client) in [("203.0.113.9, 192.0.2.7", "192.0.2.7"), ("192.0.2.8, 127.0.0.2", "192.0.2.8")] {
         let fields = forwarded("GET", "/", "").replace("192.0.2.1", chain);
         assert_eq!(gateway.fetch(&get("/decide/web", &fields)).status(), 200);

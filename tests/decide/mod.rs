@@ -31,7 +31,7 @@ fn gateway_with(server: &str, rest: &str) -> Gateway {
     ))
 }
 
-/// The headers of the family `forwarded` for a request of 192.0.2.1, with `more`.
+/// Returns the headers of the family `forwarded` for a request of 192.0.2.1, and `more`.
 fn forwarded(method: &str, uri: &str, more: &str) -> String {
     format!(
         "x-forwarded-for: 192.0.2.1\r\nx-forwarded-method: {method}\r\nx-forwarded-host: a.test\r\n\
@@ -39,7 +39,7 @@ fn forwarded(method: &str, uri: &str, more: &str) -> String {
     )
 }
 
-/// Asks about a request by the family `forwarded`.
+/// Sends a question about a request by the family `forwarded`.
 #[track_caller]
 fn fetch(gateway: &Gateway, name: &str, uri: &str, more: &str) -> Message {
     gateway.fetch(&client::get(&format!("/decide/{name}"), &forwarded("GET", uri, more)))

@@ -43,7 +43,7 @@ impl Drop for Site {
     }
 }
 
-/// The block of a section in some language.
+/// Returns the block of a section in this language.
 fn block(section: &str, language: &str) -> String {
     let page = Page::read(PAGE);
     let mut blocks = page.blocks.into_iter().filter(|block| block.title == section && block.language == language);
@@ -87,8 +87,8 @@ impl Site {
         Client::from(CLIENT, self.addr).fetch(&head, body)
     }
 
-    /// Spends the limit of 5 in burst and 30 a minute, however the client disguises itself. `shows_state`: admitted
-    /// clients see what is left.
+    /// Exhausts the limit of 5 in burst and 30 a minute, however the client disguises itself. With `shows_state`,
+    /// admitted clients see the remaining units.
     fn spend(&self, shows_state: bool) {
         let begun = Instant::now();
         let first = self.fetch("POST", "/a%20b/../c?x=/../y", "", "a body for the app");

@@ -111,7 +111,7 @@ fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
     let untrusted = gateway.client_from([127, 0, 0, 66]).fetch(&post("/settle/login", 0, &fields), "");
     assert_eq!(untrusted.status(), 403);
     assert_eq!(remaining(&gateway, "logins"), 9);
-    // Parallel settlements: one of them counts.
+    // Only one of several concurrent settlements counts.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..6).map(|_| scope.spawn(|| settle(&gateway, "login", &token, "x-limit-cost: 0").status())).collect();

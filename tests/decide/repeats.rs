@@ -16,7 +16,7 @@ const ONCE: &str = "[limit.ten]\nrate = \"10/day\"\nkey = [\"ip\", \"path\"]\nre
                     [decide.fair]\nlimits = [\"fair\"]\nonce = \"header:x-request-id\"\n\
                     [decide.one]\nlimits = [\"one\"]\nonce = \"header:x-request-id\"\n";
 
-/// Units that the answer leaves.
+/// Returns the units that the response reports as left.
 #[track_caller]
 fn left(response: &crate::support::http::Message) -> i64 {
     assert_eq!(response.status(), 200, "{}", response.text());
@@ -36,12 +36,12 @@ fn a_repeated_question_gets_the_same_response_and_charges_nothing() {
     }
     gateway.assert_metric("decide_requests_total", &[("result", "replayed")], 3.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "a"), ("limit", "ten"), ("decision", "allow")], 1.0);
-    // Another id, name, client or key is another question; so is one without an id.
+    // Another id, name, client or key makes another question; one without an id is never a repetition.
     assert_eq!(left(&fetch(&gateway, "a", "/", "x-request-id: 2\r\n")), 8);
     assert_eq!(left(&fetch(&gateway, "b", "/", id)), 7);
     assert_eq!(left(&fetch(&gateway, "a", "/", "")), 6);
     assert_eq!(left(&fetch(&gateway, "a", "/", "x-request-id:\r\n")), 5);
-    // The answer with this id left 8.
+    // The first question with this id left 8 units.
     let id = "x-request-id: 2\r\n";
     assert_eq!(left(&fetch(&gateway, "a", "/other", id)), 9, "the id of another request buys nothing");
     let other_client = forwarded("GET", "/", id).replace("192.0.2.1", "192.0.2.2");
@@ -77,7 +77,7 @@ fn parallel_questions_with_one_id_are_charged_once_by_all_workers() {
 fn gateways_with_one_redis_charge_a_question_once() {
     let mut redis = RedisServer::start(&[]);
     let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ONCE}", redis.url());
-    // One gateway already tries a candidate, by a value that each repetition states anew.
+    // One gateway already has a candidate whose key is a value that differs in each repetition.
     let tried = "[limit.tried]\nrate = \"3/day\"\nkey = \"header:x-trace\"\ncandidate_of = \"ten\"\n\
                  [limit.more]\nrate = \"2/day\"\nkey = \"ip\"\ncandidate_of = \"one\"\n";
     let other = format!("{config}{tried}");
@@ -99,7 +99,7 @@ fn gateways_with_one_redis_charge_a_question_once() {
         })
         .sum();
     assert!((decided - 3.0).abs() < 0.1, "{decided}");
-    // A refusal travels too, and each key expires.
+    // A refusal is shared too, and each key expires.
     assert_eq!(fetch(&gateways[0], "one", "/", "x-request-id: a\r\n").status(), 200);
     assert_eq!(fetch(&gateways[0], "one", "/", "x-request-id: b\r\n").status(), 429);
     let again = fetch(&gateways[1], "one", "/", "x-request-id: b\r\n");
@@ -114,7 +114,7 @@ fn gateways_with_one_redis_charge_a_question_once() {
         let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut client).unwrap();
         assert!((1..=10_000).contains(&ttl), "{key} {ttl}");
     }
-    // Without Redis, each gateway still answers its own questions once.
+    // Without Redis, each gateway still charges its own questions once.
     redis.kill();
     let local = fetch(&gateways[0], "a", "/", "x-request-id: z\r\n");
     assert_eq!(left(&fetch(&gateways[0], "a", "/", "x-request-id: z\r\n")), left(&local));

@@ -58,7 +58,7 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
     assert!(old > 0, "no kill came before the rename");
 }
 
-/// Starts the gateway where `etc` is a file system of its own, prepared by `script`; the shell's `$1` is `etc`.
+/// Starts the gateway with a file system of its own at `etc`, prepared by `script`; the shell's `$1` is `etc`.
 fn start_on_disk(script: &str) -> Editor {
     let dir = tempfile::tempdir().unwrap();
     let etc = dir.path().join("etc");
@@ -72,7 +72,7 @@ fn start_on_disk(script: &str) -> Editor {
 }
 
 impl Editor {
-    /// Reads a file as the gateway sees it, whose mounts nobody else has.
+    /// Reads a file through the gateway's own mounts.
     fn inside(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/root{}/{name}", self.gateway.pid(), self.etc.display())).unwrap()
     }
@@ -103,7 +103,7 @@ fn a_read_only_directory_refuses_edits_and_names_the_remedy() {
     assert_eq!(response.status(), 409, "{}", response.text());
     assert!(response.text().contains("ConfigMap"), "{}", response.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("one"), "one".to_owned()));
-    // The ConfigMap changes, and an operator goes back.
+    // The ConfigMap changes, and the operator tries a rollback.
     let mount = |script: &str| {
         let mut command = Command::new("nsenter");
         command.args(["--target", &editor.gateway.pid().to_string(), "--user", "--mount", "sh", "-c", script]);

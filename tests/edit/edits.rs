@@ -30,11 +30,11 @@ fn an_edit_is_in_force_when_its_response_arrives() {
     let now = fs::metadata(editor.main()).unwrap();
     assert_eq!((now.mode(), now.uid(), now.gid()), (keeps.mode(), keeps.uid(), keeps.gid()));
     assert_eq!(editor.names(), ["sluicegate.toml"], "no temporary file is left");
-    // The watcher has seen every one of them.
+    // The watcher has noticed every one of them.
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(editor.loads(), 10.0, "no file was loaded twice");
     assert_eq!(editor.get("/-/status").json()["last_reload"]["trigger"], "edit");
-    // It still notices what others save.
+    // The watcher still notices changes by other programs.
     fs::write(editor.main(), version("saved")).unwrap();
     wait_until("a save is in force", || editor.served() == "saved");
     fs::write(editor.main(), version("r11")).unwrap();

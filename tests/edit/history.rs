@@ -13,7 +13,7 @@ impl Editor {
         (self.get("/-/status").json()["pinned"].clone(), self.gateway.metric("config_pinned", &[]))
     }
 
-    /// Saves the main file as an editor on the machine, and waits until it is in force.
+    /// Saves the main file like an editor on the machine, and waits until it is in force.
     fn save(&self, name: &str, admin: &str) {
         fs::write(self.main(), named(name, admin)).unwrap();
         wait_until("the save is in force", || self.served() == name);
@@ -127,13 +127,13 @@ fn a_rollback_writes_the_files_back() {
     std::thread::sleep(std::time::Duration::from_millis(500));
     assert_eq!(editor.loads() - loads, 1.0, "the watcher does not load what the rollback wrote");
     assert_eq!(editor.get("/-/config/history").json()["generations"][3]["trigger"], "rollback");
-    // A file that was added since would be included.
+    // A file that was added since then would be included.
     fs::write(editor.etc.join("conf.d/new.toml"), "[limit.new]\nrate = \"1/s\"\n").unwrap();
     wait_until("the new file is in force", || editor.get("/-/limits/new").status() == 200);
     let other = editor.roll_back(3);
     assert_eq!(other.status(), 409, "{}", other.text());
     assert!(other.text().contains("conf.d/new.toml") && editor.text() == version("one"));
-    // A file that was removed since is written again.
+    // A file that was removed since then is written again.
     fs::remove_file(editor.etc.join("conf.d/new.toml")).unwrap();
     wait_until("the new file is gone", || editor.get("/-/limits/new").status() == 404);
     fs::write(editor.main(), version("five").replace("conf.d/*.toml", "none/*.toml")).unwrap();
@@ -198,7 +198,7 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
     assert_eq!((editor.served(), editor.pinned().0), ("one".to_owned(), 1.into()));
     editor.save("three", "");
     assert_eq!(editor.pinned(), (Value::Null, Some(0.0)));
-    // Back to the generation of the files.
+    // A rollback to the generation of the files.
     assert_eq!(editor.roll_back(1).status(), 200);
     assert_eq!((editor.served(), editor.pinned().0), ("one".to_owned(), 1.into()));
     let generations = editor.get("/-/config/history").json()["generations"].clone();

@@ -99,7 +99,7 @@ impl Editor {
         self.gateway.admin_request("POST", "/-/rollback", &fields, format!("{{\"generation\": {generation}}}"))
     }
 
-    /// Returns the response that clients get now: the name of the config in force.
+    /// Returns the response to clients, which is the name of the config in force.
     #[track_caller]
     fn served(&self) -> String {
         self.gateway.get("/").text()
@@ -123,7 +123,7 @@ impl Editor {
     }
 }
 
-/// Sends the head of a request with a body of `length` bytes, and nothing of the body.
+/// Sends the head of a request with a body of `length` bytes, but no body.
 fn start_body(editor: &Editor, fields: &str, length: usize) -> Client {
     let mut client = Client::connect(editor.gateway.admin);
     client.send(crate::support::client::call("PUT", MAIN, fields, length));

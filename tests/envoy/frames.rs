@@ -61,7 +61,7 @@ fn a_malformed_body_has_a_status_and_harms_no_other_call() {
         }
         assert_eq!(status(&call(&mut client, &[], &good)), 0);
     }
-    // A description in whatever encoding the client announces, without a compressed message.
+    // The client announces an encoding, but the message is not compressed.
     assert_eq!(status(&call(&mut client, &[("grpc-encoding", "gzip")], &good)), 0);
 }
 

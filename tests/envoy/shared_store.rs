@@ -93,7 +93,7 @@ fn a_full_redis_decides_by_on_error_and_keeps_what_it_has() {
         let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(bytes).query(&mut redis.client()).unwrap();
     };
     set_memory(1);
-    // Known keys are charged, refused and refunded as ever; new ones depend on `on_error`.
+    // Known keys are charged, refused and refunded as before; new ones depend on `on_error`.
     assert_eq!(service.admitted("closed", "old", 3), 1);
     assert_eq!((service.fetch("closed", "old", -1), service.admitted("closed", "old", 3)), (1, 1));
     let new = ["open", "closed", "local"].map(|limit| service.admitted(limit, "new", 4));

@@ -322,7 +322,7 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
             _ => assert_eq!(line["route"], found["route"], "{}", about()),
         }
     }
-    // The requests reach what they are meant to reach.
+    // The requests have all these outcomes.
     for outcome in [
         "admit ",
         "bypass ",

@@ -33,7 +33,7 @@ const CLAIMS: &[&[(&str, &str)]] = &[
     &[("x!role", FORGED), ("x~role", FORGED)],
 ];
 
-/// Headers of which auth servers take the request to judge.
+/// Headers from which auth servers read the request that they judge.
 const TARGETS: &[&str] = &[
     "x-forwarded-uri",
     "x-forwarded-method",
@@ -55,7 +55,7 @@ fn lines(fields: &[(&str, &str)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect()
 }
 
-/// The application got what the auth server stated, and nothing that the client claims.
+/// Asserts that the application got the identity that the auth server stated, and no claim of the client.
 #[track_caller]
 fn assert_identity(request: &Message, user: Option<&str>, claim: &[(&str, &str)]) {
     assert!(!request.head.contains(FORGED), "{claim:?}:\n{}", request.head);
@@ -63,7 +63,7 @@ fn assert_identity(request: &Message, user: Option<&str>, claim: &[(&str, &str)]
     assert_eq!((request.get("remote-user"), request.get("x-role")), (user, role), "{claim:?}:\n{}", request.head);
 }
 
-/// An auth server that admits as `user`, or without any identity.
+/// Starts an auth server that admits requests as `user`, or without an identity.
 fn pair(user: Option<&'static str>) -> Pair {
     Pair::start(COPIED, move |_| match user {
         Some(user) => admit(user),

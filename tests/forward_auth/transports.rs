@@ -129,7 +129,7 @@ fn a_new_auth_server_takes_over_without_a_restart() {
     assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     gateway.reload_with(&old.url(), &new.url());
     assert_eq!(client.fetch(&get("/", ""), "").status(), 403);
-    // Without `auth`, nobody is asked, and nothing is removed from requests.
+    // Without `auth`, there is no request to the auth server, and nothing is removed from requests.
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     let without: String =
         text.lines().filter(|line| !line.starts_with("auth = ")).map(|line| format!("{line}\n")).collect();

@@ -56,7 +56,7 @@ fn idle_keys_return_their_units_and_are_forgotten() {
     assert_eq!(gateways[0].admin("/-/limits/all/state").json()["leased"], serde_json::Value::Null);
 }
 
-/// A gateway that dies takes its units with it: at most one lease.
+/// A crashed gateway loses its leased units: at most one lease.
 #[test]
 fn a_crash_loses_at_most_one_lease() {
     let server = server();
@@ -66,7 +66,7 @@ fn a_crash_loses_at_most_one_lease() {
     dead.signal("KILL");
     dead.exit();
     let all = admitted + send(&gateways, 200).len() + drain(&gateways[0]);
-    // 1200 per minute are 20 within the horizon of a second.
+    // 1200 per minute are 20 within the horizon of one second.
     assert!((1200 - 20..=1200).contains(&all), "{all} of 1200");
 }
 

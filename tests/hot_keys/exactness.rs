@@ -15,7 +15,7 @@ fn assert_exact(url: &str, limit: usize, lines: &str) -> Vec<Gateway> {
     assert!(admitted <= limit, "{admitted} of {limit} at high load");
     let more = send(&gateways, limit / 5).len();
     let rest = drain(&gateways[0]) + drain(&gateways[1]);
-    // Nothing was lost either: what was leased and not spent went back.
+    // No unit was lost either: leased units that were not spent went back.
     assert_eq!(admitted + more + rest, limit, "{admitted} and {more} at high load, then {rest}");
     for gateway in &gateways {
         assert!(units(gateway, "spent") > 0.0 && unspent(gateway) == 0.0, "{}", gateway.metrics());
@@ -62,7 +62,7 @@ fn a_bucket_never_admits_more_than_its_burst_and_refill() {
         for pause in [0, 60, 120, 400] {
             std::thread::sleep(Duration::from_millis(pause));
             let deadline = Instant::now() + Duration::from_millis(400);
-            // A few requests first, so that leases are granted, then as many as possible.
+            // First a few requests, so that leases are granted, then as many as possible.
             admissions.extend(send(&gateways, 10));
             std::thread::sleep(Duration::from_millis(pause / 3));
             admissions.extend(send_while(&gateways, |_| Instant::now() < deadline));

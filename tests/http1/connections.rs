@@ -11,7 +11,7 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Responds to each request with its target once it is let go.
+/// Responds to each request with its target when the test releases it.
 fn held() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -43,7 +43,7 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
         busy.send(get("/busy", ""));
         upstream.request();
         gateway.signal(signal);
-        // One worker serves both, so it knows of the drain once the idle one is closed.
+        // The worker that serves both has begun the drain when the idle connection is closed.
         idle.assert_closed();
         wait_until("the listener is closed", || TcpStream::connect(gateway.addr).is_err());
         release.send(()).unwrap();
@@ -54,7 +54,7 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
     }
 }
 
-/// Runs `meanwhile` while the process is stopped, so that the process finds all effects at once when it continues.
+/// Runs `meanwhile` while the process is stopped. When the process continues, it finds all effects together.
 fn stopped(gateway: &Gateway, meanwhile: impl FnOnce()) {
     gateway.signal("STOP");
     wait_until("it is stopped", || {
@@ -82,7 +82,7 @@ fn requests_sent_before_the_shutdown_are_answered() {
             for client in [&mut rested, &mut warm, &mut fresh] {
                 client.send(get("/", ""));
             }
-            // Connected by the system, not accepted by anybody.
+            // These connections are in the listen queue; the process has not accepted them.
             late.extend((0..50).map(|_| gateway.client()));
             late.iter_mut().for_each(|client| client.send(get("/", "")));
             gateway.signal("TERM");
@@ -106,7 +106,7 @@ fn from_the_first_moment_of_the_end_responses_say_that_they_are_the_last() {
     assert_eq!(idle.fetch(&get("/before", ""), "").get("connection"), None);
     gateway.signal("TERM");
     wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
-    // The worker hears of it a moment later.
+    // The worker begins the drain a moment later.
     wait_until("the response says so", || gateway.get("/").get("connection") == Some("close"));
     for (client, target) in [(&mut idle, "/again"), (&mut gateway.client(), "/new"), (&mut gateway.client(), "/own")] {
         assert_eq!(client.fetch(&get(target, ""), "").get("connection"), Some("close"));
@@ -189,7 +189,7 @@ fn a_client_that_leaves_counts_as_499_and_frees_its_place() {
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")], 1.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 
-    // Within its upload too.
+    // A client that leaves during its upload.
     let mut leaving = gateway.client();
     leaving.send(post("/upload", 1000, "") + "some of it");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
@@ -198,7 +198,7 @@ fn a_client_that_leaves_counts_as_499_and_frees_its_place() {
     let left = [("route", "app"), ("method", "POST"), ("code", "499")];
     gateway.assert_metric("requests_total", &left, 1.0);
 
-    // What was left behind does not reach the next client.
+    // The unread rest does not reach the next client.
     release.send(()).unwrap();
     release.send(()).unwrap();
     assert_eq!(gateway.get("/next").text(), "/next");
@@ -210,7 +210,7 @@ fn a_client_that_leaves_ends_the_download() {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")?;
         peer.wait_for_end()?;
-        // Seen by the test as one more request.
+        // Reported to the test like a request.
         peer.note("ended");
         Ok(())
     });

@@ -7,7 +7,7 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Upstream, ok};
 
-/// `/spent` has used its limit up; `/free` has none.
+/// The limit of `/spent` is exhausted; `/free` has none.
 fn spent(upstream: &Upstream) -> Gateway {
     let gateway = Gateway::start(&format!(
         r#"
@@ -37,7 +37,7 @@ fn spent(upstream: &Upstream) -> Gateway {
     gateway
 }
 
-/// Writes up to `bytes`; how many the gateway took before it closed.
+/// Writes up to `bytes`, and returns how many the gateway accepted before it closed.
 fn pour(client: &mut Client, bytes: usize) -> usize {
     let piece = [b'x'; 64 * 1024];
     let mut poured = 0;
@@ -113,7 +113,7 @@ fn the_body_cap_refuses_before_and_while_it_streams() {
     assert_eq!(client.fetch(chunked, body(1024)).status(), 200);
     assert_eq!(upstream.connections(), 1);
 
-    // Announced: refused without a byte of it, and small enough to keep the connection.
+    // Refused because of its announced length, and small enough to keep the connection.
     let response = client.fetch(&post("/", 1025, ""), [b'x'; 1025]);
     assert_eq!((response.status(), response.get("connection")), (413, None));
     assert_eq!(response.json()["detail"], "the request body is larger than allowed here");

@@ -181,7 +181,7 @@ fn the_part_of_a_response_before_it_breaks_off_reaches_the_client() {
         for _ in 0..5 {
             let mut client = gateway.client();
             client.send(get("/", ""));
-            // The client takes its time for a large one.
+            // The client reads a large response after a pause.
             std::thread::sleep(Duration::from_millis(if end.len() > 100 { 100 } else { 0 }));
             let all = String::from_utf8(client.rest().unwrap()).unwrap();
             assert!(all.starts_with("HTTP/1.1 200 ") && all.ends_with(end), "{} bytes of {response:.60}", all.len());
@@ -225,7 +225,7 @@ fn interim_responses_extend_the_wait_for_the_response_up_to_a_bound() {
     let took = begun.elapsed();
     // Once 1.5 s, then ten times `response_timeout`.
     assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&took), "{took:?}");
-    // A client that knows them gets them.
+    // A client that supports these interim responses gets them.
     let mut client = gateway.client();
     client.send(post("/2", 3, "upload-draft-interop-version: 6\r\n") + "abc");
     let beats = [client.try_read_head().unwrap().head, client.try_read_head().unwrap().head];
@@ -292,7 +292,7 @@ fn an_upload_continues_after_its_response_and_both_connections_stay() {
     assert_eq!(client.fetch(&get("/", ""), "").text(), "early");
     assert_eq!((rejected(&gateway, "header_timeout"), upstream.connections()), (0.0, 1));
 
-    // Who stops sending is cut as any upload is.
+    // An upload that stops is ended like any other.
     client.send(post("/", 100, ""));
     assert_eq!(client.read_response("POST").text(), "early");
     client.send("some");
@@ -421,8 +421,8 @@ fn a_client_that_shuts_down_its_side_gets_its_response() {
     assert_eq!([client.read_response("GET").text(), client.read_response("GET").text()], ["in", "in"]);
     client.assert_closed();
 
-    // It may as well have left: that is seen after a second, and at once where the config says so.
-    // Then perhaps before its route was known.
+    // The client may also have left. That is noticed after a second, or at once with this setting, perhaps before the
+    // request has a route.
     let labels = ["app", "_none"].map(|route| [("route", route), ("method", "GET"), ("code", "499")]);
     for (server, least, most) in [("", 900, 2200), ("half_close_timeout = \"0s\"", 0, 700)] {
         let gateway = Gateway::with(server, &route(&upstream, ""));

@@ -56,7 +56,7 @@ fn send_pattern(peer: &mut Peer, total: usize, sizes: &[usize], chunked: bool) -
             buffer.extend_from_slice(b"\r\n");
         }
         sent += size;
-        // What a write ends with is any part of a chunk.
+        // A write may end in the middle of a chunk.
         if buffer.len() > 700_000 {
             let rest = buffer.split_off(buffer.len() - 3);
             peer.send(&buffer)?;
@@ -112,7 +112,7 @@ fn a_fast_response_arrives_whole_in_every_framing() {
     }
 }
 
-/// Each of these clients leaves a large buffer half written; the number of such buffers is bounded.
+/// Each of these clients leaves a large buffer partly written; the number of such buffers is bounded.
 #[test]
 fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
     let upstream = fast_server(40 * MB);
@@ -132,9 +132,9 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
         .collect();
     std::thread::sleep(Duration::from_millis(200));
     let held = gateway.memory("VmRSS").saturating_sub(before);
-    // 16 buffers of 1 MiB, and as much as 48 slow readers have anyway.
+    // 16 buffers of 1 MiB, and as much as 48 slow readers need without them.
     assert!(held < 34 << 20, "{} MiB for 48 clients", held >> 20);
-    // Whoever comes now is served, without a large buffer.
+    // Later clients are served without a large buffer.
     let mut late = Check::new();
     let mut client = gateway.client();
     client.send(get("/length", ""));

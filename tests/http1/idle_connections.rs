@@ -65,7 +65,7 @@ fn a_body_that_nobody_reads_is_no_request() {
         let mut client = gateway.client();
         client.send(post("/", body.len() as u64, "") + &body[..3]);
         assert_eq!(client.read_response("POST").text(), "fixed");
-        // The response is there, the body is not: the connection looks idle.
+        // The response has arrived before the request body is complete: the connection looks idle.
         rest();
         client.send(&body[3..]);
         rest();
@@ -162,7 +162,7 @@ fn a_connection_at_rest_holds_at_most_3_kb_and_leaves_nothing_behind() {
     const COUNT: u64 = 1200;
     let patient = "max_connections_per_ip = 1300\nheader_timeout = \"10m\"\nkeepalive_timeout = \"10m\"";
     let gateway = Gateway::with(patient, FIXED);
-    // What the first request brings into memory stays.
+    // Memory that the first request allocates stays allocated.
     assert_eq!(gateway.get("/").status(), 200);
     let memory = gateway.watch_memory();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();

@@ -19,8 +19,8 @@ fn in_front_of(upstream: &Upstream, more: &str) -> Gateway {
     Gateway::start(&format!("[[route]]\nname = \"app\"\nupstream = \"{}\"\n{more}\n", upstream.url()))
 }
 
-/// A server that reads a head and then does what the test says, one line after the other: bytes to send, or
-/// `body N` to read.
+/// A server that reads a head and then follows the steps of the test, one after the other: bytes to send, or `body N`
+/// to read.
 fn scripted_upstream() -> (Upstream, Sender<&'static str>) {
     let (steps, script) = channel();
     let script: Mutex<Receiver<&'static str>> = Mutex::new(script);
@@ -147,8 +147,8 @@ fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
     assert_eq!((seen.get("expect"), seen.text().as_str()), (None, "hi"));
 }
 
-/// Sends hints before each response, which waits for the test where its target says so, with a length for which there
-/// is no body.
+/// A server that sends hints before each response. If the target says so, the response waits for the test, or has a
+/// length but no body.
 fn hinting() -> (Upstream, Sender<()>) {
     let (go, wait) = channel();
     let wait: Mutex<Receiver<()>> = Mutex::new(wait);
@@ -182,7 +182,7 @@ fn early_hints_come_before_the_response_is_there() {
     go.send(()).unwrap();
     let response = client.read_response("GET");
     assert_eq!((response.status(), response.text().as_str(), response.get("x-set")), (200, "/held", Some("1")));
-    // Not to who cannot know them.
+    // A client of HTTP/1.0 gets no hints.
     let mut old = gateway.client();
     old.send(format!("GET /old HTTP/1.0\r\nhost: a\r\n{BROWSER}\r\n"));
     assert_eq!(old.read_response("GET").text(), "/old");
@@ -202,7 +202,7 @@ fn hints_without_bounds_are_left_out() {
     assert_eq!(client.try_read_response("GET").unwrap().text(), "/short");
 }
 
-/// Python's own client takes the first response but `100 Continue` for that to its request.
+/// Python's own client takes the first response other than `100 Continue` for the final one.
 #[test]
 fn clients_that_know_no_hints_see_the_response() {
     let (upstream, _go) = hinting();
@@ -223,7 +223,7 @@ fn hints_of_pipelined_requests_stay_with_their_responses() {
     let (upstream, _go) = hinting();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
-    // The response to the first does not fit into the socket while the next is under way.
+    // The first response does not fit into the socket while the next ones are in progress.
     let targets: Vec<String> = std::iter::once("/large".to_owned()).chain((0..20).map(|i| format!("/{i}"))).collect();
     client.send(targets.iter().map(|target| get(target, BROWSER)).collect::<String>());
     std::thread::sleep(Duration::from_millis(300));

@@ -36,7 +36,7 @@ fn in_front_of(upstream: &Upstream, server: &str, route: &str) -> Gateway {
     Gateway::with(&log, &format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{route}", upstream.url()))
 }
 
-/// A client whose system takes little for it.
+/// A client with small receive buffers.
 fn narrow(addr: SocketAddr) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -78,7 +78,7 @@ fn queued(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
 #[test]
 fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     let upstream = large(1_500_000);
-    // Whoever keeps it waiting for a second in all is too slow; nobody pauses as long at once.
+    // A client that makes the gateway wait for a second in total is too slow, even without a single long pause.
     let greedy = in_front_of(&upstream, "stream_timeout = \"1s\"\nmin_response_rate = \"1GiB\"", "");
     let mut client = greedy.client();
     client.send(get("/", ""));
@@ -88,7 +88,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     wait_until("the line of the request", || greedy.stdout().contains("\"reason\":\"slow_reader\""));
     assert!(greedy.stdout().contains("\"setting\":\"min_response_rate\""), "{}", greedy.stdout());
 
-    // The same reader takes longer than `stream_timeout` in all, and is not too slow for a route that says less.
+    // The same reader takes longer than `stream_timeout` in total, but is fast enough for a route with a lower rate.
     let patient = in_front_of(
         &upstream,
         "stream_timeout = \"1s\"\nmin_response_rate = \"1GiB\"",
@@ -101,7 +101,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     assert!(started.elapsed() > Duration::from_millis(1500), "it was not slow: {:?}", started.elapsed());
 }
 
-/// The last part of a response has left the program's hands when it waits in its buffers.
+/// The gateway has passed the last part of a response to the kernel while it still waits in the buffers.
 #[test]
 fn the_end_of_a_response_waits_no_longer_than_the_rest() {
     let body = "x".repeat(1_000_000);
@@ -115,7 +115,7 @@ fn the_end_of_a_response_waits_no_longer_than_the_rest() {
     let local = client.stream().local_addr().unwrap();
     assert!(queued(gateway.addr, local).is_some());
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
-    // Nor does the kernel keep any of it, for a client that may never read on.
+    // The kernel does not keep the rest for a client that may never read it either.
     wait_until("nothing is left of the connection", || queued(gateway.addr, local).is_none());
 }
 
@@ -157,7 +157,7 @@ fn largest_unread(server: SocketAddr) -> u64 {
     table.lines().skip(1).filter_map(unread).max().unwrap_or(0)
 }
 
-/// Even an impossible minimum rate cuts only streams that wait for their client.
+/// Even an impossible minimum rate ends only streams that wait for their client.
 #[test]
 fn streams_that_have_nothing_to_say_are_left_alone() {
     let upstream = Upstream::start(|peer| {
@@ -205,7 +205,7 @@ fn a_tunnel_whose_client_stops_reading_is_cut() {
     gateway.assert_metric("tunnels", &[], 0.0);
 }
 
-/// Bytes that arrived fast do not make up for a slow rest.
+/// A fast start of a body does not compensate for a slow rest.
 #[test]
 fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     let upstream = Upstream::text("whole");
@@ -226,7 +226,7 @@ fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
 }
 
-/// All kinds of slow requests at once: each kind is cut in its time, and well-behaved clients do not notice.
+/// All kinds of slow requests at once: each is ended in its time, and well-behaved clients are not affected.
 #[test]
 fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     const OF_EACH: usize = 20;
@@ -264,7 +264,7 @@ fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     let rejected = |reason| gateway.assert_metric("http_rejected_total", &[("reason", reason)], OF_EACH as f64);
     rejected("body_timeout");
     rejected("stream_timeout");
-    // Silent, one byte, half a preface, half a head; whoever is merely idle is not counted.
+    // No byte, one byte, half a preface, half a head. Idle connections are not counted.
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 4.0 * OF_EACH as f64);
     drop(good);
     wait_until("no connection is left", || {

@@ -184,7 +184,7 @@ fn a_chunked_body_is_read_by_the_letter() {
         ("missing end of chunk", "5\r\n123456\r\n0\r\n\r\n"),
         ("no size", "\r\n12345\r\n0\r\n\r\n"),
     ] {
-        // Whatever follows, be it what the inspector would have refused or not.
+        // Whatever follows, whether the inspector would refuse it or not.
         for next in [
             "",
             "GET /swallowed HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -198,12 +198,12 @@ fn a_chunked_body_is_read_by_the_letter() {
             client.assert_closed();
         }
     }
-    // None was whole, so none was passed on as a request.
+    // No request was complete, so none was forwarded.
     upstream.wait_for_close();
     assert_eq!(upstream.requests().len(), 0);
 }
 
-/// However its lines come, no body can carry the inspector to where it says nothing any more.
+/// No body, however it is split into lines, makes the inspector stop inspecting.
 #[test]
 fn endless_chunk_extensions_are_refused_and_end_the_connection() {
     let upstream = Upstream::text("passed");
@@ -214,7 +214,7 @@ fn endless_chunk_extensions_are_refused_and_end_the_connection() {
         let body = format!("1;{}\r\nx\r\n0\r\n\r\nGET /next HTTP/1.1\nhost: a\r\n\r\n", "e".repeat(length));
         let mut client = gateway.client();
         client.send(post);
-        // Of the longer ones no end comes.
+        // The longer extensions never end.
         for piece in body.as_bytes().chunks(3000).take(3) {
             client.send(piece);
             std::thread::sleep(std::time::Duration::from_millis(20));

@@ -9,16 +9,16 @@ use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// Deadlines are looked at ten times a second.
+/// Deadlines are checked ten times a second.
 const LATE_MS: u64 = 700;
 
 #[track_caller]
 fn assert_took(watch: &Stopwatch, expected_ms: u64) {
-    // The gateway may have started to count a little before the test.
+    // The gateway may have started to measure a little before the test.
     watch.assert_ms(expected_ms - 20..expected_ms + LATE_MS);
 }
 
-/// Sends `piece` every `pause` until the gateway answers or closes; what it answered.
+/// Sends `piece` every `pause` until the gateway responds or closes the connection. Returns the response.
 fn drip(client: &mut Client, piece: &[u8], pause: Duration) -> Vec<u8> {
     client.stream().set_read_timeout(Some(pause)).unwrap();
     let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
@@ -107,12 +107,12 @@ fn a_body_must_come_steadily() {
     assert!(response.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&response));
     gateway.assert_metric("requests_total", &[("route", "up"), ("method", "POST"), ("code", "408")], 2.0);
     gateway.assert_metric("requests_in_flight", &[("route", "up")], 0.0);
-    // The client's slowness is not the upstream's.
+    // The slowness of the client does not count against the upstream.
     let timeouts =
         gateway.metric("upstream_requests_total", &[("upstream", &upstream.addr.to_string()), ("outcome", "timeout")]);
     assert_eq!(timeouts, Some(0.0));
 
-    // Longer than the timeout in all, yet fast enough throughout.
+    // Longer than the timeout in total, but fast enough all the time.
     let mut steady = gateway.client();
     steady.send(post("/", 2000, ""));
     for _ in 0..10 {
@@ -139,7 +139,7 @@ fn a_body_for_nobody_is_bounded_too() {
     let response = fixed.read_response("POST");
     assert_eq!(response.text(), "fixed");
     if response.get("connection").is_none() {
-        // The body is waited for behind the response, then the connection serves on.
+        // After the response the gateway waits for the rest of the body, and the connection stays usable.
         fixed.send([b'x'; 100]);
         assert_eq!(fixed.fetch(&get("/fixed", ""), "").text(), "fixed");
     }
@@ -237,7 +237,7 @@ fn requests_behind_a_response_that_nobody_reads_are_cut() {
     let request = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".to_owned() + &"y".repeat(1000);
     client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let requests = request.repeat(200);
-    // It blocks, or is reset, once nothing is taken any more.
+    // The write blocks, or the connection is reset, when the gateway reads no more.
     let _ = std::io::Write::write_all(client.stream(), requests.as_bytes());
     client.stream().read_exact(&mut [0]).unwrap();
     wait_until("the connection is cut", || {

@@ -106,7 +106,7 @@ fn much_arrives_whole_at_a_side_that_reads_late_and_little_of_it_waits_here() {
     let memory = gateway.watch_memory();
     let mut client = open(&gateway);
     upstream.request();
-    // Nobody reads for a while, and both write.
+    // Both sides write, and neither reads for a while.
     let mut sending = client.stream().try_clone().unwrap();
     let sender = std::thread::spawn(move || sending.write_all(&pattern(MUCH)).unwrap());
     std::thread::sleep(Duration::from_millis(300));
@@ -133,7 +133,7 @@ fn bytes_behind_both_heads_are_not_lost() {
     assert_eq!(client.try_read_head().unwrap().status(), 101);
     assert_eq!(client.bytes(10), b"firstearly");
 
-    // They may look like a request whose body is broken.
+    // Data of the tunnel may look like a request with a broken body.
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send(SWITCH)?;
@@ -156,7 +156,7 @@ fn bytes_behind_both_heads_are_not_lost() {
         assert_eq!(String::from_utf8_lossy(&client.bytes(90)), early, "{split}");
     }
 
-    // By bytes.
+    // Byte by byte.
     let mut client = gateway.client();
     for byte in format!("{}early", get("/", UPGRADE)).as_bytes() {
         client.send([*byte]);
@@ -167,8 +167,8 @@ fn bytes_behind_both_heads_are_not_lost() {
 
 #[test]
 fn bytes_behind_a_request_that_switches_nothing_are_the_next_request() {
-    // Who offers to switch has to wait for the response, and a server goes on with what it speaks (RFC 9931, 4
-    // and 5): of CONNECT it is otherwise.
+    // A client that offers an upgrade must wait for the response, and a server that ignores the offer continues with
+    // HTTP (RFC 9931, 4 and 5). CONNECT is different.
     let upstream = Upstream::text("plain");
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();
@@ -337,7 +337,7 @@ fn a_tunnel_is_charged_once_and_holds_its_slots_to_its_end() {
     gateway.assert_metric("tunnels", &[], 0.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
     wait_until("the slot is free", || gateway.get("/").status() == 200);
-    // One for the tunnel, one just now: bytes cost nothing, nor did what was refused.
+    // The tunnel and the last request were charged. Bytes in the tunnel and refused requests cost nothing.
     assert_eq!((gateway.get("/").status(), gateway.get("/").status()), (200, 429));
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "101")], 1.0);
 }
@@ -359,7 +359,7 @@ fn max_in_flight_and_max_tunnels_count_tunnels_and_refuse_unasked() {
     assert!(refused.text().contains("too many upgraded connections"), "{}", refused.text());
     gateway.assert_metric("http_rejected_total", &[("reason", "max_tunnels")], 1.0);
     drop(first);
-    // What was refused was not charged: one is left.
+    // The refused request was not charged: one unit is left.
     let mut third = None;
     wait_until("there is room for another", || {
         let mut client = gateway.client();
@@ -431,7 +431,7 @@ fn at_the_end_tunnels_live_on_until_requests_must_have_ended_and_are_no_failure(
     tunnel.assert_closed();
     assert_eq!(gateway.exit().code(), Some(0));
 
-    // One that ends by itself is not waited for any longer.
+    // The gateway does not wait longer for a tunnel that has ended.
     let mut gateway = in_front_of(&upstream, "shutdown_timeout = \"1h\"", "");
     let tunnel = open(&gateway);
     gateway.signal("TERM");

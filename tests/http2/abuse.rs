@@ -12,7 +12,7 @@ use crate::support::wait_until;
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 const MB: u64 = 1024 * 1024;
 
-/// Sends `frames`, made for each count from 0, until the gateway ends the connection; how many were sent.
+/// Sends the `frames` made for each number from 0 until the gateway ends the connection. Returns how many were sent.
 #[track_caller]
 fn flood(wire: &mut Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> u32 {
     const MOST: u32 = 200_000;
@@ -32,14 +32,14 @@ fn ended(gateway: &Gateway) -> Vec<(&'static str, f64)> {
     reasons.into_iter().filter_map(count).filter(|(_, count)| *count > 0.0).collect()
 }
 
-/// Runs `attack` and checks that its connection was ended for one of `reasons`, at the price of little
-/// memory, and that others are served.
+/// Runs `attack`, and asserts that its connection was ended for one of `reasons` and used little memory, and that other
+/// clients are served.
 #[track_caller]
 fn assert_ended(reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
     assert_ended_with(FIXED, reasons, attack);
 }
 
-/// The same with another config, whose route `/` answers.
+/// Does the same with another config, whose route `/` responds.
 #[track_caller]
 fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
     let gateway = Gateway::start(config);
@@ -78,10 +78,10 @@ fn rapid_resets_end_the_connection() {
     assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
 }
 
-/// A client that waits with each reset until its request is under way.
+/// A client that resets each request only after it is in progress.
 #[test]
 fn slow_rapid_resets_are_noticed_too() {
-    // So many may be taken back at once, and ten more a second.
+    // A client may cancel this many requests at once, and ten more each second.
     const FREE: u32 = 200;
     let upstream = Upstream::silent();
     let config = format!("{FIXED}[[route]]\npath = \"/up\"\nupstream = \"{}\"\n", upstream.url());
@@ -157,7 +157,7 @@ fn empty_data_ends_the_connection() {
     });
 }
 
-/// Streams that are refused cost something all the same.
+/// Refused streams have a cost, too.
 #[test]
 fn streams_above_the_cap_end_the_connection_in_the_end() {
     let upstream = Upstream::silent();
@@ -170,12 +170,12 @@ fn streams_above_the_cap_end_the_connection_in_the_end() {
     assert!(sent < 20_000 && upstream.connections() <= 10, "{sent}");
 }
 
-/// A byte each that stands for 4 kB: no more is made of it than a head may hold.
+/// Bytes that stand for 4 kB each: the gateway decodes no more than a head may hold.
 #[test]
 fn an_hpack_bomb_is_bounded() {
     let gateway = Gateway::start(FIXED);
     let bomb = |references: usize| {
-        // Kept in the table of the connection, as its newest entry.
+        // Added to the table of the connection as its newest entry.
         let mut field = block(&[("x-bomb", &"x".repeat(4000))]);
         field[0] = 0x40;
         let mut wire = Wire::connect(gateway.addr, &[]);
@@ -214,7 +214,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
     let memory = gateway.watch_memory();
     let mut wires = Vec::new();
     for _ in 0..CONNECTIONS {
-        // A window that lets the buffers in between grow, then no more.
+        // The window fills the buffers up to the server, and no more.
         let mut wire = Wire::connect(gateway.addr, &[(4, 150_000)]);
         wire.send(window(0, 100 * 150_000));
         for stream in 0..100 {
@@ -233,19 +233,19 @@ fn readers_that_stop_hold_little_for_each_stream() {
     assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);
 }
 
-/// Much in little time, and nothing without need.
+/// Many frames in a short time, all of them useful.
 #[test]
 fn busy_clients_are_not_counted_as_floods() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
     let mut wire = Wire::connect(gateway.addr, &[]);
     for stream in (1..6000).step_by(2) {
         wire.get(stream, "/");
-        // Each response acknowledged twice, a ping, a change of mind now and then.
+        // Two acknowledgements for each response, a PING, and a changed priority.
         assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete, "{stream}");
         wire.send([window(0, 300), frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 15])].concat());
         wire.send(frame(PING, 0, 0, b"01234567"));
     }
-    // A page that is left: all that was asked for is taken back.
+    // A page that the user leaves: all its requests are cancelled.
     for stream in (6001..6201).step_by(2) {
         wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
     }

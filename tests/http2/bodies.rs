@@ -116,7 +116,7 @@ fn an_upload_that_is_refused_ends_with_its_response_and_without_an_error() {
     assert_eq!((response.problem_status(), response.ended), (413, StreamEnd::Complete));
     let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
     assert_eq!(reset.payload, NO_ERROR.to_be_bytes());
-    // Not announced: found out on the way.
+    // The length is not announced, so the gateway notices it later.
     wire.send(headers(3, END_HEADERS, &request("POST", "/")));
     for _ in 0..5 {
         wire.send(frame(DATA, 0, 3, &[b'x'; 16 * 1024]));
@@ -154,7 +154,7 @@ fn an_upload_waits_for_its_upstream() {
                 Err(_) => break,
             }
             taken += 64 * 1024;
-            // The sockets in between take some megabytes, too.
+            // Some megabytes in the buffers of the sockets are included.
             assert!(taken < 64 << 20, "it takes all");
         }
         drop(response);

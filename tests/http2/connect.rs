@@ -7,7 +7,7 @@ use crate::support::gateway::Gateway;
 use crate::support::upstream::{Peer, Upstream, accept, ok};
 use crate::support::wait_until;
 
-/// Bytes that go down a tunnel.
+/// Number of bytes sent through a tunnel.
 const PUSHED: usize = 4 * 1024 * 1024;
 
 fn switch(peer: &mut Peer, protocol: &str, accept: &str) -> io::Result<()> {
@@ -59,7 +59,7 @@ fn a_stream_becomes_a_websocket_beside_other_requests() {
     assert!(settings.payload.chunks(6).any(|pair| pair == [0, 8, 0, 0, 0, 1]), "it is not offered");
     wire.send(connect(1, "/chat", "websocket"));
     let head = wire.read_until("its head", |frame| frame.kind == HEADERS);
-    // 200, from the table that all have.
+    // 200, from the static table.
     assert_eq!((head.stream, head.payload[0], head.flags & END_STREAM), (1, 0x88, 0));
     let request = upstream.request();
     assert_eq!(request.start_line(), "GET /chat HTTP/1.1");
@@ -104,7 +104,7 @@ fn only_a_switch_to_a_requested_protocol_opens_a_tunnel() {
     }
     wire.send(connect(7, "/refused", "websocket"));
     assert_eq!(wire.read_response(7).body, b"no");
-    // Requests would pass unseen.
+    // The gateway would not see the requests in such a tunnel.
     for (stream, protocol) in [(9, "h2c"), (11, "http")] {
         wire.send(connect(stream, "/chat", protocol));
         assert_eq!(wire.read_response(stream).problem_status(), 501, "{protocol}");
@@ -147,7 +147,7 @@ fn tunnel_data_earns_window_updates() {
     while came < PUSHED {
         let length = wire.read_until("more of it", |frame| frame.kind == DATA && frame.stream == 1).payload.len();
         (came, unpaid) = (came + length, unpaid + length);
-        // As often as is still sensible: far more than an idle client may send.
+        // As often as a reasonable client does: far more than an idle client may send.
         while unpaid >= 2048 {
             let update = 2048_u32.to_be_bytes();
             wire.send([frame(WINDOW_UPDATE, 0, 0, &update), frame(WINDOW_UPDATE, 0, 1, &update)].concat());

@@ -37,7 +37,7 @@ fn status(code: &'static str) -> HeaderMap {
     HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static(code))])
 }
 
-/// Tells the test how the gateway has reset a stream.
+/// Reports to the test how the gateway has reset a stream.
 fn tell_reset(incoming: &IncomingRequest, reason: Reason) {
     incoming.note(if reason == Reason::CANCEL { "/cancelled" } else { "/other" });
 }
@@ -46,7 +46,7 @@ fn tell_reset(incoming: &IncomingRequest, reason: Reason) {
 #[test]
 fn a_response_of_trailers_only_stays_one_block() {
     let server = Http2Server::start(|mut incoming| async move {
-        // At once for a call that has only begun, or after its one message.
+        // Immediately for a call that has only begun, or after its message.
         if incoming.request.uri().path() == "/after" {
             incoming.body().await?;
         }
@@ -90,7 +90,7 @@ fn messages_and_responses_alternate_on_one_stream() {
     let mut sender = client.sender();
     client.run(async {
         let (response, mut stream) = sender.send_request(call("/chat", &[]), false).unwrap();
-        // The head comes before the first message was sent.
+        // The head arrives before the first message was sent.
         let mut responses = response.await.unwrap().into_body();
         for number in 0..20_u8 {
             stream.send_data(Bytes::from(vec![number; 5 + usize::from(number)]), false).unwrap();
@@ -184,7 +184,7 @@ fn a_server_that_breaks_off_is_no_success() {
     let sent = || Sent { body: b"\0\0\0\0\0", trailers: None };
     let response = client.fetch(call("/at-once", &[]), sent());
     assert_eq!((response.status(), response.field("grpc-status")), (200, Some("14")));
-    // What has begun cannot be taken back: no end that a client could take for a whole response.
+    // A response that has begun cannot be replaced; its stream is reset, so that no client takes it for complete.
     let error = client.try_fetch(call("/later", &[]), sent()).unwrap_err();
     assert!(error.is_reset(), "{error}");
     assert_eq!(client.fetch(call("/at-once", &[]), sent()).status(), 200, "the connection goes on");
@@ -222,7 +222,7 @@ fn messages_of_a_call_may_pause_for_the_stream_timeout() {
     let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"1h\""));
     let pause = Duration::from_millis(900);
     assert_eq!(call_with_pauses(&gateway, pause).unwrap(), (200, None));
-    // A call that is silent for longer ends, and the client is told what governs that.
+    // A call with a longer pause ends, and the client learns which setting ended it.
     let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"500ms\""));
     let ended = call_with_pauses(&gateway, Duration::from_secs(3)).unwrap();
     assert_eq!(ended, (200, Some("4".to_owned())));

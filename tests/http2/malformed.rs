@@ -72,7 +72,7 @@ fn websocket<'a>(more: &[(&'a str, &'a str)]) -> Fields<'a> {
     [&head[..], &[(":path", "/bad")], more].concat()
 }
 
-/// Malformed heads, the flags of their frames, and what each is counted under.
+/// Malformed heads, the flags of their frames, and the reasons under which they are counted.
 fn malformed_heads() -> Vec<(Fields<'static>, u8, &'static str)> {
     let (open, ended) = (0, END_STREAM);
     let moved = |from: usize, to: usize| {
@@ -158,7 +158,7 @@ fn assert_counted(gateway: &Gateway, reason: &str, count: usize) {
     gateway.assert_metric("http_rejected_total", &[("reason", reason)], count as f64);
 }
 
-/// Both with fields that leave no trace, and with fields that stay in the tables of both sides.
+/// With headers that leave no trace, and with headers that stay in the tables of both sides.
 #[test]
 fn a_malformed_head_resets_its_stream_and_no_other_request() {
     for keeps in [false, true] {
@@ -174,7 +174,7 @@ fn a_malformed_head_resets_its_stream_and_no_other_request() {
             let stream = u32::try_from(number * 4 + 3).unwrap();
             wire.send(frame(HEADERS, flags | END_HEADERS, stream, &encode(fields)));
             assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{fields:?}");
-            // What is on its way already is nobody's concern.
+            // Frames that are already on the way have no effect.
             if *flags & END_STREAM == 0 {
                 wire.send(frame(DATA, END_STREAM, stream, b"late body"));
             }
@@ -210,8 +210,8 @@ fn a_malformed_head_resets_its_stream_and_no_other_request() {
     }
 }
 
-/// The parts of a head are joined before it is judged: wherever it is cut, with padding and a priority, and however
-/// few bytes come at once.
+/// The parts of a head are joined before it is checked: wherever it is split, with padding and priority, and byte by
+/// byte.
 #[test]
 fn heads_in_pieces_are_judged_as_wholes() {
     let released = Arc::new(AtomicBool::new(false));
@@ -289,7 +289,7 @@ fn malformed_trailers_reset_their_stream_and_no_other_request() {
     assert!(held.requests().iter().all(|request| request.target() == "/held"), "an upload reached its end");
 }
 
-/// An upstream would take the head for the whole request.
+/// An upstream would take the head for a complete request.
 #[test]
 fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
     let upstream = Upstream::text("up");
@@ -304,7 +304,7 @@ fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
     }
     wait_until("both are logged", || lines(&gateway, "body_malformed").len() == 2);
     assert_eq!(upstream.connections(), 0);
-    // Empty all the same: DATA without bytes, and trailers.
+    // These bodies are empty as well: DATA without bytes, and trailers.
     wire.send(headers(5, END_HEADERS, &empty));
     wire.send(frame(DATA, 0, 5, b""));
     wire.send(frame(DATA, END_STREAM, 5, b""));
@@ -347,7 +347,7 @@ fn requests_cut_by_an_error_of_the_connection_are_logged_as_such() {
     wait_until("it is logged", || lines(&gateway, "client_left").len() == 1);
 }
 
-/// A hundred malformed requests are more than can be meant well.
+/// A hundred malformed requests are no accident.
 #[test]
 fn malformed_heads_without_end_end_the_connection() {
     let upstream = Upstream::text("up");

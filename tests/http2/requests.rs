@@ -33,7 +33,7 @@ fn http2_can_be_turned_off_for_new_connections() {
     assert_eq!(before.get("/").status(), 200);
     gateway.reload_with("http2 = true", "http2 = false");
     assert_eq!(before.get("/").status(), 200);
-    // Read as HTTP/1.1, which knows no such request.
+    // Without HTTP/2 the preface is parsed as HTTP/1.1, which has no such request.
     let mut client = gateway.client();
     client.send(PREFACE);
     client.assert_closed();
@@ -258,7 +258,7 @@ fn limits_count_requests_and_refuse_on_the_stream() {
     for status in [200, 200, 429] {
         assert_eq!(h2.get("/").status(), status);
     }
-    // With a body that nobody reads, on a connection that goes on.
+    // The body is not read, and the connection stays usable.
     let refused = h2.fetch(post("/"), Sent { body: &[b'x'; 500_000], trailers: None });
     assert_eq!((refused.status(), refused.field("connection")), (429, None));
     let mut grpc = post("/service/Method");

@@ -25,7 +25,7 @@ fn in_front_of(upstream: &Upstream, server: &str) -> Gateway {
     )
 }
 
-/// A window that opens a little, again and again.
+/// A window that is opened a little at a time.
 #[test]
 fn a_stream_below_the_rate_is_reset_alone() {
     let upstream = large();
@@ -72,8 +72,7 @@ fn a_small_response_that_nobody_takes_is_reset() {
     gateway.assert_metric("requests_in_flight", &[("route", "fixed")], 0.0);
 }
 
-/// Windows that let everything through, on a connection of which nothing is read. A stream that has nothing to
-/// say does not keep it.
+/// Large windows on a connection that the client does not read. A stream without data does not keep it open.
 #[test]
 fn a_connection_that_nobody_reads_is_cut() {
     let upstream = Upstream::start(|peer| {

@@ -67,7 +67,7 @@ fn paths_have_one_form() {
     assert_eq!(upstream.request().start_line(), "purge /method HTTP/1.1");
 }
 
-/// Over HTTP/1.1 space around a value is none of it (RFC 9113, 8.2.1).
+/// Over HTTP/1.1, space around a value is not part of it (RFC 9113, 8.2.1).
 #[test]
 fn space_around_a_value_makes_no_other_key_and_reaches_no_server() {
     let upstream = Upstream::text("up");
@@ -88,7 +88,7 @@ fn space_around_a_value_makes_no_other_key_and_reaches_no_server() {
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "field_padding")], 3.0);
     assert_eq!(upstream.request().get("x-key"), Some("k1"));
-    // A trailer is a field as any other: its request is none without it.
+    // A malformed trailer makes the whole request malformed.
     let fields = [&request("POST", "/")[..], &[("x-key", "k2"), ("trailer", "x-t")]].concat();
     wire.send(headers(stream, END_HEADERS, &fields));
     wire.send(frame(DATA, 0, stream, b"x"));

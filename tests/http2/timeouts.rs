@@ -22,7 +22,7 @@ fn a_client_that_does_not_begin_is_closed_in_time() {
         assert!(wire.next().unwrap().is_none());
         watch.assert_ms(380..5000);
     }
-    // A head that does not end, alone and beside a request that goes on.
+    // A head that does not end, alone and while another request is in progress.
     for half in [
         headers(1, END_STREAM, &request("GET", "/")),
         headers(1, END_STREAM | END_HEADERS, &request("GET", "/"))[..20].to_vec(),
@@ -36,7 +36,7 @@ fn a_client_that_does_not_begin_is_closed_in_time() {
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 6.0);
 }
 
-/// A head that drips in is not saved by each of its drops.
+/// Further bytes of a slow head do not extend its timeout.
 #[test]
 fn a_dripping_head_is_closed_in_time() {
     let gateway = Gateway::with("header_timeout = \"500ms\"\nkeepalive_timeout = \"20s\"", FIXED);
@@ -85,14 +85,14 @@ fn idle_connections_that_were_busy_are_closed_when_there_are_many() {
 #[test]
 fn an_idle_connection_gets_goaway_before_it_is_closed() {
     let gateway = Gateway::with("keepalive_timeout = \"1s\"\nheader_timeout = \"300ms\"", FIXED);
-    // Longer than a head may take: it has begun, and asks for nothing.
+    // Longer than a head may take: the connection has begun, and is idle.
     let watch = Stopwatch::start();
     let mut wire = Wire::connect(gateway.addr, &[]);
     assert_eq!(wire.read_goaway(), Some(NO_ERROR));
     watch.assert_ms(980..8000);
 
     let mut wire = Wire::connect(gateway.addr, &[]);
-    // Longer than that in all, and counted from the last.
+    // Longer than the timeout in total, which counts from the last request.
     let watches = [1, 3, 5, 7].map(|stream| {
         let watch = Stopwatch::start();
         wire.get(stream, "/");
@@ -100,7 +100,7 @@ fn an_idle_connection_gets_goaway_before_it_is_closed() {
         std::thread::sleep(Duration::from_millis(400));
         watch
     });
-    // PING and its like are no use of it.
+    // PING and similar frames do not count as use.
     wire.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     wait_until("it is closed", || {
         let _ = wire.try_send(frame(PING, 0, 0, b"01234567"));
@@ -177,7 +177,7 @@ fn each_stream_has_deadlines_of_its_own() {
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
 }
 
-/// Never a pause of 600 ms, but too little in all; beside it one that is fast enough for longer than that.
+/// Never a pause of 600 ms, but too slow in total; beside it an upload that is fast enough for longer.
 #[test]
 fn an_upload_that_drips_is_ended_alone() {
     let upstream = Upstream::text("up");
@@ -216,7 +216,7 @@ fn an_upload_that_drips_is_ended_alone() {
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "POST"), ("code", "408")], 1.0);
 }
 
-/// A reader that opens no window holds its own stream up, for so long.
+/// A reader that opens no window blocks its own stream only, until its timeout.
 #[test]
 fn a_reader_that_stalls_is_reset_alone() {
     let body = vec![b'x'; 300_000];
@@ -231,7 +231,7 @@ fn a_reader_that_stalls_is_reset_alone() {
     for size in [0, 1, 1000] {
         let mut wire = Wire::connect(gateway.addr, &[(4, size)]);
         wire.get(1, "/");
-        // It has a window of its own that is opened.
+        // The test opens the window of this stream.
         wire.send(headers(3, END_STREAM | END_HEADERS, &request("GET", "/fixed")));
         wire.send(window(3, 1000));
         assert_eq!(wire.read_response(3).body, b"fixed", "{size}");
@@ -243,7 +243,7 @@ fn a_reader_that_stalls_is_reset_alone() {
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// After its response an upload has its time, too.
+/// After its response an upload gets further time.
 #[test]
 fn an_upload_that_outlasts_its_answer_ends_in_time() {
     let upstream = Upstream::start(|peer| {
@@ -261,7 +261,7 @@ fn an_upload_that_outlasts_its_answer_ends_in_time() {
     assert_eq!(wire.read_response(1).body, b"early");
     let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM);
     assert_eq!((reset.stream, reset.payload), (1, NO_ERROR.to_be_bytes().to_vec()));
-    // Then the connection is idle, and ends by that.
+    // Then the connection is idle, and is closed after the idle timeout.
     assert_eq!(wire.read_goaway(), Some(NO_ERROR));
 }
 
@@ -305,7 +305,7 @@ fn a_stop_under_load_loses_no_request() {
                 loop {
                     match h2.try_fetch(get("/"), Sent::default()) {
                         Ok(answer) => assert_eq!(answer.status(), 200),
-                        // TimedStore that it was not looked at.
+                        // The gateway ended the connection, or it did not process this request.
                         Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => break,
                         Err(error) if error.reason() == Some(h2::Reason::REFUSED_STREAM) => break,
                         Err(error) => panic!("after {answered}: {error:?}"),

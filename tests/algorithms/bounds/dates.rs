@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::Client;
 use crate::support::limiting::variants::compile_rule;
 
-/// Zone, and a day with something odd about it.
+/// Time zones, each with an irregular day.
 const ODD: [(&str, Date); 14] = [
     // +05:45, and -03:30 with its change to -02:30 and back.
     ("Asia/Kathmandu", date(2026, 11, 20)),
@@ -27,7 +27,7 @@ const ODD: [(&str, Date); 14] = [
     // The clocks change by half an hour.
     ("Australia/Lord_Howe", date(2026, 4, 5)),
     ("Australia/Lord_Howe", date(2026, 10, 4)),
-    // A day that was left out.
+    // A day that was skipped.
     ("Pacific/Apia", date(2011, 12, 29)),
     ("Europe/Berlin", date(2028, 2, 29)),
     ("UTC", date(2028, 2, 29)),
@@ -120,7 +120,7 @@ fn a_day_begins_once_whatever_the_clock_shows() {
             let reset: jiff::civil::Time = resets_at.parse().unwrap();
             let mut today: Option<Date> = None;
             let mut starts: HashMap<Option<Date>, i64> = HashMap::new();
-            // Two days on either side: the first tells where the model starts.
+            // Two days on either side; the model starts on the first.
             for quarter in -192..192 {
                 let now = noon + quarter * QUARTER;
                 let shown = Timestamp::from_millisecond(now).unwrap().to_zoned(tz.clone()).datetime();

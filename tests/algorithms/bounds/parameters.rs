@@ -96,7 +96,7 @@ proptest! {
         client.assert_in_any_stretch(|length| Some(burst + debt + rate * ((length - 1) / per + 1)));
     }
 
-    /// A new key is no better off than one that used all it had.
+    /// A new key has no advantage over one that has used all its units.
     #[test]
     fn a_bucket_that_starts_empty_gives_only_refilled_units(
         (burst, per, arrivals) in schedules(never),
@@ -140,7 +140,7 @@ proptest! {
             if !answer.admitted || cost == 0 {
                 continue;
             }
-            // A receipt is the slot behind the charge.
+            // The receipt is the end of the slot.
             let end_us = answer.receipt;
             let start_us = client.now * 1000 + answer.retry_ms * 1000;
             prop_assert!(answer.retry_ms <= places * per / rate);
@@ -192,7 +192,7 @@ proptest! {
                 let place = which.index(held.len());
                 let next = client.rule.adjust(known, now, 0, held[place].0);
                 match next {
-                    // One that was lost comes back as one unit.
+                    // A lost lease is renewed as one unit.
                     Some(_) if lived - held[place].2 >= lease => held[place] = (held[place].0, 1, lived),
                     Some(_) => held[place].2 = lived,
                     None => drop(held.swap_remove(place)),
