@@ -14,7 +14,7 @@ use crate::support::upstream::Upstream;
 use crate::support::wait_until;
 
 const CONFIG: &str = include_str!("differential.conf");
-/// A step that takes longer than this proves nothing, because limits refill meanwhile.
+/// The result of a step that takes longer is not compared, because limits refill during it.
 const STEP: Duration = Duration::from_millis(350);
 const ATTEMPTS: usize = 4;
 /// The path of a queue: of five requests at 4/s, one passes at once, two wait for 250 and 500 ms, and two are refused.
@@ -93,7 +93,7 @@ impl Request {
         match client.try_read_response(method) {
             Ok(response) if response.status() == 200 => format!("200 {}", response.text()),
             Ok(response) if (300..400).contains(&response.status()) => {
-                // nginx completes a path to a URL.
+                // nginx completes the path of a redirect to a URL.
                 let location = response.get("location").unwrap_or_default();
                 let path = location.strip_prefix(&format!("http://{host}")).unwrap_or(location);
                 let path = path.trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
@@ -342,8 +342,8 @@ fn nginx_and_the_imported_config_decide_alike() {
     panic!("this machine is too slow for it: {late:#?}");
 }
 
-/// A plain server redirects to HTTPS, and the site is there, with nginx and with the imported config. The forms of the
-/// target name the host of the request, the own name, or the name of another server.
+/// A plain server redirects to HTTPS, where the site is, with nginx and with the imported config. Targets name the host
+/// of the request, the server's own name, or the name of another server.
 #[test]
 fn redirects_to_https_lead_to_the_same_site() {
     let targets = [

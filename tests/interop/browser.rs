@@ -57,7 +57,7 @@ impl Drop for Browser {
                 fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
             );
         }
-        // It ends those it has started when it is asked to end.
+        // On SIGTERM, Chromium ends its own processes as well.
         let term = format!("kill -TERM {}", self.child.id());
         let _ = Command::new("sh").args(["-c", &term]).status();
         let _ = self.child.wait();
@@ -98,7 +98,7 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     let protocols: Vec<&str> =
         report["protocols"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     assert!(protocols.len() > 20 && protocols.iter().all(|one| one.ends_with(" h2")), "{protocols:?}");
-    // The tunnel is a stream like the others, and a connection that was opened on suspicion is closed again.
+    // The tunnel is a stream like the others, and a speculative connection is closed again.
     let log = site.gateway.stdout();
     let socket = log.lines().find(|line| line.contains("\"path\":\"/socket\"")).expect("the tunnel is logged");
     assert!(socket.contains("\"protocol\":\"HTTP/2.0\""), "{socket}");
@@ -108,7 +108,7 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     site.gateway.assert_metric("tunnels", &[], 0.0);
 }
 
-/// The page at `url` as a browser shows it that trusts the CAs in the store of `home`.
+/// Returns the page at `url` as shown by a browser that trusts the CAs in the store of `home_dir`.
 fn dump(home_dir: &std::path::Path, url: &str) -> String {
     let own = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
     let quiet = ["--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--dump-dom"];
@@ -134,7 +134,7 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
     });
     let url = format!("https://app.localhost:{}/", gateway.addr.port());
     assert!(!dump(home_dir.path(), &url).contains("a page of the test"));
-    // The command that `trust` prints, in a store of the test.
+    // The command that `trust` prints, for a store of the test.
     let shown = program().args(["trust", "--state"]).arg(&state).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let add = shown.lines().find_map(|line| line.trim_start().strip_prefix("Chrome on Linux")).unwrap();

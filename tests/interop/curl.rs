@@ -36,7 +36,7 @@ fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
         (&["--http2", "--tls-max", "1.2", "--cacert", &ca], &secure, "2"),
         (&["--http2-prior-knowledge"], &plain, "2"),
         (&["--http1.1"], &plain, "1.1"),
-        // An upgrade to h2c, which nobody must take.
+        // curl offers an upgrade to h2c, which must be ignored.
         (&["--http2"], &plain, "1.1"),
     ] {
         let fetch = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
@@ -93,7 +93,7 @@ fn a_client_waits_as_the_refusal_says_and_uploads_nothing() {
     let saved = dir.path().join("kept").display().to_string();
     let report = ["--retry", "5", "--write-out", "%{http_code} "];
     let report = curl(&[&report[..], &["--cacert", &ca, "--output", &saved, &url, "--output", &saved, &url]].concat());
-    // It waits for as long as Retry-After says, and is let through the first time it comes again.
+    // curl waits for as long as Retry-After says, and its next attempt is admitted.
     assert_eq!(report, "200 200 ");
     let labels = [("route", "app"), ("limit", "slow"), ("reason", "exhausted")];
     site.gateway.assert_metric("rejections_total", &labels, 1.0);

@@ -29,7 +29,7 @@ fn a_form_a_session_an_upload_and_a_stream() {
     let plain = listeners.iter().find(|addr| addr.ip().to_string() == "127.0.0.2").unwrap();
     let ca = gateway.dir.path().join("ca.pem");
     run_script("django_client.py", &[&format!("https://localhost:{}", secure.port()), ca.to_str().unwrap()]);
-    // Without TLS Django sends away whoever comes, whatever he says of how he has come.
+    // Without TLS, Django redirects every client, whatever the client claims about its scheme.
     let response =
         Client::connect(*plain).fetch(&get("/me/", "x-forwarded-proto: https\r\n").replace("a.test", "localhost"), "");
     assert_eq!((response.status(), response.get("location")), (301, Some("https://localhost/me/")));

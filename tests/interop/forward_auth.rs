@@ -41,7 +41,7 @@ fn curl_logs_in_and_stays_logged_in() {
         assert!(first.contains(" 302"), "{first}");
         assert!(first.contains("location: /oauth2/sign_in?rd=%2fseen%3fa%3db%2520c\r\n"), "{first}");
         assert!(first.contains("cache-control: no-store\r\n") && first.ends_with("log in first"), "{first}");
-        // A forged session and a forged identity are as good as none.
+        // A forged session and a forged identity have no effect.
         let forged =
             ["-o", "/dev/null", "-w", "%{http_code}", "-H", "x-auth-request-user: alice", "-H", "cookie: session=x"];
         assert_eq!(fetch(&[&forged[..], &[&format!("{url}/seen")]].concat()), "302");

@@ -114,7 +114,7 @@ fn fetch(client: &mut Client, case: &Case) -> Message {
     client.fetch(&format!("{method} {target} HTTP/1.1\r\nhost: shop.test\r\n{fields}\r\n"), &case.body)
 }
 
-/// The fields that must be alike, sorted.
+/// Returns the headers that must be equal, sorted.
 fn fields(response: &Message, compare: Body) -> Vec<(String, String)> {
     let hop = ["connection", "keep-alive", "transfer-encoding", "date", "via", "ratelimit", "ratelimit-policy"];
     let all = response.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
@@ -125,7 +125,7 @@ fn fields(response: &Message, compare: Body) -> Vec<(String, String)> {
     kept
 }
 
-/// The lines of JSON without what the gateway says of the client.
+/// Returns the lines of JSON, without those that the gateway's headers change.
 fn shown(response: &Message) -> Vec<Value> {
     let body = match response.get("content-encoding") {
         Some(encoding) => decoded(encoding, &response.body),
@@ -166,7 +166,7 @@ fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Asks everything on both ways, on one connection each.
+/// Sends all requests directly and through the gateway, on one connection each, and compares the responses.
 fn compare(direct: SocketAddr, gateway: SocketAddr) {
     let cases = cases();
     let responses = |addr: SocketAddr, keep: bool| -> Vec<Message> {

@@ -44,7 +44,7 @@ fn printed(collector: &App) -> Vec<BTreeMap<String, String>> {
     spans.collect()
 }
 
-/// The only span of that name, once it is there.
+/// Returns the only span with this name, once it has arrived.
 #[track_caller]
 fn span(collector: &App, name: &str) -> BTreeMap<String, String> {
     let found = || printed(collector).into_iter().filter(|span| span["Name"] == name).collect::<Vec<_>>();
@@ -62,7 +62,8 @@ fn a_collector_receives_the_outcomes_of_requests() {
     assert_eq!(gateway.fetch(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
     let asked = upstream.request();
     let seen = span(&collector, "GET /users/{id}");
-    // The upstream's parent is that of asking it, whose parent is the request's, whose parent is the client's.
+    // The server's parent is the span of the upstream request, its parent that of the request, its parent that of the
+    // client.
     let client = span(&collector, "GET");
     assert_eq!((&client["Parent ID"], &*client["Kind"]), (&seen["ID"], "SPAN_KIND_CLIENT"));
     let id = &client["ID"];
@@ -94,12 +95,12 @@ fn a_collector_receives_the_outcomes_of_requests() {
     assert!(time("Start time") > 1_600_000_000_000_000_000 && time("End time") >= time("Start time"), "{seen:?}");
     assert!(collector.log().contains("-> service.name: Str(front)"), "{}", collector.log());
 
-    // One that fails, and one that begins a trace.
+    // A failed request, which also begins a trace.
     assert_eq!(gateway.get("/down").status(), 502);
     let failed = span(&collector, "GET /down");
     assert_eq!(failed["error.type"], "Str(upstream_connect)");
     assert_eq!(failed["Parent ID"], "");
-    // What is long is cut, what is no method is no name.
+    // Long values are truncated, and an unknown method is not part of the span's name.
     let long = "a".repeat(6000);
     assert_eq!(
         gateway.fetch(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
@@ -114,7 +115,7 @@ fn a_collector_receives_the_outcomes_of_requests() {
     wait_until("they are counted", || spans(&gateway, "exported") == 4.0);
     assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
 
-    // What waits at the end is sent before it.
+    // Spans in the queue are exported before the process ends.
     assert_eq!(gateway.fetch("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
     gateway.signal("TERM");
     assert!(gateway.exit().success());
@@ -170,7 +171,7 @@ fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
 fn only_sampled_requests_have_spans() {
     let (collector, upstream) = (App::collector(), Upstream::text("in"));
     let gateway = gateway(&collector.url(), ", sample = 0", &upstream.url());
-    // Neither chosen by its peer nor by chance: it goes on as it came.
+    // The trace is sampled neither by its parent nor at random, so the header is forwarded unchanged.
     let passed = format!("00-{TRACE}-{PARENT}-00");
     for field in [format!("traceparent: {passed}\r\n"), String::new()] {
         assert_eq!(gateway.fetch(&get("/users/1", &field)).status(), 200);
@@ -178,10 +179,10 @@ fn only_sampled_requests_have_spans() {
     }
     assert_eq!(gateway.fetch(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
     assert_eq!(span(&collector, "GET /users/{id}")["url.path"], "Str(/users/2)");
-    // With that of asking the upstream.
+    // Including the span of the upstream request.
     assert_eq!(printed(&collector).len(), 2);
 
-    // A trace that starts here tells those behind what was chosen.
+    // A new trace passes its sampling decision on.
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     gateway.reload(&text.replace("spans =", "traceparent = \"make\"\nspans ="));
     wait_until("it starts traces", || {
@@ -193,7 +194,7 @@ fn only_sampled_requests_have_spans() {
 #[test]
 fn no_collector_holds_requests_back_or_fills_the_memory() {
     let refuses = Upstream::fixed("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
-    // Accepts, and never says a word.
+    // A collector that accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for (collector, lost, hundreds) in [
         (format!("http://{}", closed_addr()), "failed", 6),
@@ -204,7 +205,7 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
         let request = get("/fixed", &format!("user-agent: {}\r\n", "b".repeat(2000)));
         let mut client = gateway.client();
         let memory = gateway.watch_memory();
-        // More than a batch; in the end also more than may wait.
+        // More than a batch, and in the last case more than the queue holds.
         for _ in 0..hundreds {
             client.send(request.repeat(100));
             for _ in 0..100 {

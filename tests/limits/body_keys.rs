@@ -57,7 +57,7 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
             assert_eq!(upstream.request().text(), pieces.concat(), "it goes on as it came");
         }
     }
-    // The connection is still in step, with the next request in the same piece.
+    // The next request, which arrived together with the first, is read correctly.
     client.send(post("/", 9, FORM) + "user=anna" + &post("/", 9, FORM) + "user=bert");
     assert_eq!([client.read_response("POST").status(), client.read_response("POST").status()], [429, 200]);
     assert_eq!((upstream.request().text().as_str(), upstream.requests().len()), ("user=bert", 0));
@@ -70,7 +70,7 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
     ] {
         assert_eq!(send(&gateway, "/", JSON, body).status(), status, "{body}");
     }
-    // Whoever names nobody, in whichever way, has a share in one budget.
+    // Requests without a name, in any form, share one budget.
     assert_eq!(send(&gateway, "/", FORM, "password=x").status(), 200);
     assert_eq!(send(&gateway, "/", JSON, "{\"user\":\"anna\"}").status(), 200);
     assert_eq!(send(&gateway, "/", JSON, "{\"login\":null}").status(), 429);
@@ -113,7 +113,7 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
         }
     }
     assert_eq!(upstream.connections(), 0);
-    // Nothing was charged for all that.
+    // None of these requests was charged.
     for _ in 0..2 {
         assert_eq!(send(&gateway, "/", FORM, "user=anna").status(), 200);
         assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 200);
@@ -173,7 +173,7 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     let mut half = gateway.client();
     half.send(post("/", 9, FORM) + "user=ann");
     half.stream().shutdown(Shutdown::Write).unwrap();
-    // Nobody is owed a response to a part of a request.
+    // A client that sends a part of a request need not get a response.
     let _ = half.try_read_response("POST");
     let mut leaving = gateway.client();
     leaving.send(post("/", 9, FORM) + "user=ann");
@@ -211,7 +211,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
     let _ = read.try_read_head().unwrap_err();
     assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole");
 
-    // What a shadow limit cannot read goes on.
+    // A body that a shadow limit cannot read is forwarded.
     let body = format!("user={}", "x".repeat(20_000));
     let whole = Upstream::text("in");
     let gateway = start(&whole, "");
@@ -234,7 +234,7 @@ fn the_largest_body_follows_the_config() {
     gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
     assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));
 
-    // A response of the gateway's own needs no body, its limit does.
+    // The gateway's own response needs no body, but its limit does.
     let fixed = "[[route]]\nrespond = { body = \"fixed\" }\nmax_body = 10\nlimits = [\"x\"]\n\
                  [limit.x]\nrate = \"2/day\"\nkey = \"form:user\"\n";
     let gateway = Gateway::start(fixed);

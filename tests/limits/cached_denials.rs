@@ -49,7 +49,7 @@ fn a_remembered_refusal_costs_no_store_call() {
     assert!(gateway.metric("store_denial_cache_hits_total", &[]).unwrap() >= 100.0 - seconds);
     let denied = [("route", "app"), ("limit", "one"), ("decision", "deny")];
     gateway.assert_metric("limit_decisions_total", &denied, 100.0);
-    // Others are asked for: another client, and a request that costs nothing.
+    // Other decisions are made by the store: those of another client, and those without a cost.
     assert_eq!(gateway.client_from([127, 0, 0, 9]).fetch(&get("/", ""), "").status(), 200);
     assert_eq!(client.fetch(&get("/", "x-cost: 0\r\n"), "").status(), 200);
 }
@@ -92,7 +92,7 @@ fn the_longer_wait_of_another_limit_is_reported() {
         assert!(status == 429 && wait > 3500, "{status} {wait}");
         assert!(fields.contains("\"own\";r=0") && fields.contains("\"all\";r=0"), "{fields}");
     }
-    // Both are known to refuse by now.
+    // The gateway knows by now that both limits refuse.
     let calls = calls(&gateway);
     assert!(calls <= 8.0, "{calls} calls");
 }
@@ -112,9 +112,8 @@ fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
     gateway.assert_metric("limit_decisions_total", &shadow, 3.0);
 }
 
-/// A store at a distance: asked at one time, it decides a little later by a clock of whole
-/// milliseconds, and its response takes a while. With the memory of refusals in front of it nothing
-/// is refused that it would have admitted, and no wait is shorter than that of the store.
+/// A distant store decides a little after the request by a clock of whole milliseconds, and its response takes a while.
+/// A cache of refusals in front of it never refuses what the store would admit, and never reports a shorter wait.
 #[test]
 fn nothing_is_refused_that_the_store_would_admit() {
     let mut seeded = seeded();
@@ -138,8 +137,8 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 _ => rng.random_range(0..300_000),
             };
             if rng.random_bool(0.01) {
-                // What was taken under another rule may be forgotten sooner than this one says, so
-                // each rule starts again, and none comes twice.
+                // Charges under another rule may be forgotten earlier than this rule would, so each rule starts with
+                // empty state and none occurs twice.
                 while seen.contains(&limits[0].rule) {
                     limits[0] = rule_of(names[round % names.len()], 0, rng);
                 }
@@ -165,9 +164,9 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 for ((answer, truth), check) in refused.into_iter().zip(decision.answers).zip(&checks) {
                     assert!(!truth.admitted, "{check:?} {answer:?} is admitted: {truth:?}");
                     assert_eq!(answer.retry_ms == NEVER, truth.retry_ms == NEVER);
-                    // What never fits may leave less and less for others.
+                    // For requests that never fit, the remaining units may differ.
                     assert!(answer.remaining == truth.remaining || answer.retry_ms == NEVER, "{check:?}");
-                    // Late by no more than the way of the response and a rounding.
+                    // The difference is at most the time of the response and a rounding.
                     let late = answer.retry_ms - truth.retry_ms;
                     assert!((0..=8).contains(&late), "{check:?}: {answer:?} for {truth:?}");
                 }
@@ -211,7 +210,7 @@ fn the_denial_cache_is_bounded() {
     }
     let known = checks.chunks(1).filter(|check| denials.known_refusals(check, || now).is_some()).count();
     assert_eq!((known, denials.len()), (ENTRIES_MAX, ENTRIES_MAX));
-    // The one learned last is among them.
+    // The most recent refusals are among them.
     assert!(denials.known_refusals(&checks[checks.len() - 1..], || now).is_some());
 }
 

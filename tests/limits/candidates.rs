@@ -31,7 +31,7 @@ fn fetch(gateway: &Gateway, key: &str) -> u16 {
     gateway.fetch(&get("/", &format!("x-key: {key}\r\n"))).status()
 }
 
-/// Comparisons of a candidate: alike, would refuse, would admit.
+/// Returns the comparisons of a candidate by effect: agree, would refuse, would admit.
 fn effects(gateway: &Gateway, limit: &str) -> [f64; 3] {
     ["agree", "would_refuse", "would_admit"].map(|effect| {
         let labels = [("route", "app"), ("limit", limit), ("effect", effect)];
@@ -44,7 +44,7 @@ fn left(gateway: &Gateway, limit: &str, key: &str) -> i64 {
     gateway.admin(&format!("/-/limits/{limit}/state{query}")).json()["remaining"].as_i64().unwrap()
 }
 
-/// The first key of a list: its text and count.
+/// Returns the first key of a list: its text and count.
 fn top(gateway: &Gateway, limit: &str, by: &str) -> (String, u64) {
     let list = gateway.admin(&format!("/-/top?limit={limit}&by={by}")).json();
     let key = &list["keys"][0];
@@ -70,7 +70,7 @@ fn a_candidate_reports_affected_clients_and_changes_nothing() {
         assert_eq!(top(&gateway, "tight", "would_refuse"), a(2), "not what both refuse");
         assert_eq!(top(&gateway, "wide", "would_admit"), a(2));
         assert_eq!(top(&gateway, "now", "refused"), a(3));
-        // A candidate is charged for what it would admit.
+        // A candidate is charged for the requests that it would admit.
         assert_eq!([left(&gateway, "tight", "a"), left(&gateway, "wide", "a"), left(&gateway, "wide", "b")], [0, 0, 4]);
         let log = || fs::read_to_string(gateway.config().with_file_name("access.log")).unwrap_or_default();
         wait_until("all requests are logged", || log().lines().count() == 7);
@@ -83,8 +83,8 @@ fn a_candidate_reports_affected_clients_and_changes_nothing() {
     });
 }
 
-/// Requests that another limit refuses are refused in any case: they affect nobody, and the candidate would not be
-/// charged for them. Those of its incumbent are charged.
+/// Requests that another limit refuses are refused in any case, so the candidate affects none of them and is not
+/// charged for them. Those that its incumbent refuses are charged.
 #[test]
 fn a_candidate_is_charged_as_in_place_of_its_incumbent() {
     on_both_stores(|redis| {

@@ -217,7 +217,7 @@ fn a_body_of_ones_own_and_a_request_that_never_fits() {
     assert_eq!(problem.get("retry-after-ms"), None);
 }
 
-/// How many may run at once is no rate: it has a unit and no window.
+/// The policy of a concurrency limit has a unit and no window.
 #[test]
 fn a_concurrency_limit_says_its_unit() {
     let two = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nkey = \"ip\"\ncost = \"header:x-cost\"\n";
@@ -239,14 +239,14 @@ fn a_concurrency_limit_says_its_unit() {
     assert_eq!((response.status(), response.get("retry-after")), (429, None));
     assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
 
-    // The older dialects have no unit for it, and do not show it as something else.
+    // The older dialects cannot express the unit, so they do not show the limit.
     let config =
         format!("[headers]\nratelimit = [\"draft-07\", \"legacy\"]\n{LIMITS}{two}{}", route("one", "\"two\"", ""));
     let response = Gateway::start(&config).get("/one");
     assert_eq!([values(&response, &DRAFT_07), values(&response, &LEGACY)].concat(), ["-"; 5]);
 }
 
-/// Everything that a gRPC client reads of a refusal.
+/// The parts of a refusal that gRPC clients read.
 fn grpc(response: &Message) -> (u16, Option<&str>, Option<&str>, Option<&str>) {
     assert_eq!((response.text().as_str(), response.get("content-type")), ("", Some("application/grpc")));
     assert_eq!(response.get("content-length").unwrap_or("0"), "0");

@@ -32,7 +32,7 @@ fn a_token_bucket_is_spent_and_reports_the_exact_wait() {
     let refused = client.fetch(&get("/", ""), "");
     assert_eq!(quota(&refused), (429, Some("\"slow\";r=0;t=10"), Some("10")));
     assert_eq!(refused.get("ratelimit-policy"), Some("\"slow\";q=3;w=30"));
-    // Else too slow to compare whole seconds.
+    // A slower run could not compare whole seconds.
     watch.assert_ms(0..1000);
 
     assert_eq!(refused.get("content-type"), Some("application/problem+json"));
@@ -154,7 +154,7 @@ fn a_limit_words_its_own_refusal_before_the_route() {
     assert!(problem.contains("\"violated-policies\":[\"plain\"]"), "{problem}");
     assert_eq!(gateway.get("/unworded").status(), 200);
     assert_eq!(refused("/unworded", ""), text(503, "text/x-route", "route"));
-    // A missing key is not a spent one.
+    // A missing key is refused for another reason than an exhausted one.
     assert_eq!(refused("/keyed", "").0, 403);
     assert_eq!(gateway.fetch(&get("/keyed", "x-key: a\r\n")).status(), 200);
     assert_eq!(refused("/keyed", "x-key: a\r\n"), text(418, "text/plain; charset=utf-8", "teapot"));
@@ -206,7 +206,7 @@ fn limits_are_charged_all_or_none() {
         assert_eq!(refused.json()["violated-policies"], serde_json::json!(["narrower"]));
     }
     assert_eq!(fetch("b").status(), 200);
-    // Two limits refuse: both are named, and the wait is that of the longer one.
+    // Two limits refuse: both are named, and the wait is the longer one.
     let refused = fetch("b");
     assert_eq!(refused.json()["violated-policies"], serde_json::json!(["narrow", "narrower"]));
     assert_eq!(refused.get("retry-after"), Some("7200"));
@@ -345,7 +345,7 @@ fn a_request_costs_its_stated_units() {
         response
     };
     expect("7", 200, "r=3");
-    // 10/h refills one in 360 s; one more than the three left is wanted.
+    // 10/h refills one unit in 360 s. The request needs one more than the three units left.
     assert_eq!(expect("4", 429, "r=3").get("retry-after"), Some("360"));
     expect("0", 200, "r=3");
     let never = expect("11", 429, "r=3");

@@ -4,7 +4,7 @@ use super::repeated_keys::route;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 
-/// A thousand and nine to some server, in a query. The last ones are no number to anybody.
+/// Values that some server reads as 1009 or more, in a query. No server reads the last ones as a number.
 const ODD: [&str; 22] = [
     "%2B1000",
     "+1000",
@@ -61,7 +61,7 @@ fn odd_numbers_are_refused_and_charge_nothing() {
         for target in ["/cost?n=", "/level?level=", "/listed?level=", "/negated?level=", "/first?level="] {
             assert_eq!(status(&format!("{target}{number}"), ""), 400, "{target}{number}");
         }
-        // Another condition leaves the limit out first, or leaves it in.
+        // Another condition is checked first: it excludes the limit, or not.
         assert_eq!(status(&format!("/both?act=read&level={number}"), ""), 200, "{number}");
         assert_eq!(status(&format!("/both?act=post&level={number}"), ""), 400, "{number}");
     }
@@ -77,7 +77,7 @@ fn odd_numbers_are_refused_and_charge_nothing() {
     assert_eq!(status("/cost?n=-1", ""), 400);
     let rejected = [("route", "cost"), ("limit", "cost"), ("reason", "not_integer")];
     gateway.assert_metric("rejections_total", &rejected, ODD.len() as f64 + 1.0);
-    // All of it is left.
+    // No unit was charged.
     assert_eq!(["5", "1"].map(|n| status(&format!("/cost?n={n}"), "")), [200, 429]);
     assert_eq!([0; 3].map(|_| status("/level?level=9", "")), [200, 200, 429]);
     assert_eq!(["none", "9", "007"].map(|level| status(&format!("/listed?level={level}"), "")), [200, 200, 429]);
@@ -89,7 +89,7 @@ fn plain_integers_count_by_their_value() {
     let status = |target: &str| gateway.fetch(&get(target, "")).status();
     assert_eq!(["09", "99999999999999999999", "9"].map(|n| status(&format!("/level?level={n}"))), [200, 200, 429]);
     assert_eq!(["8", "-9", "-99999999999999999999", "0"].map(|n| status(&format!("/level?level={n}"))), [200; 4]);
-    // One that never fits is told so; one that is absent costs 1.
+    // A cost that never fits is refused as such, and an absent one costs 1.
     assert_eq!(["/cost?n=99999999999999999999", "/cost?n=004", "/cost", "/cost"].map(status), [429, 200, 200, 429]);
 }
 

@@ -35,7 +35,7 @@ fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
 fn an_account_has_one_budget_in_both_kinds_of_body() {
     let redis = RedisServer::start(&[]);
     let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n", redis.url());
-    // Two gateways, asked in turns.
+    // Two gateways, used alternately.
     let gateways = [0, 1].map(|_| Gateway::start(&format!("{store}{}", config())));
     gateways.iter().for_each(Gateway::wait_for_store);
     for target in ["/login", "/skip", "/required"] {
@@ -49,10 +49,10 @@ fn an_account_has_one_budget_in_both_kinds_of_body() {
         assert_eq!(statuses, [200, 200, 429, 429], "{target}");
     }
     let gateway = &gateways[0];
-    // A number and its digits are one name.
+    // A number and its digits are the same name.
     let digits = [(JSON, "{\"user\":7.0}"), (FORM, "user=7"), (JSON, "{\"user\":\"7\"}")];
     assert_eq!(digits.map(|(kind, body)| send(gateway, "/login", kind, body).status()), [200, 200, 429]);
-    // An override is by the name, in either kind.
+    // An override for the name applies to both kinds of bodies.
     assert_eq!(
         [(FORM, "user=admin"), (JSON, "{\"user\":\"admin\"}")]
             .map(|(kind, body)| send(gateway, "/login", kind, body).status()),
@@ -98,14 +98,14 @@ fn a_second_place_for_the_name_is_no_second_budget() {
     }
     let rejected = [("route", "sent"), ("limit", "sent"), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected, 7.0);
-    // Wherever it stands, and however often, the same name is one budget.
+    // In any place, and repeated in several places, the same name has one budget.
     assert_eq!(fetch("/sent?user=anna", "cookie: user=anna\r\nx-user: anna\r\n"), 200);
     assert_eq!(fetch("/sent", "x-user: anna\r\n"), 200);
     assert_eq!([fetch("/sent?user=anna", ""), fetch("/sent", "cookie: user=\"anna\"\r\n")], [429; 2]);
-    // As cookies are read, so that there is one form of a name.
+    // All names are decoded like cookies, so that each name has one form.
     assert_eq!(fetch("/sent", "cookie: user=a+b\r\n"), 200);
     assert_eq!(["/sent?user=a%2Bb", "/sent?user=a+b"].map(|target| fetch(target, "")), [200, 429]);
-    // TimedStore which one counts, the limit reads nothing else.
+    // The limit reads only one of the two values; which one is its setting.
     let both = |target: &str, n: usize| fetch(&format!("{target}?user=a{n}"), "x-user: b\r\n");
     assert_eq!([0, 1, 2].map(|n| both("/last", n)), [200, 200, 429]);
     assert_eq!([0, 0, 0].map(|n| both("/first", n)), [200, 200, 429]);
@@ -133,7 +133,7 @@ fn the_admin_listener_names_one_value_for_all_alternatives() {
     assert_eq!(take(json!({ "json:/user": "anna" })), (200, json!(true)));
     assert_eq!(take(json!({ "form:user | json:/user": "anna" })), (200, json!(false)));
     assert_eq!(take(json!({ "form:user": "anna", "json:/user": "anna" })), (200, json!(false)));
-    // Two names are nobody's budget.
+    // Two different names select no budget.
     assert_ne!(take(json!({ "form:user": "x", "json:/user": "y" })), (200, json!(true)));
     assert_eq!(take(json!({ "form:user": "x", "form:user | json:/user": "y" })).0, 422);
     assert_eq!(take(json!({ "query:user": "x" })).0, 422);
@@ -158,7 +158,7 @@ fn a_body_with_two_readings_is_refused() {
         assert_eq!(fetch(target, kind, body), 400, "{target} {kind}{body}");
     }
     assert_eq!(fetch("/login", other, "{\"user\":\"anna\"}"), 415);
-    // Of other names, and escaped, such texts are values like any other.
+    // In other parameters, or escaped, such texts are ordinary values.
     assert_eq!(fetch("/login", JSON, "{\"user\":\"bert\",\"next\":\"/?a=1&b=2\"}"), 200);
     assert_eq!(fetch("/login", FORM, "x=%7B%22user%22:1%7D&user=bert"), 200);
 }
@@ -173,6 +173,6 @@ fn a_name_behind_a_question_mark_or_byte_order_mark_is_unclear() {
     assert_eq!(["/level??level=9", "/level?x=1&?level=9"].map(fetch), [400, 200]);
     assert_eq!(send(&gateway, "/login", FORM, "?user=anna&user=x").status(), 400);
     assert_eq!(send(&gateway, "/login", FORM, "\u{feff}user=anna").status(), 400);
-    // Not at the start, it is a part of the name to everybody.
+    // Elsewhere, the question mark is a part of the name for every server.
     assert_eq!(fetch("/sent?a=1&?user=anna&user=x"), 200);
 }

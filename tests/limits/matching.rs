@@ -27,7 +27,7 @@ fn an_upgraded_plan_unblocks_and_a_reload_does_not() {
             assert_eq!(count(5), 0, "{algorithm}: the reload freed somebody");
 
             gateway.reload(&config(8, "header:user"));
-            // A bucket refills by its new rate: what was in it when it ran dry stays, and that is none.
+            // A bucket that was empty at the change refills by its new rate.
             let more = count(10);
             assert_eq!(more, 5, "{algorithm}: refused requests were charged, or consumed ones forgotten");
 
@@ -90,7 +90,7 @@ fn a_verified_token_names_its_bearer() {
     assert_eq!(gateway.admitted(3, "/", &token(SECRET, "{\"sub\":\"bert\"}")), 2);
     assert_eq!(gateway.admitted(5, "/", &token(SECRET, "{\"sub\":\"carl\",\"vip\":true}")), 5);
 
-    // Whoever cannot prove a name shares one budget, and cannot take Anna's or be a VIP.
+    // Clients without a valid token share one budget. They cannot use Anna's budget or be a VIP.
     let forged = token("another secret of thirty-two byte", "{\"sub\":\"dora\",\"vip\":true}");
     let expired = token(SECRET, "{\"sub\":\"emil\",\"exp\":1000}");
     let admitted: usize = [forged.as_str(), &expired, "", "authorization: Basic eA==\r\n"]
@@ -138,7 +138,7 @@ fn conditions_say_which_requests_are_limited() {
         ),
         ("path = '~ ^/v\\d+/'", vec![("/v1/x", ""), ("/a/../v22/", "")], vec![("/V1/x", ""), ("/x/v1/", "")]),
         ("host = [\"~ ^127[.]\", \"~ x\"], method = \"~i ^g.T$\"", vec![("/", "")], vec![]),
-        // Bytes that end no line for the app hide nothing from the limit.
+        // Bytes that are no line end for the application do not hide a value from the limit.
         ("query = { q = \"~ ^a.*z$\" }", vec![("/?q=a%0Az", ""), ("/?q=a%FF%0Dz", "")], vec![("/?q=A%0Az", "")]),
         (
             "cookie = { sid = \"~ ^[0-9a-f]{8}$\" }",
@@ -246,13 +246,13 @@ fn overrides_in_redis_apply_live_and_survive_reloads() {
     wait_until("raised", || gateway.fetch("/", acme).status() == 200);
     assert_eq!(gateway.admitted(9, "/", acme), 4, "consumption is kept");
 
-    // A reload has them from its first request on.
+    // Overrides apply from the first request after a reload.
     for number in 3..6 {
         gateway.reload(&config(number));
         assert_eq!(gateway.fetch("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
     }
 
-    // What is not a hash is no reason to forget.
+    // A key of another type does not remove the overrides in force.
     redis.rename("sg:overrides:x", "aside").unwrap();
     redis.set("sg:overrides:x", "text").unwrap();
     wait_until("logged", || gateway.log().contains("sg:overrides:x is not a hash"));
@@ -268,7 +268,7 @@ fn overrides_in_redis_with_a_mistake_change_nothing() {
     let gateway = Program::start(Some(&server), &one("rate = \"2/day\"\nkey = \"header:tenant\""));
     assert_eq!(gateway.admitted(9, "/", acme), 7);
 
-    // One mistake and all stay as they were; it is logged once.
+    // One mistake keeps all overrides as they were, and is logged once.
     redis.hset("sg:overrides:x", "acme%2C%20inc", "rate=unlimited").unwrap();
     redis.hset("sg:overrides:x", "bad", "rate=often").unwrap();
     let logged = || gateway.log().matches("bad: `rate` in the override").count();

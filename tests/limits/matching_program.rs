@@ -8,7 +8,7 @@ use crate::support::http::Message;
 use crate::support::limiting::RedisServer;
 use crate::support::wait_until;
 
-/// A gateway of two workers that believes what this machine says of clients.
+/// A gateway with two workers, which trusts forwarding headers of this machine.
 pub struct Program {
     gateway: Gateway,
     /// The `[store]` of every config.
@@ -54,7 +54,7 @@ impl Program {
         self.gateway.fetch(&format!("GET {target} HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}\r\n"))
     }
 
-    /// How many of `count` equal requests are admitted.
+    /// Returns how many of `count` equal requests are admitted.
     #[track_caller]
     pub fn admitted(&self, count: usize, target: &str, fields: &str) -> usize {
         (0..count)
@@ -66,7 +66,7 @@ impl Program {
             .count()
     }
 
-    /// Puts another config in force and returns the reload's summary.
+    /// Reloads another config and returns the summary of the reload.
     #[track_caller]
     pub fn reload(&self, rest: &str) -> String {
         let before = self.log().len();

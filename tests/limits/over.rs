@@ -35,7 +35,7 @@ fn requests_over_the_limit_are_forwarded_with_a_header() {
     assert_eq!((over.status(), over.text().as_str()), (200, "app"));
     assert_eq!((over.get("retry-after"), over.get("ratelimit")), (None, Some("\"soft\";r=0;t=1800")));
     assert_eq!(exceeded(&app), ["soft"], "`Connection` of the client does not remove it");
-    // Neither another route, nor the allow list, nor a trailer carries a forged one.
+    // A forged header reaches the upstream server neither by another route, nor by the allow list, nor in a trailer.
     assert_eq!(gateway.fetch(&get("/free", "x-limit-exceeded: soft\r\n")).status(), 200);
     assert_eq!(gateway.client_from([127, 0, 0, 2]).fetch(&get("/", "x-limit-exceeded: soft\r\n"), "").status(), 200);
     assert_eq!(exceeded(&app), ["", ""]);
@@ -92,13 +92,13 @@ fn a_refusal_wins_and_charges_nothing() {
         if redis.is_some() {
             gateway.wait_for_store();
         }
-        // The third and fourth are over the soft limit, and charge the hard one all the same.
+        // The third and fourth requests exceed the soft limit, and still charge the hard one.
         assert_eq!(statuses(&gateway, ["/a", "/a", "/a", "/a", "/a", "/hard"]), [200, 200, 200, 200, 429, 429]);
         assert_eq!(exceeded(&app), ["", "", "soft", "soft"]);
         let left = |name: &str| gateway.admin(&format!("/-/limits/{name}/state")).json()["remaining"].clone();
         let reset = |name: &str| gateway.admin_request("DELETE", &format!("/-/limits/{name}/state"), "", "").status();
         assert_eq!((left("soft"), left("hard")), (0.into(), 0.into()));
-        // Refused by the hard limit, the request does not charge the soft one.
+        // A request that the hard limit refuses does not charge the soft one.
         assert_eq!(reset("soft"), 200);
         assert_eq!(statuses(&gateway, ["/a", "/a", "/a"]), [429; 3]);
         assert_eq!(left("soft"), 2);

@@ -10,7 +10,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::variants::compile_limit;
 
-/// One request after another, each as soon as the one before is answered.
+/// Sends one request after another, each as soon as the response to the last one has arrived.
 fn never_more_than_20_within_a_second(gateway: &Gateway, target: &str) {
     let mut client = gateway.client();
     let (start, mut admitted) = (Instant::now(), Vec::new());
@@ -68,7 +68,7 @@ fn a_log_in_redis_is_exact_to_less_than_a_tick() {
                 let call = ScriptCall::new(&[(Op::Take, &check)], 0);
                 let mut client = server.client();
                 let admitted = |reply| decode_reply(reply, [1].into_iter()).unwrap().remove(0).unwrap().admitted;
-                // It knows the script from then on.
+                // After this call the server has the script.
                 assert!(admitted(ScriptCall::new(&[(Op::Take, &other)], 0).eval_command().query(&mut client).unwrap()));
                 let sent = loop {
                     let (_, micros): (u64, u64) = redis::cmd("TIME").query(&mut client).unwrap();

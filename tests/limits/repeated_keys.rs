@@ -71,7 +71,7 @@ fn junk_beside_the_key_buys_nothing() {
     let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected("header"), 12.0);
     gateway.assert_metric("rejections_total", &rejected("cost"), 4.0);
-    // Base64 has it, and nobody who sends it is refused.
+    // Base64 contains `+`, so such cookies are accepted.
     let spellings = ["c+d", "c%20d", "c%2Bd", "c+d"].map(|sid| get("/cookie", &format!("cookie: sid={sid}\r\n")));
     assert_eq!(spellings.map(|request| gateway.fetch(&request).status()), [200, 200, 429, 429]);
 }

@@ -57,7 +57,7 @@ pub fn apart(server: &RedisServer, config: &str) -> [Gateway; 2] {
 /// Sends requests for every limit to both gateways at once.
 fn assert_exact(gateways: &[Gateway; 2]) {
     for variant in variants(LIMIT) {
-        // Those whose requests stay for long: while their turn comes, or at the upstream.
+        // Limits whose requests take long, in the queue or at the upstream.
         let holds = ["leaky_bucket", "concurrency"].contains(&variant.name);
         let target = format!("/{}", variant.name);
         let clients: Vec<(Vec<Client>, i64)> = std::thread::scope(|scope| {
@@ -152,7 +152,7 @@ fn clocks_apart_do_not_add_to_the_rate() {
         let since = Instant::now();
         let hammer = |gateway: &Gateway| {
             let (mut client, mut admitted, mut sent) = (gateway.client(), 0, 0);
-            // A slow machine has to ask for longer until more was asked than may be admitted.
+            // A slow machine must send for longer, until there were more requests than may be admitted.
             while since.elapsed() < Duration::from_millis(600) || sent < 60 + since.elapsed().as_millis() / 15 {
                 admitted += u128::from(client.fetch(&get(&format!("/{name}"), ""), "").status() == 200);
                 sent += 1;
@@ -170,7 +170,7 @@ fn clocks_apart_do_not_add_to_the_rate() {
     }
 }
 
-/// A day is the zone's of the limit, not the machine's.
+/// The day follows the zone of the limit, not that of the machine.
 #[test]
 fn gateways_in_other_zones_share_a_day() {
     let server = RedisServer::start(&[]);
@@ -205,7 +205,7 @@ fn a_gateway_hours_off_counts_in_the_windows_of_the_others() {
         let other =
             [&right, &right, &off, &right, &off, &off, &right, &off, &right].map(|gateway| fetch(gateway, "/two"));
         let expected = [true, true, true, true, true, true, false, false, false];
-        // An hour that ended meanwhile is another window.
+        // The result differs if an hour has ended in between.
         assert!(before != hour() || (admitted, other) == (expected, expected), "{offset}: {admitted:?} {other:?}");
     }
 }
@@ -255,7 +255,7 @@ fn three_limits_are_one_call() {
     for _ in 0..20 {
         assert_eq!(requests.fetch(&get("/", ""), "").status(), 200);
     }
-    // The gate reads the keys of a call once; nothing else uses that command.
+    // The script reads the keys of a call once; nothing else uses that command.
     assert_eq!(calls(&mut client) - before, 20);
 }
 
@@ -302,7 +302,7 @@ fn key_parts_with_separators_in_them_have_budgets_of_their_own() {
     }
 }
 
-/// A list of words may have empty lines, and nothing is found by them.
+/// A list of words may have empty lines, which match nothing.
 #[test]
 fn an_empty_line_of_a_set_is_no_item() {
     let dir = tempfile::tempdir().unwrap();

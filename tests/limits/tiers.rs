@@ -79,7 +79,7 @@ fn all_networks_of_a_client_are_charged_or_none() {
     });
 }
 
-/// Clients see the tier that leaves least; of two that refuse, the one that refuses for longer.
+/// Clients see the tier with the least remaining units; of two that refuse, the one with the longer wait.
 #[test]
 fn headers_show_the_tightest_tier() {
     let gateway = gateway(None, HOURLY);

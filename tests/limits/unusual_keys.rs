@@ -83,7 +83,7 @@ fn every_value_can_be_managed(gateway: &Gateway) {
         fetch(gateway, "DELETE", &format!("/-/limits/tenant/state?key={named}"), &Value::Null);
         assert_eq!(remaining(gateway, named), burst);
     }
-    // None of it was another one's.
+    // No value has used the budget of another one.
     assert!(VALUES.iter().all(|(_, named, burst)| remaining(gateway, named) == *burst));
 }
 
@@ -96,7 +96,7 @@ fn any_bytes_can_be_named() {
         gateway.admin("/-/limits/tenant/state?key=a").status() == 200 && gateway.metric("store_up", &[]) == Some(1.0)
     });
     every_value_can_be_managed(&gateway);
-    // Live ones: the field is ASCII, or has the bytes themselves.
+    // Live overrides: the field is percent-encoded, or has the raw bytes.
     let mut client = redis.client();
     let fields: [(&[u8], &str); 2] = [(b"%ff%fe%2c%80", "burst=7"), (b"\xc0\xaf", "burst=8")];
     let () = client.hset_multiple("sg:overrides:tenant", &fields).unwrap();

@@ -15,7 +15,7 @@ fn route(name: &str, limit: &str) -> String {
     )
 }
 
-/// A gateway on the memory store whose clock is as far off as the file says.
+/// A gateway with the memory store, whose clock differs by the offset in the file.
 struct Stepped {
     gateway: Gateway,
     offset: tempfile::NamedTempFile,
@@ -67,7 +67,7 @@ fn a_step_of_the_clock_refills_nothing() {
             assert_eq!(stepped.admitted(name, offset, 5), 3, "{name}: a new key by a clock set to {offset}");
         }
     }
-    // Its year is the year of the clock.
+    // Calendar years follow the wall clock.
     stepped.step_to("+370d");
     assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
 }

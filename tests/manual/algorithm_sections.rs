@@ -33,7 +33,7 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
     let page = algorithms();
     let app = app();
     let to_midnight = |now: i64| 24 * HOUR_MS - now % (24 * HOUR_MS);
-    // The weight of the five falls below one in the window after this one.
+    // In the window after this one, the weight of the five requests falls below one.
     let weighted = |now: i64| HOUR_MS - now % HOUR_MS + HOUR_MS / 5;
     let parts = |now: i64| 6000 - now % 6000 + 60_000;
     type Wait = Box<dyn Fn(i64) -> i64>;
@@ -49,7 +49,7 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
         ("sliding_window", 1, "", 5, "q=5;w=60", Box::new(parts)),
         ("leaky_bucket", 1, "", 3, "q=3;w=30", wait(10_000)),
     ];
-    // Named in front of the bucket beside it.
+    // The header names it before the bucket beside it.
     let calendar = ("calendar", 0, "10000/month", 2, "00, \"burst\";q=3;w=18", month);
     for (title, index, change, count, policy, wait) in cases.into_iter().chain([calendar]) {
         let part = page.under(title)[index];
@@ -73,7 +73,7 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
         let seconds = (retry_ms + 999) / 1000;
         assert_eq!(refused.get("retry-after"), Some(seconds.to_string().as_str()), "{title} {index}");
         assert!(refused.get("ratelimit-policy").unwrap().contains(policy), "{title} {index}:\n{}", refused.head);
-        // A refusal costs nothing: the wait goes on falling.
+        // Refusals are not charged, so the wait decreases.
         let later = fetch().json()["retry-after-ms"].as_i64().unwrap();
         assert!(later <= retry_ms, "{title} {index}: {later} after {retry_ms}");
     }
@@ -115,7 +115,7 @@ fn a_debt_is_repaid_before_the_next_is_admitted() {
     let [first, all, next, most, never] = [0, 1, 2, 3, 4].map(|i| &response["decisions"][i]["limits"][0]);
     assert_eq!((&first["remaining"], &all["remaining"]), (&json!(60), &json!(0)));
     assert_eq!(first["policy"], json!({ "quota": 100, "window_ms": 60_000 }));
-    // One is admitted once there is anything in the bucket, 200 once it is full.
+    // One unit is admitted when the bucket has any token, 200 when it is full.
     for (refused, wait_ms) in [(next, 60_001), (most, 120_000)] {
         let retry_ms = refused["retry_after_ms"].as_i64().unwrap();
         assert!((wait_ms - 200..=wait_ms).contains(&retry_ms), "{refused}");
@@ -238,7 +238,7 @@ fn a_charge_is_refunded_once() {
         let one = json!({ "limits": [limit], "key": key, "cost": 1 });
         let order =
             |operation: &str, count: usize| json!({ "operation": operation, "decisions": vec![one.clone(); count] });
-        // The listener may reach the store later than the workers.
+        // The admin listener may connect to the store later than the workers.
         wait_until("the store is reached", || {
             let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
             peek["decisions"][0]["limits"][0]["source"] == "store"
@@ -250,12 +250,12 @@ fn a_charge_is_refunded_once() {
             let response = post(&gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt })).json();
             response["applied"].as_bool().unwrap()
         };
-        // Where requests wait for their turns the last alone can go.
+        // In a queue, only the last position can be refunded.
         let queue = title == "leaky_bucket" && index == 0;
         let applied = [refund(&first["receipt"]), refund(&second["receipt"]), refund(&second["receipt"])];
         assert_eq!(applied, [!queue, true, false], "{title} {index}");
         let all = first["remaining"].as_i64().unwrap();
-        // What came in between a charge and its refund is not given back, and comes in as fast again.
+        // Units that were refilled between the charge and its refund are not refunded, and are refilled again.
         wait_until("what was given back is there", || {
             let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
             peek["decisions"][0]["limits"][0]["remaining"].as_i64().unwrap() == all - i64::from(queue)

@@ -20,10 +20,10 @@ use crate::support::upstream::Upstream;
 /// How long the server works on a request.
 const WORK: Duration = Duration::from_millis(120);
 
-/// A header by which the server distinguishes attacks.
+/// A header by which the server counts requests of each attack.
 const MARK: &str = "x-mark";
 
-/// A server that counts request heads: each stands for an action.
+/// A server that counts request heads. Each counts as an action.
 struct App {
     server: Upstream,
     /// Number of requests that reached the server, by the mark in the request.
@@ -81,7 +81,7 @@ impl<'a> RecipeRun<'a> {
         if self.recipe.responds { self.admitted } else { self.app.acts() }
     }
 
-    /// Returns the number of requests that may have reached the server by now.
+    /// Returns the maximum number of requests that may have reached the server by now.
     fn most(&self) -> usize {
         let refilled =
             self.recipe.refill.map_or(0.0, |period| self.started.elapsed().as_secs_f64() / period.as_secs_f64());
@@ -92,7 +92,7 @@ impl<'a> RecipeRun<'a> {
         &self.gateways[self.sent % 2]
     }
 
-    /// Waits for a request to reach the server, where `before` had; one that is refused never does.
+    /// Waits until the server has more requests than `before`, or the request was refused.
     fn until_reached(&self, before: usize, is_refused: impl Fn() -> bool) {
         let deadline = Instant::now() + 3 * WORK;
         while self.app.acts() == before && !is_refused() && Instant::now() < deadline {
@@ -100,7 +100,7 @@ impl<'a> RecipeRun<'a> {
         }
     }
 
-    /// One request, to the other gateway than the last.
+    /// Sends one request, to the gateways in turns.
     fn fetch(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
         self.sent += 1;
         let mut client = self.gateway().client_from(source);
@@ -110,10 +110,10 @@ impl<'a> RecipeRun<'a> {
         status
     }
 
-    /// The request of the recipe with another method, target, fields or body.
+    /// Sends the request of the recipe with another method, target, headers or body.
     fn send(&mut self, attempt: &Attempt) -> u16 {
         let (head, body) = attempt.written();
-        // As the client of HTTP/2 does.
+        // The HTTP/2 client does the same.
         self.fetch([127, 0, 0, 1], &head, &body)
     }
 
@@ -294,7 +294,7 @@ fn no_broken_request_gets_more_than_a_recipe_allows() {
         let mut stage = RecipeRun::new(recipe, redis.port, &format!("broken{place}"), WORK);
         let mut wrong = Vec::new();
         for (kind, (what, written)) in BROKEN.iter().enumerate() {
-            // A client of its own for each attack, unless the recipe knows only one.
+            // Another client for each attack, unless all clients of the recipe share one budget.
             let client_name = format!("who{kind}");
             let mut attempt = Attempt::plain(recipe, &client_name);
             attempt.fields += &format!("{MARK}: {kind}\r\n");

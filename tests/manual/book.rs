@@ -95,7 +95,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// `target` as seen from the page at `from`, relative to the repository.
+/// Returns `target`, as a link of the page at `from`, relative to the repository.
 fn resolve(from: &str, target: &str) -> PathBuf {
     let mut path = PathBuf::from(from);
     path.pop();

@@ -13,7 +13,7 @@ fn rules(changes: &[(&str, &str)]) -> (Gateway, Upstream) {
     (Page::read("docs/migrating/koala.md").under("An example rule file")[0].start_changed(&app, None, changes), app)
 }
 
-/// How many of ten equal calls pass.
+/// Returns how many of ten equal calls pass.
 fn passed(gateway: &Gateway, arguments: &str) -> usize {
     admitted(gateway, 10, &format!("/check?{arguments}"), "")
 }
@@ -86,7 +86,7 @@ fn rules_of_type_direct() {
     ] {
         assert_eq!(hit(&gateway, "act=read&uid=1", &from(address)), rule, "{address}");
     }
-    // Whoever is let through is not counted either.
+    // Admitted addresses are not counted either.
     let asks = |address: &str| admitted(&gateway, 5, "/check?act=like&uid=5", &from(address));
     assert_eq!([asks("10.0.24.255"), asks("10.0.25.1"), asks("10.0.24.1")], [5, 2, 5]);
 }
@@ -124,7 +124,7 @@ fn browse_update_write_through_and_feedback() {
         (&["401"], "query:phone", 3),
     ] {
         let key = json!({ part: "1" });
-        // Browse promises nothing and changes nothing.
+        // Browse reserves nothing and changes nothing.
         for _ in 0..5 {
             assert_eq!(decide(&gateway, "peek", limits, &key)["admitted"], true, "{limits:?}");
         }

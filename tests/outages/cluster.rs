@@ -40,7 +40,7 @@ fn a_cluster_decides_like_the_memory_store() {
     });
 }
 
-/// The walk of the single server, each decision at the node of its slot.
+/// Does the random walk of the single server, with each decision at the node of its slot.
 fn the_script_decides_alike(cluster: &RedisCluster) {
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
@@ -141,7 +141,7 @@ async fn several_slots_under_contention(cluster: &RedisCluster) {
         }
     }
     assert_eq!(running.join_all().await.into_iter().sum::<i64>(), 300);
-    // What was reserved for refused requests was given back.
+    // The reservations for refused requests were refunded.
     for (limit, who) in limits.iter().zip(SLOT_KEYS) {
         let key = check(limit, who, 1).key;
         let text: String = run_command(&mut cluster.owner(key_slot(&key)).client(), &["GET", &key]);
@@ -167,9 +167,9 @@ async fn every_node_learns_the_script(cluster: &RedisCluster) {
     }
 }
 
-/// Replication is asynchronous: what a master has charged and not yet passed on dies with it. So
-/// the limit may be exceeded by what was admitted in the moment before the kill, and by no more:
-/// the promoted replica knows all the rest, and counts on from there.
+/// Replication is asynchronous: charges that a killed master has not replicated are lost. So the limit may be exceeded
+/// by the units admitted in the moment before the kill, and by no more: the promoted replica has all other charges and
+/// continues from there.
 #[test]
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;
@@ -205,7 +205,7 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
         assert!(failures(&seen).iter().all(|kind| unknown.contains(kind)), "{:?}", failures(&seen));
         let waited = seen.iter().filter(|seen| seen.outcome == Err(ErrorKind::Timeout)).count();
         assert!(waited < 100, "{waited} decisions waited and then failed");
-        // The dead master is no longer counted among the servers.
+        // The dead master no longer counts as one of the servers.
         wait_until("the store is up", || metrics.store.up.get() == 1).await;
     });
 }
@@ -230,12 +230,12 @@ fn the_gateways_of_a_cluster_are_counted_wherever_their_slot_is() {
         cluster.nodes[owner].kill();
         wait_until("a replica is promoted", || cluster.owner_index(slot) != owner).await;
         counted(&handles).await;
-        // Whoever comes now is heard of by all.
+        // All others count a gateway that is started later.
         handles.push(connect_store(&cluster.url(), &all[2], DEADLINE).await);
         counted(&handles).await;
 
-        // The slot moves on: keys that are not there yet are asked for at its next node, and so is
-        // everything once it is there, while the handles take it to be where it was.
+        // The slot migrates. Keys that are not at the old node yet are decided at the next one, and all keys after the
+        // migration, although the map of the handles is outdated.
         let from = cluster.owner_index(slot);
         let next = cluster.masters().into_iter().find(|node| node.port != cluster.nodes[from].port).unwrap().port;
         let to = cluster.nodes.iter().position(|node| node.port == next).unwrap();
@@ -285,7 +285,7 @@ fn slots_migrate_under_traffic_and_nothing_is_lost() {
         assert!(failed < 50, "{failed} failed: {:?}", failures(&seen));
         let admitted = seen.iter().filter(|seen| seen.outcome == Ok(true)).count() as i64;
         let most = LIMIT * SLOT_KEYS.len() as i64;
-        // An unknown outcome may have been charged.
+        // A decision with an unknown result may have been charged.
         assert!((most - failed as i64..=most).contains(&admitted), "{admitted} of {most}, {failed} failed");
     });
 }
@@ -333,7 +333,7 @@ fn keys_on_their_way_are_charged_where_they_are() {
         let () = run_command(&mut source, &["CLUSTER", "SETSLOT", &slot.to_string(), "MIGRATING", &ids[1]]);
         let port = cluster.nodes[to].port.to_string();
         let () = run_command(&mut source, &["MIGRATE", "127.0.0.1", &port, &all()[0].key, "0", "1000"]);
-        // One key is at each end, and stays so: neither node can decide alone.
+        // One key is at each node and stays there, so neither node can decide alone.
         for left in [3, 2, 1, 0] {
             let decision = redis.run(Op::Take, &all().into()).await.unwrap();
             assert_eq!((decision.admitted, decision.answers[1].remaining), (true, left));
@@ -353,7 +353,7 @@ fn charges_before_a_failure_are_refunded() {
         let redis = Rc::new(connect_store(&cluster.url(), &metrics, DEADLINE).await);
         let limits = [limit("one", window(10), Mode::Enforce), limit("two", window(10), Mode::Enforce)];
         let key = |who: &str| check(&limits[0], who, 1).key;
-        // Two keys of different masters; which of them is charged first is the lower slot's turn.
+        // Two keys of different masters. The lower slot is charged first.
         let (here, there) = SLOT_KEYS
             .iter()
             .flat_map(|here| SLOT_KEYS.map(|there| (*here, there)))
@@ -377,7 +377,7 @@ fn charges_before_a_failure_are_refunded() {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        // The other master goes on as if nothing had been asked.
+        // The other master continues without any trace of the decision.
         wait_for_refund().await;
         hanging.signal("CONT");
 
@@ -442,7 +442,7 @@ fn a_cluster_that_is_down_is_reported() {
         let () = run_command(&mut client, &["CLUSTER", "ADDSLOTS", &lost.to_string()]);
         assert!(wait_for_recovery(&redis).await < Duration::from_secs(2));
         drop(redis);
-        // Nothing of a dropped handle stays connected.
+        // A dropped handle leaves no connection open.
         let clients = || run_command::<String>(&mut node.client(), &["CLIENT", "LIST"]).lines().count();
         wait_until("two are connected", || clients() == 2).await;
     });

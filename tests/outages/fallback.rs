@@ -25,7 +25,7 @@ fn gateway(server: &RedisServer) -> Gateway {
     ))
 }
 
-/// Admitted of `count` requests; none waits longer than the deadline.
+/// Returns how many of `count` requests are admitted; none takes longer than the deadline.
 fn admitted(gateway: &Gateway, target: &str, count: usize) -> usize {
     let mut client = gateway.client();
     let lateness = Lateness::watch();
@@ -60,7 +60,7 @@ fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
         assert!(gateway.log().contains("limits follow their on_error"), "{}", gateway.log());
     }
 
-    // The store comes back empty: one budget for both again, without a restart.
+    // The store is empty when it returns: both gateways share one budget again, without a restart.
     server.restart();
     for gateway in &gateways {
         wait_until("the store responds", || gateway.metric("store_up", &[]) == Some(1.0));
@@ -89,10 +89,10 @@ fn a_share_is_a_part_of_the_whole() {
             for n in [2, 3, 7, 1000] {
                 let (whole, part) = (rule.policy(), rule.share(n).policy());
                 let units = (whole.quota / n).max(1);
-                // The queue of a leaky bucket has whole milliseconds.
+                // The queue of a leaky bucket is in whole milliseconds.
                 let exact = part.quota == units || name.starts_with("leaky") && part.quota < units;
                 assert!(exact && part.quota > 0, "{n} share {rule:?}: {part:?}");
-                // As much per time, too, where rounding does not hide it.
+                // The rate is divided as well, unless rounding hides that.
                 let rates = [part, whole].map(|policy| policy.quota as f64 / policy.window_ms as f64);
                 let most = rates[1] / n as f64;
                 let rounded = part.quota == 1 || whole.window_ms < 1000;

@@ -34,7 +34,7 @@ fn round_trip(port: u16) -> Duration {
     median(std::iter::repeat_with(ping).take(15).collect())
 }
 
-/// 50 connections that ask one thing after another: how long each took, and what failed.
+/// Makes decisions on 50 connections for `span`. Returns how long each took, and the errors.
 async fn run_load(redis: &Rc<RedisStore>, span: Duration) -> (Vec<Duration>, Vec<ErrorKind>) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     let deadline = Instant::now() + span;
@@ -67,7 +67,7 @@ fn a_decision_waits_about_one_round_trip() {
     run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(connect_store(&line.redis_url(), &metrics, DEADLINE).await);
-        // 10 ms are left of the deadline: only a machine that is itself later than that may miss it now and then.
+        // The deadline leaves 10 ms, which only a machine with longer delays may sometimes exceed.
         let mut seen = Vec::new();
         for _ in 0..5 {
             let trip = {
@@ -102,7 +102,7 @@ async fn round(redis: &Rc<RedisStore>) -> Vec<ErrorKind> {
 /// A Redis server without the script gets it with the next round trip, and two round trips exceed the deadline.
 #[test]
 fn a_server_gets_the_script_before_the_first_decision() {
-    // All of it five times as long as above, and as long as that from a machine's lateness.
+    // All times are five times as long as above, to tolerate a busy machine.
     let (each_way, deadline) = (EACH_WAY * 5, DEADLINE * 5);
     let server = RedisServer::start(&[]);
     let line = DelayLine::to(server.port, each_way);
@@ -117,7 +117,7 @@ fn a_server_gets_the_script_before_the_first_decision() {
             assert_eq!(metrics.store.up.get(), 1);
             let (redis, lateness) = (Rc::new(redis), Lateness::watch());
             let first = round(&redis).await;
-            // One that forgets it while it is connected is told it again by those whom that makes late.
+            // If the server loses the script later, the decisions that fail for this reason send it again.
             flush();
             let (late, next) = (round(&redis).await, round(&redis).await);
             if first.is_empty() && next.is_empty() {
@@ -147,7 +147,7 @@ fn decisions_share_calls_to_a_near_redis() {
             clients.spawn_local(async move {
                 for _ in 0..EACH {
                     kind(&redis, &one).await.unwrap();
-                    // They do not come in step.
+                    // They do not start in step.
                     for _ in 0..rand::rng().random_range(0..20) {
                         yield_now().await;
                     }
@@ -164,7 +164,7 @@ fn decisions_share_calls_to_a_near_redis() {
 /// The metric that distinguishes a slow server from a gateway that waits for it.
 #[test]
 fn the_wait_before_a_call_is_shown_apart_from_the_call() {
-    // That may be under way at once.
+    // Maximum number of concurrent calls.
     const CALLS: u64 = 32;
     const WAIT: Duration = Duration::from_millis(100);
     let server = RedisServer::start(&[]);
@@ -214,7 +214,7 @@ fn a_full_call_does_not_wait_for_the_one_before() {
             clients.spawn_local(async move { kind(&redis, &one).await.unwrap() });
         }
         yield_now().await;
-        // All of them are on their way, and none has been answered.
+        // All of them are sent, and no response has arrived.
         let deadline = Instant::now() + Duration::from_millis(400);
         while left() < before_left + 10 && Instant::now() < deadline {
             yield_now().await;

@@ -86,17 +86,17 @@ fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
     }
     let keys: i64 = redis::cmd("DBSIZE").query(&mut redis).unwrap();
 
-    // What is spent stays spent, and what is left is counted on.
+    // Exhausted keys stay exhausted, and known keys are counted.
     assert_eq!([0; 3].map(|_| fetch("/login", "spent")), [429; 3]);
     assert_eq!([0; 3].map(|_| fetch("/login", "known")), [200, 200, 429]);
     assert_eq!([0; 4].map(|_| fetch("/page", "known")), [200, 200, 200, 429]);
-    // Who is new gets what `on_error` says, and that at once.
+    // New keys get the result of `on_error`, without delay.
     assert_eq!(
         [fetch("/login", "new"), fetch("/page", "new"), fetch("/open", "new"), fetch("/open", "new")],
         [503, 503, 200, 200]
     );
     assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut redis).unwrap(), keys);
-    // Redis is there all the while.
+    // Redis is available all the time.
     gateway.assert_metric("store_up", &[], 1.0);
     gateway.assert_metric("store_breaker_state", &[], 0.0);
     assert_eq!(gateway.metric("store_errors_total", &[("kind", "breaker_open")]).unwrap_or(0.0), 0.0);
@@ -118,7 +118,7 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
          [limit.new]\nrate = \"9/h\"\nkey = [\"header:x-b\"]\non_error = \"open\"\n",
         server.url()
     );
-    // The other knows nothing of the spent key, and has to ask.
+    // The second gateway has no cached refusal of the exhausted key, so it calls Redis.
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
         gateway.wait_for_store();
@@ -244,13 +244,13 @@ fn the_decisions_of_a_call_are_told_apart() {
     assert_eq!(verdicts(&server, &[(Op::Take, &logged)]), [Some(true)]);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
 
-    // What a full server is told of one decision says nothing of the next.
+    // An error of one decision does not affect the next one.
     let new = [check(&limit, "new")];
     let new_and_spent = [check(&limit, "newer"), spent[0].clone()];
     let calls = [(Op::Take, &new[..]), (Op::Take, &new_and_spent[..]), (Op::Take, &spent[..])];
     assert_eq!(verdicts(&server, &calls), [None, Some(false), Some(false)]);
 
-    // What lets go of an old charge or of a key does not open the way to a new one.
+    // Removing an old charge or a key does not permit a new key in the same call.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(verdicts(&server, &[(Op::Take, &logged), (Op::Take, &new)]), [Some(true), None]);
     assert_eq!(verdicts(&server, &[(Op::Reset, &spent), (Op::Take, &new)])[1], None);

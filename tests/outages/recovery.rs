@@ -39,10 +39,10 @@ fn waiting(gateway: &Gateway) -> f64 {
     gateway.metric("store_corrections_waiting", &[]).unwrap()
 }
 
-/// All slots are free, the other limit is exact, and the store is well all the time.
+/// Asserts that all slots are free, the other limit is exact, and the store has no errors.
 fn is_well(gateway: &Gateway) {
     gateway.wait_for_store();
-    // After an outage the first response is asked for by few.
+    // After an outage, few requests wait for the first response of the store.
     wait_until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
     wait_until("nothing waits", || waiting(gateway) == 0.0);
     let before = errors(gateway);
@@ -60,7 +60,7 @@ fn unsent_charges_are_not_refunded() {
     server.kill();
     wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
     assert!(statuses(&gateway, "/slots", 2000).iter().all(|status| *status == 503));
-    // The first may have been on its way while the connection broke.
+    // The first correction may have been in progress when the connection broke.
     assert!(waiting(&gateway) <= 1.0, "{} to be given back", waiting(&gateway));
     let before = errors(&gateway);
     assert!(before >= 2000.0, "{before}");
@@ -77,13 +77,13 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     let server = RedisServer::start(&[]);
     let gateway = gateway(&server);
     server.signal("STOP");
-    // They are on their way together, and nobody knows what becomes of them.
+    // All are sent in one call, whose result is unknown.
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/slots", "")));
     assert!(clients.iter_mut().all(|client| client.read_response("GET").status() == 503));
     let owed = waiting(&gateway);
     assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} to be given back");
-    // One asks now and then whether the store is back, not each of them.
+    // A single decision tests now and then whether the store has recovered.
     let before = errors(&gateway);
     std::thread::sleep(Duration::from_millis(1500));
     let attempts = errors(&gateway) - before;
@@ -111,9 +111,9 @@ fn a_store_that_takes_writes_again_is_up_without_requests() {
         let () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut client).unwrap();
     };
     let health = || ["store_up", "store_breaker_state"].map(|name| gateway.metric(name, &[]));
-    // Redis refuses writes, and goes on to answer whatever is none.
+    // Redis refuses writes, and continues to execute other commands.
     set("min-replicas-to-write", "3");
-    // Each of the workers has a few of the connections.
+    // Each worker has some of the connections.
     for _ in 0..40 {
         assert_eq!(gateway.get("/").status(), 503);
     }
@@ -179,7 +179,7 @@ fn settlements_of_several_limits_are_retried() {
     replicate("NO", "ONE");
     wait_until("both are corrected", || (used("one"), used("two")) == (7, 7));
     assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
-    // Whether a correction happened that got no reply is unknown, so it is not repeated.
+    // A correction without a reply may have been executed, so it is not repeated.
     gateway.wait_for_store();
     ask_while(&|| server.signal("STOP"));
     wait_until("both are lost", || gateway.metric("store_corrections_dropped_total", &[]) == Some(2.0));

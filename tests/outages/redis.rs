@@ -13,8 +13,8 @@ use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::JoinSet;
 
-/// Decides all the time for `span` from many tasks, and returns the longest wait that was not the machine's
-/// with each outcome.
+/// Makes decisions for `span` in many tasks. Returns the longest wait, without the delays of the machine, and the
+/// outcomes.
 async fn under_load(redis: &std::rc::Rc<RedisStore>, span: Duration) -> (Duration, Vec<Result<(), ErrorKind>>) {
     let one = limit("load", window(1_000_000), Mode::Enforce);
     let lateness = Lateness::watch();
@@ -55,7 +55,7 @@ fn a_killed_server_is_noticed_at_once_and_found_again() {
         server.kill();
         let (longest, outcomes) = under_load(&redis, Duration::from_millis(300)).await;
         assert!(longest < Duration::from_millis(30), "a decision waited {longest:?}");
-        // The first were under way when it broke.
+        // The first decisions were in progress when the connection broke.
         let labels: Vec<&str> = kinds(&outcomes).into_iter().map(ErrorKind::label).collect();
         assert!(labels.iter().all(|label| *label == "disconnected"), "{labels:?}");
         assert_eq!(outcomes.last(), Some(&Err(ErrorKind::Disconnected)));
@@ -82,7 +82,7 @@ fn a_stopped_server_delays_nobody_beyond_the_deadline() {
         assert!(outcomes.iter().all(Result::is_err));
         let timeouts = outcomes.iter().filter(|outcome| **outcome == Err(ErrorKind::Timeout)).count();
         assert!(timeouts < outcomes.len() / 10, "{timeouts} of {} waited and then failed", outcomes.len());
-        // The connection was given up: reconnecting goes on, and fails, without anyone waiting.
+        // The connection was closed. Attempts to reconnect fail, and no decision waits for them.
         assert_eq!(kind(&redis, &limit("one", window(9), Mode::Enforce)).await, Err(ErrorKind::Disconnected));
         server.signal("CONT");
         let took = wait_for_recovery(&redis).await;
@@ -106,7 +106,8 @@ fn a_short_pause_times_out_and_passes() {
     });
 }
 
-/// The first outcome must be `expected`. Then the breaker opens, and further requests do not wait.
+/// Asserts that the first outcome is `expected`, and that the breaker then opens, so that further decisions do not
+/// wait.
 async fn fails_with(redis: &RedisStore, expected: ErrorKind) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     for _ in 0..3 {
@@ -126,7 +127,7 @@ fn out_of_memory() {
         assert!(kind(&redis, &known).await.unwrap().admitted);
         let mut client = server.client();
         let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut client).unwrap();
-        // A full server says so at once, and is no server that is away.
+        // A full server responds at once, and does not count as unavailable.
         let new = limit("new", window(10), Mode::Enforce);
         for left in (0..9).rev() {
             assert_eq!(kind(&redis, &new).await, Err(ErrorKind::OutOfMemory));
@@ -184,7 +185,7 @@ fn a_replica_that_lost_its_master() {
         let metrics = Metrics::new().unwrap();
         let redis = connect_store(&server.url(), &metrics, DEADLINE).await;
         let mut client = server.client();
-        // REPLICAOF is one of the few commands it still takes; all others are answered MASTERDOWN.
+        // REPLICAOF is one of the few commands that still work; others fail with MASTERDOWN.
         let () = redis::cmd("REPLICAOF").arg("127.0.0.1").arg(1).query(&mut client).unwrap();
         fails_with(&redis, ErrorKind::Readonly).await;
         let () = redis::cmd("REPLICAOF").arg("NO").arg("ONE").query(&mut client).unwrap();
@@ -209,7 +210,7 @@ fn a_user_without_the_right_to_run_scripts() {
         assert_eq!(metrics.store.up.get(), 0);
         set(&mut client, &["+evalsha"]);
         assert!(wait_for_recovery(&redis).await < Duration::from_secs(2));
-        // The rights that a gateway needs, and no more.
+        // The minimum permissions of a gateway.
         set(&mut client, &["reset"]);
         set(&mut client, &["on", ">p@ss/word", "~sg:*", "+eval", "+evalsha", "+time", "+mget", "+set"]);
         assert!(wait_for_recovery(&redis).await < Duration::from_secs(3));
@@ -352,7 +353,7 @@ fn a_timed_out_decision_is_charged_at_most_once() {
         let one = limit("one", window(100), Mode::Enforce);
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(750).arg("ALL").query(&mut server.client()).unwrap();
         assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Timeout));
-        // The script reached the server, which ran it late.
+        // The script reached the server, which executed it late.
         assert_eq!(kind(&redis, &one).await.unwrap().answers[0].remaining, 98);
     });
 }

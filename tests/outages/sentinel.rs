@@ -68,7 +68,7 @@ fn a_hanging_master_is_replaced_and_stays_replaced() {
         let back = watch.elapsed_without_delay();
         assert!(back < Duration::from_secs(2), "back after {back:?}");
         watched.servers[0].signal("CONT");
-        // It takes itself for the master until the sentinels tell it otherwise.
+        // The old master keeps its role until the sentinels change it.
         let back = Instant::now();
         let key = check(&one, "a", 1).key;
         let charged: String = run_command(&mut watched.client(0), &["GET", &key]);
@@ -88,9 +88,9 @@ fn an_ordered_failover_is_followed() {
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
         wait_until("the load runs", || load.admitted() > 100).await;
-        // Refused while the sentinel has not yet heard enough from the replica.
+        // Refused until the sentinel has heard enough from the replica.
         wait_until("a failover begins", || watched.order_failover()).await;
-        // The old master answers as before until the sentinels make it follow, much later.
+        // The old master responds as before until the sentinels change its role, much later.
         wait_until("the failover is decided", || watched.reported_master_port() == watched.servers[1].port).await;
         let decided = Stopwatch::start();
         let key = check(&one, "a", 1).key;
@@ -99,7 +99,7 @@ fn an_ordered_failover_is_followed() {
         wait_until("the new master receives commands", || count() != before).await;
         let followed = decided.elapsed_without_delay();
         assert!(followed < Duration::from_secs(1), "after {followed:?}");
-        // Without sentinels the connection at hand is kept.
+        // Without sentinels the connection is kept.
         watched.stop_sentinels();
         let alone = Instant::now();
         tokio::time::sleep(Duration::from_millis(1500)).await;
@@ -172,7 +172,7 @@ fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
     run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = RedisStore::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default());
-        // The attempt to connect waits for the one that hangs, for a second.
+        // The connection attempt waits for the hanging server for a second.
         tokio::time::sleep(Duration::from_millis(200)).await;
         guide.turn();
         let took = wait_for_recovery(&redis).await;
@@ -190,7 +190,7 @@ fn an_old_master_that_wakes_up_gets_no_commands() {
         let load = Load::start(&redis, &one, &["a"]);
         tokio::time::sleep(Duration::from_millis(200)).await;
         guide.turn();
-        // It takes itself for the master, and answers what it was asked before.
+        // The old master still has its role, and executes the decisions that it received before.
         guide.masters[0].signal("CONT");
         wait_until("the new master responds", || load.admitted() > 100).await;
         load.stop().await;

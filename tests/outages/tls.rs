@@ -63,7 +63,7 @@ impl std::io::Write for Log {
 
 #[test]
 fn an_untrusted_server_is_reported_and_gets_no_commands() {
-    // A place in the code that another test meets first, with nobody who listens, is found to be of no interest.
+    // Without a subscriber, the first test to reach a log statement would disable it for all tests.
     let listening = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     tracing::subscriber::set_global_default(listening).unwrap();
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
@@ -175,7 +175,7 @@ fn the_config_reads_the_files() {
     write("key.pem", &next.key);
     let second = load().unwrap();
     assert!(first.store != second.store && first.store.is_same_but_tls(&second.store));
-    // What a reload tells the operator is compared in this form.
+    // A reload compares the settings in this form to report changes.
     let [was, is] = [&first, &second].map(|config| format!("{:?}", config.store));
     assert!(was != is && !is.contains("BEGIN") && !is.contains("localhost"), "{was} {is}");
     write("main.toml", &config.replace("rediss:", "redis:"));

@@ -17,7 +17,7 @@ fn output(args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The config of a gateway that listens at these addresses, in `name` of the directory.
+/// Writes the config of a gateway that listens at these addresses, as file `name`.
 fn config(dir: &Path, name: &str, listen: &str, admin: &str, server: &str) -> PathBuf {
     let file = dir.join(name);
     let text = format!(
@@ -29,7 +29,7 @@ fn config(dir: &Path, name: &str, listen: &str, admin: &str, server: &str) -> Pa
     file
 }
 
-/// One that runs, and a config that says where, as those have who know their ports in advance.
+/// Starts a gateway, and writes a config with its addresses, like a config with fixed ports.
 fn running(admin: &str, server: &str) -> (Gateway, String) {
     let gateway = Gateway::launch(&[], |dir| {
         let file = config(dir, "sluicegate.toml", "127.0.0.1:0", admin, server);
@@ -154,14 +154,14 @@ fn a_gateway_is_found_even_if_its_config_file_breaks() {
     }
     fs::write(&path, "").unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
-    // Saved by rename, then gone.
+    // The file is replaced by a rename, and then removed.
     let saved = path.with_extension("new");
     fs::write(&saved, "[").unwrap();
     fs::rename(&saved, &path).unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
     fs::remove_file(&path).unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
-    // A file beside it is not that gateway's.
+    // Another file in the same directory is not the config of that gateway.
     let (_, _, stderr) = output(&["healthcheck", "-c", &file.replace("sluicegate.toml", "another.toml")]);
     assert!(stderr.contains("trying 127.0.0.1:9900"), "{stderr}");
     assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by the address in the file");
@@ -186,14 +186,14 @@ fn reload_waits_until_a_new_token_is_in_force() {
     });
     let file = gateway.config().display().to_string();
     for (generation, token) in [(2, "the-second-of-the-tokens"), (3, "the-third-of-the-tokens")] {
-        // Whether its own look at the file comes first does not matter here.
+        // The watcher may load the file before the command does.
         fs::write(gateway.config(), text(token)).unwrap();
         let (code, stdout, stderr) = output(&["reload", "-c", &file]);
         assert!(code == 0 && stdout.contains(&format!("generation {generation} is in force")), "{stdout} {stderr}");
     }
 }
 
-/// Commands contact the process that has taken over from then on.
+/// Commands contact the new process after a handover.
 #[test]
 fn a_gateway_that_has_taken_over_is_found() {
     let tmp = tempfile::tempdir().unwrap();
@@ -394,7 +394,7 @@ fn proxy_takes_a_host_and_a_port() {
 fn reload_reports_the_result() {
     let (gateway, known) = running("127.0.0.1:0", "");
     let file = gateway.config();
-    // The gateway itself reads the file with port 0, which it keeps.
+    // The gateway's own config has port 0, so a reload keeps its port.
     let admin = gateway.admin.to_string();
     let fetch = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
     let (code, stdout, _) = fetch(&[]);

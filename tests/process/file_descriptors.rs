@@ -13,7 +13,7 @@ use crate::support::h2_server::Http2Server;
 use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 
-/// One that may have `limit` of them; with one worker, 60 are kept back of 120.
+/// Starts a gateway with at most `limit` descriptors. With one worker, 60 of 120 are reserved.
 fn with_few(limit: u32, upstream: &Upstream) -> Gateway {
     with_few_of(limit, &route(upstream))
 }
@@ -51,7 +51,7 @@ fn clients_wait_for_their_turn_and_all_are_served() {
     for client in &mut clients {
         client.send(get("/", ""));
     }
-    // Whoever has been served and is idle makes room for the next.
+    // An idle connection is closed for a new one.
     for client in &mut clients {
         assert_eq!(client.read_response("GET").text(), "good");
     }
@@ -63,7 +63,7 @@ fn clients_wait_for_their_turn_and_all_are_served() {
     );
 }
 
-/// Streams of one client take as many connections to the server as there are to have.
+/// Streams of one client use as many connections to the server as there are descriptors.
 #[test]
 fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame() {
     let upstream = Upstream::start(|peer| {
@@ -79,7 +79,7 @@ fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame(
     for stream in &streams {
         wire.get(*stream, "/");
     }
-    // A save meanwhile finds what it needs.
+    // A reload meanwhile has descriptors to read the files.
     gateway.reload(&config("access_log = true\nhints = true\nmax_headers = 99", &route(&upstream)));
     let responses = wire.read_responses(&streams);
     let refused: Vec<_> = responses.iter().filter(|response| response.body != b"good").collect();

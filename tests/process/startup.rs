@@ -12,12 +12,12 @@ use crate::support::limiting::topology::{cluster_node, is_up, run_command};
 use crate::support::machine::retry_within;
 use crate::support::wait_until;
 
-/// Time that a connection through a [`Slow`] takes to be established.
+/// Time until a connection through a [`Slow`] is established.
 const SLOW: Duration = Duration::from_millis(250);
-/// The longest that a start waits for its store, and its own time.
+/// Longest wait for the store at a start, and the time for the rest.
 const START: Duration = Duration::from_millis(1000 + 1000);
 
-/// A way to a server on which every connection but the first takes its time.
+/// A relay to a server that establishes all connections but the first slowly.
 struct Slow(SocketAddr);
 
 impl Slow {
@@ -61,14 +61,15 @@ fn decisions(gateway: &Gateway, decision: &str) -> f64 {
     gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0)
 }
 
-/// Clients that all ask at once, so that every worker has one.
+/// Sends `count` requests on as many connections at once, so that every worker gets some. Returns how many were
+/// admitted.
 fn admitted(gateway: &Gateway, count: usize) -> usize {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
     clients.iter_mut().filter_map(|client| (client.read_response("GET").status() == 200).then_some(())).count()
 }
 
-/// The first requests are decided by the store, which has counted them.
+/// Asserts that the store has decided and counted the first requests.
 #[track_caller]
 fn assert_exact(gateway: &Gateway, server: &RedisServer) {
     assert_eq!(admitted(gateway, 16), 10);
@@ -98,7 +99,7 @@ fn a_cluster_decides_from_the_first_request_on() {
     let slow = Slow::to(node.port);
     let mut client = node.client();
     let () = run_command(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    // The map is known at once, the node it names is reached slowly.
+    // The slot map arrives at once, and the connection to its node is slow.
     let () = run_command(&mut client, &["CONFIG", "SET", "cluster-announce-port", &slow.0.port().to_string()]);
     let () = run_command(&mut client, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
     wait_until("the cluster is up", || is_up(&node));
@@ -118,7 +119,7 @@ fn another_store_decides_from_the_first_request_on() {
 
 #[test]
 fn an_unavailable_store_does_not_delay_the_start() {
-    // Nobody listens there; somebody listens and says nothing.
+    // Nothing listens at the first addresses; the others accept connections and never respond.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();
     let four = [0; 4].map(|_| silent.to_string()).join(",");
@@ -126,7 +127,7 @@ fn an_unavailable_store_does_not_delay_the_start() {
         "redis://127.0.0.1:1".to_owned(),
         "redis+cluster://127.0.0.1:1,127.0.0.1:2".to_owned(),
         format!("redis://{silent}"),
-        // Asked one after another, these take longer than a start may wait.
+        // Trying these one after another takes longer than a start may wait.
         format!("redis+cluster://{four}"),
     ] {
         let gateway = retry_within(START, &url, || gateway(&url));

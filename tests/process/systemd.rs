@@ -13,7 +13,7 @@ use crate::support::{WAIT_MAX, wait_until};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
-/// The next message, as lines.
+/// Returns the lines of the next message.
 fn read_states(systemd: &UnixDatagram) -> Vec<String> {
     let mut message = [0; 1024];
     let length = systemd.recv(&mut message).expect("systemd receives a message");
@@ -38,7 +38,7 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
 
     gateway.write_config("[[route]");
     gateway.signal("HUP");
-    // The watcher sees the file as well, before or after.
+    // The watcher may notice the file as well, before or after.
     loop {
         let news = read_states(&systemd);
         assert!(["RELOADING=1", "READY=1"].contains(&news[0].as_str()), "{news:?}");
@@ -51,7 +51,7 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     assert_eq!(gateway.exit().code(), Some(0));
 }
 
-/// Opens the sockets, puts them where systemd would and becomes the program.
+/// Opens the sockets, passes them as systemd does, and executes the program.
 const HAND_OVER: &str = r#"
 import os, socket, sys
 tcp = socket.socket(); tcp.bind(("127.0.0.1", 0)); tcp.listen()
@@ -79,7 +79,7 @@ fn is_socket(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// An address that is open already in another process cannot be bound: so these are the sockets handed over.
+/// An address that another process has bound cannot be bound again, so the gateway uses the passed sockets.
 #[test]
 fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,7 +98,7 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
         "{log}"
     );
 
-    // The address goes with the config, and comes again.
+    // The address is removed from the config and added again.
     let text = fs::read_to_string(gateway.config()).unwrap();
     let port = gateway.addr.port().to_string();
     let reload = |text: &str| {
@@ -109,7 +109,7 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     };
     reload(&text.replace(&port, "0"));
     let mut waiting = gateway.client();
-    // Workers hear of it one after the other.
+    // Workers apply the config one after the other.
     wait_until("an address that the config does not name is not served", || {
         waiting = gateway.client();
         waiting.send(get("/", ""));
@@ -120,7 +120,7 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     waiting.stream().set_read_timeout(Some(WAIT_MAX)).unwrap();
     assert_eq!(waiting.read_response("GET").status(), 200, "its clients have waited");
     assert_eq!(gateway.get("/").status(), 200);
-    // One that excludes it cannot be had as long as systemd has it: it goes on as it was.
+    // An address that includes it cannot be bound while systemd holds the socket, so the config is rejected.
     gateway.write_config(&text.replace(&format!("127.0.0.1:{port}"), &format!("0.0.0.0:{port}")));
     gateway.signal("HUP");
     wait_until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));

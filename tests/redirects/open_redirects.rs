@@ -38,7 +38,7 @@ path = "/fragment/{id}"
 redirect = "https://example.com/#{id}"
 "#;
 
-/// Ends of a path or query with which a client tries to leave the host.
+/// Paths and queries with which a client tries to redirect to another host.
 const PAYLOADS: [&str; 30] = [
     "//evil.com",
     "///evil.com",

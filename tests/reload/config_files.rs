@@ -149,9 +149,9 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     assert!(last["diagnostics"].to_string().contains("pth"), "{last}");
     assert_eq!(gateway.admin("/readyz").status(), 200, "the old config serves well");
 
-    // The bytes in force again: nothing to load, but the failure is over.
+    // The file has the content in force again: nothing is loaded, but the failure has ended.
     gateway.write(&good);
-    wait_until("mended", || gateway.last_reload_successful());
+    wait_until("the failure has ended", || gateway.last_reload_successful());
     assert_eq!(gateway.generation(), 1);
     wait_until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
 
@@ -196,7 +196,7 @@ fn included_files_are_watched_as_they_come_change_break_and_go() {
 fn equal_bytes_are_no_reload() {
     let gateway = Program::start();
     gateway.write(&version(1));
-    // Longer than the watcher waits for the end of a save.
+    // Longer than the watcher waits for further writes.
     std::thread::sleep(Duration::from_millis(400));
     let response = gateway.reload("");
     assert_eq!((response.status(), &response.json()["changed"]), (200, &false.into()));
@@ -212,7 +212,7 @@ fn equal_bytes_are_no_reload() {
 #[test]
 fn a_signal_and_the_api_reload_at_once() {
     let gateway = Program::start();
-    // The watcher may be faster on a busy machine, then the next edit has its turn.
+    // On a busy machine the watcher may be faster; then the next edit is used.
     let first = |start: usize, trigger: &str, fetch: &dyn Fn()| {
         (start..start + 20).find(|number| {
             gateway.write(&version(*number));
@@ -284,7 +284,7 @@ fn a_listener_moves_without_a_gap_and_its_connections_live_on() {
     wait_until("off the old port", || TcpStream::connect(gateway.addr).is_err());
     assert_eq!(kept.fetch(&get("/", ""), "").status(), 200, "the open connection was cut");
 
-    // The wildcard excludes the address it replaces.
+    // The wildcard address conflicts with the address that it replaces.
     gateway.write(&moved(3, &format!("0.0.0.0:{}", new.port()), "127.0.0.1:0"));
     gateway.until_in_force(3, "a wider address");
     assert_eq!(fetch(new.addr(), &get("/", "")).status(), 200);
@@ -309,7 +309,7 @@ fn the_admin_listener_moves_too() {
     let mut gateway = Program::start();
     let (old, new) = (gateway.admin, ReservedPort::new());
     gateway.write(&moved(2, "127.0.0.1:0", &new.addr().to_string()));
-    // While it changes places nobody may be there.
+    // While the addresses are exchanged, connections may be refused.
     let reloaded = |gateway: &Program, times| {
         wait_until("the move is logged", || gateway.log().matches("config reloaded").count() == times);
         assert!(gateway.log().matches("ERROR").count() == 0);

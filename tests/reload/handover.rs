@@ -19,7 +19,7 @@ use crate::support::upstream::{Upstream, ok};
 use crate::support::wait_until;
 use crate::tls::listeners::{ECHO, config};
 
-/// The first process, of two workers, which waits for the next at `handover.sock`.
+/// Starts the first process, with two workers, which waits for the next one at `handover.sock`.
 fn first(upstream: &Upstream, server: &str) -> Gateway {
     Gateway::launch(&[], |dir| {
         let path = dir.join("sluicegate.toml");
@@ -45,7 +45,7 @@ fn next(config: &Path) -> Gateway {
     Gateway::spawn(with(config), tempfile::tempdir().unwrap())
 }
 
-/// Clients that ask without pause, some on connections that they keep, some on new ones.
+/// Clients that send requests without a pause, some on keep-alive connections, some on new ones.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -89,7 +89,7 @@ impl Load {
     }
 }
 
-/// One connection, to its end.
+/// Sends requests on one connection until it ends.
 fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsize) -> Result<(), String> {
     let stream = TcpStream::connect(addr).map_err(|error| format!("connect: {error}"))?;
     let mut client = Client::of(stream);
@@ -123,7 +123,7 @@ fn under_load_nobody_notices() {
     let (config, socket) = (old.config(), old.dir.path().join("app.sock"));
     let load = Load::start(old.addr, 6);
     load.until_more();
-    // The first one's directory has the config.
+    // The config is in the directory of the first process.
     let mut processes = Vec::new();
     for _ in 0..3 {
         let new = next(&config);
@@ -199,7 +199,7 @@ fn an_old_process_that_ends_meanwhile_keeps_the_files_of_the_new_one() {
     let upstream = Upstream::text("in");
     let mut old = first(&upstream, "");
     let [way, app] = ["handover.sock", "app.sock"].map(|name| old.dir.path().join(name));
-    // It has the sockets, waits for the next one in its turn, and has not said yet that it serves.
+    // The new process has the sockets and its own handover socket, but has not reported yet that it serves.
     let mut new = UnixStream::connect(&way).unwrap();
     let (mut names, mut some) = (Vec::new(), [0; 1024]);
     while !names.ends_with(b"\n\n") {
@@ -221,7 +221,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
     let config = gateway.config();
     let socket = config.with_file_name("handover.sock");
     let text = std::fs::read_to_string(&config).unwrap();
-    // Its config does not load, or wants an address that somebody else has.
+    // The new config does not load, or needs an address that is in use.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = gateway.dir.path().join("other.toml");
     for (from, to) in [
@@ -232,7 +232,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
         let failed = with(&other).output().unwrap();
         assert!(!failed.status.success(), "{to}");
     }
-    // Or it leaves with the sockets, or says something else.
+    // The client takes the sockets and leaves, or sends something unexpected.
     for says in [&b""[..], b"nonsense\n"] {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let mut names = [0; 1024];
@@ -244,7 +244,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
     }
     wait_until("the log says so", || gateway.log().matches("a new process has not taken over").count() >= 3);
     assert!(over_unix(&config.with_file_name("app.sock")).ends_with("in"));
-    // The next one does.
+    // The next process takes over.
     let mut gateway = gateway;
     let new = next(&config);
     assert_eq!(gateway.exit().code(), Some(0));

@@ -53,7 +53,7 @@ fn times_that_jump_back_count_as_of_the_time_reached() {
     assert!(code == 0 && stdout.contains(expected), "{stdout}");
     let response = dir.json(&["access.log"], b"");
     assert_eq!((&response["late"]["lines"], &response["late"]["first"]["line"]), (&8.into(), &10.into()));
-    // Given one by one they are merged.
+    // Files that are given one by one are merged.
     dir.write("2.log", day.as_bytes());
     dir.write("1.log", day_before.as_bytes());
     assert_eq!(dir.json(&["2.log", "1.log"], b"")["late"]["lines"], 0);

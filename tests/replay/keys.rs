@@ -31,7 +31,7 @@ fn equal_hashes_are_one_key() {
         json!({ "key": "header:x-api-key#00000000000000aa,ip=192.0.2.1" }),
         json!({ "key": "header:x-api-key=plain%20text" }),
         json!({ "key": "header:x-api-key=plain%20text" }),
-        // No log tells these: hidden, not logged, another header, damaged, no key.
+        // The log does not contain these: hidden, not logged, another header, damaged, no key.
         json!({ "key": "header:x-api-key=***" }),
         json!({ "key": "ip=192.0.2.1" }),
         json!({ "key": "header:x-other#00000000000000aa" }),

@@ -16,7 +16,8 @@ struct Window {
 
 const WINDOW_MS: i64 = 5000;
 
-/// Five seconds from the first request on, six units each; `keeps` says which statuses are charged.
+/// The limit has six units in five seconds from the first request on; `keeps` returns true for statuses that are
+/// charged.
 fn agree(limit: &str, keeps: fn(u16) -> bool) {
     let limit = format!("algorithm = \"fixed_window\"\nrate = \"6/5s\"\n{limit}");
     let (text, asked) = log(traffic(11, 1500, 900), true);
@@ -82,7 +83,7 @@ fn a_refused_request_gives_a_shadow_limit_back_by_its_refusal() {
 
 #[test]
 fn nginx_logs_the_end_and_request_time_tells_the_start() {
-    // Two start at 13:55:34, the third at half past 35, while both are under way for longer than a lease.
+    // Two requests start at 13:55:34, and the third at half past 35, when both have run for longer than a lease.
     let line = |second: u32, seconds: &str| {
         format!("192.0.2.1 - - [10/Oct/2000:13:55:{second} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"{seconds}\n")
     };
@@ -148,7 +149,7 @@ fn missing_log_fields_are_reported() {
     }
 }
 
-/// Forty requests of 20 ms, one after the other: never two at once, as milliseconds tell and seconds do not.
+/// Forty requests of 20 ms, one after the other: never two at once, which milliseconds show and seconds do not.
 #[test]
 fn concurrency_is_not_evaluated_on_whole_seconds() {
     let limit = config("algorithm = \"concurrency\"\nin_flight = 1").replace("cost = \"query:cost\"\n", "");
@@ -185,7 +186,7 @@ fn concurrency_is_not_evaluated_on_whole_seconds() {
     ] {
         assert!(stdout.contains(line), "{line}: {stdout}");
     }
-    // A few short ones among long ones do not matter, but are told.
+    // A few short requests among long ones do not prevent the evaluation, but are reported.
     let long = "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\" 2.500\n";
     let (_, stdout, _) = dir.replay(&["-"], (long.repeat(9) + &stamped(0, "", "")).as_bytes());
     assert!(

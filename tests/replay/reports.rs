@@ -147,7 +147,7 @@ fn a_host_can_be_lent() {
 
 #[test]
 fn header_fields_that_the_log_holds_are_seen() {
-    // Nothing else asks for one.
+    // No other limit reads this header.
     let plain = CONFIG.replace("header:x-api-key", "ip");
     for (limit, requests, parts, cost) in [
         ("key = \"header:user-agent\"", 5, json!({ "header:user-agent": 1 }), 0),
@@ -199,13 +199,13 @@ fn the_plot_is_drawn() {
         ">20:55:35</text>",
         ">10 Oct 2000</text>",
         "<title>2000-10-10T20:55:36Z: 2 admitted, 1 refused</title>",
-        // A third of the height, on top of two thirds.
+        // A third of the height, above two thirds.
         " 220.00v-96.00h",
         "</svg>",
     ] {
         assert!(svg.contains(part), "{part} is missing:\n{svg}");
     }
-    // A log in milliseconds is drawn in them.
+    // The plot of a log with milliseconds has bins of 10 ms.
     assert!(plot(&our_own()).contains(">requests per 10 ms</text>"));
     assert!(plot("").contains("no request"));
 }
@@ -248,7 +248,8 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
             + "\n"
     };
     let log = [line("GET", "k=1"), line("GET", "k=***"), line("POST", "k=1"), line("POST", "k=***")].concat();
-    // Requests that count, of these refused, and those that the limit is not evaluated for, by what it reads.
+    // Lines of the limit, evaluated requests, refusals, and requests that are not evaluated, by the value that the log
+    // lacks.
     for (lines, counted, refused, unknown) in [
         ("key = \"header:authorization\"", 0, 0, json!({ "header:authorization": 4 })),
         ("key = \"header:authorization\"\nmissing = \"refuse\"", 0, 0, json!({ "header:authorization": 4 })),
@@ -257,7 +258,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
         ("key = [\"form:user\", \"json:/user\"]", 0, 0, json!({ "form:user": 4 })),
         ("key = \"ip\"\nwhen = { header = { upgrade = \"websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
         ("key = \"ip\"\nwhen = { header = { upgrade = \"!websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
-        // Where another condition fails, the limit does not apply, whatever the header is.
+        // If another condition fails, the limit does not apply, whatever the header is.
         (
             "key = \"ip\"\nwhen = { method = \"POST\", header = { upgrade = \"websocket\" } }",
             0,
@@ -265,7 +266,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
             json!({ "header:upgrade": 2 }),
         ),
         ("key = \"ip\"\nwhen = { method = \"POST\" }", 2, 1, json!({})),
-        // A masked value is not known; a query without the parameter is.
+        // A masked value is unknown; a query without the parameter is known.
         ("key = \"query:k\"", 2, 1, json!({ "query:k": 2 })),
         ("key = \"query:other\"", 4, 3, json!({})),
         ("key = \"header:user-agent\"", 4, 3, json!({})),
@@ -291,7 +292,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
         assert_eq!(stderr.contains("no request could be evaluated: limits read "), nothing, "{stderr}");
     }
 
-    // Beside a limit that refuses, or as a shadow, it leaves the request to what is known.
+    // Beside another limit, or in shadow mode, it leaves the decision to the limits that can be evaluated.
     let second = "key = \"header:x\"\n[limit.per-ip]\nrate = \"1/h\"\nburst = 3\nkey = \"ip\"\n";
     let beside = Dir::new(&(plain.replace("LIMITS", "\"own\", \"per-ip\"") + second));
     let (code, stdout, _) = beside.replay(&["-", "--plot", "out.svg"], log.as_bytes());
@@ -306,7 +307,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
     assert!(code == 0 && stdout.contains("4 requests: 3 admitted, 1 refused (25.0 %)\n"), "{stdout}");
     assert!(stdout.contains("  note      4 requests not evaluated: header:x is not in the log\n"), "{stdout}");
 
-    // One that comes after a limit decides in its place, so neither can be judged.
+    // A dependent limit would decide in place of its base, so neither can be evaluated.
     let after = plain.replace("LIMITS", "\"per-ip\", \"own\"") + "after = \"per-ip\"\n" + second;
     let (code, stdout, stderr) = Dir::new(&after).replay(&["-"], log.as_bytes());
     assert!(

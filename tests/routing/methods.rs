@@ -65,7 +65,7 @@ fn other_modes_count_every_spelling_and_forward_it_as_it_was_sent() {
         assert_eq!(statuses(&gateway, &["GET", "get", "Get"], "/login"), [200; 3], "{strictness}");
         let sent: Vec<String> = upstream.requests().iter().map(|request| first_word(request.start_line())).collect();
         assert_eq!(sent, ["post", "Propfind", "post", "Post", "post", "Post", "GET", "get", "Get"], "{strictness}");
-        // Repaired, so nothing that `defensive` would refuse.
+        // Registered methods are repaired, so `defensive` would not refuse them.
         let repaired = gateway.metric("http_would_reject_total", &[("reason", "method_case")]);
         assert!(repaired.unwrap_or_default() == 0.0, "{strictness}: {repaired:?}");
     }

@@ -83,7 +83,7 @@ fn a_key_that_holds_much_is_decided_as_fast() {
 type StateKind = (String, String, i64, usize);
 
 fn kept() -> Vec<StateKind> {
-    // For a single entry, lists and sets of ten.
+    // Lists and sets have ten entries, the others one.
     let (list, set, leases) = (365, 368, 528);
     let simple = variants(10).into_iter().filter(|variant| variant.available > 0).map(|variant| {
         let plain = match (variant.algorithm(), variant.name.ends_with("list")) {
@@ -114,13 +114,13 @@ fn kept() -> Vec<StateKind> {
     kept
 }
 
-/// Bytes per key by what the server says it uses, after so many requests each.
+/// Returns the bytes per key that the server reports, after `requests` requests for each key.
 fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64) -> usize {
     let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
-    // By the server's clock, but for the requests of which each is kept by its millisecond.
+    // The server's clock, except for algorithms that store each request by its millisecond.
     let now = if requests == 1 { 0 } else { clock(&mut server.client()) };
     let take = |from: usize, to: usize| {
-        // The buffers of a client count as well, until it has gone.
+        // The buffers of a client count as well, until it is closed.
         let mut client = server.client();
         for at in 0..requests {
             let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), 1)).collect();
@@ -166,7 +166,7 @@ fn used(server: &RedisServer) -> usize {
     panic!("the memory that redis-server uses does not come to rest: {last} bytes");
 }
 
-/// No form takes a third more than the plain commands do, which keep no more than they must.
+/// No variant needs a third more memory than the plain commands, which store the minimum.
 #[test]
 fn a_key_in_redis_is_as_small_as_it_can_be() {
     let server = RedisServer::start(&[]);
@@ -181,7 +181,7 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
         println!("| {name} | {bytes} | {plain} |");
         assert!(bytes * 10 <= plain * 13, "{name}: {bytes} bytes, {plain} by plain commands");
     }
-    // Of sixty parts of a window each may have a counter.
+    // Each of the sixty parts of a window may have a counter.
     const KEYS: usize = 200;
     let limit = compile_limit("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
     let take = |client: &mut redis::Connection, minute: i64| {
@@ -199,7 +199,7 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
     let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
     let mut client = server.client();
     (0..60).for_each(|minute| take(&mut client, minute));
-    // Of so few keys the tables that hold them would be most of a difference.
+    // With so few keys, the hash tables of the server would distort a difference of totals.
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut client).unwrap();
     assert_eq!(keys.len(), KEYS);
     let bytes = keys.iter().map(|key| redis::cmd("MEMORY").arg("USAGE").arg(key).query::<usize>(&mut client).unwrap());

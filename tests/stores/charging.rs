@@ -8,7 +8,7 @@ use crate::support::limiting::timed_stores::{TimedStore, on_both};
 use crate::support::limiting::variants::{compile_limit, variants};
 use crate::support::limiting::{check, window};
 
-/// No count, no later expiry, no entry of a log.
+/// Neither counts nor expiries nor entries of a log change.
 #[test]
 fn refusals_and_peeks_leave_no_trace() {
     on_both(|store| {
@@ -16,7 +16,7 @@ fn refusals_and_peeks_leave_no_trace() {
             let one = one(&variant);
             assert_eq!(store.count_admitted(&one, 12, NOW), variant.available, "{}", variant.name);
             if let TimedStore::Redis(_) = store {
-                // Whoever writes brings the expiry along.
+                // A charge sets the expiry as well.
                 store.command(&["PEXPIRE", &one.key, "1000000"]);
             }
             let before = store.stored_state(&one.key, NOW).unwrap();
@@ -78,7 +78,7 @@ fn a_refused_cost_digs_no_debt() {
     });
 }
 
-/// Charges of one and the same millisecond each count.
+/// Several charges in the same millisecond all count.
 #[test]
 fn requests_of_one_millisecond_all_count() {
     on_both(|store| {
@@ -91,7 +91,7 @@ fn requests_of_one_millisecond_all_count() {
                     .map(|_| store.run_all(&decisions, NOW).iter().filter(|decision| decision.admitted).count())
                     .sum();
                 assert_eq!(admitted, limit, "{state}");
-                // They leave together, an hour later, and not before.
+                // All charges leave the window together, an hour later.
                 let peek = |now| store.one(Op::Peek, &one, now);
                 assert_eq!((peek(NOW + 3_600_000).remaining, peek(NOW + 3_600_001).remaining), (0, limit as i64 - 1));
             }
@@ -111,7 +111,8 @@ fn an_idle_key_saves_nothing_up() {
                 for idle in [5 * year, 5 * year + 30 * hour, 10 * year] {
                     let got = store.count_admitted(&one, 60, NOW + idle);
                     assert!(got <= variant.available.max(10), "{} gives {got} after {idle} ms", variant.name);
-                    // Leases end, windows pass; what comes back one by one may need longer.
+                    // Leases have ended and windows have passed, but units that are refilled one by one may need
+                    // longer.
                     assert!(
                         idle != 5 * year || variant.available == 0 || got == variant.available,
                         "{}: {got}",
@@ -168,7 +169,7 @@ fn a_later_refusal_charges_no_earlier_limit() {
     });
 }
 
-/// Workers of one process, as fast as they can, on the memory store by its own clock.
+/// Workers of one process decide as fast as they can, on the memory store with its own clock.
 #[test]
 fn threads_admit_exactly_the_limit_in_every_form() {
     for variant in variants(40) {

@@ -12,7 +12,7 @@ use crate::support::limiting::check;
 use crate::support::limiting::timed_stores::{TimedStore, on_both};
 use crate::support::limiting::variants::{Variant, compile_limit, variants};
 
-/// Neither while the clock is behind nor once it is right again is anything minted.
+/// No units are added while the clock is behind, nor when it is right again.
 #[test]
 fn a_clock_that_goes_back_adds_no_units() {
     on_both(|store| {
@@ -84,7 +84,7 @@ fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
     });
 }
 
-/// Lumps come at their times: what is 3 s behind now is no elapsed time later.
+/// Lumps are added at their times: a clock that is 3 s behind now adds no elapsed time later.
 #[test]
 fn an_interval_keeps_its_phase_with_any_clock() {
     on_both(|store| {
@@ -115,7 +115,7 @@ fn clocks_that_disagree_do_not_switch_a_limit_off() {
             let one = check(&compile_limit("one", lines), &format!("{skew}"), 1);
             let clocks = (0..10_000).map(|i| NOW + i + i % 2 * skew);
             let admitted: i64 = clocks.map(|now| store.count_admitted(&one, 1, now)).sum();
-            // As much time as passed on the clock that is ahead.
+            // Units for the time that passed on the clock that is ahead.
             assert!(admitted <= most + skew / 10, "{lines}: {admitted} with {skew} ms between the clocks");
             assert!(admitted >= 500, "{lines}: only {admitted}");
         }
@@ -215,7 +215,7 @@ fn windows_end_where_they_say() {
         let clock = "algorithm = \"fixed_window\"\nrate = \"3/min\"\nanchor = \"clock\"";
         assert_window(store, clock, "2026-11-20T15:59:30Z", "2026-11-20T16:00:00Z");
         let log = "algorithm = \"sliding_log\"\nrate = \"3/min\"";
-        // And one ms more: what is charged at the end of one counts in every stretch of a minute.
+        // One millisecond longer: a charge at the end of a millisecond counts in every interval of a minute.
         assert_window(store, log, "2026-11-20T15:59:58.999Z", "2026-11-20T16:00:59.000Z");
     });
 }

@@ -14,7 +14,7 @@ fn user(path: &str, name: &str) -> String {
     get(path, &format!("x-user: {name}\r\n"))
 }
 
-/// One request of each of `count` users, many on the way at once.
+/// Sends one request of each of `count` users, many at a time.
 fn flood(gateway: &Gateway, path: &str, prefix: &str, count: usize) {
     let mut client = gateway.client();
     for from in (0..count).step_by(100) {
@@ -37,14 +37,14 @@ fn the_keys_of_one_limit_push_out_no_other() {
     let gateway = Gateway::start(&format!("{LOGINS}{VOTES}[store]\nmax_keys = 6400\n"));
     assert_eq!((evictions(&gateway, "logins"), evictions(&gateway, "votes")), (0.0, 0.0));
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);
-    // Their keys live ten years, those of the logins an hour.
+    // Their keys live for ten years, and those of the logins for an hour.
     flood(&gateway, "/vote", "v", 12_000);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
     assert_eq!(evictions(&gateway, "logins"), 0.0);
     assert!(evictions(&gateway, "votes") > 8000.0);
 }
 
-/// However few keys a limit has, and however many of them are spent, as long as an eighth is not.
+/// A limit with few keys keeps its exhausted keys, as long as an eighth of its keys are not exhausted.
 #[test]
 fn a_small_share_keeps_exhausted_keys_like_a_large_one() {
     for share in [64, 1024] {

@@ -7,7 +7,7 @@ use crate::support::limiting::check;
 use crate::support::limiting::timed_stores::{TimedStore, on_both};
 use crate::support::limiting::variants::{compile_limit, variants};
 
-/// More than a call takes.
+/// Longer than a call takes.
 const SLOW_MS: i64 = 2000;
 
 #[test]
@@ -20,14 +20,14 @@ fn a_key_lives_until_it_is_whole_again() {
             let (_, life_ms) = store.stored_state(&one.key, NOW).unwrap();
             // A bucket that starts empty is remembered for a day more.
             let most = reset_ms + 1 + if variant.available == 0 { 86_400_000 } else { 0 };
-            // Tenants are known for as long as they are active.
+            // The state of tenants lives for as long as they are active.
             let most = if variant.algorithm() == "fair" { most + 2 * 86_400_000 } else { most };
             assert!((reset_ms - SLOW_MS..=most).contains(&life_ms), "{}: {life_ms} of {reset_ms}", variant.name);
         }
     });
 }
 
-/// A burst of 100 and one more each second: 106 in 6.9 s, even if the store forgets state.
+/// A burst of 100 and one more unit each second: 106 in 6.9 s, even if the store loses state.
 #[test]
 fn a_burst_is_refilled_at_its_rate_not_at_the_expiry() {
     on_both(|store| {
@@ -72,8 +72,8 @@ fn a_key_made_to_stay_is_mended() {
     }
 }
 
-/// A key is all there is of a client: one that goes harms no other, and no part of it stays behind
-/// that later calls stumble over.
+/// The whole state of a client is in one key: if it is evicted, no other client is affected, and nothing is left that
+/// later calls could misread.
 #[test]
 fn a_key_that_was_evicted_is_new_and_the_others_are_not() {
     let store = TimedStore::redis();
@@ -148,7 +148,7 @@ fn units_refilled_meanwhile_are_not_refunded() {
             }
             assert_eq!(store.count_admitted(&one, 9, NOW + 52_000), 0, "{name}");
 
-            // Half of one has come in, and half of each of two is given back.
+            // Half of one charge has been refilled, so half of each of the two is refunded.
             let one = check(&limit, &format!("{name} between"), 1);
             let receipts: Vec<i64> = (0..5).map(|_| store.one(Op::Take, &one, NOW).receipt).collect();
             assert!(receipts[..2].iter().all(|receipt| back(&one, *receipt, NOW + 5000).admitted));

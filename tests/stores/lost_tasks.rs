@@ -41,7 +41,7 @@ fn a_failed_pump_is_restarted() {
             let mut poisoned = pin!(redis.run(Op::Take, &poisoned));
             let waker = Waker::from(Arc::new(Poison));
             assert!(poisoned.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            // One that shares its call is told at once, by whatever name.
+            // A decision in the same call fails at once, with any error.
             let started = Instant::now();
             let beside = kind(&redis, &one).await;
             assert!(beside.is_ok() || beside == Err(ErrorKind::Internal), "{beside:?}");
@@ -79,7 +79,7 @@ fn a_decision_whose_task_is_lost_follows_on_error() {
         let limits = [held("lost", on_error)];
         let checks = vec![Evaluation::Check(check(&limits[0], "all", 1))];
         let mut decision = pin!(limiter.decide(Op::Take, &limits, checks, true));
-        // The task that takes for good is lost with the set that it runs in.
+        // The blocking task is lost together with the set in which it runs.
         let tasks = LocalSet::new();
         let begun = poll_fn(|cx| Poll::Ready(decision.as_mut().poll(cx)));
         assert!(runtime.block_on(tasks.run_until(begun)).is_pending());

@@ -63,7 +63,7 @@ fn decides_like_the_memory_store() {
     }
 }
 
-/// State of a key as the server holds it, in the words of `State::text`.
+/// Returns the state of a key in the server, in the format of `State::text`.
 fn stored(client: &mut redis::Connection, key: &str) -> String {
     let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let mut fields: Vec<String> = match form.as_str() {
@@ -93,7 +93,7 @@ fn pair((id, expiry): (String, String)) -> String {
     format!("{id} {expiry}")
 }
 
-/// Same state, and a life that fits: the walk's time goes faster than the server's.
+/// Asserts that the state is the same and the TTL fits: the time of the walk passes faster than that of the server.
 fn assert_holds_alike(client: &mut redis::Connection, memory: &MemoryStore, key: &str, now: i64) {
     let Some((state, ttl_ms)) = memory.state(key, now) else { return };
     let mut text = state.text();
@@ -111,10 +111,10 @@ fn assert_holds_alike(client: &mut redis::Connection, memory: &MemoryStore, key:
     assert!(held.is_empty() || pttl > ttl_ms - SLOWEST_MS, "{key} lives {pttl} ms, not {ttl_ms}");
 }
 
-/// More than one call takes.
+/// Longer than a call takes.
 const SLOWEST_MS: i64 = 3000;
 
-/// The same rule over minutes: real time must not expire what the walk's time has not.
+/// Returns the same rule with periods of minutes, so that keys do not expire in real time before the time of the walk.
 fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
     let period = rng.random_range(60_000..600_000);
     match &mut rule {
@@ -295,8 +295,8 @@ fn a_call_carries_no_more_work_than_its_bound() {
     run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
-        // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
-        // Slots of different weights are counted weight by weight, though a correction looks for no end.
+        // A refunded charge is searched along a list; a sorted set, or a short list, is searched at once. Slots of
+        // different weights are counted by weight, but a correction needs no end of a lease.
         for (rule, cost, calls_of_20) in [
             (crate::support::limiting::log(100_000, false), Cost::Fixed(1), 20..=20),
             (crate::support::limiting::log(100_000, true), Cost::Fixed(1), 3..=4),
@@ -398,7 +398,7 @@ fn a_client_that_left_is_not_charged() {
             let (redis, one) = (redis.clone(), one.clone());
             set.spawn_local(async move { kind(&redis, &one).await });
         };
-        // The more calls are under way, the longer the next one waits for others to join it.
+        // The more calls are in progress, the longer the next one waits for decisions to join it.
         for _ in 0..100 {
             fetch(&mut running);
             tokio::time::sleep(Duration::from_millis(1)).await;

@@ -34,8 +34,7 @@ pub fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sl
     call(client, &[(op, vec![check])], now)[0].answers[0]
 }
 
-/// State as the server holds it: of a log what it is kept for and the charges, of leases each with
-/// its score.
+/// Returns the state in the server: of a log its lifetime and charges, of leases each with its score.
 pub fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
     let variant: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let log = |stored: Vec<String>| log_text(stored).split_whitespace().map(str::to_owned).collect();
@@ -65,14 +64,14 @@ fn short(mut rule: Rule) -> Rule {
     rule
 }
 
-/// Many operations on one key in each call, with receipts of earlier ones, some of the same call.
+/// Many operations on one key in each call, with receipts of earlier operations, some of the same call.
 #[test]
 fn one_key_many_operations_a_call() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
-    // Of some keys the numbers change all the time: a window or a lease of a tenth, a limit of half.
+    // The settings of some keys change all the time: to a tenth of the window or lease, or half of the limit.
     for (rule, other) in [
         (log(40, false), log(40, false)),
         (log(40, true), short(log(20, true))),
@@ -128,7 +127,7 @@ fn one_key_many_operations_a_call() {
     }
 }
 
-/// A life is exact: as long as the newest stamp, or the last lease, counts.
+/// The TTL is exact: it lasts as long as the newest charge, or the last lease, counts.
 #[test]
 fn a_key_lives_as_long_as_it_counts() {
     let server = RedisServer::start(&[]);
@@ -139,7 +138,7 @@ fn a_key_lives_as_long_as_it_counts() {
         let answer = one(&mut client, Op::Take, check.clone(), NOW);
         let pttl: i64 = client.pttl(&check.key).unwrap();
         assert!((answer.reset_ms - 500..=answer.reset_ms).contains(&pttl), "{pttl} of {}", answer.reset_ms);
-        // The state of a key whose last unit is given back is none.
+        // A key whose last unit is refunded is deleted.
         let back = Check { cost: -2, tag: answer.receipt, ..check.clone() };
         assert!(one(&mut client, Op::Adjust, back.clone(), NOW).admitted);
         std::thread::sleep(Duration::from_millis(5));
@@ -148,7 +147,7 @@ fn a_key_lives_as_long_as_it_counts() {
     }
 }
 
-/// More than the script's stack holds, and refunds from the depth of a log; no call blocks for long.
+/// More entries than fit on the stack of the script, and refunds deep in a log. No call blocks for long.
 #[test]
 fn more_entries_than_a_command_takes() {
     let server = RedisServer::start(&[]);
@@ -187,8 +186,7 @@ fn more_entries_than_a_command_takes() {
     }
 }
 
-/// A key that something else wrote counts as absent, is not touched by a peek, and is replaced by
-/// a charge.
+/// A key that another program wrote counts as absent. A peek leaves it, and a charge replaces it.
 #[test]
 fn a_key_of_another_form_counts_as_absent() {
     let server = RedisServer::start(&[]);
@@ -225,8 +223,8 @@ fn a_key_of_another_form_counts_as_absent() {
     }
 }
 
-/// Two rules on one key in one call, as when an override changes: the second sees what the first
-/// left, and not what is still stored behind it.
+/// Two rules on one key in one call, as when an override changes: the second rule sees the state that the first one
+/// left, not the stored one.
 #[test]
 fn charges_that_one_rule_drops_are_gone_for_the_next() {
     let server = RedisServer::start(&[]);
@@ -269,7 +267,7 @@ fn a_changed_form_forgets_nothing() {
     }
 }
 
-/// Commands that the server has seen since the last `CONFIG RESETSTAT`, with how often.
+/// Returns the commands that the server has executed since the last `CONFIG RESETSTAT`, with their numbers.
 fn commands(client: &mut redis::Connection) -> BTreeSet<String> {
     let info: String = redis::cmd("INFO").arg("commandstats").query(client).unwrap();
     let calls = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split(",usec").next());
@@ -303,8 +301,8 @@ fn an_exhausted_key_is_only_read() {
 /// The units of the i-th charge.
 type Weights = fn(i64) -> i64;
 
-/// A log of so many charges as the script stores it: blocks of 1024, or where charges are not of one unit of the
-/// root of them.
+/// Writes a log of so many charges in the format of the script: blocks of 1024, or of the square root of their number
+/// if charges have several units.
 fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: usize, units: Weights) {
     let written = |count: i64, units: i64, plain: i64| match units == plain {
         true => count.to_string(),
@@ -358,7 +356,7 @@ fn no_decision_is_long() {
             let decide = |what: &str, op, cost, tag, now, admitted| {
                 measure(&format!("{variant}, {what}"), &limit, op, cost, tag, now, admitted);
             };
-            // Teaches the server the script.
+            // After this call the server has the script.
             one(&mut client, Op::Peek, check(&limit, "all", 1), NOW);
             let middle = NOW - 36 * (charges as i64 / 2);
             decide("refused", Op::Take, 1, 0, NOW + 1, false);
@@ -375,7 +373,7 @@ fn no_decision_is_long() {
             decide("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
         }
     }
-    // A gateway with all of its leases dies; so does one with nearly all.
+    // A gateway with all leases dies, or one with nearly all.
     let limit = limit("slots", leases(100_000, 60_000), Mode::Enforce);
     let key = check(&limit, "all", 1).key;
     for late in [0, 1] {
@@ -442,7 +440,7 @@ fn a_dead_holder_returns_its_slots() {
         assert!(alive.admitted);
         let refused = redis.run(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(!refused.admitted && (1..=LEASE_MS).contains(&refused.retry_ms), "{refused:?}");
-        // The heartbeat of one that lives keeps its slot.
+        // The heartbeat of a live gateway keeps its slot.
         let mut renew = check(&slots, "all", 1);
         renew.tag = alive.receipt;
         tokio::time::sleep(Duration::from_millis(refused.retry_ms as u64 / 2)).await;

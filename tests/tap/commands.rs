@@ -30,7 +30,7 @@ impl Watcher {
         let output = BufReader::new(child.stdout.take().unwrap());
         let errors = BufReader::new(child.stderr.take().unwrap());
         let mut watcher = Watcher { child, output, errors };
-        // Requests are not missed once the first of them is printed.
+        // The tap has begun when its first request is printed.
         while !watcher.has_output() {
             gateway.get("/health");
         }
@@ -45,7 +45,7 @@ impl Watcher {
         !self.output.buffer().is_empty() || rustix::event::poll(&mut polled, Some(&wait)).unwrap() > 0
     }
 
-    /// The next line about a path.
+    /// Returns the next line that contains `word`.
     fn line_with(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();

@@ -76,7 +76,7 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
         assert_eq!(requests[0]["decisions"][0]["remaining"], 1);
         assert!(!format!("{requests:?}").contains(SECRET), "{requests:?}");
         if !log.is_empty() {
-            // The tap has the line of the log, and the decisions.
+            // The tap has the fields of the access log, and the decisions.
             wait_until("the log has all lines", || gateway.stdout().lines().count() == 3);
             for (line, request) in gateway.stdout().lines().zip(&requests) {
                 let mut logged: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -87,7 +87,7 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
     }
 }
 
-/// A server that switches protocols on request, and otherwise breaks its response off.
+/// A server that switches protocols on request, and otherwise aborts its response.
 fn breaking() -> Upstream {
     Upstream::start(|peer| {
         let Some(request) = peer.request()? else { return Ok(()) };

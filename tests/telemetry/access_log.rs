@@ -103,7 +103,7 @@ fn the_end_of_a_tunnel_and_of_the_gateway_is_a_reason() {
     assert_entry(&entry, json!({ "status": 200, "reason": "shutdown", "setting": "shutdown_timeout" }));
 }
 
-/// Opens the FIFO, and reads nothing until the test says so.
+/// Opens the FIFO, and starts to read when the test requests it.
 struct StoppedReader {
     go_on: Sender<()>,
     lines: Arc<Mutex<Vec<String>>>,
@@ -142,7 +142,7 @@ fn piped() -> (Gateway, StoppedReader) {
     (gateway, reader.into_inner().unwrap().unwrap())
 }
 
-/// Answered requests whose lines are long.
+/// Sends requests with long log lines, and reads the responses.
 fn asks(client: &mut Client, count: usize) {
     client.send(get("/", &format!("user-agent: {}\r\n", "x".repeat(14_000))).repeat(count));
     (0..count).for_each(|_| assert_eq!(client.read_response("GET").status(), 200));
@@ -181,7 +181,7 @@ fn a_reader_that_stops_costs_lines_that_are_counted_and_holds_up_nobody() {
 #[test]
 fn a_reader_that_stops_does_not_keep_the_gateway_from_its_end() {
     let (mut gateway, reader) = piped();
-    // More than a pipe takes.
+    // More than fits into a pipe.
     asks(&mut gateway.client(), 50);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));
@@ -190,7 +190,7 @@ fn a_reader_that_stops_does_not_keep_the_gateway_from_its_end() {
     reader.thread.join().unwrap().unwrap();
 }
 
-/// Over both versions of HTTP, while a server works and in the queue of a limit.
+/// Over HTTP/1.1 and HTTP/2, while a server works and in the queue of a limit.
 #[test]
 fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
     let (silent, collector) = (Upstream::silent(), Upstream::fixed(ok("")));
@@ -226,7 +226,7 @@ fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
         waiting.set(waiting.get() + 1.0);
         gateway.assert_metric("limit_decisions_total", &delayed, waiting.get());
     });
-    // A span is named by the path of its route.
+    // The name of a span has the path of its route.
     let spans = std::cell::RefCell::new(Vec::new());
     let named = |name: &str| spans.borrow().windows(name.len()).any(|part| part == name.as_bytes());
     wait_until("the collector has all spans", || {

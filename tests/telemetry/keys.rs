@@ -89,7 +89,7 @@ fn each_part_is_shown_as_the_config_says_and_cannot_be_forged() {
     let sid = hash_of(&found[0], "key", "cookie:sid");
     let plan = "a%2Cip=9.9.9.9\"}#0123456789abcdef=x!";
     assert_entry(&found[0], json!({ "key": format!("header:x-plan={plan},cookie:sid#{sid},query:q=***,path=/both") }));
-    // What is long is a hash, even if it may be shown, so a line stays short.
+    // A long value is shown as a hash, even if it may be shown, so that a line stays short.
     assert!(found[1]["key"].as_str().unwrap().len() < 200, "{}", found[1]);
     assert_eq!(hash_of(&found[1], "key", "cookie:sid"), sid);
     hash_of(&found[1], "key", "header:x-plan");

@@ -86,7 +86,7 @@ pub fn logged(server: &str, more: &str, config: &str) -> Gateway {
     Gateway::with(&format!("{server}\naccess_log = {{ to = \"access.log\"{more} }}"), config)
 }
 
-/// The lines of its access log, once there are `count`.
+/// Returns the lines of its access log when there are `count`.
 #[track_caller]
 fn access(gateway: &Gateway, count: usize) -> Vec<String> {
     let path = gateway.dir.path().join("access.log");
@@ -97,7 +97,7 @@ fn access(gateway: &Gateway, count: usize) -> Vec<String> {
     lines
 }
 
-/// The same as JSON.
+/// Returns the lines as JSON.
 #[track_caller]
 pub fn entries(gateway: &Gateway, count: usize) -> Vec<Value> {
     access(gateway, count).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -258,13 +258,13 @@ fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     let (file, moved) = (gateway.dir.path().join("access.log"), gateway.dir.path().join("access.log.1"));
     fs::rename(&file, &moved).unwrap();
     gateway.signal("USR1");
-    // At once, without a line to be written.
+    // The new file is created at once, before a line is written.
     wait_until("it is there again", || file.exists());
     assert_eq!(gateway.get("/2").status(), 200);
     assert_eq!(entries(&gateway, 1)[0]["path"], "/2");
     assert_eq!(fs::read_to_string(&moved).unwrap().lines().count(), 1);
 
-    // A disk without room, found by a reload.
+    // A full disk, which a reload selects.
     gateway.reload_with("\"access.log\"", "\"/dev/full\"");
     for _ in 0..3 {
         assert_eq!(gateway.get("/3").status(), 200);
@@ -275,7 +275,7 @@ fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     assert_eq!(gateway.get("/4").status(), 200);
     assert_eq!(entries(&gateway, 2)[1]["path"], "/4");
 
-    // And without a table: JSON on standard output.
+    // The option without a table: JSON on standard output.
     gateway.reload_with("{ to = \"access.log\" }", "true");
     assert_eq!(gateway.get("/5").status(), 200);
     wait_until("it is on standard output", || gateway.stdout().contains("\"path\":\"/5\""));
@@ -401,13 +401,13 @@ fn a_log_that_nobody_reads_stops_nothing() {
         std::io::Read::read_exact(&mut stream, &mut status).ok()?;
         Some(status == *b"HTTP/1.1 200")
     };
-    // Nothing more is logged after that.
+    // Nothing is logged after that line.
     let (mut log, mut piece) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&log).contains(" ready ") {
         let count = std::io::Read::read(&mut reader, &mut piece).unwrap();
         log.extend_from_slice(&piece[..count]);
     }
-    // Another way to the same pipe, which is full then.
+    // Fills the same pipe through another descriptor.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut filler = fs::File::options().write(true).custom_flags(flags).open(&fifo).unwrap();
     while std::io::Write::write(&mut filler, &[b'x'; 64]).is_ok() {}
@@ -415,7 +415,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     };
-    // The line about the first reload waits for the reader; the signals for the others interrupt that.
+    // The line about the first reload waits for the reader; the signals of the others interrupt the write.
     for _ in 0..30 {
         signal("-HUP");
         std::thread::sleep(Duration::from_millis(10));

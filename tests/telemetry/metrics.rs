@@ -92,7 +92,7 @@ fn the_process_is_shown_as_other_programs_are() {
     let resident = gateway.memory("VmRSS") as f64;
     assert!((resident / 2.0..resident * 2.0).contains(&value("resident_memory_bytes")));
     assert!(value("virtual_memory_bytes") > resident && value("virtual_memory_max_bytes") > resident);
-    // The kernel counts from the boot in hundredths, and knows that only to the second.
+    // The kernel counts hundredths since the boot, whose time it knows only to the second.
     assert!((before_s - 2.0..before_s + 60.0).contains(&value("start_time_seconds")));
     assert!(value("threads") >= 2.0 && value("max_fds") >= 256.0);
     let open = value("open_fds");

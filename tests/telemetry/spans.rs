@@ -29,7 +29,7 @@ fn the_config_sets_the_collector_headers_and_nothing_stays_open() {
     collector.wait_for_close();
 }
 
-/// A library to preload in which it takes a minute to look up a name.
+/// Builds a library to preload, in which resolving a name takes a minute.
 fn slow_names(gateway: &std::path::Path) -> String {
     let (source, library) = (gateway.join("slow.c"), gateway.join("slow.so"));
     write_atomically(&source, "#include <unistd.h>\nint getaddrinfo(void) { sleep(60); return -3; }\n");
@@ -46,7 +46,7 @@ fn a_name_that_nobody_answers_for_does_not_hold_up_the_end() {
     let start = Instant::now();
     gateway.signal("TERM");
     assert!(gateway.exit().success());
-    // Its batch has five seconds.
+    // The export has a timeout of five seconds.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 

@@ -18,7 +18,7 @@ fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     wait_until("the log has the line", || gateway.log_lines(&["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
     assert_eq!(gateway.log_lines(&[remedy]), 1, "{}", gateway.log());
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
-    // A name for the request says nothing of a client.
+    // A request id says nothing about the client.
     gateway.fetch(&get("/", "x-request-id: 1\r\n"));
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
 

@@ -33,7 +33,7 @@ fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
     let gateway = gateway(&ca, &["a.test,v1"], "", "", ECHO);
     let mut open = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     assert_eq!(version(&gateway, &ca), "v1");
-    // In two steps, with a mismatch in between, as programs do that renew.
+    // In two steps with a mismatch in between, as renewal programs do.
     let next = pair(&ca, "v2");
     std::fs::write(gateway.dir.path().join("0.pem"), &next.cert).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -135,7 +135,7 @@ fn a_wrong_key_pair_changes_nothing_and_is_reported() {
         wait_until("the log says what is wrong", || gateway.log().contains(complaint));
         assert!(!gateway.log().contains(good.lines().nth(1).unwrap()), "the log shows a key");
         assert_eq!(version(&gateway, &ca), "v1");
-        // Gone and back again.
+        // The file is removed and restored.
         std::fs::remove_file(&key).unwrap();
         wait_until("the log misses the file", || gateway.log().contains("the file does not exist"));
         std::fs::write(&key, &good).unwrap();

@@ -61,7 +61,7 @@ fn only_clients_with_a_certificate_of_the_right_authority_come_in() {
     gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "full")], 2.0);
     wait_until("four are refused for their certificate", || handshakes(&gateway, "bad_client_certificate") == 4.0);
     wait_until("two for having none", || handshakes(&gateway, "no_client_certificate") == 2.0);
-    // The next handshake knows that it may.
+    // The setting applies to the next handshake.
     gateway.reload_with("required", "optional");
     assert!(served(&gateway, &Trust::in_ca(&ca)));
     assert!(!served(&gateway, &Trust::with(&ca, Some(&foreign), rustls::ALL_VERSIONS)));
@@ -84,7 +84,7 @@ fn limits_go_by_whom_the_certificate_was_made_for() {
         (client(Some("anna"), "one.test"), client(Some("anna"), "two.test"), client(Some("bert"), "one.test"));
     assert_eq!([&mut anna, &mut other_anna, &mut bert].map(status), [200, 429, 200]);
     let mut guest = client(None, "");
-    // What a client says of itself counts for nothing.
+    // Headers in which a client claims an identity have no effect.
     let claim = get("/", "tls-subject: CN=anna\r\nx-ssl-client-s-dn: CN=anna\r\n");
     assert_eq!([0; 3].map(|_| guest.fetch(&claim, "").status()), [200, 200, 429]);
     let mut san = |client: &mut SecureClient| client.fetch(&get("/san", ""), "").status();
@@ -119,9 +119,9 @@ fn a_tls_session_resumes_only_at_its_listener() {
         };
         assert_eq!(resumed(open), (false, 200));
         assert_eq!(resumed(open), (true, 200));
-        // The client tries with the session of the other listener.
+        // The client offers the session of the other listener.
         assert_eq!(resumed(asking), (false, 200));
-        // Who it is goes with the session: all requests that show a certificate charge one budget.
+        // The identity belongs to the session: all requests with a certificate charge one budget.
         assert_eq!(resumed(asking), (true, 200));
         assert!(!resumed(open).0);
         assert!(resumed(open).0);
@@ -192,7 +192,7 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
         ("c.test", "127.0.0.1", 421),
         ("a.test", "unknown.test", 421),
         ("a.test", "b.test", 421),
-        // A client that used an address asked for no name.
+        // A client that connects to an address sends no server name.
         ("127.0.0.1", "127.0.0.1", 200),
         ("127.0.0.1", "a.test", 200),
         ("127.0.0.1", "unknown.test", 200),
@@ -261,13 +261,13 @@ fn plain_http_is_sent_to_https() {
     assert_eq!((response.status(), response.get("location")), (404, None));
     let response = fetch("OPTIONS * HTTP/1.1\r\nhost: a.test\r\n\r\n".to_owned(), "");
     assert_eq!((response.status(), response.get("location")), (308, Some("https://a.test/")));
-    // Methods and bodies are the client's to send again, on the same connection if need be.
+    // The client repeats methods and bodies itself, on the same connection if possible.
     let mut client = Client::connect(addr);
     for _ in 0..2 {
         let response = client.fetch(&post("/form", 3, ""), "a=b");
         assert_eq!((response.status(), response.get("location")), (308, Some("https://a.test/form")));
     }
-    // The others go on as they are.
+    // Other connections are not affected.
     assert_eq!(gateway.get("/").status(), 200);
 }
 

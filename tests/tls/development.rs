@@ -144,7 +144,7 @@ fn the_ca_outlives_the_gateway_and_certificates_do_not() {
     assert!(first.exit().success());
     let second = start(&state, "", ECHO);
     assert_ne!(shown(&second, &trust), before);
-    // A second one, and one whose directory is read-only.
+    // A second gateway on the directory, and one for which it is read-only.
     let third = start(&state, "", ECHO);
     fs::set_permissions(&state, Permissions::from_mode(0o500)).unwrap();
     let fourth = start(&state, "", ECHO);
@@ -153,7 +153,7 @@ fn the_ca_outlives_the_gateway_and_certificates_do_not() {
     }
     assert_eq!(fs::read(state.join("ca.key")).unwrap(), key);
     fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
-    // The copy for clients comes back.
+    // The copy for clients is restored.
     fs::write(state.join("ca.pem"), "else").unwrap();
     drop(start(&state, "", ECHO));
     assert!(fs::read_to_string(state.join("ca.pem")).unwrap().starts_with("-----BEGIN CERTIFICATE-----"));

@@ -14,7 +14,7 @@ use crate::support::wait_until;
 
 const APP: &[(&str, &str)] = &[("upstream", "app")];
 
-/// Works on `slots` requests at once, each for so long.
+/// A server that works on `slots` requests at once, each for `time`.
 fn working(slots: usize, time: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let (works, free) = (running.clone(), Arc::new((Mutex::new(slots), Condvar::new())));
@@ -48,7 +48,8 @@ fn held() -> (Upstream, Sender<()>) {
     (upstream, go)
 }
 
-/// Clients that ask again and again until they are stopped. Returns the responses with 200 and those with 503.
+/// Clients that send requests without a pause until they are stopped. Returns the numbers of responses with 200 and
+/// with 503.
 fn load(gateway: &Gateway, clients: usize, target: &str, time: Duration) -> [usize; 2] {
     let (stop, counts) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; 2]);
     std::thread::scope(|scope| {
@@ -91,7 +92,7 @@ fn a_server_is_kept_busy_and_not_flooded() {
     assert_eq!(shown["newest_first"], false, "{page}");
     let counted: u64 = shown["refused"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!(counted, refused as u64, "{page}");
-    // A reload keeps what was learned, within the new bounds.
+    // A reload keeps the measured limit, within the new bounds.
     gateway.reload(&config("workers = 2", &app(&[server.url()], "adaptive = { min = 1, max = 2, start = 2 }")));
     gateway.assert_metric("upstream_adaptive_limit", APP, 2.0);
     assert!(load(&gateway, 2, "/", Duration::from_millis(100))[0] > 2);
@@ -143,7 +144,7 @@ fn the_most_important_requests_go_first() {
     waiting(1.0);
     let mut high = fetch("/high/2");
     waiting(2.0);
-    // The queue is full for those that are not more important than one of it.
+    // The queue is full for requests that are not more important than a waiting one.
     assert_eq!(gateway.get("/low/3").status(), 503);
     let mut highest = fetch("/high/4");
     assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place");
@@ -162,7 +163,7 @@ fn the_most_important_requests_go_first() {
     assert_eq!(responses(&mut highest), "/high/4");
 }
 
-/// The least important load exceeds the capacity by far; the most important one stays below it.
+/// The least important load exceeds the capacity by far; the most important load is below it.
 #[test]
 fn an_overload_of_unimportant_requests_does_not_reach_the_important_ones() {
     let (server, _running) = working(8, Duration::from_millis(20));

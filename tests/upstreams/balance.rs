@@ -107,7 +107,8 @@ fn a_new_server_starts_slowly_and_those_of_the_start_do_not() {
     }
 }
 
-/// Requests that each of `names` has answered, of `count` that `clients` send: each its next after its last response.
+/// Returns how many of `count` requests each of `names` received. `clients` clients send each request after the
+/// response to their last one.
 fn counts(gateway: &Gateway, names: &[&str], clients: usize, count: usize) -> Vec<usize> {
     let sent = AtomicUsize::new(0);
     let fetch = || {
@@ -168,7 +169,7 @@ fn shares_follow_the_weights_however_few_clients_there_are() {
 fn a_slow_server_is_avoided_with_any_weight() {
     let servers = [slow("quick", 2), slow("slow", 150)];
     for balance in ["p2c", "least_requests"] {
-        // By weight alone it would have 240 or 360.
+        // By weight alone the server would get 240 or 360.
         for (weights, most) in [([1, 1], 96), ([1, 3], 168)] {
             let config = weighted(&servers, &weights, &format!("balance = \"{balance}\""));
             let counts = counts(&Gateway::with("workers = 1", &config), &["quick", "slow"], 16, 480);

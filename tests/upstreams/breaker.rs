@@ -16,9 +16,9 @@ use crate::support::wait_until;
 
 const OF_APP: [(&str, &str); 2] = [("kind", "upstream"), ("name", "app")];
 
-/// Opens after ten errors in ten requests, for longer than a test takes.
+/// A breaker that opens after ten errors in ten requests, for longer than a test takes.
 const LONG: &str = "breaker = { error_ratio = 0.5, open_for = \"10m\", ramp = \"0s\" }";
-/// Opens for so short that a test sees it close.
+/// A breaker that opens for so short a time that a test sees it close.
 const SHORT: &str = "breaker = { error_ratio = 0.5, open_for = \"400ms\", probes = 2, ramp = \"0s\" }";
 
 fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
@@ -107,7 +107,7 @@ fn client_aborts_and_refusals_are_no_errors() {
         drop(leaving);
         let mut broken = gateway.client();
         broken.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n");
-        // 503: the client that left still occupies the server.
+        // 503 if the request of the client that left still occupies the server.
         assert!([400, 503].contains(&broken.read_response("POST").status()));
     }
     wait_until("all have ended", || gateway.get("/").status() == 200);
@@ -174,7 +174,7 @@ fn a_server_that_hangs_opens_it_before_any_timeout() {
         gateway.get_within(Duration::from_millis(50)) == Some(503)
     });
     gateway.assert_metric("breaker_state", &OF_APP, 2.0);
-    // Late good results of requests from before do not close it.
+    // Successes of requests from before it opened do not close it.
     (0..8).for_each(|_| go.send(200).unwrap());
     waiting.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status(), 200));
     assert_eq!(gateway.get("/").status(), 503);
@@ -237,7 +237,7 @@ fn it_stays_open_over_a_reload_and_its_new_rule_applies() {
     server.set_status(200);
     gateway.reload_with("error_ratio = 0.5", "error_ratio = 0.9");
     assert_eq!(gateway.get("/").status(), 503);
-    // Another server and another route: the breaker is that of the name.
+    // A reload to another server and route keeps the breaker, which belongs to the name.
     let other = ControlledServer::start("other");
     gateway.reload_with(&server.url(), &other.url());
     assert_eq!(gateway.get("/").status(), 503);

@@ -15,7 +15,7 @@ use crate::support::wait_until;
 
 const APP: &[(&str, &str)] = &[("upstream", "app")];
 
-/// Works on each request for so long.
+/// A server that works on each request for `time`.
 fn working(time: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let works = running.clone();
@@ -114,7 +114,7 @@ fn a_server_may_have_caps_of_its_own() {
     };
     assert_eq!([max(small, "max_in_flight"), max(small, "max_connections")], [1, 1]);
     assert_eq!([max(large, "max_in_flight"), max(large, "max_connections")], [60.into(), serde_json::Value::Null]);
-    // It has what its upstream has once a reload takes them away.
+    // After a reload without limits of their own, servers have those of the upstream.
     gateway.reload(&config("workers = 2", &upstream("")));
     fetch();
     assert!(of_small.most() > 1);
@@ -144,7 +144,7 @@ fn the_queue_is_first_come_first_served_and_bounded() {
     assert!(problem["detail"].as_str().unwrap().contains("the queue is full"), "{problem}");
     outcome(&gateway, "queue_full", 1.0);
     wait_until("the log says so", || gateway.log().contains("error=queue_full"));
-    // One leaves: those behind it move up.
+    // One client leaves, and those behind it move up.
     drop(clients.remove(2));
     gateway.assert_metric("upstream_waiting", APP, 2.0);
     clients.push(fetch(4));
@@ -195,7 +195,7 @@ fn a_reload_that_adds_capacity_does_not_wait_for_the_old_queue() {
     gateway.reload(&config("", &upstream(2)));
     clients.push(fetch("/new"));
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 2.0);
-    // What came before goes by the settings that were in force then.
+    // Earlier requests follow the settings that were in force at their start.
     (0..3).for_each(|_| go.send(()).unwrap());
     clients.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status(), 200));
     assert_free(&gateway, &server);
@@ -220,7 +220,7 @@ fn a_half_closed_client_yields_its_place_until_its_turn() {
     leaving.assert_closed();
     let mut second = fetch("/second");
     gateway.assert_metric("upstream_waiting", APP, 1.0);
-    // Who has a server is waited for.
+    // The gateway waits for a request that has a server.
     first.finish();
     go.send(()).unwrap();
     assert_eq!(server.request().target(), "/second");
@@ -266,7 +266,7 @@ fn a_retry_does_not_block_requests_that_fit_other_servers() {
     let retries =
         |count| gateway.assert_metric("upstream_retries_total", &[("upstream", "app"), ("reason", "503")], count);
     retries(0.0);
-    // Both have room.
+    // Both servers have capacity.
     assert_eq!(gateway.get("/fail").status(), 503);
     retries(1.0);
     servers.iter().for_each(|server| assert_free(&gateway, server));
@@ -345,7 +345,7 @@ fn connections_that_requests_share_or_that_are_for_one_client_are_bounded_too() 
     let name = format!("h2c://{}", server.addr);
     assert!(gateway.metric("upstream_connections", &of(&name)).unwrap() <= 1.0);
     gateway.assert_metric("upstream_in_flight", &of(&name), 0.0);
-    // Each client has a connection of its own, for which that of another goes.
+    // Each client has a connection of its own, for which that of another client is closed.
     let server = Upstream::start(|peer| {
         peer.exactly(b"PROXY TCP4 127.0.0.2 127.0.0.1 ".len() as u64)?;
         while peer.request()?.is_some() {

@@ -60,7 +60,7 @@ fn all_addresses_of_a_name_are_servers_each_by_itself() {
     for (shown, last) in shown(&gateway).iter().zip(1..) {
         assert_eq!((&shown["server"], &shown["address"]), (&name.as_str().into(), &address(last).into()));
     }
-    // One of them ends: it alone is down.
+    // Only the server that ended is down.
     drop(servers.remove(1));
     wait_until("one is down", || shown(&gateway)[1]["state"] == "down");
     assert_eq!([0, 2].map(|place| shown(&gateway)[place]["state"] == "up"), [true; 2]);
@@ -88,7 +88,7 @@ fn a_server_that_moved_is_found_before_its_time_to_live_ends() {
     assert_responses(&gateway, &[ip(1)], 2);
     let hosts: Vec<String> = old.requests().into_iter().map(|request| request.head).collect();
     assert!(hosts.contains(&format!("app.test:{}", port.port())), "{hosts:?}");
-    // A container that comes back elsewhere.
+    // A container that is restarted at another address.
     drop(old);
     let new = brief(2);
     dns.set_reply(Reply::Addresses(vec![ip(2)], 1_000_000));
@@ -96,7 +96,7 @@ fn a_server_that_moved_is_found_before_its_time_to_live_ends() {
     wait_until("the new address gets requests", || gateway.get("/").status() == 200);
     assert!(moved.elapsed() < Duration::from_secs(10), "{:?}", moved.elapsed());
     assert_responses(&gateway, &[ip(2)], 5);
-    // Who cannot reach it asks no more often than once in a second.
+    // Requests that find no server cause at most one query a second.
     let before = dns.queries().len();
     dns.set_reply(Reply::Addresses(vec![ip(9)], 0));
     drop(new);
@@ -175,7 +175,7 @@ fn names_go_by_both_families_and_one_that_fails_for_now_keeps_its_addresses() {
     wait_until("it was looked up again", || found() >= before + 1.0);
     assert_eq!(shown(&gateway).len(), 2);
     assert_responses(&gateway, &[ip(1), six], 4);
-    // It has none of that family any more.
+    // The name has no address of that family any more.
     dns.set_reply(Reply::Addresses(vec![ip(1)], 0));
     wait_until("it has one address", || shown(&gateway).len() == 1);
     assert_responses(&gateway, &[ip(1)], 4);
@@ -197,7 +197,7 @@ fn the_hosts_of_this_machine_come_first_and_another_resolver_applies_live() {
     assert!(one.queries().iter().all(|query| query.starts_with("app.test. ")), "{:?}", one.queries());
     gateway.reload(&config(&other.line(), &routes));
     wait_until("the other address gets requests", || gateway.get("/").text() == "127.0.0.2");
-    // Its names are known before a config is in force.
+    // The names of the new config are resolved before it is in force.
     let next = app(&[format!("http://next.test:{}", port.port())], "");
     gateway.reload(&config(&other.line(), &next));
     assert_eq!(gateway.get("/").text(), "127.0.0.2");

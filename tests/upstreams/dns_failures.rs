@@ -25,7 +25,7 @@ fn invalid_responses_change_nothing() {
         (Reply::NoSuchName, "no_address"),
         (Reply::Empty, "no_address"),
         (Reply::Failure, "failed"),
-        // Of no use.
+        // Addresses that cannot be used.
         (Reply::Addresses(vec![Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::BROADCAST.into()], 0), "no_address"),
     ] {
         let before = lookups(&gateway, result);
@@ -65,7 +65,7 @@ fn silence_and_garbage_hold_up_no_request_and_no_start() {
     }
 }
 
-/// Other addresses of this machine with each question, and one that stays: more than one response may hold.
+/// Returns other addresses of this machine for each query, and one that stays: more addresses than are kept.
 fn flood(question: usize) -> Vec<IpAddr> {
     let question = question as u32;
     let of = |i: u32| IpAddr::from(Ipv4Addr::from(0x7f01_0000 + (question * 3000 + i) % 0x00ff_0000));
@@ -96,7 +96,7 @@ fn the_number_of_addresses_is_bounded_and_old_ones_are_forgotten() {
     assert!(more < 24 << 20, "{more} bytes more");
     let reports = gateway.log().matches("servers are at").count();
     assert_eq!(reports, 1, "one line in ten seconds");
-    // Each question was for one of two families; a flood makes no more of them.
+    // There was one query for each family; a flood of addresses causes no more.
     assert!(dns.queries().len() < 40, "{}", dns.queries().len());
 }
 
@@ -108,7 +108,7 @@ fn a_family_that_is_never_answered_for_holds_up_the_other_for_a_moment_only() {
         let dns = DnsServer::start(Reply::HalfSilent(vec![address]));
         let gateway = gateway(&dns, port.port(), "resolve_every = \"3600s\"");
         wait_until("it is found", || gateway.get("/").text() == address.to_string());
-        // The question that nobody answers was given up soon; it would be asked ten times.
+        // The query without a response was given up soon; otherwise it would be repeated ten times.
         let other = if address.is_ipv4() { "app.test. 28" } else { "app.test. 1" };
         let repeated = dns.queries().iter().filter(|query| *query == other).count();
         assert!(repeated < 6, "{:?}", dns.queries());

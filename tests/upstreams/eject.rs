@@ -87,7 +87,7 @@ fn one_client_cannot_eject_a_server_that_serves_another() {
         assert_eq!(attacker.fetch(&get("/status/503", ""), "").status(), 503);
     }
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
-    // A second one that meets errors makes it the server's fault.
+    // If a second client gets errors, the server is to blame.
     for _ in 0..2 {
         assert_eq!(victim.fetch(&get("/status/503", ""), "").status(), 503);
     }
@@ -127,7 +127,7 @@ fn unreachable_servers_are_logged_and_used_only_as_a_last_resort() {
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);
     let all_down = "ERROR upstream app: all servers are down; sending requests anyway (fail open)";
     wait_until("the log says so", || gateway.log().contains(all_down));
-    // It listens now: nothing has to expire before it is asked.
+    // The server listens now, and gets requests without waiting for a timeout.
     let listener = std::net::TcpListener::bind(one).unwrap();
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -145,7 +145,7 @@ fn the_only_server_of_an_upstream_has_lines_of_its_own() {
     let server = closed_addr();
     let gateway = Gateway::start(&app(&[format!("http://{server}")], "health = { type = \"tcp\", every = \"100ms\" }"));
     assert_eq!(gateway.get("/").status(), 502);
-    // The request or a check finds out first.
+    // A request or a check notices it first.
     let line = ["ERROR upstream app: its only server", &format!("{server} is down ("), "); sending requests anyway"];
     wait_until("the log says that it is down", || gateway.log_lines(&line) == 1);
     assert!(!gateway.log().contains("all servers are down"), "{}", gateway.log());

@@ -23,7 +23,7 @@ impl ControlledServer {
                 count.fetch_add(1, Ordering::SeqCst);
                 let wanted = request.target().strip_prefix("/status/").and_then(|status| status.parse().ok());
                 match wanted.unwrap_or(now.load(Ordering::SeqCst)) {
-                    // It breaks off.
+                    // The server aborts the response.
                     0 => return Ok(()),
                     status => peer.send(response(status, name))?,
                 }

@@ -59,7 +59,7 @@ fn requests_are_sent_to_all_servers_if_all_checks_fail() {
     one.set_status(402);
     gateway.assert_metric("upstream_up", &of(&one.name()), 1.0);
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
-    // Without checks nothing is known any more.
+    // Without checks the state of the servers is unknown.
     gateway.reload(&config("", &app(&[one.url(), other.url()], "")));
     let count_requests = || one.request_count() + other.request_count();
     wait_until("nothing is checked any more", || {
@@ -150,7 +150,7 @@ fn grpc(status: Arc<AtomicUsize>) -> Http2Server {
     })
 }
 
-/// The same on a Unix socket: what comes there goes to it.
+/// Relays a Unix socket to the server.
 fn at_socket(path: &Path, server: SocketAddr) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {

@@ -76,7 +76,7 @@ fn floods_of_frames_end_the_connection_and_are_the_fault_of_the_server() {
         let gateway = in_front_of(server);
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        // What has begun breaks off.
+        // Responses that have begun are aborted.
         match (first.is_empty(), client.try_read_response("GET")) {
             (true, Ok(response)) => assert_eq!(response.status(), 502, "{name}"),
             (false, Err(_)) => {}
@@ -85,7 +85,7 @@ fn floods_of_frames_end_the_connection_and_are_the_fault_of_the_server() {
         if first.is_empty() {
             gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "broken")], 1.0);
         }
-        // Buffers of the kernel included.
+        // The buffers of the kernel are included.
         let bytes = sent.load(Ordering::SeqCst);
         assert!(bytes < 20 << 20, "{name}: {bytes}");
     }

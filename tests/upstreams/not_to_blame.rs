@@ -45,7 +45,7 @@ fn a_deadline_that_the_client_chose_is_no_error_of_the_server() {
     gateway.assert_metric("upstream_requests_total", &outcome("timeout"), 0.0);
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
     assert!(!gateway.log().contains("kind=\"timeout\""), "{}", gateway.log());
-    // A deadline longer than `response_timeout` changes nothing: the server is late then.
+    // A deadline longer than `response_timeout` makes no difference: the server is late.
     let config = "[[route]]\nname = \"app\"\nupstream = \"app\"\nresponse_timeout = \"100ms\"\n[upstream.app]\n";
     let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
     let gateway = Gateway::start(&format!("{config}servers = [{urls}]\n{LONG}\n"));
@@ -57,7 +57,7 @@ fn a_deadline_that_the_client_chose_is_no_error_of_the_server() {
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
 }
 
-/// Else a client could have more work done at once than its slots allow.
+/// Otherwise a client could have more requests processed at once than its slots allow.
 #[test]
 fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     let server = slow();
@@ -73,7 +73,7 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     wait_until("the slot is free once the server is done", || gateway.get("/").status() == 200);
 }
 
-/// A server that aborts a response once nobody has read more of it for a while. Counts these responses.
+/// A server that aborts a response if no more of it is read for a while. Counts these responses.
 fn impatient(given_up: &Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, given_up) = (format!("http://{}", listener.local_addr().unwrap()), given_up.clone());
@@ -109,7 +109,7 @@ fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }
 
-/// A server of one thread, which takes its time, with a queue for one connection more.
+/// A slow server with one thread, and a queue for one more connection.
 fn narrow() -> String {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -163,7 +163,7 @@ fn a_server_that_accepts_no_connect_is_avoided_at_once_and_ejected_by_several_cl
     gateway.assert_metric("upstream_up", &of(&server), 0.0);
 }
 
-/// The gateway, its server and its clients on a machine of their own with 41 local ports.
+/// The gateway, its server and its clients in a network namespace with 41 local ports.
 #[test]
 fn no_server_is_blamed_for_the_ports_that_the_gateway_lacks() {
     const SCRIPT: &str = r#"

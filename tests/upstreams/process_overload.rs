@@ -97,7 +97,7 @@ fn requests_per_second_are_bounded_over_all_workers() {
             .collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
-    // A busy machine may need longer than the second.
+    // On a busy machine the requests may take longer than a second.
     assert!((20..=40).contains(&admitted), "{admitted}");
     assert!(refused(&gateway, "qps").unwrap() > 0.0);
     wait_until("a later second admits again", || gateway.get("/").status() == 200);
@@ -130,7 +130,7 @@ fn a_mean_response_time_above_the_bound_sheds_and_recovers() {
 #[test]
 fn cpu_and_load_are_measured_on_this_machine() {
     let server = Upstream::text("ok");
-    // More CPU than the process can use, and a load that no machine has: nothing is refused.
+    // More CPU time than the process can use, and a load that no machine has, so nothing is refused.
     let rule = "workers = 1\noverload = { cpu = 1, load = 10000 }";
     let gateway = Gateway::with(rule, &app(&[server.url()], ""));
     wait_until("both are known", || {
@@ -199,7 +199,7 @@ fn grpc_statuses_of_a_failing_server_open_a_breaker_and_calls_are_told() {
 
 #[test]
 fn nothing_listens_and_a_breaker_and_the_process_rule_go_together() {
-    // Bound, but it accepts nothing: connections wait in the queue of the system.
+    // It listens, but accepts no connections, which wait in the queue of the system.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", deaf.local_addr().unwrap());
     let breaker = "breaker = { slow = \"100ms\", min_requests = 2, open_for = \"10m\" }";

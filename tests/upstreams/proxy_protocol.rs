@@ -99,7 +99,7 @@ fn each_client_has_connections_of_its_own_that_begin_with_its_address() {
                 assert_eq!(client.fetch(&get("/", ""), "").text(), format!("{turn} {own}"));
             }
         }
-        // A spoofed field names nobody.
+        // A forged header does not change the client.
         let own = named(local(&mut clients[0]));
         assert_eq!(clients[0].fetch(&get("/", "x-forwarded-for: 192.0.2.1\r\n"), "").text(), format!("4 {own}"));
     }
@@ -118,11 +118,11 @@ fn clients_of_one_proxy_share_its_connection_and_none_to_the_server() {
         assert_eq!(fetch("192.0.2.1"), format!("{turn} PROXY TCP4 192.0.2.1 127.0.0.1 0 {port}"));
         assert_eq!(fetch("2001:db8::2"), format!("{turn} PROXY TCP6 2001:db8::2 ::ffff:127.0.0.1 0 {port}"));
     }
-    // No more idle ones are kept than may be, whomever they are for: the third client's is closed.
+    // The maximum number of idle connections holds for all clients together, so that of the third client is closed.
     assert!(fetch("192.0.2.3").starts_with("1 "));
     assert!(fetch("192.0.2.3").starts_with("1 "));
     assert_eq!(server.seen().len(), 4);
-    // On the same connection, without a header where the next config wants none.
+    // The same connection, without a PROXY header if the next config has none.
     let plain = Upstream::text("plain");
     gateway.reload_with(&server.upstream.url(), &plain.url());
     gateway.reload_with("proxy_protocol = \"v1\"", "");
@@ -170,12 +170,12 @@ fn the_proxy_header_precedes_tls_and_http2() {
                 assert_eq!((response.status(), response.text().as_str()), (200, "in"), "{url} {version}");
                 let seen = upstream.request();
                 let forwarded_for = seen.get("x-forwarded-for").unwrap().to_owned();
-                // Behind it the peer is the client; what the first gateway says of it in a field is of no weight.
+                // For the second gateway the peer is the client; the header of the first gateway has no effect.
                 let first = forwarded_for.split(", ").next().unwrap();
                 assert_eq!(first, format!("127.0.0.{host}"), "{url} {version}: {forwarded_for}");
             }
         }
-        // Streams of one client share a connection, which is that client's.
+        // Streams of one client share a connection, which belongs to this client.
         let mut streams = H2Client::connect(gateway.addr);
         for _ in 0..2 {
             assert_eq!(streams.fetch(h2::get("/"), Sent::default()).status(), 200);

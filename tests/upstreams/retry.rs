@@ -58,7 +58,7 @@ fn statuses_and_silence_are_reasons_only_where_they_are_named() {
         assert_eq!(failed, if fixed { 0 } else { 4 }, "{retry}");
         assert_eq!(retries(&gateway, "503"), if fixed { bad.request_count() as f64 } else { 0.0 }, "{retry}");
         assert_eq!(statuses(&gateway, "POST", "", 2).iter().filter(|status| **status == 503).count(), 1, "{retry}");
-        // Their connections are whole: they serve further requests.
+        // The connections stay usable for further requests.
         assert_eq!(bad.upstream.connections(), 1, "{retry}");
     }
     let (good, silent) = (Upstream::text("good"), Upstream::silent());
@@ -136,11 +136,11 @@ fn the_budget_holds_a_storm() {
     let (requests, since) = (400, Instant::now());
     assert_eq!(statuses(&gateway, "GET", "", requests), vec![503; requests]);
     let sent: usize = servers.iter().map(ControlledServer::request_count).sum();
-    // A fifth, and ten in any case every ten seconds.
+    // A fifth of the requests, and ten retries in any ten seconds.
     let most = requests + 80 + 30 + usize::try_from(since.elapsed().as_secs()).unwrap();
     assert!(sent >= requests + 80 && sent <= most, "{sent}, at most {most}");
     assert_eq!(retries(&gateway, "503"), (sent - requests) as f64);
     let over = gateway.metric("upstream_retries_over_budget_total", &[("upstream", "app")]).unwrap();
-    // Each request wants more retries than it gets.
+    // Each request would need more retries than it gets.
     assert!(over >= (2 * requests - sent) as f64, "{over}");
 }

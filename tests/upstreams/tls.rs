@@ -41,7 +41,7 @@ pub fn server_config(pair: &Pair, clients: Option<&Ca>, alpn: &[&str]) -> Arc<Se
     Arc::new(config)
 }
 
-/// A server's end of TLS, which says goodbye, as it should, or does not.
+/// A server's end of a TLS connection, which sends close_notify if `polite`.
 struct Secured {
     stream: StreamOwned<ServerConnection, TcpStream>,
     polite: bool,
@@ -104,7 +104,7 @@ fn server(pair: &Pair) -> Upstream {
     secured(server_config(pair, None, &["http/1.1"]), true, echo)
 }
 
-/// A gateway with a route `/NAME` for each upstream, of one server and the rest of its section, and these files.
+/// Starts a gateway with a route `/NAME` for each upstream (name, server, further lines), and these files.
 pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str, &str, &str)]) -> Gateway {
     Gateway::launch(env, |dir| {
         for (name, text) in files {

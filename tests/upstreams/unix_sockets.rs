@@ -41,7 +41,7 @@ fn requests_go_to_a_socket_and_its_connection_is_kept() {
     gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "ok")], 2.0);
 }
 
-/// The program as one to whom permissions apply, which they do not to root.
+/// The command of the program as a user to whom permissions apply, unlike root.
 fn bound_by_permissions(arguments: Vec<String>) -> Command {
     let own = program();
     let mut command = Command::new("setpriv");
