@@ -168,7 +168,7 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     gateway.signal("KILL");
     drop(gateway);
     let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
-    assert!(serves(&gateway, &trust, "www.test"), "it has what was kept");
+    assert!(serves(&gateway, &trust, "www.test"), "it uses the saved certificate");
     assert_eq!(orders(&gateway, "unreachable"), 0.0);
 }
 
@@ -198,7 +198,7 @@ fn certificates_of_clients_are_no_hindrance_and_a_proof_is_no_connection() {
     let gateway = Setting { acme, options: &options, ..Setting::new(&pebble, state.path(), &["www.test"]) }.start();
     wait_until("the certificate is there", || orders(&gateway, "issued") == 1.0);
     let trust = pebble.trust();
-    assert!(!serves(&gateway, &trust, "www.test"), "a client shows its certificate");
+    assert!(!serves(&gateway, &trust, "www.test"), "the client presents its certificate");
     // No challenge is open, so the gateway offers no validation certificate.
     let proof = trust.offering(&["acme-tls/1"]).try_connect(secure(&gateway), "www.test");
     assert!(proof.is_err());
@@ -240,7 +240,7 @@ fn certificates_are_renewed_in_time() {
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 6);
     let Issued { gateway, trust, pebble: _pebble, state: _state } = Issued::by(pebble, &["www.test"]);
     let mut open = trust.connect(secure(&gateway), "www.test");
-    wait_until("it was renewed", || orders(&gateway, "issued") >= 2.0);
+    wait_until("the certificate was renewed", || orders(&gateway, "issued") >= 2.0);
     until_served(&gateway, &trust, "www.test");
     assert_eq!(open.fetch("GET / HTTP/1.1\r\nhost: www.test\r\n\r\n", "").status(), 200);
     assert!(gateway.log().contains("renewing a certificate"));
@@ -254,7 +254,7 @@ fn names_come_and_go_with_the_config() {
     let Issued { pebble, state, gateway, trust } = Issued::by(pebble, &["a.test"]);
     let both = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
     gateway.reload(&both.config());
-    assert!(serves(&gateway, &trust, "a.test"), "what was there stays");
+    assert!(serves(&gateway, &trust, "a.test"), "the certificate in use stays");
     until_served(&gateway, &trust, "b.test");
     gateway.reload(&Setting { names: &["b.test"], ..both }.config());
     assert!(serves(&gateway, &trust, "b.test") && !serves(&gateway, &trust, "a.test"));

@@ -40,7 +40,7 @@ fn pauses_after_failures_outlive_the_gateway() {
     for words in ["by tls-alpn-01: ", "by http-01: ", "port 80 of www.test must lead", "next attempt in "] {
         assert!(log.contains(words), "{words}: {log}");
     }
-    assert_eq!(pebble.count("Added order"), 2, "one for each way");
+    assert_eq!(pebble.count("Added order"), 2, "one order for each challenge");
     let attempt = file(state.path(), "www.test.json");
     let known: serde_json::Value = serde_json::from_str(&fs::read_to_string(&attempt).unwrap()).unwrap();
     assert_eq!(known["failures"], 1);
@@ -93,7 +93,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let whole = fs::read_to_string(&certificate).unwrap();
     // A running gateway restores the file from memory.
     fs::write(&certificate, &whole[..whole.len() / 3]).unwrap();
-    wait_until("it is written again", || fs::read_to_string(&certificate).unwrap() == whole);
+    wait_until("the file is restored", || fs::read_to_string(&certificate).unwrap() == whole);
     until_logged(&gateway, "it will be written again");
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!(orders(&gateway, "issued"), 1.0);
@@ -116,7 +116,7 @@ fn damaged_files_are_reported_and_replaced_and_the_account_stays() {
     let before = fs::read_to_string(&certificate).unwrap();
     fs::remove_file(&certificate).unwrap();
     assert!(serves(&gateway, &trust, "www.test"));
-    wait_until("another is there", || fs::read_to_string(&certificate).is_ok_and(|text| text != before));
+    wait_until("there is another certificate", || fs::read_to_string(&certificate).is_ok_and(|text| text != before));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_certificate_that_cannot_be_saved_is_used_and_saved_later() {
     assert!(serves(&gateway, &trust, "www.test"));
     let certificate = place.parent().unwrap();
     fs::remove_dir_all(certificate).unwrap();
-    wait_until("it is saved", || certificate.is_file());
+    wait_until("the certificate is saved", || certificate.is_file());
     assert!(serves(&gateway, &trust, "www.test"));
     assert_eq!((orders(&gateway, "issued"), pebble.count("Issued certificate serial")), (1.0, 1));
 }

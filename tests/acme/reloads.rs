@@ -57,7 +57,7 @@ fn orders_end_when_the_gateway_drains() {
     let config = config.replace("workers = 1", "workers = 1\nshutdown_delay = \"1m\"");
     fs::write(pebble.ca_file(), pebble.own_ca()).unwrap();
     let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
-    wait_until("an order is under way", || pebble.count("Added order") == 1);
+    wait_until("an order is in progress", || pebble.count("Added order") == 1);
     let lock = fs::File::open(file(state.path(), "/lock")).unwrap();
     assert!(lock.try_lock().is_err());
     gateway.signal("TERM");

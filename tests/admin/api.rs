@@ -305,7 +305,7 @@ fn a_refund_continues_without_its_client() {
     std::thread::sleep(std::time::Duration::from_millis(100));
     drop(client);
     let left = || ok(&gateway, "GET", "/-/limits/per-ip/state?cost=0&key=10.0.0.9", &Value::Null)["remaining"].clone();
-    wait_until("the charge is given back", || left() == 5);
+    wait_until("the charge is refunded", || left() == 5);
 }
 
 #[test]
@@ -354,7 +354,9 @@ fn an_outage_is_handled_by_on_error_of_each_limit() {
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
     let before = decide(&gateway, "take", std::slice::from_ref(&order));
     redis.kill();
-    wait_until("the loss is noticed", || fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 503);
+    wait_until("the gateway notices the loss of the store", || {
+        fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 503
+    });
     let responses = decide(&gateway, "take", &[order, json!({ "limits": ["watched"] })]);
     let local = &responses[0]["limits"][0];
     assert_eq!((&local["source"], &local["remaining"]), (&json!("local"), &json!(3)));

@@ -222,7 +222,7 @@ fn an_unavailable_store_is_reported() {
     assert_eq!(send(&gateway, "authorization: x\r\n"), 200);
     let by_hash = format!("hash={}", hash(&gateway, "token", "key=x"));
     redis.kill();
-    wait_until("the loss is noticed", || peek(&gateway, "token", "key=x").status() == 503);
+    wait_until("the gateway notices the loss of the store", || peek(&gateway, "token", "key=x").status() == 503);
     let refused = peek(&gateway, "token", &by_hash);
     assert!(refused.status() == 503 && refused.text().contains("could not be looked up"), "{}", refused.text());
 }

@@ -77,8 +77,8 @@ fn on_a_cluster_each_hash_is_read_at_its_node_and_a_failover_is_followed() {
     let lost = cluster.owner_index(place("a"));
     cluster.nodes[lost].kill();
     wait_until("a replica is promoted", || cluster.owner_index(place("a")) != lost);
-    wait_until("all masters know it", || cluster.masters().into_iter().all(|node| is_up(node)));
-    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    wait_until("all masters know the new one", || cluster.masters().into_iter().all(|node| is_up(node)));
+    assert_eq!(quota(&gateway, "a"), 5, "known overrides stay");
     limits.iter().zip(15..).for_each(|(limit, count)| set(&mut cluster.owner(place(limit)).client(), limit, count));
     limits.iter().zip(15..).for_each(|(limit, count)| assert_soon(&gateway, limit, count));
 }
@@ -91,7 +91,7 @@ fn the_master_that_the_sentinels_name_is_read() {
     assert_soon(&gateway, "a", 5);
     watched.servers[0].kill();
     wait_until("the replica is promoted", || watched.info(1).contains("role:master"));
-    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    assert_eq!(quota(&gateway, "a"), 5, "known overrides stay");
     set(&mut watched.client(1), "a", 6);
     assert_soon(&gateway, "a", 6);
 }
@@ -151,14 +151,14 @@ fn an_unavailable_store_and_a_replaced_store() {
     wait_until("the loss is logged", || gateway.log().contains("those known stay in force"));
     assert_eq!(quota(&gateway, "a"), 5);
     first.restart();
-    wait_until("it is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
+    wait_until("the store is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
     assert_soon(&gateway, "a", 2);
     set(&mut first.client(), "a", 6);
     assert_soon(&gateway, "a", 6);
     assert_eq!(gateway.log().matches("those known stay in force").count(), 1, "{}", gateway.log());
 
     gateway.reload_with(&first.url(), &second.url().replace("redis:", "redis+cluster:"));
-    assert_eq!(quota(&gateway, "a"), 7, "those of the new store, from its first request on");
+    assert_eq!(quota(&gateway, "a"), 7, "the overrides of the new store apply from its first request on");
     set(&mut client, "a", 8);
     assert_soon(&gateway, "a", 8);
 }

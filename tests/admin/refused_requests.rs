@@ -115,7 +115,7 @@ fn all_but_probes_and_metrics_need_the_token() {
     let closed = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&closed).unwrap().replace("token =", "metrics_need_token = true\ntoken =");
     std::fs::write(&closed, text).unwrap();
-    wait_until("the metrics need it too", || gateway.admin("/metrics").status() == 401);
+    wait_until("the metrics need the token too", || gateway.admin("/metrics").status() == 401);
     assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 401]);
     let scraped = fetch_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
     assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));

@@ -161,7 +161,7 @@ fn a_full_disk_stops_no_change_and_is_counted() {
     let shown = gateway.admin("/-/audit").json();
     assert_eq!((&shown["entries"][0]["change"], &shown["lines_lost"]), (&json!("usage reset"), &json!(1)));
     assert_eq!(shown["entries"][0]["token"], Value::Null);
-    assert_eq!(shown["entries"][0]["role"], "edit", "this machine, without a token");
+    assert_eq!(shown["entries"][0]["role"], "edit", "a client on this machine without a token");
 }
 
 #[test]

@@ -191,7 +191,7 @@ fn nobody_within_a_share_is_refused() {
             }
         }
     }
-    assert!(asked > 500 && refused > 500, "{asked} requests within shares, {refused} refusals of others");
+    assert!(asked > 500 && refused > 500, "{asked} requests within shares, {refused} refusals beyond them");
 }
 
 /// Tenants that come and go, more than `max_active`, weights, settings and clocks that change: no interval admits more

@@ -37,11 +37,11 @@ fn a_full_redis_continues_with_existing_keys() {
             assert_same_state(&gate, &memory, now);
             for check in decisions.iter().flat_map(|(_, checks)| checks) {
                 let missing = is_there(&memory, check, now) && !gate.keys.borrow().held.contains_key(&check.key);
-                assert!(!missing, "{} is not there after call {call}", check.key);
+                assert!(!missing, "{} does not exist after call {call}", check.key);
             }
         }
     }
-    assert!(without_room > 500, "only {without_room} decisions had no room");
+    assert!(without_room > 500, "only {without_room} decisions had no memory");
 }
 
 fn is_there(memory: &MemoryStore, check: &Check, now: i64) -> bool {

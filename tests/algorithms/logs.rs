@@ -277,7 +277,7 @@ proptest! {
                 3 if !held.is_empty() => {
                     let (tag, units, _) = held.swap_remove(which.index(held.len()));
                     prop_assert!(key.adjust(now, -units, tag));
-                    prop_assert!(!key.adjust(now, -units, tag), "given back twice");
+                    prop_assert!(!key.adjust(now, -units, tag), "refunded twice");
                 }
                 4 if !held.is_empty() => {
                     let place = which.index(held.len());
@@ -286,7 +286,7 @@ proptest! {
                 }
                 5 if !lost.is_empty() => {
                     let (tag, units) = lost.swap_remove(which.index(lost.len()));
-                    prop_assert!(!key.adjust(now, -1, tag), "what is lost cannot be released");
+                    prop_assert!(!key.adjust(now, -1, tag), "a lost lease cannot be released");
                     prop_assert!(!key.adjust(now, 0, tag), "nothing is renewed");
                     prop_assert!(key.adjust(now, units, tag));
                     held.push((tag, units, now + lease));
@@ -330,7 +330,7 @@ fn changed_numbers_apply_to_what_was_taken() {
     // A shorter lease does not shorten others: each holder renews its lease by its own settings.
     key.rule = leases(3, 1000);
     assert_eq!(key.take(NOW, 1, 40).retry_ms, 60_000);
-    assert!(key.adjust(NOW, 1, 30), "its own is renewed by the new one");
+    assert!(key.adjust(NOW, 1, 30), "its own lease is renewed by the new rule");
     assert_eq!(key.take(NOW, 1, 50).retry_ms, 1000);
     assert!(!key.take(NOW + 999, 1, 50).admitted);
     assert!(key.take(NOW + 1000, 1, 60).admitted);
@@ -351,7 +351,7 @@ fn only_the_last_slot_is_refunded() {
     let second = key.take(NOW, 1, 0);
     assert!(!key.adjust(NOW, -1, first.receipt));
     assert!(key.adjust(NOW + 10, -1, second.receipt));
-    assert!(!key.adjust(NOW + 10, -1, second.receipt), "given back twice");
+    assert!(!key.adjust(NOW + 10, -1, second.receipt), "refunded twice");
     assert!(key.adjust(NOW + 10, -1, first.receipt));
     assert_eq!(key.take(NOW + 10, 1, 0).retry_ms, 0);
 }

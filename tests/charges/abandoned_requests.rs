@@ -56,10 +56,10 @@ pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
 /// Asserts that at most two requests ran at a time, that others got the slots later, and that one is free for `path`.
 #[track_caller]
 pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
-    wait_until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is idle", || running.now() == 0);
     assert_eq!(running.most(), 2, "{what}");
     assert!(running.ended() >= 3, "{what}: {}", running.ended());
-    wait_until("a slot", || gateway.get(path).status() == 200);
+    wait_until("a slot is free", || gateway.get(path).status() == 200);
 }
 
 /// Sends each request on a connection that is closed after 15 ms.
@@ -81,7 +81,7 @@ fn leave_two(gateway: &Gateway, running: &Running) {
 
 fn attack(gateway: &Gateway, running: &Running, request: &str) -> usize {
     abort(gateway, request, 100);
-    wait_until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is idle", || running.now() == 0);
     running.most()
 }
 
@@ -100,7 +100,7 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
             assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
             // The slots passed from request to request all the time.
             assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
-            wait_until("a slot", || gateway.get("/").status() == 200);
+            wait_until("a slot is free", || gateway.get("/").status() == 200);
         }
     });
 }
@@ -136,7 +136,7 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     leave_two(&gateway, &running);
     let watch = Stopwatch::start();
     // The lease is shorter, but it is renewed until then.
-    wait_until("a slot", || {
+    wait_until("a slot is free", || {
         let mut client = gateway.client();
         client.send(get("/", ""));
         std::thread::sleep(Duration::from_millis(40));
@@ -154,9 +154,9 @@ fn a_connection_is_reusable_after_its_response_was_drained() {
         let ended = running.ended();
         let mut client = gateway.client();
         client.send(get(target, ""));
-        wait_until("it runs", || running.now() == 1);
+        wait_until("the request runs", || running.now() == 1);
         drop(client);
-        wait_until("it has ended", || running.ended() == ended + 1);
+        wait_until("the request has ended", || running.ended() == ended + 1);
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(upstream.connections(), 1);
@@ -190,8 +190,8 @@ fn abandoned_requests_count_as_connections() {
     let mut third = gateway.client();
     third.send(get("/", ""));
     third.assert_closed();
-    wait_until("they have ended", || running.ended() == 2);
-    wait_until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
+    wait_until("the requests have ended", || running.ended() == 2);
+    wait_until("a connection is accepted", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
 }
 
 #[test]
@@ -209,6 +209,6 @@ fn a_drain_waits_for_them_as_for_requests() {
         watch.assert_ms(end);
         assert!(!gateway.log().contains("were cut"), "{}", gateway.log());
         let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut redis.client()).unwrap();
-        assert_eq!(keys.len(), 0, "{timeout}: the slots are given back");
+        assert_eq!(keys.len(), 0, "{timeout}: the slots are released");
     }
 }

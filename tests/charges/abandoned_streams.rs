@@ -92,7 +92,7 @@ fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     let watch = Stopwatch::start();
     abort(&gateway, &(post("/upload", 1000, "") + "some of it"), 2);
     assert_eq!(gateway.get("/").status(), 429);
-    wait_until("a slot", || gateway.get("/").status() == 200);
+    wait_until("a slot is free", || gateway.get("/").status() == 200);
     watch.assert_ms(1400..4000);
     let events: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
     assert_eq!(events.iter().filter(|path| *path == "/cancelled").count(), 2, "{events:?}");
@@ -147,13 +147,13 @@ fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
             client.get(stream, "/plain");
             client.read_response(stream).body == b"in"
         };
-        assert!(!fetch(), "{bound}: the slots are held, also of exchanges that are closed");
-        wait_until("a slot", &mut fetch);
+        assert!(!fetch(), "{bound}: closed exchanges keep their slots");
+        wait_until("a slot is free", &mut fetch);
         watch.assert_ms(2400..6000);
         wait_until("all have ended", || open.ended() == STREAMS as usize);
         // Their places are free again, for one connection and eight others.
         let mut others: Vec<_> = (2..PLACES).map(|_| gateway.client()).collect();
-        wait_until("they are served", || {
+        wait_until("the other clients are served", || {
             others
                 .iter_mut()
                 .all(|other| other.try_send(get("/plain", "")).is_ok() && other.try_read_response("GET").is_ok())

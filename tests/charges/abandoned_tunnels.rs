@@ -111,9 +111,9 @@ fn a_tunnel_without_a_client_ends_with_linger() {
     let gateway = gateway("", "memory:", &upstream.url(), "1500ms");
     let watch = Stopwatch::start();
     abort(&gateway, &get("/", UPGRADE), 2);
-    wait_until("the server has learnt of their end", || ends.load(Ordering::SeqCst) == 2);
+    wait_until("the server has noticed their end", || ends.load(Ordering::SeqCst) == 2);
     assert_eq!(gateway.get("/plain").status(), 429);
-    wait_until("a slot", || gateway.get("/plain").status() == 200);
+    wait_until("a slot is free", || gateway.get("/plain").status() == 200);
     watch.assert_ms(1400..4000);
     let events: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
     assert_eq!(events.iter().filter(|head| *head == "closed").count(), 2, "{events:?}");

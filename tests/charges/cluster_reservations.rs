@@ -44,11 +44,11 @@ fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
     let mut reserving = newer.client();
     reserving.send(fields("a", &b));
     let left = || older.admin("/-/limits/one/state?key=a").json()["remaining"].clone();
-    wait_until("`one` is charged for the moment", || left() == 0);
+    wait_until("`one` has the temporary charge", || left() == 0);
     assert_eq!(asks(&older, "a", ""), 429);
     let () = run_command(&mut node.client(), &["CLIENT", "UNPAUSE"]);
-    assert_eq!(reserving.read_response("GET").status(), 429, "by `two`, which is spent");
-    assert_eq!(asks(&older, "a", ""), 200, "what was reserved is there again");
+    assert_eq!(reserving.read_response("GET").status(), 429, "by `two`, which is exhausted");
+    assert_eq!(asks(&older, "a", ""), 200, "the reservation was refunded");
 
     // No other refusal is remembered either, because it is unknown which limit caused it.
     assert_eq!([asks(&older, "a", ""), asks(&older, "a", ""), asks(&newer, "a0", "fresh")], [429; 3]);

@@ -75,7 +75,7 @@ fn slots_of_a_key_change_live() {
     let mut redis = server.client();
     let applied = |count| {
         let line = "overrides in Redis are in force";
-        wait_until("they are in force", || gateway.log().matches(line).count() == count);
+        wait_until("the overrides are in force", || gateway.log().matches(line).count() == count);
     };
     redis.hset("sg:overrides:x", "acme", "in_flight=2").unwrap();
     applied(1);
@@ -91,8 +91,8 @@ fn slots_of_a_key_change_live() {
 
     redis.hset("sg:overrides:x", "acme", "rate=1/s").unwrap();
     let mistake = "`rate` in the override: concurrency has no such parameter; an entry of concurrency names";
-    wait_until("it is logged", || gateway.log().contains(mistake));
-    assert_eq!(gateway.fetch(&as_tenant("acme")).status(), 429, "the old stay");
+    wait_until("the mistake is logged", || gateway.log().contains(mistake));
+    assert_eq!(gateway.fetch(&as_tenant("acme")).status(), 429, "the old overrides stay");
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_key_has_a_queue_where_the_limit_has_none() {
 
         let start = Instant::now();
         let mut clients = sent("acme", 1);
-        wait_until("the first went on", || decisions(&gateway, "allow") == 2.0);
+        wait_until("the first request was forwarded", || decisions(&gateway, "allow") == 2.0);
         clients.extend(sent("acme", 1));
         wait_until("one waits", || decisions(&gateway, "delayed") == 1.0);
         let leaves = sent("acme", 1);

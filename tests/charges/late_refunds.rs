@@ -207,7 +207,7 @@ fn a_receipt_is_refunded_by_the_rule_that_made_it() {
         gateway.reload_with(from, to);
         let since = Instant::now();
         let whole = left(&gateway);
-        assert!(whole > 70, "{case} {store}: only {whole} are back");
+        assert!(whole > 70, "{case} {store}: only {whole} were refunded");
         take(&gateway, whole);
         refund(&gateway, &receipt);
         let (left, ms) = (left(&gateway), i64::try_from(since.elapsed().as_millis()).unwrap());

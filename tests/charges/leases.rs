@@ -124,7 +124,7 @@ fn a_lost_lease_is_taken_again_with_its_cost() {
     wait_until("the first has ended", || client.zcard::<_, i64>(&key).unwrap() == 3);
     assert_eq!(remaining(&gateway), 0);
     drop(second);
-    wait_until("all is free", || remaining(&gateway) == 10);
+    wait_until("all slots are free", || remaining(&gateway) == 10);
 }
 
 #[test]

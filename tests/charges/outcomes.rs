@@ -185,7 +185,7 @@ fn a_local_charge_is_refunded_locally() {
     let gateway = limited(&redis_store(&server), &upstream.url(), "refund_on = [\"5xx\"]");
     gateway.wait_for_store();
     server.kill();
-    wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     for _ in 0..4 {
         assert_eq!(gateway.fetch(&get("/500", "x-cost: 6\r\n")).status(), 500);
     }

@@ -68,14 +68,14 @@ fn a_refusal_of_the_upstream_of_a_diversion_charges_no_limit() {
     ));
     let mut clients: Vec<_> = (0..2).map(|_| gateway.client()).collect();
     clients[0].send(get("/within", ""));
-    wait_until("one is in the limit", || remaining(&gateway, "narrow") == 0);
+    wait_until("one request holds the slot", || remaining(&gateway, "narrow") == 0);
     clients[1].send(get("/diverted", ""));
-    wait_until("one is diverted", || {
+    wait_until("one request is diverted", || {
         gateway.metric("upstream_adaptive_in_flight", &[("upstream", "spare")]) == Some(1.0)
     });
     assert_eq!(remaining(&gateway, "wide"), 48);
     assert_eq!(gateway.get("/refused").status(), 503);
-    wait_until("the refused one is refunded", || remaining(&gateway, "wide") == 48);
+    wait_until("the refused request is refunded", || remaining(&gateway, "wide") == 48);
     for client in &mut clients {
         go.send(()).unwrap();
         assert_eq!(client.read_response("GET").status(), 200);
@@ -109,7 +109,7 @@ fn tiers_and_candidates_are_refunded_with_their_limit() {
         gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
     });
     assert_eq!(gateway.fetch(&request("/refused")).status(), 503);
-    wait_until("the refused one is refunded", || left() == [Some(9), Some(19), Some(29), Some(39)]);
+    wait_until("the refused request is refunded", || left() == [Some(9), Some(19), Some(29), Some(39)]);
     go.send(()).unwrap();
     assert_eq!(client.read_response("GET").status(), 200);
     assert_eq!(left(), [Some(9), Some(19), Some(29), Some(39)]);
@@ -123,7 +123,7 @@ fn a_refusal_for_overload_charges_no_limit() {
         let gateway = Gateway::start(&config(&store, &server.url()));
         let mut first = gateway.client();
         first.send(get("/first", ""));
-        wait_until("the server has the first", || {
+        wait_until("the server has the first request", || {
             gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
         });
         let before = ALGORITHMS.map(|(name, _)| (name, remaining(&gateway, name)));
@@ -150,7 +150,7 @@ fn a_refusal_for_overload_charges_no_limit() {
         go.send(()).unwrap();
         assert_eq!(first.read_response("GET").status(), 200);
         for name in ["token_bucket", "gcra", "fixed_window", "calendar", "sliding_window", "sliding_log"] {
-            assert_eq!(remaining(&gateway, name), 49, "{store} {name}: the first is charged");
+            assert_eq!(remaining(&gateway, name), 49, "{store} {name}: the first request is charged");
         }
         wait_until("the slot is free", || remaining(&gateway, "concurrency") == 50);
         gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "overloaded")], 4.0);

@@ -80,7 +80,7 @@ fn a_request_without_a_seat_costs_no_call() {
         client.send(get("/", ""));
     }
     let decided = |decision| [("route", "app"), ("limit", "queue"), ("decision", decision)];
-    wait_until("all seats are taken", || {
+    wait_until("all places are taken", || {
         gateway.metric("limit_decisions_total", &decided("delayed")) == Some(SEATS as f64)
     });
     let calls = || gateway.metric("store_batch_size_sum", &[]).unwrap();
@@ -95,7 +95,7 @@ fn a_request_without_a_seat_costs_no_call() {
     // The request of a client that leaves frees its place and its position.
     drop(waiting.pop());
     let mut next = gateway.client();
-    wait_until("a seat is free", || waits(&mut next, "/"));
+    wait_until("a place is free", || waits(&mut next, "/"));
 }
 
 /// The clock of a gateway is an hour ahead of Redis', or behind: queue positions are refunded all the same.
@@ -121,11 +121,11 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
         leaving.iter_mut().for_each(|client| client.send(get("/", "")));
         let decided = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
         wait_until("both wait", || gateway.metric("limit_decisions_total", &decided) == Some(2.0));
-        assert_eq!(gateway.get("/").status(), 429, "there is room for two");
+        assert_eq!(gateway.get("/").status(), 429, "two requests may wait");
         drop(leaving);
         let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
         for client in &mut next {
-            wait_until("a turn has come back", || waits(client, "/"));
+            wait_until("a queue position was refunded", || waits(client, "/"));
         }
     }
 }
@@ -176,11 +176,11 @@ fn the_keys_of_one_queue_forget_no_turns_of_another() {
     let third = wait_at("/b", KEYS, KEYS as f64);
     drop(second);
     let in_flight = |route: &str| gateway.metric("requests_in_flight", &[("route", route)]);
-    wait_until("the second ones have left", || in_flight("b") == Some(KEYS as f64));
+    wait_until("the second requests have left", || in_flight("b") == Some(KEYS as f64));
     drop(last);
     let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
     for client in &mut next {
-        wait_until("a turn has come back", || waits(client, "/a"));
+        wait_until("a queue position was refunded", || waits(client, "/a"));
     }
     drop(third);
 }

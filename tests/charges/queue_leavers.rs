@@ -48,7 +48,7 @@ fn requests_without_a_place_leave_no_queue_positions() {
 fn leaving_in_order_of_arrival_empties_the_queue() {
     on_both("rate = \"1/min\"\nqueue = \"1h\"", |gateway| {
         let clients = sent(gateway, 12);
-        wait_until("all have their turns", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
+        wait_until("all have left the queue", || gateway.metric("limit_decisions_total", &DELAYED) == Some(11.0));
         for client in clients {
             drop(client);
             std::thread::sleep(Duration::from_millis(10));

@@ -218,9 +218,9 @@ fn slots_are_released_on_every_path() {
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", &two);
         for target in ["/", "/broken", "/part", "/late"] {
             for leaves in [false, true] {
-                wait_until("the upstream is at rest", || running.now() == 0);
+                wait_until("the upstream is idle", || running.now() == 0);
                 let (mut admitted, before) = (0, running.ended());
-                wait_until("more have run than there are slots", || {
+                wait_until("more requests have run than there are slots", || {
                     let mut clients = sent_to(&gateway, target, 3);
                     if leaves {
                         std::thread::sleep(Duration::from_millis(10));
@@ -232,7 +232,7 @@ fn slots_are_released_on_every_path() {
                     }
                     running.ended() >= before + 6
                 });
-                wait_until("what was admitted has run", || running.now() == 0);
+                wait_until("all admitted requests have run", || running.now() == 0);
                 assert!(running.most() <= 2, "{target}: {} at once", running.most());
                 assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
@@ -263,7 +263,7 @@ fn local_slots_are_released_locally() {
     let two = TWO.replace("2s", "1h").replace("200ms", "0s");
     let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &two);
     server.kill();
-    wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     for _ in 0..2 {
         let mut clients = [gateway.client(), gateway.client()];
         clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
@@ -296,7 +296,7 @@ fn leases_are_renewed_while_requests_run() {
             std::thread::sleep(Duration::from_millis(50));
         }
         drop(clients);
-        wait_until("a slot", || gateway.get("/").status() == 200);
+        wait_until("a slot is free", || gateway.get("/").status() == 200);
     });
 }
 
@@ -313,7 +313,7 @@ fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
     assert_eq!(other.get("/").status(), 429);
     let watch = Stopwatch::start();
     killed.signal("KILL");
-    wait_until("a slot", || other.get("/").status() == 200);
+    wait_until("a slot is free", || other.get("/").status() == 200);
     // 4/3 x (2 + 2 s), less what had passed since they were taken.
     watch.assert_ms(0..5500);
 }

@@ -83,7 +83,7 @@ fn a_late_refund_uses_the_rule_of_the_charge() {
             assert_eq!(remaining(&gateway), 9, "{after}");
             release.send(()).unwrap();
             assert_eq!(late.read_response("GET").status(), 500);
-            wait_until("the late request has been given back", || remaining(&gateway) != 9);
+            wait_until("the late request has been refunded", || remaining(&gateway) != 9);
             assert_eq!(remaining(&gateway), 10, "{after} on {store}");
         }
     }
@@ -192,7 +192,7 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         let watch_inside = Instant::now();
         let (wait_s, _) = refused();
         // 4/3 x (60 + 2 s).
-        assert!((80..=83).contains(&wait_s), "{store}: nothing is known but the lease: {wait_s}");
+        assert!((80..=83).contains(&wait_s), "{store}: only the lease bounds the wait: {wait_s}");
         std::thread::sleep(Duration::from_millis(1200));
         let at_least = watch_inside.elapsed().as_millis();
         release.send(()).unwrap();
@@ -208,7 +208,7 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         );
         assert_eq!(wait_s, u128::try_from(wait_ms).unwrap().div_ceil(1000), "{store}");
         reload(&gateway, "lease = \"60s\"", "lease = \"1h\"");
-        assert_eq!(refused().1, wait_ms, "{store}: a reload forgets nothing");
+        assert_eq!(refused().1, wait_ms, "{store}: a reload keeps the usage");
         release.send(()).unwrap();
         holder.read_response("GET");
     }

@@ -132,7 +132,7 @@ impl Site {
             "{}",
             refused.head
         );
-        assert_eq!(self.app.requests().len() as u64 + 1, admitted, "the app gets what is admitted");
+        assert_eq!(self.app.requests().len() as u64 + 1, admitted, "the application gets the admitted requests");
         let decided = self.gateway.metrics();
         let bad =
             decided.lines().find(|line| line.starts_with("sluicegate_decide_requests_total{result=\"bad_facts\"}"));

@@ -38,7 +38,7 @@ fn settle_by_rules(gateway: &Gateway) {
     let failed = receipt(&fetch(gateway, "login", "/", ""));
     assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 401").text(), "{\"settled\":{}}");
     assert_eq!(remaining(gateway, "logins"), 9);
-    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 200").status(), 409, "it was redeemed");
+    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 200").status(), 409, "the receipt was used");
     // The true cost, more and less than reserved.
     let more = receipt(&fetch(gateway, "llm", "/", "x-cost: 10\r\n"));
     let settled = settle(gateway, "llm", &more, "x-limit-status: 200\r\nx-actual-cost: 35");
@@ -77,7 +77,11 @@ fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
     assert_eq!(settle(&untrusted, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
     let before = remaining(&one, "logins");
     assert_eq!(settle(&other, "login", &login, "x-limit-cost: 0").status(), 200);
-    assert_eq!(settle(&one, "login", &login, "x-limit-cost: 0").status(), 409, "redeemed at the other gateway");
+    assert_eq!(
+        settle(&one, "login", &login, "x-limit-cost: 0").status(),
+        409,
+        "the receipt was used at the other gateway"
+    );
     assert_eq!(remaining(&one, "logins"), before + 1);
 }
 
@@ -141,7 +145,7 @@ fn a_receipt_has_only_what_was_charged() {
     };
     let first = receipt(&fetch("2001:db8::1"));
     let over = fetch("2001:db8::2");
-    assert_eq!((over.status(), over.get("x-limit-receipt")), (200, None), "the /64 is over its numbers");
+    assert_eq!((over.status(), over.get("x-limit-receipt")), (200, None), "the /64 exceeds its limit");
     let left = |limit: &str| {
         gateway.admin(&format!("/-/limits/{limit}/state?key=2001:db8::1")).json()["remaining"].as_i64().unwrap()
     };

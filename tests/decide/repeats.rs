@@ -43,9 +43,9 @@ fn a_repeated_question_gets_the_same_response_and_charges_nothing() {
     assert_eq!(left(&fetch(&gateway, "a", "/", "x-request-id:\r\n")), 5);
     // The first question with this id left 8 units.
     let id = "x-request-id: 2\r\n";
-    assert_eq!(left(&fetch(&gateway, "a", "/other", id)), 9, "the id of another request buys nothing");
+    assert_eq!(left(&fetch(&gateway, "a", "/other", id)), 9, "the id of another request has no effect");
     let other_client = forwarded("GET", "/", id).replace("192.0.2.1", "192.0.2.2");
-    assert_eq!(left(&gateway.fetch(&get("/decide/a", &other_client))), 9, "nor does that of another client");
+    assert_eq!(left(&gateway.fetch(&get("/decide/a", &other_client))), 9, "the id of another client has no effect");
     assert_eq!(fetch(&gateway, "a", "/", "x-request-id: 1\r\nx-request-id: 1\r\n").status(), 400);
     fetch(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
     fetch(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");

@@ -129,5 +129,5 @@ fn a_single_file_that_is_mounted_names_the_remedy() {
     assert!(response.text().contains("mount its directory instead"), "{}", response.text());
     assert_eq!(editor.inside("sluicegate.toml"), version("one"));
     assert_eq!(editor.names(), ["sluicegate.toml"], "no temporary file is left");
-    wait_until("it serves on", || editor.served() == "one");
+    wait_until("the gateway still serves", || editor.served() == "one");
 }

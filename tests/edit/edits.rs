@@ -61,7 +61,7 @@ fn mistakes_are_shown_and_change_nothing() {
     }
     assert_eq!((editor.text(), editor.loads(), editor.generation()), (version("one"), 0.0, 1));
     let starred = version("two").replace("body = \"two\"", "body = \"*** two ***\"");
-    assert_eq!(editor.put(format!("# ***\n{starred}")).status(), 200, "stars alone are no mask");
+    assert_eq!(editor.put(format!("# ***\n{starred}")).status(), 200, "asterisks alone are not a mask");
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn an_edit_of_the_admin_listener_itself_gets_its_response() {
         (200, &serde_json::json!(["admin"]))
     );
     editor.gateway.admin = port.addr();
-    assert_eq!(editor.get("/-/status").status(), 401, "the old token is void");
+    assert_eq!(editor.get("/-/status").status(), 401, "the old token is invalid");
     let new = editor.gateway.admin_request("GET", "/-/status", "authorization: Bearer another-token-of-them\r\n", "");
     assert_eq!((new.status(), &new.json()["generation"]), (200, &2.into()));
 }

@@ -135,7 +135,7 @@ fn a_rollback_writes_the_files_back() {
     assert!(other.text().contains("conf.d/new.toml") && editor.text() == version("one"));
     // A file that was removed since then is written again.
     fs::remove_file(editor.etc.join("conf.d/new.toml")).unwrap();
-    wait_until("the new file is gone", || editor.get("/-/limits/new").status() == 404);
+    wait_until("the new file was removed", || editor.get("/-/limits/new").status() == 404);
     fs::write(editor.main(), version("five").replace("conf.d/*.toml", "none/*.toml")).unwrap();
     wait_until("nothing is included", || editor.get("/-/limits/a").status() == 404);
     fs::remove_file(editor.etc.join("conf.d/a.toml")).unwrap();
@@ -194,7 +194,7 @@ fn without_edits_a_rollback_pins_until_the_next_changed_save() {
     wait_until("the mistake is noticed", || editor.gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
     assert_eq!((editor.served(), editor.pinned().0), ("one".to_owned(), 1.into()));
     fs::write(editor.main(), named("two", "")).unwrap();
-    wait_until("it is corrected", || editor.gateway.metric("config_last_reload_successful", &[]) == Some(1.0));
+    wait_until("the mistake is corrected", || editor.gateway.metric("config_last_reload_successful", &[]) == Some(1.0));
     assert_eq!((editor.served(), editor.pinned().0), ("one".to_owned(), 1.into()));
     editor.save("three", "");
     assert_eq!(editor.pinned(), (Value::Null, Some(0.0)));
@@ -216,7 +216,7 @@ fn a_pin_has_the_includes_of_its_time() {
     wait_until("the include is in force", || editor.get("/-/limits/a").status() == 200);
     fs::remove_file(editor.etc.join("conf.d/a.toml")).unwrap();
     fs::write(editor.etc.join("conf.d/b.toml"), "[limit.b]\nrate = \"1/s\"\n").unwrap();
-    wait_until("the other one is", || editor.get("/-/limits/b").status() == 200);
+    wait_until("the other include is in force", || editor.get("/-/limits/b").status() == 200);
     let with_a = editor.get("/-/config/history").json()["generations"][1]["generation"].as_u64().unwrap();
     assert_eq!(editor.roll_back(with_a).status(), 200);
     assert_eq!([editor.get("/-/limits/a").status(), editor.get("/-/limits/b").status()], [200, 404]);

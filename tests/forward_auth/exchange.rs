@@ -86,7 +86,11 @@ fn a_refusal_of_the_auth_server_is_forwarded_unchanged() {
     }
     let head = client.fetch("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n", "");
     assert_eq!((head.status(), head.get("content-length")), (302, Some("12")));
-    assert_eq!(client.fetch(&get("/", ""), "").text(), "log in first", "nothing of the body of HEAD is in the way");
+    assert_eq!(
+        client.fetch(&get("/", ""), "").text(),
+        "log in first",
+        "the connection after HEAD has no leftover bytes"
+    );
     let mut over_h2 = H2Client::connect(pair.gateway.addr);
     for method in ["GET", "HEAD"] {
         let request = Request::builder().method(method).uri("http://a.test/").body(()).unwrap();
@@ -190,7 +194,7 @@ fn a_websocket_opens_only_with_permission() {
     let refused = wire.read_until("the refusal", |frame| frame.kind == HEADERS && frame.stream == 1);
     drop(refused);
     assert_eq!(pair.auth.request().get("x-forwarded-method"), Some("GET"));
-    wait_until("the refused tunnel holds no place", || pair.gateway.metric("tunnels", &[]) == Some(1.0));
+    wait_until("the refused tunnel has no slot", || pair.gateway.metric("tunnels", &[]) == Some(1.0));
     assert!(pair.app.requests().is_empty(), "the application got a refused handshake");
 }
 

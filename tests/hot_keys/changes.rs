@@ -49,7 +49,7 @@ fn idle_keys_return_their_units_and_are_forgotten() {
     let admitted = make_hot(&gateways);
     let state = gateways[0].admin("/-/limits/all/state").json();
     assert!(state["leased"].as_u64() > Some(0), "{state}");
-    crate::support::wait_until("what was not spent is in the store again", || {
+    crate::support::wait_until("unspent units are in the store again", || {
         gateways[0].admin("/-/limits/all/state").json()["remaining"] == 1200 - admitted
     });
     crate::support::wait_until("the key is forgotten", || gateways[0].metric("store_hot_keys", &[]) == Some(0.0));

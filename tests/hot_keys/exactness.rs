@@ -19,7 +19,7 @@ fn assert_exact(url: &str, limit: usize, lines: &str) -> Vec<Gateway> {
     assert_eq!(admitted + more + rest, limit, "{admitted} and {more} at high load, then {rest}");
     for gateway in &gateways {
         assert!(units(gateway, "spent") > 0.0 && unspent(gateway) == 0.0, "{}", gateway.metrics());
-        assert_eq!(units(gateway, "expired"), 0.0, "of a window, everything goes back");
+        assert_eq!(units(gateway, "expired"), 0.0, "a window gets all units back");
     }
     gateways
 }

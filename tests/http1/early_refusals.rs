@@ -91,7 +91,7 @@ fn a_large_unread_body_is_cut_and_the_close_announced() {
         let mut client = gateway.client();
         client.send(head);
         let poured = pour(&mut client, 100 << 20); // Socket buffers of both ends, and what the gateway had read before it decided.
-        assert!(poured < 16 << 20, "{poured} bytes were taken");
+        assert!(poured < 16 << 20, "the gateway accepted {poured} bytes");
         let response = client.read_response("POST");
         assert_eq!((response.status(), response.get("connection")), (429, Some("close")));
     }

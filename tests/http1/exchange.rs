@@ -430,7 +430,9 @@ fn a_client_that_shuts_down_its_side_gets_its_response() {
         let mut client = gateway.client();
         client.send(get("/slow", ""));
         client.stream().shutdown(Shutdown::Write).unwrap();
-        wait_until("it has left", || labels.iter().any(|labels| gateway.metric("requests_total", labels) == Some(1.0)));
+        wait_until("the client has left", || {
+            labels.iter().any(|labels| gateway.metric("requests_total", labels) == Some(1.0))
+        });
         watch.assert_ms(least..most);
         client.assert_closed();
     }

@@ -170,7 +170,7 @@ fn a_connection_at_rest_holds_at_most_3_kb_and_leaves_nothing_behind() {
         assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     }
     let each = || memory.grown() / COUNT;
-    wait_until("they are at rest", || each() < 3072);
+    wait_until("the connections are idle", || each() < 3072);
     drop(clients);
-    wait_until("what they took is given back", || each() < 1024);
+    wait_until("their memory is released", || each() < 1024);
 }

@@ -54,7 +54,7 @@ fn assert_silent(client: &mut Client, time: Duration) {
     stream.set_read_timeout(Some(time)).unwrap();
     let mut byte = [0];
     let peeked = stream.peek(&mut byte);
-    assert!(peeked.is_err(), "something came: {peeked:?}");
+    assert!(peeked.is_err(), "received {peeked:?}");
     stream.set_read_timeout(Some(crate::support::WAIT_MAX)).unwrap();
 }
 

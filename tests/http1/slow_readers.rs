@@ -49,7 +49,7 @@ fn read_slowly(client: &mut Client, size: usize, pause: Duration) -> io::Result<
     let (mut total, mut buffer) = (0, vec![0; size]);
     let end = Instant::now() + Duration::from_secs(15);
     loop {
-        assert!(Instant::now() < end, "it went on for 15 s");
+        assert!(Instant::now() < end, "the client could read for 15 s");
         match client.stream().read(&mut buffer)? {
             0 => return Ok(total),
             count => total += count,
@@ -98,7 +98,7 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     client.send(get("/", "connection: close\r\n"));
     let started = Instant::now();
     assert!(read_slowly(&mut client, 8192, Duration::from_millis(10)).unwrap() > 1_500_000);
-    assert!(started.elapsed() > Duration::from_millis(1500), "it was not slow: {:?}", started.elapsed());
+    assert!(started.elapsed() > Duration::from_millis(1500), "the reader was not slow: {:?}", started.elapsed());
 }
 
 /// The gateway has passed the last part of a response to the kernel while it still waits in the buffers.
@@ -130,7 +130,7 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
         let local = client.stream().local_addr().unwrap();
         let sizes = || (queued(gateway.addr, local).unwrap(), largest_unread(upstream.addr));
         let mut last = sizes();
-        wait_until("nothing moves any more", || {
+        wait_until("no bytes are sent any more", || {
             std::thread::sleep(Duration::from_millis(300));
             let now = sizes();
             std::mem::replace(&mut last, now) == now
@@ -142,7 +142,7 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
     let (less, _) = held("max_unsent = \"8KiB\"");
     assert!(less < 128 * KB, "{less} unsent");
     let (more, _) = held("max_unsent = 0\nmax_unread = 0");
-    assert!(more > 512 * KB, "{more} unsent: the system bounds it by itself, and this test proves nothing");
+    assert!(more > 512 * KB, "{more} unsent: the system bounds the buffer itself, so this test proves nothing");
 }
 
 /// Returns the largest number of unread bytes among the connections to `server`.
@@ -216,7 +216,7 @@ fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let (mut response, started) = (Vec::new(), Instant::now());
     while !response.starts_with(b"HTTP/1.1 408 ") {
-        assert!(started.elapsed() < Duration::from_secs(8), "it goes on");
+        assert!(started.elapsed() < Duration::from_secs(8), "the stream continues");
         let _ = client.try_send(b"x");
         let mut piece = [0; 1000];
         if let Ok(count) = client.stream().read(&mut piece) {

@@ -24,7 +24,7 @@ fn drip(client: &mut Client, piece: &[u8], pause: Duration) -> Vec<u8> {
     let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
     let end = Instant::now() + Duration::from_secs(8);
     loop {
-        assert!(Instant::now() < end, "dripping went on for 8 s");
+        assert!(Instant::now() < end, "the connection stayed open for 8 s");
         match client.stream().read(&mut buffer) {
             Ok(0) => return response,
             Ok(count) => response.extend_from_slice(&buffer[..count]),

@@ -22,7 +22,7 @@ fn flood(wire: &mut Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> u32 {
             return count;
         }
     }
-    panic!("{MOST} of them are taken");
+    panic!("the gateway accepted {MOST} of them");
 }
 
 /// Connections that were ended for what their clients sent, by their reasons.

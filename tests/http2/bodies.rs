@@ -155,7 +155,7 @@ fn an_upload_waits_for_its_upstream() {
             }
             taken += 64 * 1024;
             // Some megabytes in the buffers of the sockets are included.
-            assert!(taken < 64 << 20, "it takes all");
+            assert!(taken < 64 << 20, "the gateway reads the whole body");
         }
         drop(response);
         taken
@@ -228,7 +228,7 @@ fn an_upstream_that_refuses_an_upload_is_heard() {
     wire.send(frame(DATA, 0, 1, &[b'x'; 16 * 1024]));
     let response = wire.read_response(1);
     assert_eq!((response.body.as_slice(), response.ended), (&b"no"[..], StreamEnd::Complete));
-    wait_until("the request is over", || {
+    wait_until("the request has ended", || {
         gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0) && wire.is_alive()
     });
     assert_eq!(H2Client::connect(gateway.addr).fetch(get("/"), Sent::default()).status(), 401);

@@ -56,7 +56,7 @@ fn a_stream_becomes_a_websocket_beside_other_requests() {
     let gateway = gateway(&upstream, "tunnel_timeout = \"20s\"");
     let mut wire = Wire::connect(gateway.addr, &[]);
     let settings = wire.read_until("its settings", |frame| frame.kind == SETTINGS && frame.flags & ACK == 0);
-    assert!(settings.payload.chunks(6).any(|pair| pair == [0, 8, 0, 0, 0, 1]), "it is not offered");
+    assert!(settings.payload.chunks(6).any(|pair| pair == [0, 8, 0, 0, 0, 1]), "extended CONNECT is not offered");
     wire.send(connect(1, "/chat", "websocket"));
     let head = wire.read_until("its head", |frame| frame.kind == HEADERS);
     // 200, from the static table.
@@ -131,7 +131,7 @@ fn a_tunnel_ends_with_its_stream_and_in_time_and_alone() {
     assert_eq!(upstream.request().head, "ended");
     assert_ne!(wire.read_response(3).ended, StreamEnd::ConnectionClosed(None));
     assert_eq!(upstream.request().head, "ended");
-    wait_until("both are over", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0));
+    wait_until("both tunnels have ended", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0));
     gateway.assert_metric("tunnels", &[], 0.0);
     gateway.assert_metric("http_rejected_total", &[("reason", "tunnel_timeout")], 1.0);
     assert!(wire.is_alive());
@@ -145,7 +145,7 @@ fn tunnel_data_earns_window_updates() {
     wire.send(connect(1, "/push", "websocket"));
     let (mut came, mut unpaid) = (0, 0);
     while came < PUSHED {
-        let length = wire.read_until("more of it", |frame| frame.kind == DATA && frame.stream == 1).payload.len();
+        let length = wire.read_until("more data", |frame| frame.kind == DATA && frame.stream == 1).payload.len();
         (came, unpaid) = (came + length, unpaid + length);
         // As often as a reasonable client does: far more than an idle client may send.
         while unpaid >= 2048 {

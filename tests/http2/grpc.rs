@@ -187,7 +187,7 @@ fn a_server_that_breaks_off_is_no_success() {
     // A response that has begun cannot be replaced; its stream is reset, so that no client takes it for complete.
     let error = client.try_fetch(call("/later", &[]), sent()).unwrap_err();
     assert!(error.is_reset(), "{error}");
-    assert_eq!(client.fetch(call("/at-once", &[]), sent()).status(), 200, "the connection goes on");
+    assert_eq!(client.fetch(call("/at-once", &[]), sent()).status(), 200, "the connection stays usable");
 }
 
 /// Sends a call of two messages, with a pause before each.

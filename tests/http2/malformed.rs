@@ -276,7 +276,7 @@ fn malformed_trailers_reset_their_stream_and_no_other_request() {
         let stream = u32::try_from(number * 2 + 3).unwrap();
         wire.send(headers(stream, END_HEADERS, &request("POST", "/upload")));
         wire.send(frame(DATA, 0, stream, b"body"));
-        wait_until("the upload is on its way", || held.connections() == number + 2);
+        wait_until("the upload has begun", || held.connections() == number + 2);
         wire.send(headers(stream, flags | END_HEADERS, trailers));
         assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{trailers:?}");
         // It is counted just after the response was sent.

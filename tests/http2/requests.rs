@@ -317,8 +317,8 @@ fn streams_above_the_cap_are_refused_alone() {
     for refused in wire.read_responses(&[7, 9]) {
         assert_eq!(refused.ended, StreamEnd::Reset(REFUSED_STREAM));
     }
-    wait_until("three requests are under way", || upstream.connections() == 3);
+    wait_until("three requests are in progress", || upstream.connections() == 3);
     wire.send(reset(1, CANCEL));
     wire.get(11, "/");
-    wait_until("a further one is under way", || upstream.connections() == 4);
+    wait_until("a further request is in progress", || upstream.connections() == 4);
 }

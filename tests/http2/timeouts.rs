@@ -78,7 +78,7 @@ fn idle_connections_that_were_busy_are_closed_when_there_are_many() {
         closed += 1;
     }
     wait_until("no other one is closed", || open() == Some((BUSY - closed + 1) as f64));
-    assert!(quiet.is_alive(), "it was never busy");
+    assert!(quiet.is_alive(), "the connection was never busy");
     assert!(busy[BUSY - KEPT..].iter_mut().all(Wire::is_alive), "one of the last was closed");
 }
 
@@ -161,7 +161,7 @@ fn each_stream_has_deadlines_of_its_own() {
     wire.send(frame(DATA, 0, 5, b"part"));
     let (mut silent, mut stalls, mut upload) = (Vec::new(), None, Vec::new());
     while silent.is_empty() || upload.is_empty() || stalls.is_none() {
-        let frame = wire.next().unwrap().expect("the connection goes on");
+        let frame = wire.next().unwrap().expect("the connection stays usable");
         match (frame.stream, frame.kind) {
             (1, DATA) => silent = frame.payload,
             (5, DATA) => upload = frame.payload,
@@ -192,7 +192,7 @@ fn an_upload_that_drips_is_ended_alone() {
         wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
     }
     let (mut refusal, mut reset, mut sent) = (Vec::new(), false, 0);
-    wait_until("the one that drips is ended", || {
+    wait_until("the slow upload is ended", || {
         if !reset && refusal.is_empty() {
             wire.send(frame(DATA, 0, 1, b"x"));
         }

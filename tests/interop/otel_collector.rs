@@ -119,7 +119,7 @@ fn a_collector_receives_the_outcomes_of_requests() {
     assert_eq!(gateway.fetch("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
     gateway.signal("TERM");
     assert!(gateway.exit().success());
-    wait_until("the last one is there", || collector.log().contains("Str(LATE)"));
+    wait_until("the last span has arrived", || collector.log().contains("Str(LATE)"));
 }
 
 #[test]
@@ -212,12 +212,12 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
                 assert_eq!(client.read_response("GET").status(), 200);
             }
         }
-        wait_until("they are lost", || spans(&gateway, lost) > 0.0);
+        wait_until("the spans are lost", || spans(&gateway, lost) > 0.0);
         assert!(spans(&gateway, "exported") == 0.0);
         let grown = memory.grown();
         assert!(grown < 64 << 20, "{grown} bytes more for {collector}");
         if lost == "failed" {
-            wait_until("it is said", || gateway.log().contains("the collector did not take spans"));
+            wait_until("the loss is logged", || gateway.log().contains("the collector did not take spans"));
         }
     }
 }

@@ -54,7 +54,7 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
         client.send(chunked("/", FORM, &pieces));
         assert_eq!(client.read_response("POST").status(), status, "{pieces:?}");
         if status == 200 {
-            assert_eq!(upstream.request().text(), pieces.concat(), "it goes on as it came");
+            assert_eq!(upstream.request().text(), pieces.concat(), "the body is forwarded unchanged");
         }
     }
     // The next request, which arrived together with the first, is read correctly.
@@ -119,7 +119,7 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
         assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 200);
     }
     assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 429);
-    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it names nobody, which the limit skips");
+    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it contains no name, so the limit skips it");
     let unreadable = [("limit", "json"), ("route", "json"), ("reason", "unreadable_key")];
     gateway.assert_metric("rejections_total", &unreadable, 9.0);
     let grpc = send(&gateway, "/", "content-type: application/grpc\r\n", "12345");
@@ -209,7 +209,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
     let mut read = begin("POST", "/posts", FORM);
     read.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
     let _ = read.try_read_head().unwrap_err();
-    assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole");
+    assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole body");
 
     // A body that a shadow limit cannot read is forwarded.
     let body = format!("user={}", "x".repeat(20_000));

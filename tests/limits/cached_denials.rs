@@ -225,7 +225,7 @@ fn a_refusal_from_before_a_refund_is_not_remembered() {
     let sent = denials.sent_at(now);
     invalidations.invalidate_all();
     denials.remember_refusal(&spent, answer, sent, now);
-    assert!(denials.is_empty(), "remembered though something was given back");
+    assert!(denials.is_empty(), "the refusal was cached although units were refunded");
     let sent = denials.sent_at(now);
     denials.remember_refusal(&spent, answer, sent, now);
     assert_eq!((denials.len(), denials.is_empty()), (1, false));

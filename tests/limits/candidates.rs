@@ -67,7 +67,7 @@ fn a_candidate_reports_affected_clients_and_changes_nothing() {
         assert_eq!(effects(&gateway, "tight"), [5.0, 2.0, 0.0]);
         assert_eq!(effects(&gateway, "wide"), [5.0, 0.0, 2.0]);
         let a = |count| ("header:x-key=a".to_owned(), count);
-        assert_eq!(top(&gateway, "tight", "would_refuse"), a(2), "not what both refuse");
+        assert_eq!(top(&gateway, "tight", "would_refuse"), a(2), "requests that both refuse are not charged");
         assert_eq!(top(&gateway, "wide", "would_admit"), a(2));
         assert_eq!(top(&gateway, "now", "refused"), a(3));
         // A candidate is charged for the requests that it would admit.

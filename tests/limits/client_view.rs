@@ -322,7 +322,7 @@ fn a_closed_store_is_unavailable_in_grpc_too() {
     };
     assert_eq!(call().get("grpc-status"), None);
     server.kill();
-    crate::support::wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    crate::support::wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     let message = "the limit store is unavailable, and this route refuses requests without it: burst, hourly";
     assert_eq!(grpc(&call()), (200, Some("14"), Some(message), Some("2000")));
     let plain = gateway.get("/rpc");

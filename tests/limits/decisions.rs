@@ -150,7 +150,11 @@ fn a_limit_words_its_own_refusal_before_the_route() {
     assert_eq!(gateway.get("/captcha").status(), 200);
     assert_eq!(refused("/captcha", ""), text(401, "text/x-captcha", "api/captcha: 3600"));
     let (status, kind, problem) = refused("/plain", "");
-    assert_eq!((status, kind.as_str()), (403, "application/problem+json"), "not the route's body: {problem}");
+    assert_eq!(
+        (status, kind.as_str()),
+        (403, "application/problem+json"),
+        "the response does not have the route's body: {problem}"
+    );
     assert!(problem.contains("\"violated-policies\":[\"plain\"]"), "{problem}");
     assert_eq!(gateway.get("/unworded").status(), 200);
     assert_eq!(refused("/unworded", ""), text(503, "text/x-route", "route"));

@@ -24,7 +24,7 @@ fn an_upgraded_plan_unblocks_and_a_reload_does_not() {
 
             let log = gateway.reload(&format!("# a comment\n{}", config(3, "header:user")));
             assert!(!log.contains("anew"), "{log}");
-            assert_eq!(count(5), 0, "{algorithm}: the reload freed somebody");
+            assert_eq!(count(5), 0, "{algorithm}: the reload reset a key");
 
             gateway.reload(&config(8, "header:user"));
             // A bucket that was empty at the change refills by its new rate.
@@ -351,6 +351,6 @@ fn limits_come_after_others_without_the_store_too() {
     }
     let gateway = Program::start(Some(&server), &config);
     server.kill();
-    wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     assert_eq!(["/ll", "/ol", "/lo", "/lc"].map(|path| gateway.admitted(9, path, "")), [5, 9, 9, 3]);
 }

@@ -105,7 +105,7 @@ fn overrides_belong_to_the_network_that_they_name() {
     assert_eq!(
         statuses(&gateway, ["2001:db8:1:1::1"; 7]),
         [200, 200, 200, 200, 200, 200, 429],
-        "the /48 counts all the same"
+        "the /48 is charged as well"
     );
     assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1:1::1"), 3);
     assert_eq!(statuses(&gateway, ["2001:db8:2:7::1", "192.0.2.9", "192.0.2.9"]), [429, 200, 429]);
@@ -226,7 +226,7 @@ fn no_addresses_get_more_than_the_contract_states() {
         admitted.iter().for_each(|(net, count)| *sums.entry(net >> bits).or_default() += count);
         sums.into_values().max().unwrap()
     };
-    assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached, none is passed");
+    assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached and none exceeded");
 }
 
 /// The wider networks are those of IPv6 clients, also for decisions over the admin listener.

@@ -118,7 +118,7 @@ fn units_of_a_lease_are_spent_or_returned_once() {
         let rest = slot.take_rest(10) + slot.take_rest(10);
         let (spent, lost) = (spends.join().unwrap(), gives_up.join().unwrap());
         assert_eq!(spent + lost + rest + slot.content().units, 2);
-        assert!(slot.content().units == 0, "nothing can be put into a lease that has ended");
+        assert!(slot.content().units == 0, "no units can be returned to a lease that has ended");
     });
 }
 

@@ -256,7 +256,7 @@ fn a_charge_is_refunded_once() {
         assert_eq!(applied, [!queue, true, false], "{title} {index}");
         let all = first["remaining"].as_i64().unwrap();
         // Units that were refilled between the charge and its refund are not refunded, and are refilled again.
-        wait_until("what was given back is there", || {
+        wait_until("the refunded units are available", || {
             let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
             peek["decisions"][0]["limits"][0]["remaining"].as_i64().unwrap() == all - i64::from(queue)
         });

@@ -33,7 +33,7 @@ fn a_flood_of_guesses_is_held_to_the_count() {
     let statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("POST").status()).collect();
     let of = |status: u16| statuses.iter().filter(|found| **found == status).count();
     assert_eq!((of(401), of(429)), (5, 15));
-    assert_eq!(gateway.get("/").status(), 200, "other pages go on");
+    assert_eq!(gateway.get("/").status(), 200, "other pages are served");
 }
 
 #[test]
@@ -185,9 +185,9 @@ fn each_limit_follows_on_error_while_redis_is_unavailable() {
     }
     redis.restart();
     for gateway in &gateways {
-        wait_until("it is back", || gateway.metric("store_up", &[]) == Some(1.0));
+        wait_until("the store is back", || gateway.metric("store_up", &[]) == Some(1.0));
     }
-    assert_eq!(counts("/api").iter().sum::<usize>(), 5, "it lost its data: the budget is whole again");
+    assert_eq!(counts("/api").iter().sum::<usize>(), 5, "the store lost its data, so the budget is full again");
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn a_cluster_refunds_slots_if_another_node_refuses() {
     assert_eq!([admitted(&gateway, 8, "/a", field), admitted(&gateway, 4, "/b", field)], [5, 4]);
     assert_eq!([left("per-key", "k"), left("per-path", "/a"), left("per-path", "/b")], [1, 0, 1]);
     assert_eq!(admitted(&gateway, 5, "/c", field), 1);
-    wait_until("all is given back", || left("per-path", "/c") == 4);
+    wait_until("all charges are refunded", || left("per-path", "/c") == 4);
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn impossible_costs_are_reported_with_the_numbers_of_the_limit() {
         redis.url()
     ));
     redis.kill();
-    wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     let wait = |who: &str, cost: i64| {
         let response = gateway.fetch(&get("/", &format!("x-who: {who}\r\nx-cost: {cost}\r\n")));
         (response.status(), response.get("retry-after").is_some())

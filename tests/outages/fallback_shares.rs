@@ -241,7 +241,7 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
     server.signal("CONT");
     let () = redis::cmd("DEL").arg("sg:overrides:hourly").query(&mut client).unwrap();
     saved(&path, |saved| saved["overrides"] == serde_json::json!({}));
-    assert_ne!(admitted_of(&second, "evil"), 0, "Redis knows better");
+    assert_ne!(admitted_of(&second, "evil"), 0, "the state of Redis applies");
 
     // From an edited file, only overrides that Redis could contain are used.
     server.signal("STOP");

@@ -129,7 +129,7 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
     assert_eq!([fetch(0, "0"), fetch(0, "0"), fetch(0, "0")], [200, 200, 429]);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
     for fresh in ["1", "2", "3"] {
-        assert_eq!(fetch(1, fresh), 429, "a fresh key is no way around a spent one");
+        assert_eq!(fetch(1, fresh), 429, "a new key does not replace an exhausted one");
     }
     drop(server);
 }
@@ -165,7 +165,7 @@ fn a_slot_is_no_way_to_a_new_key() {
     let mut redis = server.client();
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut redis).unwrap();
     let mut client = gateway.client();
-    assert_eq!(client.fetch(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no room for a new holder");
+    assert_eq!(client.fetch(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no memory for a new lease");
     assert_eq!(redis.keys::<_, Vec<String>>("*slots*").unwrap(), [""; 0]);
 }
 
@@ -180,7 +180,7 @@ fn gateways_are_counted_while_redis_is_full() {
     );
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
-        wait_until("each knows of both", || gateway.metric("store_gateways", &[]) == Some(2.0));
+        wait_until("each gateway counts both", || gateway.metric("store_gateways", &[]) == Some(2.0));
         gateway.assert_metric("store_up", &[], 1.0);
     }
     let fetch = |gateway: &Gateway| gateway.fetch(&get("/", "x-user: new\r\n")).status();
@@ -219,7 +219,7 @@ fn a_receipt_waits_for_room() {
         "{}",
         refused.text()
     );
-    assert_eq!(refund(r#"{"cost":1}"#).json()["applied"], true, "units need no mark");
+    assert_eq!(refund(r#"{"cost":1}"#).json()["applied"], true, "a refund by units needs no mark");
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis).unwrap();
     assert_eq!(refund(&receipt).json()["applied"], true);
 }

@@ -25,7 +25,7 @@ fn a_server_that_wants_a_password_does_not_respond() {
         assert!(!log.contains("wrong"), "no password: {log}");
         assert_eq!(gateway.metric("store_up", &[]), Some(0.0));
         assert_eq!(gateway.get("/").status(), 503);
-        assert_eq!(gateway.admin("/readyz").status(), 200, "readiness does not follow the store");
+        assert_eq!(gateway.admin("/readyz").status(), 200, "readiness does not depend on the store");
     }
 }
 

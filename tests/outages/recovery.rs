@@ -49,7 +49,7 @@ fn is_well(gateway: &Gateway) {
     assert_eq!(statuses(gateway, "/slots", 10), [200; 10]);
     let login = statuses(gateway, "/login", 10);
     assert_eq!(login, [[200; 5], [429; 5]].concat());
-    assert_eq!(errors(gateway), before, "errors of a store that is back");
+    assert_eq!(errors(gateway), before, "errors after the store is back");
     assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
 }
 
@@ -58,10 +58,10 @@ fn unsent_charges_are_not_refunded() {
     let mut server = RedisServer::start(&[]);
     let gateway = gateway(&server);
     server.kill();
-    wait_until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     assert!(statuses(&gateway, "/slots", 2000).iter().all(|status| *status == 503));
     // The first correction may have been in progress when the connection broke.
-    assert!(waiting(&gateway) <= 1.0, "{} to be given back", waiting(&gateway));
+    assert!(waiting(&gateway) <= 1.0, "{} corrections are waiting", waiting(&gateway));
     let before = errors(&gateway);
     assert!(before >= 2000.0, "{before}");
     std::thread::sleep(Duration::from_millis(700));
@@ -82,12 +82,12 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     clients.iter_mut().for_each(|client| client.send(get("/slots", "")));
     assert!(clients.iter_mut().all(|client| client.read_response("GET").status() == 503));
     let owed = waiting(&gateway);
-    assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} to be given back");
+    assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} corrections are waiting");
     // A single decision tests now and then whether the store has recovered.
     let before = errors(&gateway);
     std::thread::sleep(Duration::from_millis(1500));
     let attempts = errors(&gateway) - before;
-    assert!((1.0..15.0).contains(&attempts), "{attempts} attempts while the store is away");
+    assert!((1.0..15.0).contains(&attempts), "{attempts} attempts while the store is unavailable");
     assert_eq!(waiting(&gateway), owed);
     server.signal("CONT");
     is_well(&gateway);

@@ -255,7 +255,7 @@ fn missing_and_wrong_passwords() {
                 assert!(Instant::now() < deadline, "never denied");
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            assert_eq!(metrics.store.up.get(), 0, "who is not let in has no store");
+            assert_eq!(metrics.store.up.get(), 0, "a gateway without permission has no store");
         }
         connect_store(&with(":right@"), &Metrics::new().unwrap(), DEADLINE).await;
     });

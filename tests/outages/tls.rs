@@ -118,7 +118,7 @@ fn new_connections_use_new_certificates() {
         assert_responds(&redis).await;
         let one = limit("one", window(1_000_000), Mode::Enforce);
         redis.apply_tls(&RedisTls::new(files(&new, Some(&client[1]))).unwrap());
-        assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
+        assert!(kind(&redis, &one).await.unwrap().admitted, "the open connection stays in use");
 
         let pair = new.issue(&["localhost"], "server");
         let dir = server.dir.path();

@@ -124,8 +124,8 @@ fn healthcheck_follows_readiness_through_the_drain() {
     let (code, _, stderr) = fetch(&["--url", &url]);
     assert!(code == 1 && stderr.contains("503"), "{code} {stderr}");
     assert_eq!(gateway.exit().code(), Some(0));
-    assert_eq!(fetch(&["--url", &url]).0, 1, "nothing runs any more");
-    assert_eq!(fetch(&["-c", &file]).0, 1, "nothing runs any more");
+    assert_eq!(fetch(&["--url", &url]).0, 1, "no gateway runs any more");
+    assert_eq!(fetch(&["-c", &file]).0, 1, "no gateway runs any more");
 }
 
 /// The gateway continues with its config, and itself reports its admin address to commands.

@@ -159,7 +159,7 @@ fn at_the_end_nobody_is_accepted_for_whom_there_is_no_descriptor() {
     let mut gateway = with_few(120, &upstream);
     let mut clients: Vec<_> = (0..150).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    wait_until("as many are served as may be", || upstream.connections() == 30);
+    wait_until("as many requests are served as possible", || upstream.connections() == 30);
     gateway.signal("TERM");
     let open = format!("/proc/{}/fd", gateway.pid());
     let mut most = 0;

@@ -34,7 +34,11 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     assert_eq!(reloading[0], "RELOADING=1");
     let since: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert!(since > 0);
-    assert_eq!(read_states(&systemd), ["READY=1", "STATUS=serving generation 1 of the config"], "nothing had changed");
+    assert_eq!(
+        read_states(&systemd),
+        ["READY=1", "STATUS=serving generation 1 of the config"],
+        "the config had not changed"
+    );
 
     gateway.write_config("[[route]");
     gateway.signal("HUP");
@@ -105,7 +109,7 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
         let before = gateway.log_lines(&["config reloaded"]);
         gateway.write_config(text);
         gateway.signal("HUP");
-        wait_until("the reload is through", || gateway.log_lines(&["config reloaded"]) > before);
+        wait_until("the reload has ended", || gateway.log_lines(&["config reloaded"]) > before);
     };
     reload(&text.replace(&port, "0"));
     let mut waiting = gateway.client();
@@ -118,7 +122,7 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     });
     reload(&text);
     waiting.stream().set_read_timeout(Some(WAIT_MAX)).unwrap();
-    assert_eq!(waiting.read_response("GET").status(), 200, "its clients have waited");
+    assert_eq!(waiting.read_response("GET").status(), 200, "its clients waited in the queue");
     assert_eq!(gateway.get("/").status(), 200);
     // An address that includes it cannot be bound while systemd holds the socket, so the config is rejected.
     gateway.write_config(&text.replace(&format!("127.0.0.1:{port}"), &format!("0.0.0.0:{port}")));

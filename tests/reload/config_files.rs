@@ -147,7 +147,7 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     let last = gateway.status()["last_reload"].clone();
     assert_eq!((&last["result"], &last["trigger"]), (&"failure".into(), &"file".into()));
     assert!(last["diagnostics"].to_string().contains("pth"), "{last}");
-    assert_eq!(gateway.admin("/readyz").status(), 200, "the old config serves well");
+    assert_eq!(gateway.admin("/readyz").status(), 200, "the old config serves requests");
 
     // The file has the content in force again: nothing is loaded, but the failure has ended.
     gateway.write(&good);
@@ -156,7 +156,7 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     wait_until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
 
     gateway.write("[[");
-    wait_until("failed again", || !gateway.last_reload_successful());
+    wait_until("the reload failed again", || !gateway.last_reload_successful());
     let before = gateway.metric("config_last_reload_success_timestamp_seconds", &[]).unwrap();
     gateway.write(&version(2));
     gateway.until_in_force(2, "the fix");

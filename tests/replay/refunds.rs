@@ -77,8 +77,8 @@ fn a_refused_request_gives_a_shadow_limit_back_by_its_refusal() {
         .iter()
         .map(|limit| (limit["refused"].as_i64().unwrap(), limit["returned"].as_i64().unwrap()))
         .collect();
-    assert_eq!(limits, [(4, 0), (0, 4)], "four are refused, and take nothing of the other limit for good");
-    assert_eq!(response["limits"][1]["tightest"]["value"], 5, "had nobody been refused");
+    assert_eq!(limits, [(4, 0), (0, 4)], "four are refused, and their charges to the other limit are refunded");
+    assert_eq!(response["limits"][1]["tightest"]["value"], 5, "if nothing had been refused");
 }
 
 #[test]

@@ -231,7 +231,7 @@ fn ten_thousand_routes_take_at_most_30_mb() {
         |i: usize| format!("[[route]]\nhost = [\"h{}.test\"]\npath = \"/r{}/\"\nrespond = {{ }}\n", i / 100, i % 100);
     let start = |count: usize| Gateway::start(&(0..count).map(route).collect::<String>());
     let (few, many) = (start(10), start(10_000));
-    wait_until("the load has given back what it took", || {
+    wait_until("the load has released its memory", || {
         many.memory("VmRSS").saturating_sub(few.memory("VmRSS")) < 30_000_000
     });
     let found = many.fetch("GET /r42/x HTTP/1.1\r\nhost: h99.test\r\n\r\n");

@@ -163,7 +163,7 @@ fn used(server: &RedisServer) -> usize {
         last = now;
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    panic!("the memory that redis-server uses does not come to rest: {last} bytes");
+    panic!("the memory of redis-server does not become stable: {last} bytes");
 }
 
 /// No variant needs a third more memory than the plain commands, which store the minimum.

@@ -26,7 +26,7 @@ fn a_clock_that_goes_back_adds_no_units() {
                     "{} with the clock {back} ms back",
                     variant.name
                 );
-                assert_eq!(store.count_admitted(&one, 12, NOW), 0, "{} with the clock right again", variant.name);
+                assert_eq!(store.count_admitted(&one, 12, NOW), 0, "{} with the correct clock", variant.name);
             }
         }
     });
@@ -71,7 +71,7 @@ fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
                 assert_eq!(
                     [count_admitted("a", NOW), count_admitted("c", NOW)],
                     [0, 0],
-                    "{} with the clock right again",
+                    "{} with the correct clock",
                     variant.name
                 );
             }

@@ -73,8 +73,8 @@ fn exhausted_keys_outlive_keys_that_were_used_once() {
     assert_eq!(admitted(&gateway, "/login", "bob", 4), 4);
     flood(&gateway, "/login", "u", 12_000);
     assert!(evictions(&gateway, "logins") > 8000.0);
-    assert_eq!(admitted(&gateway, "/login", "alice", 6), 0, "who is refused stays refused");
-    assert_eq!(admitted(&gateway, "/login", "bob", 6), 1, "who has one left has one left");
+    assert_eq!(admitted(&gateway, "/login", "alice", 6), 0, "exhausted keys stay exhausted");
+    assert_eq!(admitted(&gateway, "/login", "bob", 6), 1, "a key with one unit left still has it");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn shares_follow_the_config_and_a_limit_that_returns_keeps_its_keys() {
     });
     assert_eq!(gateway.metric("store_evictions_total", &[("limit", "logins")]), None);
     flood(&gateway, "/vote", "w", 2000);
-    assert!(evictions(&gateway, "votes") > 2000.0, "there is less room now");
+    assert!(evictions(&gateway, "votes") > 2000.0, "there is less memory now");
     reload(&|text| text + LOGINS);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
     assert_eq!(evictions(&gateway, "logins"), 0.0);

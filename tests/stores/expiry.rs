@@ -67,7 +67,7 @@ fn a_key_made_to_stay_is_mended() {
         let refused = store.one(Op::Take, &one, NOW);
         assert!(!refused.admitted && refused.retry_ms > 0);
         assert!(!store.one(Op::Take, &one, NOW + refused.retry_ms - 1).admitted, "{}", variant.name);
-        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is shut forever", variant.name);
+        assert!(store.one(Op::Take, &one, NOW + refused.retry_ms).admitted, "{} is refused forever", variant.name);
         assert!(store.stored_state(&one.key, NOW).unwrap().1 > 0, "{} was not repaired", variant.name);
     }
 }

@@ -25,7 +25,7 @@ struct Poison;
 
 impl Wake for Poison {
     fn wake(self: Arc<Self>) {
-        panic!("a fault of ours");
+        panic!("a panic of the test");
     }
 }
 

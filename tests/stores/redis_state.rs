@@ -25,8 +25,7 @@ fn call(client: &mut redis::Connection, decisions: &[(Op, Vec<Check>)], now: i64
     let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
     let reply =
         crate::support::limiting::lua::with_script(ScriptCall::new(&slices, now).eval_command()).query(client).unwrap();
-    let found =
-        decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+    let found = decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
     found.into_iter().map(Result::unwrap).collect()
 }
 
@@ -122,7 +121,7 @@ fn one_key_many_operations_a_call() {
             let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
             let expired = memory.state(key, now).is_none();
             assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
-            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives forever");
+            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} has no expiry");
         }
     }
 }
@@ -429,7 +428,7 @@ fn a_dead_holder_returns_its_slots() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the holder holds nothing");
+    assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the process holds no slots");
     let watch = Stopwatch::start();
     holder.kill().unwrap();
     holder.wait().unwrap();

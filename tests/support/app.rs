@@ -104,7 +104,7 @@ impl App {
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("{}: {error}; install what the tests talk to: make tools", program.display())
+                panic!("{}: {error}; install the programs of the tests: make tools", program.display())
             });
         let mut app = App { addr, child, dir, _port: port, _files: None };
         wait_until("the application listens", || {

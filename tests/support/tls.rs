@@ -134,7 +134,10 @@ impl SecureClient {
     /// Waits until the gateway closes the connection with `close_notify`.
     #[track_caller]
     pub fn assert_closed(&mut self) {
-        assert!(self.reader.ended().expect("the connection ends with close_notify"), "more bytes instead of the end");
+        assert!(
+            self.reader.ended().expect("the connection ends with close_notify"),
+            "the gateway sent more bytes before it closed the connection"
+        );
     }
 
     pub fn was_resumed(&mut self) -> bool {

@@ -60,7 +60,7 @@ fn there_are_eight_taps_half_of_them_for_one_token() {
     assert_full(&gateway, "one", "has 4 taps open already");
     taps.extend((0..4).map(|_| open("two")));
     assert_full(&gateway, "two", "has 4 taps open already");
-    assert_eq!(gateway.admin("/readyz").status(), 200, "probes are served all the same");
+    assert_eq!(gateway.admin("/readyz").status(), 200, "probes are still served");
     drop(taps);
     wait_until("the taps of those who left are free", || Tap::request(&gateway, "", &bearer("one")).0 == 200);
 }

@@ -162,12 +162,12 @@ fn a_reader_that_stops_costs_lines_that_are_counted_and_holds_up_nobody() {
     (0..100).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").status(), 200));
     watch.assert_ms(0..15_000);
     asked += 100;
-    assert!(gateway.memory("VmRSS") < 150 << 20, "what waits is bounded");
+    assert!(gateway.memory("VmRSS") < 150 << 20, "the queue is bounded");
     reader.go_on.send(()).unwrap();
     let read = || reader.lines.lock().unwrap().len();
-    wait_until("each line has come or is counted", || read() + dropped() == asked);
+    wait_until("each line was written or is counted as dropped", || read() + dropped() == asked);
     assert_eq!(client.fetch(&get("/later", ""), "").status(), 200);
-    wait_until("later ones come as well", || {
+    wait_until("later lines are written as well", || {
         read() > 0 && reader.lines.lock().unwrap().last().unwrap().contains("/later")
     });
     gateway.signal("TERM");

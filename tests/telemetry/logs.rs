@@ -259,7 +259,7 @@ fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     fs::rename(&file, &moved).unwrap();
     gateway.signal("USR1");
     // The new file is created at once, before a line is written.
-    wait_until("it is there again", || file.exists());
+    wait_until("the file exists again", || file.exists());
     assert_eq!(gateway.get("/2").status(), 200);
     assert_eq!(entries(&gateway, 1)[0]["path"], "/2");
     assert_eq!(fs::read_to_string(&moved).unwrap().lines().count(), 1);
@@ -301,7 +301,7 @@ fn a_file_that_is_rotated_under_load_loses_no_line() {
                 moved.push(away);
                 gateway.signal("USR1");
             }
-            wait_until("it is there again", || file.exists());
+            wait_until("the file exists again", || file.exists());
         }
     });
     assert!(moved.len() > 1, "{moved:?}");

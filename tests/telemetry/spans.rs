@@ -69,7 +69,7 @@ fn over_tls_it_has_to_be_the_collector() {
         let to = format!("https://{name}:{}", terminator.addr.port());
         let gateway = gateway(&[("SSL_CERT_FILE", trusted.to_str().unwrap())], &to, "");
         assert_eq!(gateway.get("/").text(), "in");
-        wait_until("it is known what became of it", || {
+        wait_until("the result of the export is known", || {
             gateway.metric("spans_total", &[("result", result)]) == Some(1.0)
         });
         assert_eq!(collector.requests().len(), usize::from(result == "exported"), "{name}");

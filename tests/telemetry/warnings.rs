@@ -13,7 +13,7 @@ fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     let listener = "127.0.0.1:0";
     let of = |client: u8| format!("x-forwarded-proto: https\r\nX-Forwarded-For: 192.0.2.{client}\r\n");
     let fetch = |client| gateway.fetch(&get("/", &of(client))).status();
-    assert_eq!([1, 2, 3].map(fetch), [200, 429, 429], "all are one");
+    assert_eq!([1, 2, 3].map(fetch), [200, 429, 429], "all clients share one key");
     let remedy = "trusted_proxies = [\"10.0.0.0/8\", \"127.0.0.1\"]";
     wait_until("the log has the line", || gateway.log_lines(&["WARN", "trusted_proxies", listener, "127.0.0.1"]) == 1);
     assert_eq!(gateway.log_lines(&[remedy]), 1, "{}", gateway.log());
@@ -23,7 +23,7 @@ fn an_untrusted_proxy_is_reported_once_with_the_config_line_to_add() {
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
 
     gateway.reload_with("trusted_proxies = [\"10.0.0.0/8\"]", remedy);
-    assert_eq!([4, 5, 4].map(fetch), [200, 200, 429], "each for itself");
+    assert_eq!([4, 5, 4].map(fetch), [200, 200, 429], "each client has its own key");
     gateway.assert_metric("forwarding_ignored_total", &[("listener", listener)], 3.0);
     assert_eq!(gateway.log_lines(&["ignoring forwarding headers"]), 1, "{}", gateway.log());
 }

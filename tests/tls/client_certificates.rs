@@ -134,7 +134,7 @@ fn a_tls_session_resumes_only_at_its_listener() {
         let refuses =
             || trust.try_connect(asking, "a.test").and_then(|mut client| client.try_fetch(&get("/", ""), "")).is_err();
         wait_until("the certificate is refused", refuses);
-        assert!(refuses(), "a session of before went on");
+        assert!(refuses(), "an earlier session stayed usable");
     }
 }
 
@@ -164,7 +164,7 @@ fn a_session_ends_with_the_certificate_of_its_client() {
         assert!(!served(&gateway, trust));
     }
     for trust in &lasting {
-        assert_eq!(resumes(trust), (200, true), "it is not for the time that has passed");
+        assert_eq!(resumes(trust), (200, true), "the reason is not the age of the connection");
     }
     wait_until("both are counted", || handshakes(&gateway, "bad_client_certificate") == 2.0);
 }
@@ -177,7 +177,7 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
         let mut client = Trust::in_ca(&ca).connect(gateway.addr, name);
         let statuses =
             [host, name].map(|host| client.fetch(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status());
-        assert_eq!(statuses[1], 200, "the connection goes on");
+        assert_eq!(statuses[1], 200, "the connection stays usable");
         statuses[0]
     };
     for (name, host, status) in [

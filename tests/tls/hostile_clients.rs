@@ -159,7 +159,7 @@ fn many_handshakes_do_not_starve_requests() {
             stream.set_nonblocking(false).unwrap();
             let mut first = [0];
             assert_eq!(stream.peek(&mut first).unwrap(), 1);
-            assert_eq!(first, [22], "the handshake goes on");
+            assert_eq!(first, [22], "the handshake continues");
         }
         waiting
     };
@@ -203,7 +203,9 @@ fn a_body_cut_without_close_notify_is_incomplete() {
         let counted = line.strip_prefix("sluicegate_requests_total{")?;
         counted.rsplit(' ').next()?.parse::<f64>().ok().filter(|_| counted.contains("route=\"/\""))
     };
-    wait_until("all three are over", || gateway.metrics().lines().filter_map(counted).sum::<f64>() == 3.0);
+    wait_until("all three connections have ended", || {
+        gateway.metrics().lines().filter_map(counted).sum::<f64>() == 3.0
+    });
     upstream.wait_for_close();
     assert!(upstream.requests().is_empty(), "the upstream got a whole request");
 }

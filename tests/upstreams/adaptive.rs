@@ -147,7 +147,7 @@ fn the_most_important_requests_go_first() {
     // The queue is full for requests that are not more important than a waiting one.
     assert_eq!(gateway.get("/low/3").status(), 503);
     let mut highest = fetch("/high/4");
-    assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place");
+    assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place in the queue");
     assert_eq!(gateway.get("/high/5").status(), 503);
     let refused = |priority, count| {
         gateway.assert_metric("upstream_refused_total", &[("upstream", "app"), ("priority", priority)], count);

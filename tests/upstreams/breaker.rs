@@ -272,7 +272,7 @@ fn ejection_picks_the_server_and_the_breaker_speaks_of_the_upstream() {
     gateway.assert_metric("breaker_state", &OF_APP, 0.0);
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
     good.set_status(503);
-    wait_until("no server is left that serves", || {
+    wait_until("no server is available", || {
         gateway.get("/");
         gateway.metric("breaker_state", &OF_APP) == Some(2.0)
     });
@@ -324,7 +324,7 @@ fn one_client_cannot_open_it_while_others_are_served() {
     (0..60).for_each(|_| assert_eq!(attacker.fetch(&get("/status/500", ""), "").status(), 500));
     (0..5).for_each(|_| assert_eq!(victim.fetch(&get("/", ""), "").status(), 200));
     assert_eq!(victim.fetch(&get("/status/500", ""), "").status(), 500);
-    assert_eq!(victim.fetch(&get("/", ""), "").status(), 503, "two clients met errors");
+    assert_eq!(victim.fetch(&get("/", ""), "").status(), 503, "two clients got errors");
 }
 
 /// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for

@@ -86,7 +86,7 @@ fn the_number_of_addresses_is_bounded_and_old_ones_are_forgotten() {
     let page = |gateway: &Gateway| gateway.admin("/-/upstreams").json()["upstreams"][0]["servers"].to_string();
     let (first, memory) = (page(&gateway), gateway.watch_memory());
     let found = lookups(&gateway, "found");
-    wait_until("it has flapped", || {
+    wait_until("the addresses have changed", || {
         gateway.get("/");
         lookups(&gateway, "found") >= found + 2.0
     });

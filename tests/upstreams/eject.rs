@@ -34,7 +34,7 @@ fn a_server_with_errors_in_a_row_is_ejected_and_returns() {
     for (status, time) in [(503, "1s"), (0, "2s")] {
         bad.set_status(status);
         let line = format!("upstream app: server {} ejected for {time} (consecutive_errors)", bad.name());
-        wait_until("the log says that it is passed over, longer each time", || {
+        wait_until("the log says that the server is ejected, longer each time", || {
             fetch(&gateway, 4);
             gateway.log().contains(&line)
         });

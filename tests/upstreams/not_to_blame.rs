@@ -70,7 +70,7 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     let statuses: Vec<_> = (0..3).map(|_| gateway.fetch(&call).get("grpc-status").unwrap().to_owned()).collect();
     assert_eq!(statuses, ["4", "8", "8"]);
     assert_eq!(server.requests().len(), 1);
-    wait_until("the slot is free once the server is done", || gateway.get("/").status() == 200);
+    wait_until("the slot is free when the server has finished", || gateway.get("/").status() == 200);
 }
 
 /// A server that aborts a response if no more of it is read for a while. Counts these responses.
@@ -141,7 +141,7 @@ fn one_client_cannot_eject_a_server_by_filling_its_queue() {
     wait_until("connections time out", || gateway.log().contains("timed_out"));
     let unwell = flood.iter_mut().filter(|_| shown(&gateway, &server)["state"] != "up").count();
     flood.iter_mut().for_each(|client| drop(client.read_response("GET")));
-    assert_eq!(unwell, 0, "it serves others all the time");
+    assert_eq!(unwell, 0, "the server serves other clients all the time");
     assert_eq!(shown(&gateway, &server)["state"], "up");
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }

@@ -360,7 +360,7 @@ fn pem_files_are_reloaded_and_a_broken_one_changes_nothing() {
     assert_eq!(statuses(), [200, 502]);
     let write = |text: &str| write_atomically(&gateway.dir.path().join("ca.pem"), text);
     write("nothing");
-    wait_until("the broken file was met", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
+    wait_until("the broken file was read", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
     assert_eq!(statuses(), [200, 502]);
     write(&new.pem());
     wait_until("the new authority is trusted", || statuses() == [502, 200]);

@@ -92,7 +92,7 @@ proptest! {
             // Its lumps may have been added at other times, the last one earlier.
             let most = most + if bucket.interval { rate } else { 0 };
             let left = client.arrive((0, 0)).remaining;
-            prop_assert!(left <= most, "{} left, {} without what went back: {:?}", left, most, stand);
+            prop_assert!(left <= most, "{} left, {} without the refunded charges: {:?}", left, most, stand);
         }
         client.charges.clear();
         client.charges.extend(stand.iter().map(|taken| super::Charge {

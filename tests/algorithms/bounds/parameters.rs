@@ -146,7 +146,7 @@ proptest! {
             prop_assert!(answer.retry_ms <= places * per / rate);
             if let Some((_, before_us)) = ends.last() {
                 prop_assert!((end_us - before_us + 1) * rate >= cost * per * 1000, "{} and {}", before_us, end_us);
-                prop_assert!(start_us >= *before_us, "goes before its turn");
+                prop_assert!(start_us >= *before_us, "the request leaves the queue too early");
             }
             ends.push((cost, end_us));
         }

@@ -478,7 +478,7 @@ pub async fn kind(redis: &RedisStore, limit: &Arc<Limit>) -> Result<Decision, Er
 pub async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let end = Instant::now() + WAIT_MAX;
     while !done() {
-        assert!(Instant::now() < end, "not so after {WAIT_MAX:?}: {what}");
+        assert!(Instant::now() < end, "not true after {WAIT_MAX:?}: {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

@@ -80,9 +80,9 @@ impl RedisCluster {
             let ranges = slot::parse_ranges(&reply, &node).unwrap();
             ranges.into_iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| range.master)
         });
-        let seen = seen.expect("somebody has the slot");
+        let seen = seen.expect("a node has the slot");
         let at = |node: &RedisServer| slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
-        self.nodes.iter().position(|node| at(node) == seen).expect("one of ours")
+        self.nodes.iter().position(|node| at(node) == seen).expect("a node of the cluster")
     }
 
     pub fn masters(&self) -> Vec<&ClusterNode> {
