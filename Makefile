@@ -75,7 +75,7 @@ loom: ## the lock-free code, with its threads in every possible order
 memory: tools ## bytes per key of every form, in memory and in Redis; takes minutes
 	$(CARGO) test --quiet --test limiting -- --include-ignored --nocapture --test-threads 1 stores::bytes_per_key
 
-mutants: tools ## break what decides, place by place, and list the breaks that no test notices; an hour
+mutants: tools ## mutation tests: list the mutants that no test detects; an hour
 	@tests/mutants.sh $(MINUTES)
 
 container-test: ## build the image with a Docker Engine and use it

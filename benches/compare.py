@@ -9,13 +9,13 @@
     benches/compare.py --rounds 1 '*/idle*'          the memory of idle connections
     benches/compare.py --before OLD_BINARY           an earlier build in the same rounds
 
-The proxy under test is alone on the first core; wrk, the upstream and Redis share the second. Every
-round runs every subject once, every other round in reverse order. A ratio is taken within a round
-and the median of the rounds is printed with their range: the machine's mood hits both sides alike.
-Absolute figures move with the machine; compare ratios only. CPU times come from /proc in steps of
-10 ms, so rounds of less than 2 s say little.
+The proxy under test has the first core to itself; wrk, the upstream and Redis share the second. Every
+round runs every subject once, every other round in reverse order. A ratio is taken within a round, where
+both subjects find the machine in the same state, and the median of the rounds is printed with their range.
+Absolute figures vary with the machine; compare ratios only. CPU times come from /proc in steps of 10 ms, so
+rounds of less than 2 s are not precise.
 
-A subject that hangs, dies or answers nothing is skipped for that round, reported at the end, and makes the exit
+A subject that hangs, exits or sends no response is skipped for that round, reported at the end, and makes the exit
 code 1; the others continue. SIGINT and SIGTERM stop the run and print the results so far; the second one stops at once.
 """
 import argparse
@@ -41,14 +41,14 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 # Work, numerator, denominator, figure, goal.
 GOALS = [
-    ("plain proxying / nginx with the same fields", "sluicegate", "nginx+fields", "cpu", 0.85),
+    ("plain proxying / nginx with the same headers", "sluicegate", "nginx+fields", "cpu", 0.85),
     ("plain proxying / nginx", "sluicegate", "nginx", "cpu", 1.0),
     ("  only X-Forwarded-For added / nginx", "sluicegate-fields", "nginx", "cpu", None),
-    ("plain proxying / haproxy with the same fields", "sluicegate", "haproxy+fields", "cpu", None),
-    ("a browser's head / nginx, same fields", "sluicegate~browser", "nginx+fields~browser", "cpu", None),
-    ("chunked answers / nginx, same fields", "sluicegate~chunked", "nginx+fields~chunked", "cpu", None),
-    ("256 connections / nginx, same fields", "sluicegate~256", "nginx+fields~256", "cpu", None),
-    ("bucket in memory / nginx limit_req, same fields", "sluicegate+memory", "nginx+limit+fields", "cpu", 0.9),
+    ("plain proxying / haproxy with the same headers", "sluicegate", "haproxy+fields", "cpu", None),
+    ("a browser's headers / nginx, same headers", "sluicegate~browser", "nginx+fields~browser", "cpu", None),
+    ("chunked responses / nginx, same headers", "sluicegate~chunked", "nginx+fields~chunked", "cpu", None),
+    ("256 connections / nginx, same headers", "sluicegate~256", "nginx+fields~256", "cpu", None),
+    ("bucket in memory / limit_req, same headers", "sluicegate+memory", "nginx+limit+fields", "cpu", 0.9),
     ("bucket in memory / nginx limit_req", "sluicegate+memory", "nginx+limit", "cpu", None),
     ("bucket in memory / haproxy stick table", "sluicegate+memory", "haproxy+limit", "cpu", None),
     ("bucket on Redis / nginx", "sluicegate+redis", "nginx", "cpu", 1.2),
@@ -111,15 +111,15 @@ def arguments():
     parser.add_argument("--binary", default=f"{target}/release/sluicegate")
     parser.add_argument(
         "--extra", action="append", default=[], metavar="NAME=PORT=COMMAND",
-        help="a subject of your own, which listens on PORT and asks the upstream at --upstream",
+        help="a subject of your own, which listens on PORT and forwards to the upstream at --upstream",
     )
     parser.add_argument("--upstream", type=int, help="the port of the upstream; default: a free one")
-    parser.add_argument("--before", metavar="BINARY", help="an earlier build, measured beside")
+    parser.add_argument("--before", metavar="BINARY", help="an earlier build to measure in the same rounds")
     return parser.parse_args()
 
 
 def preflight(options):
-    """Stops with what to do when something needed is missing."""
+    """Exits and names the remedy if a program, a binary or a core is missing."""
     missing = make.missing_programs() | wire.missing_programs()
     if missing:
         packages = " ".join(missing.values())
@@ -135,23 +135,24 @@ def choose(bench, options):
     lua, lack = make.nginx_lua(bench)
     if lack:
         print(f"skipping nginx-lua+redis: install {lack}")
-    binary, wanted = os.path.abspath(options.binary), options.subjects or ["*"]
+    binary, patterns = os.path.abspath(options.binary), options.subjects or ["*"]
     every = make.nginx(bench) + lua + make.haproxy(bench) + make.sluicegate(bench, binary) + rpc.subjects(bench, binary)
-    # Those take files of 100 MB and a download: not made for nothing.
+    # The site takes files of 100 MB and a download, so it is made only if a row needs it.
     rows = [f"{proxy}/{row}" for proxy in wire.PROXIES for row in wire.ROWS]
-    site = wire.Site(bench) if any(fnmatch.filter(rows, pattern) for pattern in wanted) else None
+    site = wire.Site(bench) if any(fnmatch.filter(rows, pattern) for pattern in patterns) else None
     names = [subject.name for subject in every] + rows
-    unknown = [pattern for pattern in wanted if not fnmatch.filter(names, pattern)]
+    unknown = [pattern for pattern in patterns if not fnmatch.filter(names, pattern)]
     if unknown:
         sys.exit(f"no such subject: {', '.join(unknown)}\nThere are: {', '.join(names)}")
     every += wire.subjects(bench, site, binary) if site else []
-    chosen = [subject for subject in every if any(fnmatch.fnmatch(subject.name, pattern) for pattern in wanted)]
+    chosen = [subject for subject in every if any(fnmatch.fnmatch(subject.name, pattern) for pattern in patterns)]
     chosen += [extra(text) for text in options.extra]
     if options.before:
         earlier = make.sluicegate(bench, os.path.abspath(options.before), BEFORE)
         earlier += rpc.subjects(bench, os.path.abspath(options.before), BEFORE)
         earlier += wire.subjects(bench, site, os.path.abspath(options.before), BEFORE) if site else []
-        chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in [one.name for one in chosen]]
+        names = [subject.name for subject in chosen]
+        chosen += [subject for subject in earlier if subject.name.removesuffix(BEFORE) in names]
     return chosen, site
 
 
@@ -162,7 +163,7 @@ def extra(text):
 
 
 def measure(bench, chosen, site, options):
-    """Subject name -> one dict of figures per round, and a line for each run that failed."""
+    """Runs all rounds. Returns a dict of subject name -> one dict of figures per round, and a line for each failed run."""
     front, back = sorted(os.sched_getaffinity(0))[:2]
     redis_command = ["redis-server", "--port", str(bench.redis), "--bind", "127.0.0.1"]
     redis_command += ["--save", "", "--appendonly", "no"]
@@ -171,9 +172,9 @@ def measure(bench, chosen, site, options):
         helpers.append(spawn(back, make.upstream(bench), bench))
         redis = spawn(back, redis_command, bench)
         helpers.append(redis)
-        line = os.path.join(os.path.dirname(os.path.abspath(__file__)), "delay_line.py")
+        delay_line = os.path.join(os.path.dirname(os.path.abspath(__file__)), "delay_line.py")
         for port, delay in ((bench.far_redis, [make.FAR_MS]), (bench.away_redis, [make.AWAY_MS, 0])):
-            line_command = [sys.executable, line, str(port), str(bench.redis), *map(str, delay)]
+            line_command = [sys.executable, delay_line, str(port), str(bench.redis), *map(str, delay)]
             helpers.append(spawn(back, line_command, bench))
         for helper, port in zip(helpers, (bench.upstream, bench.redis, bench.far_redis, bench.away_redis)):
             await_port(helper, port, bench)
@@ -202,8 +203,8 @@ def measure(bench, chosen, site, options):
 
 
 def run(bench, subject, redis, front, back, options):
-    """One subject under load for one round."""
-    ask(bench.redis, "FLUSHALL")
+    """Measures one subject under load for one round. Returns its figures."""
+    send_command(bench.redis, "FLUSHALL")
     proxy = spawn(front, subject.command, bench)
     try:
         await_port(proxy, subject.port, bench)
@@ -211,15 +212,15 @@ def run(bench, subject, redis, front, back, options):
             nothing = {"undecided": 0, "cpu": 0, "redis": 0, "calls": 0, "trips": 0}
             return wire.idle(subject, proxy.pid, back) | nothing | {"rss": peak_rss_mb(proxy.pid)}
         if not subject.row and not subject.command_of_load:
-            await_answer(subject.port)
+            await_response(subject.port)
         conns = subject.conns or options.conns
-        # The first load opens the connections, warms the caches and spends what is to be spent.
+        # The first load opens the connections, warms the caches and spends the keys of a subject that refuses.
         load(bench, subject, back, conns, 1)
         before = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         failed = undecided(subject.admin)
         figures = load(bench, subject, back, conns, options.secs)
         if figures["requests"] == 0:
-            raise make.Failed("no request was answered")
+            raise make.Failed("there was no response")
         figures["undecided"] = undecided(subject.admin) - failed
         after = cpu(proxy.pid), cpu(redis.pid), calls(bench.redis)
         per_request = [(late - early) / max(figures["requests"], 1) for early, late in zip(before, after)]
@@ -232,6 +233,7 @@ def run(bench, subject, redis, front, back, options):
 
 
 def load(bench, subject, core, conns, secs):
+    """Runs the load of a subject for `secs` seconds. Returns what the load program measured."""
     if subject.row:
         return wire.load(bench, subject, core, conns, secs)
     if subject.command_of_load:
@@ -246,7 +248,7 @@ def load(bench, subject, core, conns, secs):
 
     requests = int(find(r"(\d+) requests in"))
     if requests == 0:
-        raise make.Failed(f"no request was answered; wrk's output:\n{text}\n{logs(bench)}")
+        raise make.Failed(f"there was no response; wrk's output:\n{text}\n{logs(bench)}")
     return {
         "requests": requests,
         "rate": float(find(r"Requests/sec:\s+([\d.]+)")),
@@ -278,7 +280,7 @@ def stop(process):
 
 
 def await_port(process, port, bench, secs=20):
-    """Returns when `port` accepts; fails when `process` dies or is too slow."""
+    """Returns when `port` accepts connections. Raises Failed if `process` exits or `secs` seconds pass before."""
     end = time.monotonic() + secs
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -289,8 +291,8 @@ def await_port(process, port, bench, secs=20):
     raise make.Failed(f"`{' '.join(process.args)}` did not come up on port {port}\n{logs(bench)}")
 
 
-def await_answer(port, secs=10):
-    """Returns at the first answer, whatever its status."""
+def await_response(port, secs=10):
+    """Returns at the first response, whatever its status. Raises Failed after `secs` seconds."""
     end = time.monotonic() + secs
     while True:
         try:
@@ -299,11 +301,12 @@ def await_answer(port, secs=10):
             return None
         except OSError as error:
             if time.monotonic() > end:
-                raise make.Failed(f"port {port} gives no answer: {error}") from error
+                raise make.Failed(f"port {port} sends no response: {error}") from error
             time.sleep(0.05)
 
 
 def logs(bench):
+    """The last lines of all log files, for error messages."""
     texts = []
     for name in sorted(os.listdir(bench.dir)):
         if name.endswith((".log", ".err")):
@@ -313,24 +316,25 @@ def logs(bench):
 
 
 def cpu(pid):
-    """Seconds of CPU that the process and all its threads have used."""
+    """Seconds of CPU time that the process and all its threads have used."""
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
         fields = file.read().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
 def peak_rss_mb(pid):
+    """The peak resident memory of the process in MiB."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM"))
 
 
 def calls(port):
-    """Script calls that Redis has served."""
-    return sum(int(count) for count in re.findall(r"cmdstat_evalsha:calls=(\d+)", ask(port, "INFO commandstats")))
+    """The number of script calls that Redis has executed."""
+    return sum(int(count) for count in re.findall(r"cmdstat_evalsha:calls=(\d+)", send_command(port, "INFO commandstats")))
 
 
 def undecided(admin):
-    """Decisions that the store did not make, by the metrics of the proxy."""
+    """The number of decisions that failed at the store, from the metrics of the proxy; 0 without an admin listener."""
     if admin is None:
         return 0
     text = urlopen(f"http://127.0.0.1:{admin}/metrics", timeout=5).read().decode()
@@ -338,7 +342,7 @@ def undecided(admin):
 
 
 def round_trip_ms(port, count=20):
-    """Median of a PING over one connection."""
+    """The median round-trip time of `count` PING commands on one connection, in milliseconds."""
     times = []
     with socket.create_connection(("127.0.0.1", port), 5) as link:
         link.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -350,13 +354,14 @@ def round_trip_ms(port, count=20):
     return statistics.median(times)
 
 
-def ask(port, command):
+def send_command(port, command):
+    """Sends one command to Redis on a connection of its own. Returns the reply as text."""
     with socket.create_connection(("127.0.0.1", port), 5) as link:
         link.sendall(f"{command}\r\nQUIT\r\n".encode())
-        answer = b""
+        reply = b""
         while chunk := link.recv(65536):
-            answer += chunk
-    return answer.decode()
+            reply += chunk
+    return reply.decode()
 
 
 def median(results, name, figure):
@@ -364,7 +369,7 @@ def median(results, name, figure):
 
 
 def ratios(results, over, under, figure):
-    """One ratio per round."""
+    """The ratio of `over` to `under` in each round in which both were measured."""
     pairs = make.pair_rounds(results.get(over, []), results.get(under, []))
     return [top[figure] / bottom[figure] for top, bottom in pairs if bottom[figure] > 0]
 
@@ -389,24 +394,24 @@ def print_goals(results):
     rows += [(f"{name} / nginx", name, "nginx", "cpu", None) for name in results if name.removesuffix(BEFORE) not in known and "/" not in name]
     print(f"{'CPU per request, ratio':46}{'measured':>9}{'range':>14}{'goal':>8}")
     for label, over, under, figure, goal in rows:
-        found = ratios(results, over, under, figure)
-        if not found:
+        measured = ratios(results, over, under, figure)
+        if not measured:
             continue
-        middle = statistics.median(found)
+        middle = statistics.median(measured)
         goal_text = "" if goal is None else f"<= {goal:g}"
         verdict = "" if goal is None else "  met" if middle <= goal else "  missed"
-        print(f"{label:46}{middle:9.2f}{f'{min(found):.2f}..{max(found):.2f}':>14}{goal_text:>8}{verdict}")
+        print(f"{label:46}{middle:9.2f}{f'{min(measured):.2f}..{max(measured):.2f}':>14}{goal_text:>8}{verdict}")
 
 
 def print_distance(results):
-    """What a decision costs a near Redis in calls, and its client a far one in round trips."""
+    """Prints the script calls per decision with a near Redis, and the latency in round trips with a far one."""
     rows = []
     for suffix in ("", BEFORE):
         near, far = NEAR + suffix, FAR + suffix
         if results.get(near):
             rows.append((f"{near}: calls per decision", median(results, near, "calls"), None))
         if results.get(far):
-            share = statistics.median(one["undecided"] / one["requests"] for one in results[far])
+            share = statistics.median(round_["undecided"] / round_["requests"] for round_ in results[far])
             rows.append((f"{far}: p50 in round trips", median(results, far, "trips"), 1.3))
             rows.append((f"{far}: share without a decision", share, 0.0))
     if rows:
@@ -423,9 +428,9 @@ def print_faults(chosen, results, failures):
     faults = []
     for subject in chosen:
         for figures in results[subject.name]:
-            wanted = figures["requests"] if subject.refuses else 0
-            if figures["non_2xx"] != wanted:
-                faults.append(f"{subject.name}: {figures['non_2xx']} of {figures['requests']} not 2xx, {wanted} wanted")
+            expected = figures["requests"] if subject.refuses else 0
+            if figures["non_2xx"] != expected:
+                faults.append(f"{subject.name}: {figures['non_2xx']} of {figures['requests']} not 2xx, expected {expected}")
             if figures["socket_errors"]:
                 faults.append(f"{subject.name}: socket errors: {figures['socket_errors']}")
     if faults:

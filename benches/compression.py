@@ -6,10 +6,10 @@
     benches/compression.py --markdown            the results as a table for the documentation
 
 Each proxy forwards to the same upstream, which serves 100 kB of text (pages of the manual) and of JSON, and one page of
-4 kB. gzip has level 5 everywhere. The proxy under test is alone on the first core; wrk and the upstream share the
-second. Every round runs every subject once, every other round in reverse order. "CPU" is that of the proxy per
+4 kB. gzip has level 5 everywhere. The proxy under test has the first core to itself; wrk and the upstream share
+the second. Every round runs every subject once, every other round in reverse order. "CPU" is that of the proxy per
 response, "extra" what compression adds to it: the CPU beyond that of the same proxy without compression. Compare ratios
-only, because absolute figures move with the machine. Needs wrk, nginx and caddy, and a release build.
+only, because absolute figures vary with the machine. Needs wrk, nginx and caddy, and a release build.
 """
 import argparse
 import fnmatch
@@ -29,7 +29,7 @@ import subjects as make
 # File of the upstream -> its media type.
 BODIES = {"text": "text/html", "json": "application/json", "small": "text/html"}
 LEVEL = 5
-# Proxy -> what its clients accept; None is the proxy without compression.
+# Proxy -> the codings that its clients accept; None for the proxy without compression.
 CODINGS = {
     "sluicegate": [None, "gzip", "br", "zstd"],
     "nginx": [None, "gzip"],
@@ -53,8 +53,8 @@ def main():
     if not os.access(options.binary, os.X_OK):
         sys.exit(f"{options.binary} is not there; build it: cargo build --release")
     names = [name(proxy, coding, body) for proxy in CODINGS for coding in CODINGS[proxy] for body in BODIES]
-    wanted = options.subjects or ["*"]
-    chosen = [one for one in names if any(fnmatch.fnmatch(one, pattern) for pattern in wanted)]
+    patterns = options.subjects or ["*"]
+    chosen = [subject for subject in names if any(fnmatch.fnmatch(subject, pattern) for pattern in patterns)]
     with tempfile.TemporaryDirectory(prefix="sluicegate-bench-") as directory:
         results = measure(make.Bench(directory), os.path.abspath(options.binary), chosen, options)
     print_results(results, options.markdown)
@@ -65,14 +65,14 @@ def name(proxy, coding, body):
 
 
 def parse(subject):
-    """Proxy, coding and body of a subject."""
+    """Splits the name of a subject into proxy, coding and body."""
     proxy, rest = subject.split("-")
     coding, body = rest.split("/")
     return proxy, None if coding == "plain" else coding, body
 
 
 def write_bodies(bench):
-    """Writes the files that the upstream serves."""
+    """Writes the files that the upstream serves. Returns their directory."""
     root = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "docs")
     pages = [open(path, encoding="utf-8").read() for path in sorted(glob.glob(f"{root}/**/*.md", recursive=True))]
     text = "".join(pages)[:100_000]
@@ -87,7 +87,7 @@ def write_bodies(bench):
     for file, body in {"text": text, "json": json.dumps(records)[:100_000], "small": text[:4000]}.items():
         with open(os.path.join(directory, file), "w", encoding="utf-8") as out:
             out.write(body)
-    # The workers of nginx, which may not be root, read them.
+    # The workers of nginx, which may run as another user, read them.
     os.chmod(bench.dir, 0o755)
     return directory
 
@@ -146,7 +146,7 @@ request_headers = {{ remove = ["accept-encoding"] }}
 
 
 def measure(bench, binary, chosen, options):
-    """Subject -> one dict of figures per round."""
+    """Runs all rounds. Returns a dict of subject -> one dict of figures per round."""
     front, back = sorted(os.sched_getaffinity(0))[:2]
     results = {subject: [] for subject in chosen}
     upstream = compare.spawn(back, upstream_command(bench, write_bodies(bench)), bench)
@@ -162,7 +162,7 @@ def measure(bench, binary, chosen, options):
 
 
 def run(bench, binary, subject, front, back, secs):
-    """One subject under load for one round."""
+    """Measures one subject under load for one round. Returns its figures."""
     proxy, coding, body = parse(subject)
     port = make.free_port()
     process = compare.spawn(front, proxy_command(bench, proxy, coding, binary, port), bench)
@@ -178,14 +178,14 @@ def run(bench, binary, subject, front, back, secs):
         used = compare.cpu(process.pid) - before
         requests = int(re.search(r"(\d+) requests in", text)[1])
         if requests == 0 or "Non-2xx" in text or "Socket errors" in text:
-            raise make.Failed(f"{subject}: not all requests were answered:\n{text}\n{compare.logs(bench)}")
+            raise make.Failed(f"{subject}: some requests failed:\n{text}\n{compare.logs(bench)}")
         return {"cpu": used / requests * 1e6, "size": size, "ratio": length / size, "rss": compare.peak_rss_mb(process.pid)}
     finally:
         compare.stop(process)
 
 
 def fetch(url, coding):
-    """The size of the response as it is sent. Checks its coding."""
+    """Returns the size of the response as sent. Raises Failed if its coding is not `coding`."""
     headers = {"Accept-Encoding": coding} if coding else {}
     with urlopen(Request(url, headers=headers), timeout=10) as response:
         found = response.headers.get("Content-Encoding")
@@ -204,11 +204,11 @@ def print_results(results, markdown):
         if not rounds:
             continue
         proxy, _, body = parse(subject)
-        cpu = statistics.median(one["cpu"] for one in rounds)
+        cpu = statistics.median(figures["cpu"] for figures in rounds)
         extra = differences(rounds, results.get(name(proxy, None, body), []))
         ratios = compare.ratios(results, subject, name(*REFERENCE, body), "cpu")
         beside = f"{statistics.median(ratios):.2f} ({min(ratios):.2f}..{max(ratios):.2f})" if ratios else ""
-        rss = max(one["rss"] for one in rounds)
+        rss = max(figures["rss"] for figures in rounds)
         print(row.format(subject, f"{cpu:.1f}", f"{extra:.1f}" if extra is not None else "", f"{rounds[0]['ratio']:.2f}", beside, f"{rss:.0f}"))
 
 

@@ -1,5 +1,5 @@
-//! Microbenchmarks of the parts that every request passes: `make microbench`, or some of them by name: `cargo bench
-//! --features fuzzing --bench micro -- decide`. Absolute times move with the machine. Compare two builds in one
+//! Microbenchmarks of the code that runs for every request: `make microbench`, or some of them by name: `cargo bench
+//! --features fuzzing --bench micro -- decide`. Absolute times vary with the machine. Compare two builds in one
 //! session. CPU per request of the whole gateway, beside its peers, is `make bench`.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark fails by panicking")]

@@ -3,22 +3,23 @@
 
     overload.py BINARY [--seconds 20] [--slots 10] [--service 40] [--only sluicegate] [--json FILE]
 
-One server works on `slots` requests at once, `service` milliseconds each, and queues the rest. Requests arrive at random
-(Poisson), whether others have been answered or not. Each phase changes the capacity, the latency or the load:
+One server works on `slots` requests at once, `service` milliseconds each, and queues the rest. Requests arrive as a
+Poisson process, independent of responses to earlier ones. Each phase changes the capacity, the latency or the load:
 
-    steady       0.8 of the capacity: nobody may be refused
+    steady       0.8 of the capacity: no request may be refused
     half         half of the slots, the same load: 1.6 of the capacity
-    recovered    as in the beginning
+    recovered    like the first phase
     double       twice the slots, and twice the load
-    latency      50 ms more on the way, 0.8 of the capacity
+    latency      50 ms more latency, 0.8 of the capacity
     latency x 2  the same, at twice the capacity
-    load x 4     four times the load of the beginning: 3.2 of the capacity
+    load x 4     four times the load of the first phase: 3.2 of the capacity
 
-Goodput is responses with status 200 per second, as a fraction of what these servers could serve of this load. "Settled"
-counts the second half of the phase. The settling time ends with the last second of the phase that is below 0.9. The 99th
-percentile is that of the responses with status 200, in milliseconds.
+Goodput is the rate of responses with status 200, as a fraction of the rate that these servers could reach under this
+load. "Settled"
+counts the second half of the phase. The settling time ends with the last second of the phase that is below 0.9. Percentiles
+are those of the responses with status 200, in milliseconds.
 
-Envoy is the program that the environment variable ENVOY names, or comes from PyPI as for compare.py.
+Envoy is the program named by the environment variable ENVOY; otherwise it comes from PyPI, as for compare.py.
 """
 
 import argparse
@@ -38,8 +39,7 @@ import wire
 
 RESPONSE = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 REQUEST = b"GET / HTTP/1.1\r\nhost: bench.example\r\n\r\n"
-# A client gives up after this time, in seconds.
-PATIENCE = 10.0
+CLIENT_TIMEOUT_S = 10.0
 
 Phase = collections.namedtuple("Phase", "name slots service_ms latency_ms load")
 
@@ -63,7 +63,7 @@ def phases(slots, service_ms):
 
 
 class Server(asyncio.Protocol):
-    """One connection to the server of known capacity. `state` is shared by all connections."""
+    """One connection to the server of known capacity. All connections share `state`."""
 
     def __init__(self, state):
         self.state = state
@@ -82,6 +82,7 @@ class Server(asyncio.Protocol):
 
 
 class ServerState:
+    """The queue and the busy slots of the server. `shared` is that of `serve`."""
     def __init__(self, shared):
         self.shared, self.queue, self.busy = shared, collections.deque(), 0
 
@@ -105,7 +106,7 @@ class ServerState:
 
 
 def serve(shared, port):
-    """The process of the server. `shared`: slots, milliseconds of service, milliseconds of latency."""
+    """Runs the server. `shared` holds the slots, the service time and the latency, both in milliseconds."""
 
     async def run():
         state = ServerState(shared)
@@ -116,7 +117,7 @@ def serve(shared, port):
 
 
 class Client(asyncio.Protocol):
-    """One connection of the clients."""
+    """One connection of a client. `idle` is the list of all idle connections."""
 
     def __init__(self, idle):
         self.idle, self.transport, self.received, self.done = idle, None, b"", None
@@ -151,8 +152,8 @@ class Client(asyncio.Protocol):
             self.done(0)
 
 
-async def one_request(port, idle, results, begun):
-    """Sends one request, and appends (time, status, seconds)."""
+async def one_request(port, idle, results, started):
+    """Sends one request and appends (time, status, seconds) to `results`. Status 0 means that it failed."""
     loop = asyncio.get_running_loop()
     future = loop.create_future()
     done = lambda status: future.done() or future.set_result(status)
@@ -162,16 +163,16 @@ async def one_request(port, idle, results, begun):
         else:
             _, client = await loop.create_connection(lambda: Client(idle), "127.0.0.1", port)
         client.send(done)
-        status = await asyncio.wait_for(future, PATIENCE)
+        status = await asyncio.wait_for(future, CLIENT_TIMEOUT_S)
     except (OSError, asyncio.TimeoutError):
         client = None
         status = 0
     now = time.monotonic()
-    results.append((now, status, now - begun))
+    results.append((now, status, now - started))
 
 
 async def load(port, rate, seconds, rng, idle):
-    """Requests at random times for `seconds`. Returns (time since the start, status, seconds) of each."""
+    """Sends requests at random times for `seconds`. Returns (time since the start, status, seconds) of each."""
     results, tasks, start = [], set(), time.monotonic()
     at = start
     while True:
@@ -188,8 +189,9 @@ async def load(port, rate, seconds, rng, idle):
     return [(at - start, status, took) for at, status, took in list(results)]
 
 
-def judge(phase, results, seconds):
-    # Requests that were still being processed at the end of the last phase end in this one, so it may exceed 1.
+def summarize_phase(phase, results, seconds):
+    """The figures of a phase from the results of its requests."""
+    # Requests that were still in flight at the end of the last phase end in this one, so goodput may exceed 1.
     capacity = phase.slots * 1000 / phase.service_ms
     ideal = min(len(results) / seconds, capacity)
     late_ideal = min(sum(at > seconds / 2 for at, _, _ in results) / (seconds / 2), capacity)
@@ -284,7 +286,7 @@ async def measure(command, port, options, shared):
         for phase in phases(options.slots, options.service):
             shared[0], shared[1], shared[2] = phase.slots, phase.service_ms, phase.latency_ms
             results = await load(port, phase.load, options.seconds, rng, idle)
-            rows.append(judge(phase, results, options.seconds))
+            rows.append(summarize_phase(phase, results, options.seconds))
             print("  ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     finally:
         process.terminate()
@@ -302,7 +304,7 @@ def main():
     parser.add_argument("--only", choices=["sluicegate", "envoy"])
     parser.add_argument("--json", help="write the rows to this file")
     options = parser.parse_args()
-    every = {}
+    rows_by_proxy = {}
     with tempfile.TemporaryDirectory() as dir_:
         bench = make.Bench(dir_)
         for proxy in ("sluicegate", "envoy"):
@@ -320,12 +322,12 @@ def main():
             time.sleep(0.5)
             print(f"--- {proxy}: {options.slots} slots, {options.service:g} ms", flush=True)
             make_command = sluicegate if proxy == "sluicegate" else envoy
-            every[proxy] = asyncio.run(measure(make_command(bench, program, port, server), port, options, shared))
+            rows_by_proxy[proxy] = asyncio.run(measure(make_command(bench, program, port, server), port, options, shared))
             upstream.terminate()
             upstream.join()
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(every, file, indent=1)
+            json.dump(rows_by_proxy, file, indent=1)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Loads that wrk and h2load do not make, and the server behind tunnels. Run by wire.py, which reads the JSON:
+"""Loads that wrk and h2load cannot produce, and the server behind tunnels. Run by wire.py, which reads the JSON output:
 
     peers.py echo PORT                       switches protocols and sends back every byte
-    peers.py tunnels PORT SECONDS COUNT      so many WebSockets, each waits for its message before the next
-    peers.py handshakes PORT SECONDS full    one request on each connection over TLS (or resumed)
-    peers.py idle PORT COUNT h1              holds connections after a request (or h2, tls); says when, ends at EOF
+    peers.py tunnels PORT SECONDS COUNT      COUNT WebSockets; each sends a message when the last one has come back
+    peers.py handshakes PORT SECONDS full    one request on each TLS connection, with a full handshake (or `resumed`)
+    peers.py idle PORT COUNT h1              keeps connections open after a request (or `h2`, `tls`) until standard input ends
 """
 import asyncio
 import base64
@@ -46,8 +46,8 @@ class Echo(asyncio.Protocol):
         self.head += data
         if b"\r\n\r\n" not in self.head:
             return
-        fields = [line.split(b":", 1) for line in self.head.split(b"\r\n")[1:] if b":" in line]
-        key = next((value.strip() for name, value in fields if name.lower() == b"sec-websocket-key"), b"")
+        headers = [line.split(b":", 1) for line in self.head.split(b"\r\n")[1:] if b":" in line]
+        key = next((value.strip() for name, value in headers if name.lower() == b"sec-websocket-key"), b"")
         accept = base64.b64encode(hashlib.sha1(key + GUID).digest())
         self.transport.write(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -62,7 +62,7 @@ async def echo(port):
 
 
 class Tunnel(asyncio.Protocol):
-    """A WebSocket that sends its message anew as soon as it has come back."""
+    """A WebSocket that sends its message again when it has come back."""
     total = 0
 
     def __init__(self, opened):
@@ -95,35 +95,36 @@ class Tunnel(asyncio.Protocol):
 
 async def tunnels(port, secs, count):
     loop = asyncio.get_running_loop()
-    all_of_them = []
+    opened_tunnels = []
     for _ in range(int(count)):
         opened = loop.create_future()
         _, tunnel = await loop.create_connection(lambda opened=opened: Tunnel(opened), "127.0.0.1", int(port))
         await asyncio.wait_for(opened, 10)
-        all_of_them.append(tunnel)
-    for tunnel in all_of_them:
+        opened_tunnels.append(tunnel)
+    for tunnel in opened_tunnels:
         tunnel.send()
     start = time.monotonic()
     await asyncio.sleep(float(secs))
     print(json.dumps({"requests": Tunnel.total, "secs": time.monotonic() - start}))
 
 
-def no_questions():
+def insecure_context():
+    """A TLS client context that accepts every certificate."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
-def answer_of(link):
-    """Reads to the end of an answer whose length is told."""
+def read_response(link):
+    """Reads a response with Content-Length to its end. Exits if its status is not 200."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += read_some(link)
     head, body = data.split(b"\r\n\r\n", 1)
-    fields = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
+    headers = dict(line.lower().split(b":", 1) for line in head.split(b"\r\n")[1:])
     if b" 200 " not in head.split(b"\r\n", 1)[0] + b" ":
         sys.exit(f"not 200: {head!r}")
-    while len(body) < int(fields[b"content-length"]):
+    while len(body) < int(headers[b"content-length"]):
         body += read_some(link)
 
 
@@ -135,7 +136,7 @@ def read_some(link):
 
 
 def handshakes(port, secs, kind):
-    context, session, count, resumed = no_questions(), None, 0, 0
+    context, session, count, resumed = insecure_context(), None, 0, 0
     end = time.monotonic() + float(secs)
     start = time.monotonic()
     while time.monotonic() < end:
@@ -143,12 +144,12 @@ def handshakes(port, secs, kind):
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with context.wrap_socket(plain, server_hostname="bench.test", session=session) as link:
             link.sendall(REQUEST)
-            answer_of(link)
+            read_response(link)
             count, resumed = count + 1, resumed + link.session_reused
-            # TLS 1.3 sends what resumes a session after the handshake.
+            # In TLS 1.3 the session ticket arrives after the handshake.
             session = link.session if kind == "resumed" else None
-    wanted = count - 1 if kind == "resumed" else 0
-    print(json.dumps({"requests": count, "secs": time.monotonic() - start, "odd": abs(resumed - wanted)}))
+    expected = count - 1 if kind == "resumed" else 0
+    print(json.dumps({"requests": count, "secs": time.monotonic() - start, "mismatched": abs(resumed - expected)}))
 
 
 def idle(port, count, kind):
@@ -156,7 +157,7 @@ def idle(port, count, kind):
     if hard < int(count) + 100:
         sys.exit(f"{count} connections need `ulimit -Hn` above that; it is {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    context, held = no_questions(), []
+    context, handles = insecure_context(), []
     for _ in range(int(count)):
         link = socket.create_connection(("127.0.0.1", int(port)), 10)
         if kind == "tls":
@@ -164,22 +165,23 @@ def idle(port, count, kind):
         link.sendall(H2_REQUEST if kind == "h2" else REQUEST)
         if kind == "h2":
             data = b""
-            # The end of the answer: DATA with END_STREAM on stream 1.
+            # The response ends with END_STREAM on stream 1.
             while not h2_ended(data):
                 data += read_some(link)
-            # Its settings are acknowledged, or it would close.
+            # Without the acknowledgement of its SETTINGS the proxy would close the connection.
             link.sendall(b"\0\0\0\x04\x01\0\0\0\0")
         else:
-            answer_of(link)
-        # Only the socket is kept: what this side holds of TLS is of no interest.
-        held.append(link.detach())
-    print(json.dumps({"requests": len(held)}), flush=True)
+            read_response(link)
+        # Only the socket is kept, to save the memory of this side's TLS state.
+        handles.append(link.detach())
+    print(json.dumps({"requests": len(handles)}), flush=True)
     sys.stdin.read()
-    for handle in held:
+    for handle in handles:
         os.close(handle)
 
 
 def h2_ended(data):
+    """True if the frames in `data` end stream 1. Exits if the proxy has reset it or is closing the connection."""
     at = 0
     while at + 9 <= len(data):
         length = int.from_bytes(data[at:at + 3], "big")

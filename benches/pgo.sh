@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# A profile-guided release build: an instrumented build serves the loads of the comparison, and what it
-# counted tells the compiler which paths are hot. The result is target/pgo/sluicegate.
+# A profile-guided release build. An instrumented build serves the loads of the comparison, and the compiler uses its
+# profile to optimize the hot paths. The result is target/pgo/sluicegate.
 #
-#   benches/pgo.sh [--if-possible]     with the option: a plain build where a tool is missing
+#   benches/pgo.sh [--if-possible]     with the option: a plain build if a tool is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 work=$(realpath -m "${CARGO_TARGET_DIR:-target}")/pgo
-# Older ones cannot read the profiles that today's compiler writes.
+# Older versions cannot read the profiles that the compiler writes.
 profdata=$(type -P llvm-profdata-21 llvm-profdata-20 llvm-profdata-19 | head -1 || true)
 
 missing=()

@@ -1,36 +1,36 @@
-"""Decisions over gRPC (Envoy's rate limit service) beside proxied requests with the same limit, both over HTTP/2 without
-TLS. Used by compare.py."""
+"""Decisions over gRPC (Envoy's rate limit service) beside proxied requests with the same limit, both over HTTP/2
+without TLS. Used by compare.py."""
 import os
 import re
 import statistics
 
 import subjects as make
 
-# h2load: connections, and requests at once on each.
+# Connections of h2load, and concurrent requests on each.
 CLIENTS, STREAMS = 16, 4
 SERVICE = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 LIMIT = '[limit.everyone]\nrate = "1000000/s"\nburst = 1000000\nkey = "all"\n'
 
 
 def field(number, value):
-    """A field of a protobuf message whose value has a length."""
+    """Encodes a length-delimited field of a protobuf message."""
     return bytes([number << 3 | 2, len(value)]) + value
 
 
 def message():
-    """A RateLimitRequest with one descriptor of two entries, in a frame of gRPC."""
+    """Encodes a RateLimitRequest with one descriptor of two entries, with the prefix of a gRPC message."""
     entries = (field(1, b"path") + field(2, b"/login")), (field(1, b"remote_address") + field(2, b"192.0.2.1"))
     request = field(1, b"edge") + field(2, b"".join(field(1, entry) for entry in entries))
     return b"\0" + len(request).to_bytes(4, "big") + request
 
 
 def subjects(bench, binary, suffix=""):
-    """The decision and the proxied request, with the limit in memory and in Redis."""
+    """The decision over gRPC and the proxied request, each with the limit in memory and in Redis."""
     body = os.path.join(bench.dir, "rpc.body")
     with open(body, "wb") as file:
         file.write(message())
     stores = {"": "", "+redis": f'[store]\nurl = "redis://127.0.0.1:{bench.redis}"\ndeadline = "500ms"\n\n'}
-    made = []
+    result = []
     for store, text in stores.items():
         ports, admin = {name: make.free_port() for name in ("rpc", "proxied")}, make.free_port()
         path = bench.write(
@@ -45,12 +45,12 @@ def subjects(bench, binary, suffix=""):
             more = ["-d", body, "-H", "content-type: application/grpc", "-H", "te: trailers"] if name == "rpc" else []
             url = f"http://127.0.0.1:{port}{SERVICE if name == 'rpc' else '/'}"
             command = ["h2load", "-c", str(CLIENTS), "-m", str(STREAMS), *more, url]
-            made.append(make.Subject(f"sluicegate+{name}{store}{suffix}", [binary, "run", "-c", path], port, admin=admin, command_of_load=command))
-    return made
+            result.append(make.Subject(f"sluicegate+{name}{store}{suffix}", [binary, "run", "-c", path], port, admin=admin, command_of_load=command))
+    return result
 
 
 def load(bench, subject, core, secs):
-    """Runs the load of a subject. The percentiles are of all its requests."""
+    """Runs the load of a subject. The percentiles include all its requests."""
     log = os.path.join(bench.dir, "rpc.log")
     if os.path.exists(log):
         os.remove(log)
@@ -59,9 +59,9 @@ def load(bench, subject, core, secs):
     with open(log, encoding="ascii") as file:
         times = sorted(int(line.split()[2]) / 1000 for line in file)
     total, bad = (int(re.search(pattern, text)[1]) for pattern in (r"(\d+) succeeded", r"(\d+) failed"))
-    cuts = statistics.quantiles(times, n=100)
+    percentiles = statistics.quantiles(times, n=100)
     return {
-        "requests": total, "rate": total / secs, "p50": cuts[49], "p99": cuts[98],
+        "requests": total, "rate": total / secs, "p50": percentiles[49], "p99": percentiles[98],
         "non_2xx": sum(int(count) for count in re.findall(r"(\d+) [345]xx", text)),
         "socket_errors": f"{bad} failed" if bad else "",
     }

@@ -6,11 +6,11 @@
     benches/shares.py --weights 9:1 99:1       other weights
     benches/shares.py --binary OLD --only sluicegate
 
-Every server answers after 2 ms. Each client sends its next request when it has the response to its last one, on a
-connection that it keeps. Sluicegate, nginx and Envoy run with two workers each. The servers and the clients share this
-process, so the rates are not those that a proxy can reach; the shares are what counts.
+Every server responds after 2 ms. Each client sends its next request when it has the response to its last one, on a
+keep-alive connection. Sluicegate, nginx and Envoy run with two workers each. The servers and the clients share this
+process, so a proxy could reach higher rates; only the shares are meaningful.
 
-Envoy is the program that the environment variable ENVOY names, or comes from PyPI as for compare.py.
+Envoy is the program named by the environment variable ENVOY; otherwise it comes from PyPI, as for compare.py.
 """
 import argparse
 import asyncio
@@ -27,7 +27,7 @@ import wire
 SERVICE_S = 0.002
 REQUEST = b"GET %s HTTP/1.1\r\nHost: bench.test\r\n\r\n"
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
-# Proxy -> its balancers, by the name that its configuration has for each.
+# Proxy -> its balancers, named as in its configuration.
 BALANCERS = {
     "sluicegate": ["p2c", "least_requests", "round_robin"],
     "nginx": ["least_conn", "round_robin"],
@@ -36,7 +36,7 @@ BALANCERS = {
 
 
 class Server(asyncio.Protocol):
-    """One connection to a server. `served` is a list with one number."""
+    """One connection to a server. `served` is a list of one number: the requests to that server."""
     def __init__(self, served):
         self.served, self.data = served, b""
 
@@ -135,7 +135,7 @@ async def client(port, target, end):
 
 
 async def measure(port, target, clients, secs, served):
-    """Requests per second to each server."""
+    """Runs `clients` clients for `secs` seconds. Returns the requests per second to each server."""
     for count in served:
         count[0] = 0
     start = time.monotonic()
@@ -158,7 +158,7 @@ async def await_port(process, port):
 
 
 async def run(options, bench):
-    """(proxy, balancer, weights, clients) -> requests per second to each server."""
+    """Measures all cases. Returns a dict of (proxy, balancer, weights, clients) -> requests per second to each server."""
     served = [[0] for _ in range(max(len(weights) for weights in options.weights))]
     loop, ports = asyncio.get_running_loop(), []
     for count in served:

@@ -1,8 +1,8 @@
-"""What is compared: each proxy in each role, with the config it runs on. Used by compare.py.
+"""The subjects of the comparison: each proxy in each role, with its config. Used by compare.py.
 
-Every proxy forwards to one upstream over kept connections, adds X-Forwarded-For and passes Host on;
-those called `+fields` add all that Sluicegate adds by default, for the same work. Limits are so high
-that they refuse nothing, except where refusing is what is measured."""
+Every proxy forwards to one upstream over keep-alive connections, adds X-Forwarded-For and passes Host on.
+Subjects called `+fields` add all headers that Sluicegate adds by default, so that both do the same work. Limits are
+so high that they refuse nothing, except in the subjects that measure refusals."""
 import json
 import os
 import random
@@ -13,25 +13,27 @@ from dataclasses import dataclass, field, replace
 
 BODY = "hello from the upstream, " + "x" * 103  # 128 bytes
 KEYS = 1000
+# Delay of each direction between the gateway and the far Redis.
 FAR_MS = 10
-# To a Redis in another zone of a data centre, all of it on one way: the line has steps of a millisecond.
+# Round-trip time to a Redis in another zone of a data centre. All of it is added in one direction, because the timers
+# of the delay line have a resolution of a millisecond.
 AWAY_MS = 1
 NGINX_MODULES = "/usr/lib/nginx/modules"
 LUA_MODULES = ["ndk_http_module.so", "ngx_http_lua_module.so"]
-# Debian keeps the driver under another name than its project does.
+# The module has another name in Debian than in its own project.
 LUA_DRIVERS = ["resty.redis", "nginx.redis"]
 
-# Seconds that a load may take beyond its own time, and a load that has no time of its own.
+# Seconds that a load may exceed its duration by, and the limit of commands without a duration.
 GRACE_S = 20
-LONGEST_S = 120
+COMMAND_TIMEOUT_S = 120
 
 
 class Failed(Exception):
     """One run of one subject failed; the others continue."""
 
 
-def output(command, limit=LONGEST_S):
-    """The standard output of a command that has to succeed within `limit` seconds."""
+def output(command, limit=COMMAND_TIMEOUT_S):
+    """Runs a command and returns its standard output. Raises Failed if it fails or takes more than `limit` seconds."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
     except subprocess.TimeoutExpired as error:
@@ -42,42 +44,42 @@ def output(command, limit=LONGEST_S):
 
 
 def pair_rounds(over, under):
-    """The figures of two subjects, by the rounds in which both were measured."""
-    known = {one["round"]: one for one in under}
-    return [(one, known[one["round"]]) for one in over if one["round"] in known]
+    """Pairs the figures of two subjects by round, for the rounds in which both were measured."""
+    by_round = {figures["round"]: figures for figures in under}
+    return [(figures, by_round[figures["round"]]) for figures in over if figures["round"] in by_round]
 
 
 @dataclass
 class Subject:
-    """One proxy in one role: its command, where it listens, and what is asked of it."""
+    """One proxy in one role: its command, its port and its load."""
     name: str
     command: list
     port: int
-    # The request that number i of the load is: (path, Host).
+    # Path and Host of every request.
     target: tuple = ("/", "bench.test")
-    # Lua expressions in `i` for targets that differ from request to request.
-    spread: tuple | None = None
-    # All answers but the first per key are refusals.
+    # Path and Host as Lua expressions of the request's number `i`, instead of `target`.
+    target_expressions: tuple | None = None
+    # True if all requests but the first of each key are refused.
     refuses: bool = False
-    # Keys that the load visits in turn.
+    # Number of keys, which the requests use in turn.
     keys: int = KEYS
-    # More fields of every request.
-    head: dict = field(default_factory=dict)
-    # Client connections, where it is not the number chosen for all.
+    # Further headers of every request.
+    headers: dict = field(default_factory=dict)
+    # Number of client connections; None for that of the command line.
     conns: int | None = None
-    # Where it tells its metrics, if it does.
+    # The port of its metrics, if it has one.
     admin: int | None = None
-    # Its row of wire.py, which has loads of its own.
+    # Its row of wire.py, which defines its load.
     row: str | None = None
-    # Its load, if it is one of rpc.py.
+    # The command of its load, for subjects of rpc.py.
     command_of_load: list | None = None
 
-    def asked(self, how):
-        """The same proxy under another load."""
-        return replace(self, name=f"{self.name}~{how}", **LOADS[how])
+    def with_load(self, load):
+        """The same proxy under another load, which is a key of LOADS."""
+        return replace(self, name=f"{self.name}~{load}", **LOADS[load])
 
 
-# What a browser sends: 15 fields of 800 bytes in all, with those of every load.
+# The headers of a browser. With those of every load they are 15 headers of 800 bytes in all.
 BROWSER = {
     "User-Agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/141.0.0.0 Safari/537.36",
     "Accept-Language": "en-GB,en;q=0.9,de;q=0.8",
@@ -93,7 +95,7 @@ BROWSER = {
     "Sec-Fetch-Site": "same-origin",
 }
 LOADS = {
-    "browser": {"head": BROWSER},
+    "browser": {"headers": BROWSER},
     "chunked": {"target": ("/chunked", "bench.test")},
     "256": {"conns": 256},
 }
@@ -105,7 +107,7 @@ class Bench:
     dir: str
     upstream: int = field(default_factory=lambda: free_port())
     redis: int = field(default_factory=lambda: free_port())
-    # The same Redis, FAR_MS away each way, and AWAY_MS there and back.
+    # The same Redis behind delay lines: FAR_MS in each direction, and AWAY_MS in one direction.
     far_redis: int = field(default_factory=lambda: free_port())
     away_redis: int = field(default_factory=lambda: free_port())
 
@@ -116,31 +118,31 @@ class Bench:
         return path
 
 
-_taken = set()
+_used_ports = set()
 
 
 def free_port():
-    """A port that nothing listens on, never the same twice. Clients are not given it either, as the system gives
-    them higher ones: a load may leave thousands of those behind, each not to be listened on for a minute."""
+    """A port that nothing listens on, never the same twice. It is below the range from which the system takes the ports
+    of outgoing connections, because a load may leave thousands of those in TIME_WAIT."""
     while True:
         port = random.randrange(10_000, 32_000)
         with socket.socket() as probe:
-            if port not in _taken and probe.connect_ex(("127.0.0.1", port)):
-                _taken.add(port)
+            if port not in _used_ports and probe.connect_ex(("127.0.0.1", port)):
+                _used_ports.add(port)
                 return port
 
 
 def programs():
-    """Program -> Debian package, of everything the comparison cannot do without."""
-    same = {name: name for name in ("haproxy", "wrk", "redis-server")}
-    return {"nginx": "nginx-light", "taskset": "util-linux", **same}
+    """Program -> Debian package, for all programs that the comparison needs."""
+    same_name = {name: name for name in ("haproxy", "wrk", "redis-server")}
+    return {"nginx": "nginx-light", "taskset": "util-linux", **same_name}
 
 
 BUCKET = 'rate = "1000000/s"\nburst = 1000000\nkey = ["header:x-api-key"]\n'
 
 
 def sluicegate(bench, binary, suffix=""):
-    """Every role of Sluicegate, from the smallest."""
+    """Every role of Sluicegate, the simplest first."""
     route = '[[route]]\npath = "/"\nupstream = "app"\n'
     limited = route + 'limits = ["per-key"]\n\n[limit.per-key]\n' + BUCKET
     three = (
@@ -151,11 +153,11 @@ def sluicegate(bench, binary, suffix=""):
     spent = route + 'limits = ["spent"]\n\n[limit.spent]\nrate = "1/day"\nburst = 1\nkey = ["header:x-api-key"]\n'
     redis = f'[store]\nurl = "redis://127.0.0.1:{bench.redis}"\ndeadline = "500ms"\n\n'
 
-    # With the deadline that a config has which says nothing of it.
+    # Without `deadline`: the default.
     far = f'[store]\nurl = "redis://127.0.0.1:{bench.far_redis}"\n\n'
     away = redis.replace(str(bench.redis), str(bench.away_redis))
     lease = "lease = {}\n"
-    # One budget of a thousand tenants, and the same without them.
+    # One budget that all clients share, with and without `fair` between a thousand tenants.
     fair = 'fair = { key = "header:x-api-key" }\n'
     everyone = limited.replace('key = ["header:x-api-key"]', 'key = "all"')
 
@@ -171,7 +173,7 @@ def sluicegate(bench, binary, suffix=""):
     plain = role("sluicegate", route)
     roles = [
         plain,
-        *(plain.asked(how) for how in LOADS),
+        *(plain.with_load(load) for load in LOADS),
         role("sluicegate-fields", route, '[server]\nforwarded_headers = ["x-forwarded-for"]\n'),
         role("sluicegate+memory", limited),
         role("sluicegate+redis", redis + limited),
@@ -186,8 +188,8 @@ def sluicegate(bench, binary, suffix=""):
         role("sluicegate+redis+shared", redis + everyone),
         role("sluicegate+redis+fair", redis + everyone + fair),
         role("sluicegate+refusal", redis + spent, refuses=True),
-        role("sluicegate-10-routes", routes(10), spread=spread(10)),
-        role("sluicegate-10k-routes", routes(10_000), spread=spread(10_000)),
+        role("sluicegate-10-routes", routes(10), target_expressions=route_targets(10)),
+        role("sluicegate-10k-routes", routes(10_000), target_expressions=route_targets(10_000)),
     ]
     return [replace(subject, name=subject.name + suffix) for subject in roles]
 
@@ -196,15 +198,16 @@ HOSTS = 100
 
 
 def routes(count):
-    """`count` routes under up to a hundred hosts: what a change of the host costs is no cost of many routes."""
+    """The config of `count` routes on at most a hundred hosts, so that the cost of changing the host is about the same for
+    all counts."""
     hosts = min(count, HOSTS)
     return "\n".join(
         f'[[route]]\nhost = ["h{i % hosts}.test"]\npath = "/r{i // hosts}/"\nupstream = "app"\n' for i in range(count)
     )
 
 
-def spread(count):
-    """Requests visit routes evenly, neighbours far apart."""
+def route_targets(count):
+    """Target expressions that visit all routes equally often, consecutive requests far apart."""
     hosts = min(count, HOSTS)
     route = f"((i * 617) % {count})"
     return (f"'/r' .. math.floor({route} / {hosts}) .. '/x'", f"'h' .. {route} % {hosts} .. '.test'")
@@ -216,7 +219,7 @@ NGINX_PASS = (
 )
 
 
-# The fields that Sluicegate adds by default, on requests and (Via) on answers.
+# The headers that Sluicegate adds by default to requests and, as Via, to responses.
 NGINX_FIELDS = NGINX_PASS + (
     " proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-Forwarded-Proto $scheme;"
     " proxy_set_header X-Forwarded-Host $http_host; proxy_set_header X-Forwarded-Port $server_port;"
@@ -225,6 +228,7 @@ NGINX_FIELDS = NGINX_PASS + (
 
 
 def nginx_config(bench, name, http, modules=()):
+    """Writes a config of nginx with `http` in its http block. Returns the command."""
     temp = " ".join(
         f"{kind}_temp_path {bench.dir}/{name}-{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
@@ -248,13 +252,13 @@ def upstream(bench):
         bench, "upstream",
         f'server {{ listen 127.0.0.1:{bench.upstream} backlog=4096; '
         f'location / {{ default_type text/plain; return 200 "{BODY}"; }} '
-        # A filter that may change the length makes the answer chunked.
+        # With a filter that may change the length, nginx sends the response in chunks.
         f'location /chunked {{ default_type text/html; ssi on; return 200 "{BODY}"; }} }}',
     )
 
 
 def nginx(bench):
-    """With and without a limit, and both again with the same fields."""
+    """nginx with and without a limit, each with X-Forwarded-For only and with the headers of Sluicegate."""
     roles = {
         name + fields: (free_port(), limit + passed)
         for fields, passed in (("", NGINX_PASS), ("+fields", NGINX_FIELDS))
@@ -265,7 +269,7 @@ def nginx(bench):
     command = nginx_config(bench, "nginx", "\n  ".join([zone, *servers]))
     subjects = [Subject(name, command, port) for name, (port, _) in roles.items()]
     equal = next(subject for subject in subjects if subject.name == "nginx+fields")
-    return subjects + [equal.asked(how) for how in LOADS]
+    return subjects + [equal.with_load(load) for load in LOADS]
 
 
 NGINX_LIMIT = "limit_req zone=keys burst=1000000 nodelay; limit_req_status 429; "
@@ -302,20 +306,20 @@ LUA = r"""
 
 
 def nginx_lua(bench):
-    """nginx with a limit script on Redis, or why not: (subjects, what is missing)."""
+    """nginx with a limit script on Redis. Returns (subjects, None), or ([], what to install)."""
     if not all(os.path.exists(f"{NGINX_MODULES}/{module}") for module in LUA_MODULES):
         return [], "libnginx-mod-http-lua"
     roots = [root for root in os.environ.get("RESTY_PATH", "").split(":") if root] + ["/usr/share/lua/5.1"]
     found = [name for root in roots for name in LUA_DRIVERS if os.path.exists(f"{root}/{name.replace('.', '/')}.lua")]
     if not found:
         return [], "lua-nginx-redis (or lua-resty-redis in a directory named by RESTY_PATH)"
-    path, made = ";".join(f"{root}/?.lua" for root in roots) + ";;", []
+    path, subjects = ";".join(f"{root}/?.lua" for root in roots) + ";;", []
     for name, redis, keys in (("redis", bench.redis, KEYS), ("hot-key", bench.redis, 1), ("hot-key-away", bench.away_redis, 1)):
         port = free_port()
         block = LUA % {"path": path, "driver": found[0], "port": port, "redis": redis, "pass": NGINX_PASS}
         command = nginx_config(bench, f"nginx-lua+{name}", block, LUA_MODULES)
-        made.append(Subject(f"nginx-lua+{name}", command, port, keys=keys))
-    return made, None
+        subjects.append(Subject(f"nginx-lua+{name}", command, port, keys=keys))
+    return subjects, None
 
 
 HAPROXY_FIELDS = """  unique-id-format %[rand,hex]%[rand,hex]%[rand,hex]%[rand,hex]
@@ -362,9 +366,9 @@ frontend limited
 
 
 def load_script(bench, subject):
-    """The wrk script of a subject's load: KEYS requests in turn, with the client keys of the subject."""
-    path, host = subject.spread or tuple(f"'{part}'" for part in subject.target)
-    more = "".join(f", [{json.dumps(name)}] = {json.dumps(value)}" for name, value in subject.head.items())
+    """Writes the wrk script of a subject, which sends KEYS requests in turn. Returns its path."""
+    path, host = subject.target_expressions or tuple(f"'{part}'" for part in subject.target)
+    more = "".join(f", [{json.dumps(name)}] = {json.dumps(value)}" for name, value in subject.headers.items())
     return bench.write(f"{subject.name}.lua", f"""local turn, requests = 0, {{}}
 init = function()
   for i = 1, {KEYS} do

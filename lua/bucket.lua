@@ -62,7 +62,7 @@ end
 
 local function decide(rule, record, now, cost)
   local per, most = rule[2], rule[3] + (rule[4] or 0)
-  local used, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
+  local used, at, full, floor_debt, lump, gain, is_repaired = level(rule, record, now)
 
   local need = (cost <= most and cost or most + 1) * per
   local over = used + need - full
@@ -79,10 +79,10 @@ local function decide(rule, record, now, cost)
 
   local reset = at + (used + -used % gain) / gain * lump - now
   local ttl, next = false, nil
-  if cost > 0 and (admitted or mended) then
+  if cost > 0 and (admitted or is_repaired) then
     ttl, next = stored_for(rule, reset), { used, at, rule[1], per, fields == 5 and lump or nil }
     if admitted and (rule[7] or record and record[6]) then
-      refilling().marked(next, not mended and record or {}, before, is_marked(rule))
+      refilling().mark_charge(next, not is_repaired and record or {}, before, is_marked(rule))
     end
   end
   local free = full - used
@@ -95,20 +95,20 @@ end
 local function adjust(rule, record, now, delta, receipt)
   local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
   local per, burst, debt = rule[2], rule[3], rule[4] or 0
-  local before, at, full, floor_debt, lump, gain, mended = level(rule, record, now)
-  local refill, marks = refilling(), not mended and record or {}
+  local before, at, full, floor_debt, lump, gain, is_repaired = level(rule, record, now)
+  local refill, marks = refilling(), not is_repaired and record or {}
   local next = { before, at, rule[1], per, fields == 5 and lump or nil }
   local more
   if delta < 0 then
-    local need = min(-delta, floor(refill.MOST / per)) * per
-    local given = refill.holds(marks, before, at, gain, lump, need, receipt)
-    if given == 0 or not record then return false end
-    next[1] = before - given
-    refill.given(next, marks, receipt, given)
+    local need = min(-delta, floor(refill.USED_MAX / per)) * per
+    local refund = refill.max_refund(marks, before, at, gain, lump, need, receipt)
+    if refund == 0 or not record then return false end
+    next[1] = before - refund
+    refill.mark_refund(next, marks, receipt, refund)
   else
     next[1] = max(min(before + min(delta, burst + debt) * per, full + floor_debt), before)
     more = ceil((next[1] - before) / per)
-    refill.marked(next, marks, before, is_marked(rule))
+    refill.mark_charge(next, marks, before, is_marked(rule))
   end
   if next[1] == 0 then next[2] = max(now, at) end
   return stored_for(rule, next[2] + ceil(next[1] / gain) * lump - now), next, more
@@ -117,12 +117,12 @@ end
 local kept_ms
 if sharing then decide, adjust, kept_ms = sharing(level, adjust, refilling, is_marked, stored_for) end
 
-return recorded(fields, matches, decide, adjust, function()
+return record_algorithm(fields, matches, decide, adjust, function()
   local refill = refilling()
 
   function refill.convert(rule, record, now)
     local lump = rule[5] == 1 and rule[2] or 1
-    local own = refill.adopted(record, now, rule[1], rule[2], fields == 5 and lump or nil)
+    local own = refill.converted(record, now, rule[1], rule[2], fields == 5 and lump or nil)
     return own, own[1]
   end
 

@@ -9,10 +9,10 @@ local function decide(rule, state, now, cost, tag)
   local longest = live > 0 and max(state.longest, lease) or lease
   -- An expiry further ahead than the longest lease comes from a clock that was wrong. It has to be shortened and
   -- stored, or the lease of a crashed gateway would last until then.
-  local far = now + longest
+  local latest_allowed = now + longest
   local latest = live > 0 and state:latest() or now
-  local mended = latest > far
-  latest = min(latest, far)
+  local is_repaired = latest > latest_allowed
+  latest = min(latest, latest_allowed)
 
   local admitted = cost == 0 or live + cost <= limit
   local charge = admitted and cost or 0
@@ -20,14 +20,14 @@ local function decide(rule, state, now, cost, tag)
   if cost > limit then
     retry = -1
   elseif not admitted then
-    retry = min(state:freed(limit - cost, now), far) - now
+    retry = min(state:free_at(limit - cost, now), latest_allowed) - now
   end
   local expiry = now + lease
   if charge > 0 then latest = max(latest, expiry) end
   local reset = latest - now
-  local store = cost > 0 and (admitted or mended or live > 0 and longest > state.longest)
+  local store = cost > 0 and (admitted or is_repaired or live > 0 and longest > state.longest)
   return admitted, max(limit - live - charge, 0), retry, reset, tag, store and reset,
-    { now = now, longest = longest, anew = live == 0, tag = tag, units = charge, expiry = expiry }
+    { now = now, longest = longest, drop_others = live == 0, tag = tag, units = charge, expiry = expiry }
 end
 
 -- Corrects a lease; the receipt is its tag. A negative delta releases units. A positive one renews a lease of that many
@@ -38,7 +38,7 @@ local function adjust(rule, state, now, delta, receipt)
   local longest = live > 0 and max(state.longest, lease) or lease
   local latest = live > 0 and min(state:latest(), now + longest) or now
   if delta < 0 then
-    local held, till = state:held(receipt, now)
+    local held, till = state:find_lease(receipt, now)
     local units = min(-delta, held)
     if units == 0 then return false end
     if units == live then return 1, { none = true } end
@@ -48,7 +48,7 @@ local function adjust(rule, state, now, delta, receipt)
   if delta == 0 then return false end
   local expiry = now + lease
   return max(latest, expiry) - now,
-    { now = now, longest = longest, anew = live == 0, tag = receipt, units = delta, expiry = expiry }
+    { now = now, longest = longest, drop_others = live == 0, tag = receipt, units = delta, expiry = expiry }
 end
 
 return { decide = decide, adjust = adjust, shape = 'leases' }

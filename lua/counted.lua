@@ -7,9 +7,9 @@
 local counted = {}
 
 -- Largest count of a record.
-local MOST = EXACT
+local COUNT_MAX = EXACT
 
-function counted.decide(limit, now, cost, record, stop, mended)
+function counted.decide(limit, now, cost, record, stop, is_repaired)
   local count = record[1]
   local admitted = cost == 0 or count + cost <= limit
   if admitted then count = count + cost end
@@ -21,7 +21,7 @@ function counted.decide(limit, now, cost, record, stop, mended)
   elseif not admitted then
     retry = left
   end
-  local store = cost > 0 and (admitted or mended)
+  local store = cost > 0 and (admitted or is_repaired)
   return admitted, math.max(limit - count, 0), retry, left, math.max(now, record[2]), store and left,
     { count, record[2], record[3], record[4] }
 end
@@ -32,21 +32,21 @@ local function end_of(record)
 end
 
 -- Returns how much of a charge of `cost` made at `charged` this window contains.
-local function left(record, cost, charged)
+local function left_of_charge(record, cost, charged)
   local within = record[2] <= charged and charged < end_of(record)
   return within and math.min(cost, record[1]) or 0
 end
 
 -- Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
 function counted.adjust(now, delta, receipt, record, stop)
-  if delta < 0 and left(record, -delta, receipt) == 0 then return false end
-  local count = math.min(math.max(record[1] + delta, 0), MOST)
+  if delta < 0 and left_of_charge(record, -delta, receipt) == 0 then return false end
+  local count = math.min(math.max(record[1] + delta, 0), COUNT_MAX)
   return stop - now, { count, record[2], record[3], record[4] }, delta
 end
 
 -- Returns the functions for records of another basis.
-function counted.rest(convert)
-  local rest = { convert = convert }
+function counted.record_functions(convert)
+  local functions = { convert = convert }
 
   -- Returns the current window by the numbers of the record.
   local function advanced(record, now)
@@ -55,35 +55,35 @@ function counted.rest(convert)
     return { 0, record[4] == 0 and now or whole, record[3], record[4] }
   end
 
-  function rest.sound(record)
+  function functions.sound(record)
     return record[3] >= 1
   end
 
-  function rest.charged(record, now, cost)
+  function functions.charged(record, now, cost)
     local next = advanced(record, now)
-    next[1] = math.min(next[1] + cost, MOST)
+    next[1] = math.min(next[1] + cost, COUNT_MAX)
     return next
   end
 
-  function rest.lifetime(record, now)
+  function functions.lifetime(record, now)
     return record[1] == 0 and 0 or end_of(record) - now
   end
 
-  function rest.ttl(_, record, now)
-    return math.max(rest.lifetime(record, now), 1)
+  function functions.ttl(_, record, now)
+    return math.max(functions.lifetime(record, now), 1)
   end
 
-  function rest.charge_left(_, record, now, cost, receipt)
-    return left(advanced(record, now), cost, receipt)
+  function functions.charge_left(_, record, now, cost, receipt)
+    return left_of_charge(advanced(record, now), cost, receipt)
   end
 
-  function rest.refunded(record, now, units)
+  function functions.refunded(record, now, units)
     local next = advanced(record, now)
     next[1] = math.max(next[1] - units, 0)
     return next
   end
 
-  return rest
+  return functions
 end
 
 return counted

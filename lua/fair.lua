@@ -1,5 +1,5 @@
--- Fair sharing of a token bucket, the pool: arithmetic only. Twin of src/limiting/algorithm/fair, which explains it: same
--- names, same order.
+-- Fair sharing of a token bucket, the pool: arithmetic only. Twin of src/limiting/algorithm/fair, which explains it:
+-- same names, same order.
 -- rule   rate, per, burst, 0, 0, empty, refunds as of a token bucket; reserve: tokens that a tenant above its share
 --        leaves; active: us for which a tenant is active after its TAT; max_active tenants of their own; weight of the
 --        tenant; the tenant whose charge is corrected
@@ -25,7 +25,7 @@ end
 
 -- Returns by how much a charge moves the TAT; nothing if that is more than tau.
 local function increment(rule, units, total)
-  if units > rule.kept then return nil end
+  if units > rule.reserve_units then return nil end
   local base, tau, weight = refill_us(rule, units), rule.tau, rule[11]
   local times = floor(base / weight)
   if times > floor(tau / total) then return nil end
@@ -46,14 +46,14 @@ end
 
 -- Returns what has to be left in the pool after a charge that moves the TAT by `moved`.
 local function withheld(rule, backlog, moved)
-  if moved and backlog + moved < rule.tau then return min(refilled(rule, backlog + moved), rule.kept) end
-  return rule.kept
+  if moved and backlog + moved < rule.tau then return min(refilled(rule, backlog + moved), rule.reserve_units) end
+  return rule.reserve_units
 end
 
 -- Returns after how many ms `need` fits, if `total` is the weight of all active tenants.
-local function fits_in(rule, need, free, backlog, total)
+local function wait_for_fit(rule, need, free, backlog, total)
   local rate = rule[1]
-  local latest = max(ceil((need + rule.kept - free) / rate), 0)
+  local latest = max(ceil((need + rule.reserve_units - free) / rate), 0)
   local moved = increment(rule, need, total)
   if not moved then return latest end
   local both = max(ceil((need + refilled(rule, backlog + moved) - free) / (2 * rate)), 0)
@@ -66,7 +66,7 @@ end
 -- Returns how many units the tenant could be charged at once; exact, or a little too small.
 local function remaining(rule, free, backlog, total)
   local per, weight = rule[2], rule[11]
-  local beyond = free > rule.kept and floor((free - rule.kept) / per) or 0
+  local beyond = free > rule.reserve_units and floor((free - rule.reserve_units) / per) or 0
   local lead = free - refilled(rule, backlog)
   if lead <= 0 then return beyond end
   local within = min(floor(lead / per * weight / (total + weight)), rule[8], rule[3] - rule[8])
@@ -79,9 +79,9 @@ end
 
 -- Looks the tenant up. Returns its id and whether it shares a backlog, its TAT if it is active, its backlog, the number
 -- and the weights of all active tenants, and the latest TAT of an inactive one.
-local function share_at(rule, clock, mended)
+local function share_at(rule, clock, is_repaired)
   local set, max_active = rule.tenants, rule[10]
-  local edge = mended and math.huge or clock * 1000 - rule[9]
+  local edge = is_repaired and math.huge or clock * 1000 - rule[9]
   local active, total = set:active(edge)
   local id, shared = rule.tenant, false
   local tat = set:tat(id)
@@ -97,14 +97,14 @@ end
 
 -- Returns after how many ms `need` fits, if no other request arrives: others become inactive meanwhile.
 local function wait_for(rule, clock, need, free, id, backlog, total, edge)
-  local wait = fits_in(rule, need, free, backlog, total)
+  local wait = wait_for_fit(rule, need, free, backlog, total)
   local latest = (clock + wait - 1) * 1000 - rule[9]
   if latest <= edge then return wait end
   for _, leaving in ipairs(rule.tenants:between(edge, latest, id)) do
     local left = ceil((leaving[1] + rule[9] - clock * 1000) / 1000)
     if left >= wait then break end
     total = total - leaving[2]
-    wait = max(left, fits_in(rule, need, free, backlog, total))
+    wait = max(left, wait_for_fit(rule, need, free, backlog, total))
   end
   return wait
 end
@@ -118,9 +118,9 @@ local pool = bucket(5, function(level, adjust_pool, refilling, is_marked, stored
 
   local function decide(rule, record, now, cost)
     local rate, per, most = rule[1], rule[2], rule[3] - rule[8]
-    local used, at, full, _, _, _, mended = level(rule, record, now)
+    local used, at, full, _, _, _, is_repaired = level(rule, record, now)
     local clock = max(at, now)
-    local id, shared, tat, backlog, active, total, edge = share_at(rule, clock, mended)
+    local id, shared, tat, backlog, active, total, edge = share_at(rule, clock, is_repaired)
     local fits = cost <= most
     local need = min(cost, most) * per
     local moved = increment(rule, need, total)
@@ -143,27 +143,27 @@ local pool = bucket(5, function(level, adjust_pool, refilling, is_marked, stored
     local next_tat = clock * 1000 + backlog
     local renews = fits and tat ~= next_tat
     local next = false
-    if cost > 0 and (admitted or mended or renews) then
-      if record and not admitted and not mended then
+    if cost > 0 and (admitted or is_repaired or renews) then
+      if record and not admitted and not is_repaired then
         next = { unpack(record, 1, #record) }
       else
         next = { used, at, rate, per, 1 }
         if admitted and (rule[7] or record and record[6]) then
-          refilling().marked(next, not mended and record or NO_MARKS, before, is_marked(rule))
+          refilling().mark_charge(next, not is_repaired and record or NO_MARKS, before, is_marked(rule))
         end
       end
       rule.change = { edge = edge, id = id, tat = next_tat, weight = rule[11] }
     end
     local receipt
-    local place = shared and SHARED or min(active, SHARED - 1)
+    local active_code = shared and SHARED or min(active, SHARED - 1)
     if cost == 0 then
       local permille = min(floor(backlog / max(floor(rule.tau / 1000), 1)), 1000)
-      receipt = (total * PERMILLE + permille) * RECEIPT + place
+      receipt = (total * PERMILLE + permille) * RECEIPT + active_code
     elseif admitted then
-      receipt = clock * RECEIPT + place
+      receipt = clock * RECEIPT + active_code
     else
-      local within = fits and need + left <= floor(rule.kept * GUARANTEED)
-      receipt = (within and RECEIPT or 0) + place
+      local within = fits and need + left <= floor(rule.reserve_units * GUARANTEED)
+      receipt = (within and RECEIPT or 0) + active_code
     end
     return admitted, remaining(rule, full - used, backlog, total), retry, reset > 0 and reset or 0, receipt,
       next and max(stored_for(rule, reset), kept_ms(rule)), next
@@ -174,9 +174,9 @@ local pool = bucket(5, function(level, adjust_pool, refilling, is_marked, stored
   local function adjust(rule, record, now, delta, receipt)
     local ttl, next, more = adjust_pool(rule, record, now, delta, floor(receipt / RECEIPT))
     if not ttl then return false end
-    local used, at, _, _, _, _, mended = level(rule, record, now)
+    local used, at, _, _, _, _, is_repaired = level(rule, record, now)
     local clock = max(at, now)
-    local id, _, tat, backlog, _, total, edge = share_at(rule, clock, mended)
+    local id, _, tat, backlog, _, total, edge = share_at(rule, clock, is_repaired)
     if delta < 0 then
       backlog = max(backlog - decrement(rule, used - next[1], total), 0)
     else
@@ -208,8 +208,8 @@ end
 -- Prepares a rule; called once for each.
 local function basis(rule)
   rule[7] = rule[7] == 1
-  rule.kept = rule[8] * rule[2]
-  rule.tau = refill_us(rule, rule.kept)
+  rule.reserve_units = rule[8] * rule[2]
+  rule.tau = refill_us(rule, rule.reserve_units)
   return pool.basis(rule)
 end
 

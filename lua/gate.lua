@@ -1,7 +1,7 @@
 -- The gate: the main part of the script. One call carries many decisions. Each decision has up to 64 checks (16 limits
 -- with four tiers each), and charges all of them or none. The state of each key is opened once and saved once.
--- src/limiting/algorithm/mod.rs joins the script: the gate follows the algorithms (`module` creates one by its number) and
--- the shapes of states (`shape` creates one by its name).
+-- src/limiting/algorithm/mod.rs joins the script: the gate follows the algorithms (`module` creates one by its number)
+-- and the shapes of states (`shape` creates one by its name).
 --
 -- KEYS       the state keys, each once
 -- ARGV[1]    one MessagePack array of integers, a third cheaper than the same number of arguments:
@@ -37,17 +37,17 @@ local function rules_of(args)
   local rules, modules, shapes, cursor = {}, {}, {}, 2
   for i = 1, args[2] do
     local algorithm, numbers = args[cursor + 1], args[cursor + 2]
-    local made = modules[algorithm] or module(algorithm)
-    local form = made.shape or 'cells'
-    local kept = shapes[form] or shape(form)
-    modules[algorithm], shapes[form] = made, kept
+    local functions = modules[algorithm] or module(algorithm)
+    local shape_name = functions.shape or 'cells'
+    local storage = shapes[shape_name] or shape(shape_name)
+    modules[algorithm], shapes[shape_name] = functions, storage
     -- One constructor with everything, as each field that is added later can rebuild the table.
     local rule = {
-      decide = made.decide, adjust = made.adjust, fields = made.fields, basis = false,
-      open = kept.open, apply = kept.apply or false, save = kept.save,
+      decide = functions.decide, adjust = functions.adjust, fields = functions.fields, basis = false,
+      open = storage.open, apply = storage.apply or false, save = storage.save,
       unpack(args, cursor + 3, cursor + 2 + numbers),
     }
-    rule.basis = kept.basis and kept.basis(made.basis and made.basis(rule), made.fields)
+    rule.basis = storage.basis and storage.basis(functions.basis and functions.basis(rule), functions.fields)
     rules[i] = rule
     cursor = cursor + 2 + numbers
   end
@@ -75,10 +75,10 @@ local function run(full)
     ttls[key] = ttl
   end
 
-  local lacks_room, is_undecidable
+  local lacks_memory, is_undecidable
   if full then
     -- Reports whether the server has no memory for a new state of the key.
-    function lacks_room(key)
+    function lacks_memory(key)
       local state = states[key]
       return not (state and (not state.is_kept or state:is_kept()))
     end
@@ -90,7 +90,7 @@ local function run(full)
         local at = first + 5 * i - 5
         local shadow = args[at + 4] % 2 == 1
         local own = shadow or reply[head + 5 * i - 4] == 0
-        if lives[i] and (own or not refused) and lacks_room(args[at + 1]) then
+        if lives[i] and (own or not refused) and lacks_memory(args[at + 1]) then
           if not shadow then return true end
           lives[i] = false
         end
@@ -151,7 +151,7 @@ local function run(full)
         end
       elseif operation == 3 then
         ttl, next = rule.adjust(rule, state, now, cost, tag)
-        admitted, receipt = ttl and not (full and lacks_room(key)), tag
+        admitted, receipt = ttl and not (full and lacks_memory(key)), tag
         if admitted then apply(key, rule, ttl, next) end
       else
         free('UNLINK', KEYS[key])

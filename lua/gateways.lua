@@ -15,8 +15,8 @@ local function text(number) return string.format('%.0f', number) end
 
 -- The first write removes members, so Redis allows it even when its memory is full, and then checks no later write of
 -- this script. Reports must succeed on a full server: gateways that do not know of each other would each admit a whole
--- limit. They take little memory, 32 bytes per gateway.
--- The range contains the counts that are too old, and then the gateways that no longer report.
+-- limit. They take little memory, 32 bytes per gateway. The range contains the counts that are too old, and then the
+-- gateways that no longer report.
 redis.call('ZREMRANGEBYSCORE', key, '(' .. text(memory - now), text(now - life))
 -- The clock may have been set back. Members from the future would otherwise remain until that time comes.
 redis.call('ZREMRANGEBYSCORE', key, '(' .. text(now + life), '+inf')

@@ -5,7 +5,7 @@
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 
 -- Slots further ahead than this, which no queue reaches, are not distinguished.
-local SLOT_MOST_MS = 1000000000000
+local SLOT_MAX_MS = 1000000000000
 
 local shared
 local function refilling()
@@ -14,9 +14,9 @@ local function refilling()
 end
 
 -- Sets the marks after a charge. Only nodelay uses them, because slots are not times of charges.
-local function marked(rule, next, record, used)
+local function mark_charge(rule, next, record, used)
   local wanted = rule[4] == 1 and rule[5]
-  if wanted or record and #record > 5 then refilling().marked(next, record or {}, used, wanted) end
+  if wanted or record and #record > 5 then refilling().mark_charge(next, record or {}, used, wanted) end
 end
 
 local function matches(rule, record)
@@ -45,12 +45,12 @@ end
 -- Returns the slot after `used` units from now on, in microseconds.
 local function slot(rule, used, now)
   local rate = rule[1]
-  return (now + min(floor(used / rate), SLOT_MOST_MS)) * 1000 + floor(used % rate * 1000 / rate)
+  return (now + min(floor(used / rate), SLOT_MAX_MS)) * 1000 + floor(used % rate * 1000 / rate)
 end
 
 local function decide(rule, record, now, cost)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
-  local used, full, mended = level(rule, record, now)
+  local used, full, is_repaired = level(rule, record, now)
   local burst = floor(full / per)
 
   local need = min(cost, burst + 1) * per
@@ -68,10 +68,10 @@ local function decide(rule, record, now, cost)
   if admitted then used = used + need end
 
   local reset = ceil(used / rate)
-  local store = cost > 0 and (admitted or mended)
+  local store = cost > 0 and (admitted or is_repaired)
   local receipt = nodelay == 1 and now or slot(rule, used, now)
   local next = { used, now, rate, per }
-  if admitted and cost > 0 then marked(rule, next, record, before) end
+  if admitted and cost > 0 then mark_charge(rule, next, record, before) end
   return admitted, max(floor((full - used) / per), 0), retry, reset, receipt, store and reset, next
 end
 
@@ -84,27 +84,27 @@ local function adjust(rule, record, now, delta, receipt)
   local next, more = { before, now, rate, per }, nil
   if delta < 0 then
     local refill, marks = refilling(), record or {}
-    local need = min(-delta, floor(refill.MOST / per)) * per
+    local need = min(-delta, floor(refill.USED_MAX / per)) * per
     if nodelay == 1 then
-      next[1] = before - refill.holds(marks, before, now, rate, 1, need, receipt)
+      next[1] = before - refill.max_refund(marks, before, now, rate, 1, need, receipt)
     elseif slot(rule, before, now) == receipt then
       next[1] = before - min(need, before)
     end
     if next[1] == before then return false end
-    refill.given(next, marks, nodelay == 1 and receipt or 0, before - next[1])
+    refill.mark_refund(next, marks, nodelay == 1 and receipt or 0, before - next[1])
   else
     next[1] = max(min(before + min(delta, floor(full / per)) * per, full), before)
     more = ceil((next[1] - before) / per)
-    marked(rule, next, record, before)
+    mark_charge(rule, next, record, before)
   end
   return max(ceil(next[1] / rate), 1), next, more
 end
 
-return recorded(4, matches, decide, adjust, function()
+return record_algorithm(4, matches, decide, adjust, function()
   local refill = refilling()
 
   function refill.convert(rule, record, now)
-    local own = refill.adopted(record, now, rule[1], rule[2])
+    local own = refill.converted(record, now, rule[1], rule[2])
     return own, own[1]
   end
 

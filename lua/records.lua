@@ -24,7 +24,7 @@ local EXACT = 4503599627370496
 --   refunded(record, now, units, receipt)          the record after a refund of so many units
 --   kept                                           shortest time that a record is kept after the last charge by its own
 --                                                  basis, if not KEPT_MS
-local function among(one)
+local function with_all_records(one)
   local KEPT_MS, OTHERS = 600000, 3
   local max, min = math.max, math.min
 
@@ -110,15 +110,15 @@ local function among(one)
   return decide, adjust
 end
 
--- Creates an algorithm whose states consist of records. `rest` returns the functions that only several records need,
--- see `among`. `basis` returns the numbers that follow the first two in every record of a rule, if they are always the
--- same.
-local function recorded(fields, matches, decide_one, adjust_one, rest, basis)
+-- Creates an algorithm whose states consist of records. `functions` returns the functions that only several records
+-- need, see `with_all_records`. `basis` returns the numbers that follow the first two in every record of a rule, if
+-- they are always the same.
+local function record_algorithm(fields, matches, decide_one, adjust_one, functions, basis)
   local decide_all, adjust_all
   local function load()
-    local one = rest()
+    local one = functions()
     one.matches, one.decide, one.adjust = matches, decide_one, adjust_one
-    decide_all, adjust_all = among(one)
+    decide_all, adjust_all = with_all_records(one)
   end
 
   local function decide(rule, state, now, cost)

@@ -7,7 +7,7 @@
 local refill = {}
 
 -- Most usage of a record, and most that one charge adds; their sum is still exact.
-refill.MOST = EXACT / 2
+refill.USED_MAX = EXACT / 2
 
 function refill.sound(record)
   return record[3] >= 1 and record[4] >= 1 and (record[5] or 1) >= 1
@@ -28,26 +28,26 @@ function refill.lifetime(record, now)
 end
 
 local function need_of(record, cost)
-  return math.min(cost, math.floor(refill.MOST / record[4]) + 1) * record[4]
+  return math.min(cost, math.floor(refill.USED_MAX / record[4]) + 1) * record[4]
 end
 
 function refill.charged(record, now, cost)
   local next = refill.advanced(record, now)
-  next[1] = math.min(next[1] + need_of(record, cost), refill.MOST)
+  next[1] = math.min(next[1] + need_of(record, cost), refill.USED_MAX)
   return next
 end
 
 -- Converts the record to another basis. The twin rounds alike, as it uses doubles too.
-function refill.adopted(record, now, rate, per, lump)
+function refill.converted(record, now, rate, per, lump)
   local found = refill.advanced(record, now)
   local used, at = math.ceil(found[1] / found[4] * per), found[2]
   if (found[5] or 1) ~= (lump or 1) and at <= now then at = now end
-  return { math.min(used, refill.MOST), at, rate, per, lump }
+  return { math.min(used, refill.USED_MAX), at, rate, per, lump }
 end
 
 -- Returns a lower bound of what is left of a charge of `need` made at `charged`: everything that was refilled since
 -- then may have belonged to this charge. The record must be advanced.
-function refill.remains(used, at, gain, lump, need, charged)
+function refill.min_left(used, at, gain, lump, need, charged)
   local lumps = math.ceil(math.max(at - charged, 0) / lump)
   if lumps >= math.ceil(need / gain) then return 0 end
   return math.min(need - lumps * gain, used)
@@ -56,7 +56,7 @@ end
 -- Returns the same bound for a record of another basis, in units.
 function refill.left_units(record, now, cost, charged)
   local next, lump = refill.advanced(record, now), record[5] or 1
-  return refill.remains(next[1], next[2], next[3] * lump, lump, need_of(record, cost), charged) / next[4]
+  return refill.min_left(next[1], next[2], next[3] * lump, lump, need_of(record, cost), charged) / next[4]
 end
 
 function refill.refunded(record, now, units)
@@ -66,10 +66,10 @@ function refill.refunded(record, now, units)
 end
 
 -- Most marks of one record.
-local MOST_MARKS = 5
+local MARKS_MAX = 5
 
 -- Returns the marks that are still lower bounds, below the current usage `used`: at, low, at, low ...
-local function standing(record, used)
+local function valid_marks(record, used)
   local picked, least = {}, used
   for i = #record - 1, 6, -2 do
     if record[i + 1] < least then
@@ -84,59 +84,59 @@ local function standing(record, used)
   return marks
 end
 
-local function with(next, marks)
+local function set_marks(next, marks)
   if #marks == 0 then return end
   next[5] = next[5] or 1
   for i = 1, #marks do next[5 + i] = marks[i] end
 end
 
 -- Merges the two marks that differ least.
-local function join(marks)
-  local place, least
+local function merge_closest(marks)
+  local index, least
   for i = 1, #marks - 3, 2 do
     local loss = marks[i + 3] - marks[i + 1]
-    if not least or loss < least then place, least = i, loss end
+    if not least or loss < least then index, least = i, loss end
   end
-  marks[place] = marks[place + 2]
-  table.remove(marks, place + 3)
-  table.remove(marks, place + 2)
+  marks[index] = marks[index + 2]
+  table.remove(marks, index + 3)
+  table.remove(marks, index + 2)
 end
 
 -- Gives `next` the marks after a charge to the record, in which `used` was in use before. A record without marks gets
 -- its first one only if `wanted`; its bound is 0, as earlier usage is unknown.
-function refill.marked(next, record, used, wanted)
-  local marks = standing(record, used)
+function refill.mark_charge(next, record, used, wanted)
+  local marks = valid_marks(record, used)
   local size = #marks
   if size == 0 and not wanted then return end
   if size == 0 or marks[size - 1] < next[2] then
     marks[size + 1], marks[size + 2] = next[2], size == 0 and 0 or used
   end
-  if #marks > 2 * MOST_MARKS then join(marks) end
-  with(next, marks)
+  if #marks > 2 * MARKS_MAX then merge_closest(marks) end
+  set_marks(next, marks)
 end
 
 -- Returns how much of a charge of `need` made at `charged` may be refunded to the record, in which `used` is in use at
 -- `at`.
-function refill.holds(record, used, at, gain, lump, need, charged)
-  local most = refill.remains(used, at, gain, lump, need, charged)
+function refill.max_refund(record, used, at, gain, lump, need, charged)
+  local most = refill.min_left(used, at, gain, lump, need, charged)
   if #record <= 5 then return most end
-  local marks, since = standing(record, used), charged
+  local marks, since = valid_marks(record, used), charged
   for i = 1, #marks, 2 do
     if marks[i] > charged then
-      most = math.max(most, refill.remains(marks[i + 1], since, gain, lump, need, charged))
+      most = math.max(most, refill.min_left(marks[i + 1], since, gain, lump, need, charged))
       since = marks[i]
     end
   end
-  return math.max(most, refill.remains(used, since, gain, lump, need, charged))
+  return math.max(most, refill.min_left(used, since, gain, lump, need, charged))
 end
 
--- Gives `next` the marks after `given` of a charge made at `charged` was refunded.
-function refill.given(next, record, charged, given)
+-- Gives `next` the marks after `refund` of a charge made at `charged` was refunded.
+function refill.mark_refund(next, record, charged, refund)
   local marks = { unpack(record, 1, #record) }
   for i = 6, #marks, 2 do
-    if marks[i] > charged then marks[i + 1] = math.max(marks[i + 1] - given, 0) end
+    if marks[i] > charged then marks[i + 1] = math.max(marks[i + 1] - refund, 0) end
   end
-  with(next, standing(marks, next[1]))
+  set_marks(next, valid_marks(marks, next[1]))
 end
 
 return refill

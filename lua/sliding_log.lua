@@ -6,7 +6,7 @@ local max, min = math.max, math.min
 
 -- Returns the longest window and the largest limit that use the log, and the time of a new charge. The last value is
 -- false if the stored charges count; otherwise they do not, but that number of units counts at the current time.
-local function head(rule, state, now)
+local function bounds_at(rule, state, now)
   local longest, largest = max(state.longest, rule[2]), max(state.largest, rule[1])
   if state.total == 0 or state.newest < now - state.longest then return rule[2], rule[1], now, 0 end
   -- A charge further ahead than a window comes from a clock that was wrong. What still counts has to be moved to now
@@ -19,19 +19,19 @@ end
 
 local function decide(rule, state, now, cost)
   local limit, window = rule[1], rule[2]
-  local longest, largest, clock, anew = head(rule, state, now)
+  local longest, largest, clock, restart = bounds_at(rule, state, now)
   -- The first millisecond that counts.
   local edge = clock - window
 
   -- The newest charge that must leave the window before this cost fits.
-  local last, place = false, limit - cost
+  local last, index = false, limit - cost
   if cost > 0 and cost <= limit then
-    if anew then last = place < anew and now else last = state:at(place) end
+    if restart then last = index < restart and now else last = state:at(index) end
     if last and last < edge then last = false end
   end
   local admitted = cost == 0 or cost <= limit and not last
   local inside = limit
-  if admitted or cost > 1 then inside = anew or state:since(edge) end
+  if admitted or cost > 1 then inside = restart or state:since(edge) end
   local charge = admitted and cost or 0
 
   local retry = 0
@@ -43,17 +43,17 @@ local function decide(rule, state, now, cost)
   local latest
   if charge > 0 then
     latest = clock
-  elseif anew then
-    latest = anew > 0 and now
+  elseif restart then
+    latest = restart > 0 and now
   else
     latest = state:latest()
   end
   local reset = latest and max(latest + window + 1 - now, 0) or 0
-  local wider = not anew and (longest > state.longest or largest > state.largest)
-  local store = cost > 0 and (admitted or anew and anew > 0 or wider)
-  local ttl = ((anew or charge > 0) and clock or state.newest) + longest + 1 - now
+  local wider = not restart and (longest > state.longest or largest > state.largest)
+  local store = cost > 0 and (admitted or restart and restart > 0 or wider)
+  local ttl = ((restart or charge > 0) and clock or state.newest) + longest + 1 - now
   return admitted, max(limit - inside - charge, 0), retry, reset, clock, store and ttl,
-    { anew = anew, clock = clock, cost = charge, longest = longest, largest = largest }
+    { restart = restart, clock = clock, cost = charge, longest = longest, largest = largest }
 end
 
 -- The receipt of the newest charges, whichever request they are of.
@@ -61,31 +61,31 @@ local LATEST = 2 ^ 53 - 1
 
 -- Corrects a charge; the receipt is its millisecond, or LATEST for the newest charges that still count.
 local function adjust(rule, state, now, delta, receipt)
-  local longest, largest, clock, anew = head(rule, state, now)
+  local longest, largest, clock, restart = bounds_at(rule, state, now)
   if delta < 0 and receipt == LATEST then
-    local units = min(-delta, anew or state:since(clock - rule[2]))
+    local units = min(-delta, restart or state:since(clock - rule[2]))
     if units == 0 then return false end
-    if units == state.total or anew == units then return 1, { none = true } end
-    if anew then
+    if units == state.total or restart == units then return 1, { none = true } end
+    if restart then
       return clock + longest + 1 - now,
-        { anew = anew - units, clock = clock, cost = 0, longest = longest, largest = largest }
+        { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }
     end
     return state.newest + longest + 1 - now, { cut = units }
   end
   if delta < 0 then
-    if anew == 0 or receipt < max(state.newest, now) - longest then return false end
+    if restart == 0 or receipt < max(state.newest, now) - longest then return false end
     local weight = state:weight_at(receipt)
     if weight == 0 then return false end
     local units = min(-delta, weight)
-    if units == state.total or anew and anew <= units then return 1, { none = true } end
-    if anew then
-      return longest + 1, { anew = anew - units, clock = clock, cost = 0, longest = longest, largest = largest }
+    if units == state.total or restart and restart <= units then return 1, { none = true } end
+    if restart then
+      return longest + 1, { restart = restart - units, clock = clock, cost = 0, longest = longest, largest = largest }
     end
     return state.newest + longest + 1 - now, { ms = receipt, weight = weight - units }
   end
   if delta == 0 then return false end
   return clock + longest + 1 - now,
-    { anew = anew, clock = clock, cost = min(delta, rule[1]), longest = longest, largest = largest }
+    { restart = restart, clock = clock, cost = min(delta, rule[1]), longest = longest, largest = largest }
 end
 
 return { decide = decide, adjust = adjust, shape = 'log' }

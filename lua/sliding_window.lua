@@ -7,12 +7,12 @@
 local floor, max, min = math.floor, math.max, math.min
 
 -- Up to this number, a sum of counters, or a counter times the window, is exact.
-local MOST = EXACT - 1
+local COUNT_MAX = EXACT - 1
 -- An upper bound of the counters that a window touches.
 local COUNTERS = 64
 
 local function most(rule)
-  return floor(MOST / (rule[3] == rule[2] and rule[2] or COUNTERS))
+  return floor(COUNT_MAX / (rule[3] == rule[2] and rule[2] or COUNTERS))
 end
 
 local function matches(rule, record)
@@ -26,36 +26,35 @@ local function expiry(rule, id)
 end
 
 -- Returns the number of the current counter, the counts from it backwards, the time to which they apply, and whether
--- the
--- state has to be stored even after a refusal.
+-- the state has to be stored even after a refusal.
 local function counts_at(rule, record, now)
   local window, unit = rule[2], rule[3]
-  local id, counts, at, mended = floor(now / unit), {}, now, false
-  if not record or not record[4] then return id, counts, at, mended end
+  local id, counts, at, is_repaired = floor(now / unit), {}, now, false
+  if not record or not record[4] then return id, counts, at, is_repaired end
 
   local newest = record[3]
   -- A counter further ahead than a whole window comes from a clock that was wrong. It has to be corrected and stored,
   -- or the window would never end.
-  if newest * unit > now + window then newest, mended = id + 1, true end
+  if newest * unit > now + window then newest, is_repaired = id + 1, true end
   if newest > id then id, at = newest, newest * unit end
-  if expiry(rule, newest) <= at then return id, counts, at, mended end
+  if expiry(rule, newest) <= at then return id, counts, at, is_repaired end
   local shift = id - newest
   for i = 1, shift do counts[i] = 0 end
   for i = 4, #record do
     if expiry(rule, newest - i + 4) <= at then break end
     counts[shift + i - 3] = min(record[i], most(rule))
   end
-  return id, counts, at, mended
+  return id, counts, at, is_repaired
 end
 
 -- Returns the index of the counter that contains a charge of that time, if it still counts.
-local function place_of(rule, id, counts, charged)
-  local place = id - floor(charged / rule[3]) + 1
-  return (counts[place] or 0) > 0 and place
+local function index_of(rule, id, counts, charged)
+  local index = id - floor(charged / rule[3]) + 1
+  return (counts[index] or 0) > 0 and index
 end
 
 -- Returns how many units can be charged now; negative if more than limit are in the window.
-local function room(rule, id, counts, at)
+local function free_units(rule, id, counts, at)
   local limit, window, unit = rule[1], rule[2], rule[3]
   if unit == window then
     local count, before = counts[1] or 0, counts[2] or 0
@@ -76,23 +75,23 @@ local function fits_at(rule, id, counts, cost, free)
     end
     return (id + 2) * window - floor((limit - cost) * window / count)
   end
-  local excess, place = cost - free, #counts + 1
-  while excess > 0 and place > 1 do
-    place = place - 1
-    excess = excess - counts[place]
+  local excess, index = cost - free, #counts + 1
+  while excess > 0 and index > 1 do
+    index = index - 1
+    excess = excess - counts[index]
   end
-  return expiry(rule, id - place + 1)
+  return expiry(rule, id - index + 1)
 end
 
 -- Returns when the newest counter with a charge no longer counts; now if there is none.
-local function clear_at(rule, id, counts, now)
+local function reset_at(rule, id, counts, now)
   for i = 1, #counts do
     if counts[i] > 0 then return expiry(rule, id - i + 1) end
   end
   return now
 end
 
-local function stored(rule, id, counts)
+local function to_record(rule, id, counts)
   local next, size = { rule[3], rule[2], id, counts[1] or 0 }, #counts
   while size > 1 and counts[size] == 0 do size = size - 1 end
   for i = 2, size do next[i + 3] = counts[i] end
@@ -101,9 +100,9 @@ end
 
 local function decide(rule, record, now, cost)
   local limit = rule[1]
-  local id, counts, at, mended = counts_at(rule, record, now)
+  local id, counts, at, is_repaired = counts_at(rule, record, now)
 
-  local free = room(rule, id, counts, at)
+  local free = free_units(rule, id, counts, at)
   local admitted, retry = cost == 0 or cost <= free, 0
   if cost > limit then
     retry = -1
@@ -115,84 +114,84 @@ local function decide(rule, record, now, cost)
     free = free - cost
   end
 
-  local reset = clear_at(rule, id, counts, now) - now
-  local store = cost > 0 and (admitted or mended)
-  return admitted, max(free, 0), retry, reset, at, store and max(reset, 1), stored(rule, id, counts)
+  local reset = reset_at(rule, id, counts, now) - now
+  local store = cost > 0 and (admitted or is_repaired)
+  return admitted, max(free, 0), retry, reset, at, store and max(reset, 1), to_record(rule, id, counts)
 end
 
 -- Corrects a charge; the receipt is its time. Nothing is refunded once its counter has left the window.
 local function adjust(rule, record, now, delta, receipt)
   local id, counts = counts_at(rule, record, now)
-  local place = 1
+  local index = 1
   if delta < 0 then
-    place = place_of(rule, id, counts, receipt)
-    if not place then return false end
+    index = index_of(rule, id, counts, receipt)
+    if not index then return false end
   end
-  counts[place] = max(min((counts[place] or 0) + delta, most(rule)), 0)
-  return max(clear_at(rule, id, counts, now) - now, 1), stored(rule, id, counts), delta
+  counts[index] = max(min((counts[index] or 0) + delta, most(rule)), 0)
+  return max(reset_at(rule, id, counts, now) - now, 1), to_record(rule, id, counts), delta
 end
 
-return recorded(nil, matches, decide, adjust, function()
-  local rest = {}
+return record_algorithm(nil, matches, decide, adjust, function()
+  local functions = {}
 
   -- Returns a rule with the basis of the record.
-  local function of(record)
+  local function rule_of(record)
     return { 0, record[2], record[1] }
   end
 
-  function rest.sound(record)
+  function functions.sound(record)
     return record[4] and record[1] >= 1 and record[2] >= record[1] and record[2] <= COUNTERS * record[1]
   end
 
   -- Converts counters of another length. The charges of each count at the latest time that they can have.
-  function rest.convert(rule, record, now)
+  function functions.convert(rule, record, now)
     local unit, id = rule[3], floor(now / rule[3])
-    local from, living = counts_at(of(record), record, now)
+    local from, live = counts_at(rule_of(record), record, now)
     local counts, used = {}, 0
-    for i = 1, #living do
+    for i = 1, #live do
       local latest = min((from - i + 2) * record[1] - 1, now)
-      local home = floor(latest / unit)
-      if living[i] > 0 and expiry(rule, home) > now then
-        local place = id - home + 1
-        for gap = #counts + 1, place do counts[gap] = 0 end
-        counts[place] = min(counts[place] + living[i], most(rule))
+      local last_unit = floor(latest / unit)
+      if live[i] > 0 and expiry(rule, last_unit) > now then
+        local index = id - last_unit + 1
+        for gap = #counts + 1, index do counts[gap] = 0 end
+        counts[index] = min(counts[index] + live[i], most(rule))
       end
     end
     for i = 1, #counts do used = used + counts[i] end
-    return stored(rule, id, counts), used
+    return to_record(rule, id, counts), used
   end
 
-  function rest.lifetime(record, now)
-    local rule = of(record)
+  function functions.lifetime(record, now)
+    local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
-    return clear_at(rule, id, counts, now) - now
+    return reset_at(rule, id, counts, now) - now
   end
 
-  function rest.ttl(_, record, now)
-    return max(rest.lifetime(record, now), 1)
+  function functions.ttl(_, record, now)
+    return max(functions.lifetime(record, now), 1)
   end
 
-  function rest.charged(record, now, cost)
-    local rule = of(record)
+  function functions.charged(record, now, cost)
+    local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
     counts[1] = min((counts[1] or 0) + cost, most(rule))
-    return stored(rule, id, counts)
+    return to_record(rule, id, counts)
   end
 
-  function rest.charge_left(_, record, now, cost, receipt)
-    local rule = of(record)
+  function functions.charge_left(_, record, now, cost, receipt)
+    local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
-    local place = place_of(rule, id, counts, receipt)
-    return place and min(counts[place], cost) or 0
+    local index = index_of(rule, id, counts, receipt)
+    return index and min(counts[index], cost) or 0
   end
 
-  function rest.refunded(record, now, units, receipt)
-    local rule = of(record)
+  function functions.refunded(record, now, units, receipt)
+    local rule = rule_of(record)
     local id, counts = counts_at(rule, record, now)
-    local place = place_of(rule, id, counts, receipt)
-    if place then counts[place] = max(counts[place] - units, 0) end
-    return stored(rule, id, counts)
+    local index = index_of(rule, id, counts, receipt)
+    if index then counts[index] = max(counts[index] - units, 0) end
+    return to_record(rule, id, counts)
   end
 
-  return rest
+  return functions
 end)

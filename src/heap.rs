@@ -5,8 +5,8 @@
 //! allocates nothing, so it would keep the memory forever. `mi_collect(true)` returns it at once, but the crate offers
 //! this only as an unsafe foreign function, and this crate forbids unsafe code. mimalloc calls the same routine
 //! (`mi_heap_collect(heap, true)`) in `_mi_malloc_generic`, when the system refuses an allocation and before it tries
-//! that once more. So this module asks for memory that no system grants. The test in `tests/http1/idle_connections.rs` fails if
-//! a version of mimalloc no longer collects then.
+//! that once more. So this module asks for memory that no system grants. The test in `tests/http1/idle_connections.rs`
+//! fails if a version of mimalloc no longer collects then.
 
 use std::cell::Cell;
 use std::hint::black_box;
@@ -15,8 +15,8 @@ use std::hint::black_box;
 /// From `MI_MAX_ALLOC_SIZE` on, which is 2^48 bytes less 128 KiB, mimalloc would refuse by itself and not collect.
 const TOO_MUCH: usize = (1 << 48) - (1 << 21);
 
-/// Turns transparent huge pages off for this process. With them, the kernel backs the first byte of a buffer with 2 MiB:
-/// an idle HTTP/2 connection would hold all of buffers of which it has used a few hundred bytes. Without effect on
+/// Turns transparent huge pages off for this process. With them, the kernel backs the first byte of a buffer with 2
+/// MiB: an idle HTTP/2 connection would hold all of buffers of which it has used a few hundred bytes. Without effect on
 /// a system that does not know the setting.
 pub fn disable_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);

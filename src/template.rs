@@ -1,7 +1,7 @@
 //! Texts with placeholders in braces, such as `{retry_after}`: bodies of refusals, error pages and redirect targets.
 //!
-//! A text may contain braces of its own, because it may be JSON, CSS or JavaScript. The caller of [`TextTemplate::parse`]
-//! decides for each `{word}` whether it is a placeholder, a literal text or a mistake.
+//! A text may contain braces of its own, because it may be JSON, CSS or JavaScript. The caller of
+//! [`TextTemplate::parse`] decides for each `{word}` whether it is a placeholder, a literal text or a mistake.
 
 /// A text with placeholders of type `P`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ enum Piece<P> {
 }
 
 impl<P> TextTemplate<P> {
-    /// Parses a text. `find` gets the content of each pair of braces, and the offset of its opening brace. It returns the
-    /// placeholder, or `None` if the text is literal.
+    /// Parses a text. `find` gets the content of each pair of braces, and the offset of its opening brace. It returns
+    /// the placeholder, or `None` if the text is literal.
     ///
     /// # Errors
     /// The first error of `find`.

@@ -67,8 +67,8 @@ ensure_daemon() {
         say "using the Docker daemon that is running"
         return
     fi
-    [ "$(id -u)" -eq 0 ] || die "no Docker daemon answers, and only root can start one: start Docker, or run this as root"
-    command -v dockerd >/dev/null || die "no Docker daemon answers and dockerd is missing: apt-get install docker.io"
+    [ "$(id -u)" -eq 0 ] || die "no Docker daemon responds, and only root can start one: start Docker, or run this as root"
+    command -v dockerd >/dev/null || die "no Docker daemon responds and dockerd is missing: apt-get install docker.io"
     say "starting a Docker daemon of our own, images in $cache/docker"
     dockerd --host "unix://$scratch/docker.sock" --data-root "$cache/docker" --exec-root "$scratch/exec" \
         --pidfile "$scratch/docker.pid" --bridge=none --iptables=false >"$scratch/dockerd.log" 2>&1 &
@@ -142,7 +142,7 @@ build_image() {
 
 check_image_as_shipped() {
     local name=$run-default
-    check "image runs as 65532:65532 unless told otherwise" \
+    check "image runs as 65532:65532 by default" \
         equal "$(docker inspect --format '{{.Config.User}}' "$image")" 65532:65532
     check "image is under 64 MiB" less "$(docker inspect --format '{{.Size}}' "$image")" $((64 << 20))
     check "its own config passes check" \
@@ -207,7 +207,7 @@ check_broken_files() {
     check "broken file: stops with exit code 0" stops_cleanly "$name"
 }
 
-# The same path of config in each, the same user and one network: each answers for itself, its file being broken.
+# The same config path in each, the same user and one network: a broken file affects only its own container.
 check_neighbours() {
     local one=$run-neighbour-1 other=$run-neighbour-2 gateway_of_one conf_of_one slow
     start_on_host "$one" --no-healthcheck
@@ -236,7 +236,7 @@ check_neighbours() {
 }
 
 # compose.yaml itself wants the compose plugin, public images and a bridge; so its services are started by hand here,
-# with its commands, its settings and its config files, in the network of one container that answers to their names.
+# with its commands, its settings and its config files, in the network of one container that has their names.
 check_composed_services() {
     local net=$run-net redis=$run-redis app=$run-app name=$run-composed codes
     local settings=("${hardened[@]}" --network "container:$net")
@@ -245,19 +245,19 @@ check_composed_services() {
         --add-host app:127.0.0.1 "$REDIS_IMAGE" sleep infinity >/dev/null
     docker run --detach --name "$redis" "${settings[@]}" --user 999:999 --tmpfs /data --workdir /data \
         "$REDIS_IMAGE" redis-server --save "" --appendonly no --maxmemory 256mb --maxmemory-policy noeviction >/dev/null
-    check "compose: redis answers" within 15 docker exec "$redis" redis-cli ping
+    check "compose: redis responds" within 15 docker exec "$redis" redis-cli ping
     docker run --detach --name "$app" "${settings[@]}" "${conf[@]}" --no-healthcheck \
         "$image" run -c /etc/sluicegate/app.toml >/dev/null || true
-    check "compose: app answers its healthcheck" \
+    check "compose: the healthcheck of app succeeds" \
         within 15 docker exec "$app" /usr/local/bin/sluicegate healthcheck -c /etc/sluicegate/app.toml
     docker run --detach --name "$name" "${settings[@]}" "${conf[@]}" "$image" >/dev/null || true
     check "compose: gateway becomes healthy" within 30 healthy "$name"
-    check "compose: the store answers" within 10 composed_metric_is store_up 1
+    check "compose: the store responds" within 10 composed_metric_is store_up 1
     codes=$(composed curl --max-time 20 -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/[1-200]' | sort | uniq -c | xargs)
     check "compose: a burst gets 200s, then 429s ($codes)" matches "$codes" '^[0-9]+ 200 [0-9]+ 429$'
     check "compose: every key in redis expires" every_key_expires
     docker stop "$redis" >/dev/null
-    check "compose: answers without redis" within 10 composed curl --max-time 20 -fsS -o /dev/null http://127.0.0.1:8080/
+    check "compose: responds without redis" within 10 composed curl --max-time 20 -fsS -o /dev/null http://127.0.0.1:8080/
     check "compose: says that redis is down" within 10 composed_metric_is store_up 0
     docker start "$redis" >/dev/null
     check "compose: finds redis again" within 15 composed_metric_is store_up 1
@@ -283,7 +283,7 @@ start_on_host() {
 
 is_well() { docker exec "$1" /usr/local/bin/sluicegate healthcheck -c /etc/sluicegate/sluicegate.toml; }
 
-# It runs, and says that it drains: what is no longer there cannot be asked at all.
+# The gateway still runs and reports that it drains; after its end it could not respond at all.
 is_unready() {
     local said
     ! said=$(is_well "$1" 2>&1) && matches "$said" '^not ready: .*503'
@@ -394,11 +394,11 @@ admits() {
 }
 
 refusal_says_when() {
-    local answer
+    local response
     curl -s -o /dev/null -H "x-client: refused" "$gateway/[1-3]"
-    answer=$(curl -s -i -H "x-client: refused" "$gateway/")
+    response=$(curl -s -i -H "x-client: refused" "$gateway/")
     refused=$((refused + 1))
-    matches "$answer" '^HTTP/1.1 429 ' && matches "${answer,,}" $'\nretry-after: [1-9][0-9]*\r'
+    matches "$response" '^HTTP/1.1 429 ' && matches "${response,,}" $'\nretry-after: [1-9][0-9]*\r'
 }
 
 # slow_request [PIECES]: ten times 1 kB with pauses, slow enough to be under way when TERM arrives, done well before the

@@ -7,7 +7,7 @@
 local match, gmatch, format, rep, concat = string.match, string.gmatch, string.format, string.rep, table.concat
 
 -- Stored numbers are less than this. A larger one, written by somebody else, would not be an exact integer.
-local MOST = 2 ^ 53
+local NUMBER_LIMIT = 2 ^ 53
 
 local cells = {}
 
@@ -25,7 +25,7 @@ end
 local function fits(record, width)
   local size = #record
   for i = 1, size do
-    if record[i] >= MOST then return false end
+    if record[i] >= NUMBER_LIMIT then return false end
   end
   return size > 0 and (not width or size == width or size > 5 and size <= 15 and size % 2 == 1)
 end
@@ -57,7 +57,7 @@ function cells.open(_, rule, text)
     local a, b, c = match(text, basis.pattern)
     if a then
       a, b, c = a + 0, b + 0, basis[1] or c + 0
-      if a < MOST and b < MOST and c < MOST then return { a, b, c, basis[2], basis[3] } end
+      if a < NUMBER_LIMIT and b < NUMBER_LIMIT and c < NUMBER_LIMIT then return { a, b, c, basis[2], basis[3] } end
     end
   end
   local width = rule.fields

@@ -12,7 +12,7 @@ local RADIX = 2 ^ 43
 local BITS = 53
 -- Most members of each bit that one decision removes, and that it corrects, so that no decision takes long after many
 -- have expired together.
-local AT_ONCE = 256
+local CLEANUP_MAX = 256
 local ipairs = ipairs
 local leases, methods = {}, {}
 local meta = { __index = methods }
@@ -39,7 +39,7 @@ function leases.open(key, _, text)
   longest = longest and match(longest, '^-(%d+)$')
   if longest then
     state.longest, state.stored = tonumber(longest), true
-    state:_look()
+    state:_read_bits()
   end
   -- The key does not exist, or contains something else.
   if not longest or state.longest >= RADIX or state.bits > BITS then
@@ -50,7 +50,7 @@ function leases.open(key, _, text)
 end
 
 -- Finds the number of bits: the last member has the highest one.
-function methods._look(state)
+function methods._read_bits(state)
   local top = call('ZREVRANGE', state.key, 0, 0, 'WITHSCORES')
   local score = tonumber(top[2]) or -1
   state.bits = score < 0 and 0 or floor(score / RADIX) + 1
@@ -89,7 +89,7 @@ function methods.latest(state)
 end
 
 -- Returns when no more than `units` will be held, if no request arrives or ends.
-function methods.freed(state, units, now)
+function methods.free_at(state, units, now)
   local free = state.free[units]
   if free then return free end
   if state.bits == 1 then
@@ -101,8 +101,8 @@ function methods.freed(state, units, now)
   -- bisection follows.
   local low, high, above = now, state:latest(), 0
   for bit = state.bits - 1, 0, -1 do
-    local base, place = bit * RADIX, above + floor(units / 2 ^ bit)
-    local score = tonumber(call('ZREVRANGE', state.key, place, place, 'WITHSCORES')[2])
+    local base, index = bit * RADIX, above + floor(units / 2 ^ bit)
+    local score = tonumber(call('ZREVRANGE', state.key, index, index, 'WITHSCORES')[2])
     if score and score > base + low then low = score - base end
     above = above + call('ZCOUNT', state.key, whole(base), '(' .. whole(base + RADIX))
   end
@@ -116,7 +116,7 @@ function methods.freed(state, units, now)
 end
 
 -- Returns the units of the lease with this tag at `now`, and its expiry.
-function methods.held(state, tag, now)
+function methods.find_lease(state, tag, now)
   local held, till = 0, now
   for bit = 0, state.bits - 1 do
     local score = call('ZSCORE', state.key, whole(tag + bit))
@@ -126,52 +126,53 @@ function methods.held(state, tag, now)
   return held, till
 end
 
-function methods._mend(state, base, far)
-  local ids = call('ZRANGEBYSCORE', state.key, '(' .. whole(base + far), '(' .. whole(base + RADIX), 'LIMIT', 0, AT_ONCE)
+function methods._shorten_expiries(state, base, latest_allowed)
+  local from, to = '(' .. whole(base + latest_allowed), '(' .. whole(base + RADIX)
+  local ids = call('ZRANGEBYSCORE', state.key, from, to, 'LIMIT', 0, CLEANUP_MAX)
   if #ids == 0 then return end
-  local pairs, score = {}, whole(base + far)
+  local pairs, score = {}, whole(base + latest_allowed)
   for i, id in ipairs(ids) do pairs[2 * i - 1], pairs[2 * i] = score, id end
   call('ZADD', state.key, unpack(pairs))
 end
 
-function methods._trim(state, base, now)
-  local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, AT_ONCE)
+function methods._remove_expired(state, base, now)
+  local ids = call('ZRANGEBYSCORE', state.key, whole(base), whole(base + now), 'LIMIT', 0, CLEANUP_MAX)
   if #ids > 0 then free('ZREM', state.key, unpack(ids)) end
 end
 
--- Applies a change. next: { now, longest, anew = there are no other leases, tag, units, expiry }, after which `tag`
--- holds `units` until `expiry`; or { none = true }, after which no lease is held.
+-- Applies a change. next: { now, longest, drop_others = there are no other leases, tag, units, expiry }, after which
+-- `tag` holds `units` until `expiry`; or { none = true }, after which no lease is held.
 function leases.apply(state, next)
-  if next.none or next.anew or state.foreign then
+  if next.none or next.drop_others or state.foreign then
     -- The set of expired leases may be large; UNLINK frees it in the background.
     if state.stored or state.foreign then free('UNLINK', state.key) end
     state.foreign = false
     empty(state)
     if next.none then return state end
   end
-  local now, longest, far = next.now, next.longest, next.now + next.longest
-  local late = state:latest() > far
+  local now, longest, latest_allowed = next.now, next.longest, next.now + next.longest
+  local late = state:latest() > latest_allowed
   for bit = 0, state.bits - 1 do
-    if late then state:_mend(bit * RADIX, far) end
-    state:_trim(bit * RADIX, now)
+    if late then state:_shorten_expiries(bit * RADIX, latest_allowed) end
+    state:_remove_expired(bit * RADIX, now)
   end
-  local put, gone, rest, bit = {}, {}, next.units, 0
-  if not state.stored or longest > state.longest then put = { whole(-longest), 'lease' } end
+  local added, removed, rest, bit = {}, {}, next.units, 0
+  if not state.stored or longest > state.longest then added = { whole(-longest), 'lease' } end
   while rest > 0 or bit < state.bits do
     local id = whole(next.tag + bit)
     if rest % 2 == 1 then
-      put[#put + 1] = whole(bit * RADIX + next.expiry)
-      put[#put + 1] = id
+      added[#added + 1] = whole(bit * RADIX + next.expiry)
+      added[#added + 1] = id
     else
-      gone[#gone + 1] = id
+      removed[#removed + 1] = id
     end
     rest, bit = floor(rest / 2), bit + 1
   end
-  if #gone > 0 then free('ZREM', state.key, unpack(gone)) end
-  if #put > 0 then call('ZADD', state.key, unpack(put)) end
+  if #removed > 0 then free('ZREM', state.key, unpack(removed)) end
+  if #added > 0 then call('ZADD', state.key, unpack(added)) end
   state.longest, state.stored = longest, true
   state:_forget()
-  state:_look()
+  state:_read_bits()
   return state
 end
 

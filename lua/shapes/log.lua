@@ -181,10 +181,10 @@ end
 -- Returns the units charged at `ms`, and the index of that charge.
 function methods.weight_at(state, ms)
   if ms == state.newest then return state.units end
-  local place = state:_count(ms, true) - 1
-  if place < 0 then return 0 end
-  local found, units = state:_charge(place)
-  return found == ms and units or 0, place
+  local index = state:_count(ms, true) - 1
+  if index < 0 then return 0 end
+  local found, units = state:_charge(index)
+  return found == ms and units or 0, index
 end
 
 function methods._forget(state)
@@ -307,21 +307,21 @@ function methods._write(state, i, ms, old, new)
 end
 
 function methods._set(state, ms, units)
-  local weight, place = state:weight_at(ms)
+  local weight, index = state:weight_at(ms)
   if ms == state.newest then
     state.units, state.total = units, state.total - weight + units
     return
   end
   if units > 0 then
-    state:_write(place, ms, weight, units)
-    state:_lessen(state:_block(place), 0, weight - units)
+    state:_write(index, ms, weight, units)
+    state:_lessen(state:_block(index), 0, weight - units)
     return
   end
-  local b, old = state:_block(place), written(ms, weight, 1)
+  local b, old = state:_block(index), written(ms, weight, 1)
   if state.sorted then
     free('ZREM', state.key, old)
   else
-    free('LREM', state.key, place < state.size / 2 and 1 or -1, old)
+    free('LREM', state.key, index < state.size / 2 and 1 or -1, old)
   end
   state.known = {}
   state:_lessen(b, 1, weight)
@@ -370,9 +370,9 @@ function methods._cut(state, units)
   if left > 0 then state:_write(0, ms, old, old - left) end
 end
 
--- Applies a change. next: { anew = units that replace all charges, or false; cost = units charged at the ms `clock`;
--- longest, largest }, or { ms, weight = units that are left at that ms }, or { cut = units to remove, the newest first },
--- or { none = true } to delete the log.
+-- Applies a change. next: { restart = units that replace all charges, or false; cost = units charged at the ms `clock`;
+-- longest, largest }, or { ms, weight = units that are left at that ms }, or { cut = units to remove, the newest first
+-- }, or { none = true } to delete the log.
 function log.apply(state, next)
   clean(state)
   if next.none then
@@ -382,9 +382,9 @@ function log.apply(state, next)
   elseif next.cut then
     state:_cut(next.cut)
   else
-    if next.anew then
+    if next.restart then
       state:_forget()
-      state.newest, state.units, state.total = next.clock, next.anew, next.anew
+      state.newest, state.units, state.total = next.clock, next.restart, next.restart
     end
     if next.cost > 0 then
       if next.clock > state.newest then

@@ -1,10 +1,10 @@
--- The shape `tenants`: a sorted set. The member with the lowest score is the head, `COUNT WEIGHT|RECORDS`: the number of
--- tenants and the sum of their weights, and the records of the pool as the shape `cells` writes them. Then one member
--- for each tenant: its number, with its TAT in us as the score; and if its weight is not 1, `w` and its number, with the
--- negative weight.
+-- The shape `tenants`: a sorted set. The member with the lowest score is the head, `COUNT WEIGHT|RECORDS`: the number
+-- of tenants and the sum of their weights, and the records of the pool as the shape `cells` writes them. Then one
+-- member for each tenant: its number, with its TAT in us as the score; and if its weight is not 1, `w` and its number,
+-- with the negative weight.
 --
 -- state  a record of the pool, with `others`; none if the key does not exist. `tenants` has the methods below. What they
---        change is written by `save`; until then it is in `tats`, `weights` and `gone`.
+--        change is written by `save`; until then it is in `tats`, `weights` and `removed`.
 local read, clean = native()
 local cells = shape('cells')
 local tonumber, pairs, ipairs, match, format = tonumber, pairs, ipairs, string.match, string.format
@@ -12,7 +12,7 @@ local insert, floor, min, max, huge = table.insert, math.floor, math.min, math.m
 local HEAD = '-9007199254740992'
 local WEIGHT_MAX = 1000
 -- Most members that one command removes.
-local AT_ONCE = 1000
+local BATCH_MAX = 1000
 
 local tenants, methods = { basis = cells.basis }, {}
 local meta = { __index = methods }
@@ -130,34 +130,34 @@ function tenants.apply(state, next)
 end
 
 local function remove(set, ids)
-  for i = 1, #ids, AT_ONCE do free('ZREM', set.key, unpack(ids, i, min(i + AT_ONCE - 1, #ids))) end
+  for i = 1, #ids, BATCH_MAX do free('ZREM', set.key, unpack(ids, i, min(i + BATCH_MAX - 1, #ids))) end
 end
 
 function tenants.save(key, rule, state, ttl)
   local set = state.tenants
   local head = format('%d %d|', set.count, set.weight) .. cells.text(rule, state)
-  local put, gone = {}, {}
+  local added, removed = {}, {}
   for id in pairs(set.removed) do
-    insert(gone, whole(id))
-    insert(gone, 'w' .. whole(id))
+    insert(removed, whole(id))
+    insert(removed, 'w' .. whole(id))
   end
   if head ~= set.head then
-    if set.head then insert(gone, set.head) end
-    put[1], put[2] = HEAD, head
+    if set.head then insert(removed, set.head) end
+    added[1], added[2] = HEAD, head
   end
   for id in pairs(set.written) do
     local text = whole(id)
-    insert(put, whole(set.tats[id]))
-    insert(put, text)
+    insert(added, whole(set.tats[id]))
+    insert(added, text)
     if set.weights[id] == 1 then
-      insert(gone, 'w' .. text)
+      insert(removed, 'w' .. text)
     else
-      insert(put, whole(-set.weights[id]))
-      insert(put, 'w' .. text)
+      insert(added, whole(-set.weights[id]))
+      insert(added, 'w' .. text)
     end
   end
-  remove(set, gone)
-  for i = 1, #put, AT_ONCE do call('ZADD', key, unpack(put, i, min(i + AT_ONCE - 1, #put))) end
+  remove(set, removed)
+  for i = 1, #added, BATCH_MAX do call('ZADD', key, unpack(added, i, min(i + BATCH_MAX - 1, #added))) end
   call('PEXPIRE', key, ttl)
 end
 

@@ -1,5 +1,5 @@
-//! State of the control thread that the admin listener shows: lifecycle phase, last reload, history of configs and own address. Written by
-//! the control thread, read by the admin pages and the contact.
+//! State of the control thread that the admin listener shows: lifecycle phase, last reload, history of configs and own
+//! address. Written by the control thread, read by the admin pages and the contact.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -86,7 +86,7 @@ impl SharedState {
         self.last_reload.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Records a reload. `overtakes` tells that the watcher did not request it.
+    /// Records a reload. `overtakes` is true if the watcher did not request it.
     pub fn remember_reload(&self, record: Value, overtakes: bool) {
         *self.last_reload.lock().unwrap_or_else(PoisonError::into_inner) = record;
         if overtakes {

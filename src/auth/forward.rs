@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE};
 
-/// Asks an auth server about every request of a route, before the route's limits and its upstream.
+/// Sends every request of a route to an auth server for approval, before the route's limits and its upstream.
 #[derive(Debug)]
 pub struct ForwardAuth {
     /// Index into `Config::upstreams`: the auth servers.

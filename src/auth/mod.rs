@@ -1,7 +1,7 @@
 //! Authentication of the clients of a route (`auth`): how they prove their identity, and what is accepted.
 //!
 //! Input: the config compiler builds a [`RouteAuth`] per route with `auth`. Output: the identity of the client, which
-//! the request page (`proxy::auth`) computes before the limits of the route decide.
+//! `proxy::auth` computes before the limits of the route decide.
 //!
 //! - `user_table`: htpasswd files; `password_hash`: the formats of their hashes
 //! - `credentials`: reads user and password from a request

@@ -75,7 +75,7 @@ impl PasswordHash {
     pub fn matches(&self, password: &[u8]) -> bool {
         match self.scheme {
             HashScheme::Bcrypt => {
-                // The hash is computed for a long password as well, so that the time tells nothing about the format.
+                // The hash is computed for a long password as well, so that the time reveals nothing about the format.
                 let matches = bcrypt::verify(password, &self.text).unwrap_or(false);
                 matches && password.len() <= BCRYPT_PASSWORD_MAX
             }

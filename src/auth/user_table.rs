@@ -20,7 +20,7 @@ pub struct UserTable {
 pub struct Candidate<'t> {
     pub hash: &'t PasswordHash,
     /// The user exists. Otherwise the hash is that of another user: the password is tried nevertheless, so that the
-    /// time of the response does not tell which users exist.
+    /// time of the response does not reveal which users exist.
     pub is_known: bool,
 }
 
@@ -87,7 +87,8 @@ impl UserTable {
     }
 
     /// Returns the hash of the user. An unknown user gets the hash of another one, always the same for `seed`: so that
-    /// the response takes as long as for a known user, even if the file contains hashes of different costs. Returns `None` if there is no user.
+    /// the response takes as long as for a known user, even if the file contains hashes of different costs. Returns
+    /// `None` if there is no user.
     pub fn find(&self, name: &str, seed: u64) -> Option<Candidate<'_>> {
         if let Some(index) = self.by_name.get(name) {
             return self.hashes.get(*index as usize).map(|hash| Candidate { hash, is_known: true });

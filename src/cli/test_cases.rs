@@ -11,7 +11,7 @@ use crate::cli::check::ReportFormat;
 use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
 use crate::config;
 use crate::config::cases::load_cases;
-use crate::explain::cases::{CaseResult, Coverage, decision_words, describe_failures, run_cases};
+use crate::explain::cases::{CaseResult, Coverage, decision_names, describe_failures, run_cases};
 
 pub const HELP: &str = "\
 Example:
@@ -44,7 +44,7 @@ pub fn run_test(options: &TestOptions) -> ExitCode {
         Ok(config) => config,
         Err(report) => return report_bad_config(&report),
     };
-    let file = match load_cases(&options.cases, &decision_words()) {
+    let file = match load_cases(&options.cases, &decision_names()) {
         Ok(file) => file,
         Err(report) => {
             eprintln!("{}", report.render_entries(std::io::stderr().is_terminal()).trim_end());

@@ -137,8 +137,8 @@ impl SourceTexts {
         path.canonicalize().unwrap_or_else(|_| path.to_owned())
     }
 
-    /// Returns the files that match a pattern, sorted. `*` and `?` are wildcards in the last component only. A pattern may
-    /// match nothing; a plain path is returned unchanged.
+    /// Returns the files that match a pattern, sorted. `*` and `?` are wildcards in the last component only. A pattern
+    /// may match nothing; a plain path is returned unchanged.
     fn expand_pattern(&self, pattern: &Path) -> Result<Vec<PathBuf>, String> {
         let wild = |part: &str| part.contains(['*', '?']);
         let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();

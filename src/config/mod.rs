@@ -105,7 +105,7 @@ pub fn parse_listen_addr(text: &str) -> Option<ListenAddr> {
 }
 
 /// Returns where the admin listener of a gateway with this file is, even if the file no longer loads: the gateway
-/// keeps running with its last config. `None` if the file does not tell.
+/// keeps running with its last config. `None` if the file does not contain it.
 pub fn find_admin_contact(path: &Path) -> Option<AdminContact> {
     let sources = SourceTexts::default();
     let documents = sources.parse_documents(path);
@@ -176,7 +176,7 @@ pub struct Config {
 }
 
 labels! {
-    /// The service of a listener (`serve`). It selects the page of code that answers requests.
+    /// The service of a listener (`serve`). It selects the module that handles requests.
     Service:
     /// Requests that pass through the gateway, by routes.
     Http = "http",

@@ -25,9 +25,9 @@ pub fn is_url(text: &str) -> bool {
 /// # Errors
 /// What is wrong with it.
 pub fn check_origin(text: &str) -> Result<(), TextFault> {
-    const AWAY: &str = "what `https` needs is asked for later";
-    match parse_origin(text, WireProtocol::Auto, || invalid_text(AWAY, "")) {
-        Err(TextFault { what, .. }) if what == AWAY => Ok(()),
+    const NEEDS_TLS: &str = "what `https` needs is asked for later";
+    match parse_origin(text, WireProtocol::Auto, || invalid_text(NEEDS_TLS, "")) {
+        Err(TextFault { what, .. }) if what == NEEDS_TLS => Ok(()),
         result => result.map(drop),
     }
 }

@@ -264,8 +264,8 @@ impl<'a> Section<'a> {
 
     /// Reports every key that no getter read.
     pub fn report_unknown(&self) {
-        let asked = self.read_keys.borrow();
-        for entry in self.table.entries.iter().filter(|entry| !asked.contains(&entry.key.as_str())) {
+        let read_keys = self.read_keys.borrow();
+        for entry in self.table.entries.iter().filter(|entry| !read_keys.contains(&entry.key.as_str())) {
             let message = format!("unknown key `{}` in {}", entry.key, self.title);
             let help = hints::describe_unknown_key(self.schema, entry);
             let section = self.schema.name.split('.').next().filter(|name| *name != schema::ROOT.name);

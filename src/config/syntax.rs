@@ -153,12 +153,12 @@ fn find_earlier_definition(source: &SourceText, offset: usize) -> Option<(usize,
 /// Returns its name and the corrected line.
 fn find_lookalike(line: &str) -> Option<(String, String)> {
     let found = find_outside_strings(line)?;
-    let mended: String = line.chars().map(ascii_for).collect();
+    let corrected: String = line.chars().map(ascii_for).collect();
     let (what, help) = match ascii_for(found) {
         ' ' => (format!("U+{:04X} is not the space it looks like", u32::from(found)), "plain spaces"),
         _ => (format!("`{found}` is a typographic quote, which TOML does not know"), "plain quotes"),
     };
-    Some((what, format!("write it with {help}: {}", mended.trim())))
+    Some((what, format!("write it with {help}: {}", corrected.trim())))
 }
 
 /// Returns the ASCII character that a lookalike stands for; other characters are returned unchanged.

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use ipnet::IpNet;
 use regex::{Regex, RegexBuilder};
 
-use crate::limiting::algorithm::params::{PERIOD_MOST_MS, Rate};
+use crate::limiting::algorithm::params::{PERIOD_MAX_MS, Rate};
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
 pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
@@ -65,10 +65,10 @@ pub fn parse_rate(text: &str) -> Result<Rate, TextFault> {
     let per_ms = number.and_then(|number| i64::try_from(number.checked_mul(unit_ms)?).ok());
     match per_ms {
         Some(0) => invalid_text("the period is 0", RATE_HELP),
-        Some(per_ms) if per_ms <= PERIOD_MOST_MS => Ok(Rate { count, per_ms }),
+        Some(per_ms) if per_ms <= PERIOD_MAX_MS => Ok(Rate { count, per_ms }),
         _ => invalid_text(
             "the period is too long",
-            format!("the longest is {} days", PERIOD_MOST_MS.unsigned_abs() / DAY_MS),
+            format!("the longest is {} days", PERIOD_MAX_MS.unsigned_abs() / DAY_MS),
         ),
     }
 }

@@ -63,9 +63,9 @@ impl Bound {
 
     /// Returns the most units in an interval of `interval_ms`, if the state of the key is lost `losses` times in it.
     ///
-    /// Each loss divides the interval into two parts, and each part starts with a full budget. The bound is the sum over
-    /// the parts, for any lengths.
-    pub fn most_in(self, interval_ms: i64, losses: i64) -> i64 {
+    /// Each loss divides the interval into two parts, and each part starts with a full budget. The bound is the sum
+    /// over the parts, for any lengths.
+    pub fn max_units_in(self, interval_ms: i64, losses: i64) -> i64 {
         let (length, losses) = (i128::from(interval_ms.max(0)), i128::from(losses.max(0)));
         let parts = losses + 1;
         let most = match self {
@@ -95,7 +95,7 @@ impl Bound {
     /// Returns the most units in an interval of `interval_ms` in which the clock is set forward once. No budget can be
     /// more than full after that. Windows of the clock (`is_anchored`) continue elsewhere: the parts of the interval
     /// before and after can both touch the end of a window.
-    pub fn most_across_jump(self, interval_ms: i64, is_anchored: bool) -> i64 {
+    pub fn max_units_across_jump(self, interval_ms: i64, is_anchored: bool) -> i64 {
         match self {
             Bound::Windows { count, shortest_ms } if is_anchored => {
                 let windows = match interval_ms {
@@ -104,7 +104,7 @@ impl Bound {
                 };
                 count.saturating_mul(windows)
             }
-            _ => self.most_in(interval_ms, 1),
+            _ => self.max_units_in(interval_ms, 1),
         }
     }
 }

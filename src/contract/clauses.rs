@@ -114,8 +114,8 @@ struct ClauseWriter<'l> {
 
 impl ClauseWriter<'_> {
     fn describe_window(&self) -> Clause {
-        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0));
-        let numbers = self.format_most(&most);
+        let most = self.list_bounds(|interval_ms| self.bound.max_units_in(interval_ms, 0));
+        let numbers = self.format_bounds(&most);
         match (self.limit.mode, self.limit.forwards_excess(), self.bound) {
             (Mode::Shadow, ..) if self.limit.candidate_of.is_some() => Clause {
                 kind: ClauseKind::Unbounded,
@@ -155,17 +155,17 @@ impl ClauseWriter<'_> {
 
     fn describe_restart(&self) -> Clause {
         let losses = i64::from(!self.setting.is_shared);
-        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, losses));
+        let most = self.list_bounds(|interval_ms| self.bound.max_units_in(interval_ms, losses));
         let text = match (self.setting.is_shared, self.bound) {
             (true, _) => "A restart of a gateway changes nothing, because the state is in Redis.".to_owned(),
             (false, Bound::Slots { .. }) => format!(
                 "A restart of the gateway frees all slots. If an upstream still works on the requests of before, a key has \
                  at most {}.",
-                self.format_most(&most)
+                self.format_bounds(&most)
             ),
             (false, _) => format!(
                 "A restart of the gateway makes every budget full again. With one in the interval, a key gets at most {}.",
-                self.format_most(&most)
+                self.format_bounds(&most)
             ),
         };
         let most = if self.setting.is_shared { Vec::new() } else { most };
@@ -173,7 +173,7 @@ impl ClauseWriter<'_> {
     }
 
     fn describe_loss(&self) -> Clause {
-        let most = self.list_most(|interval_ms| self.bound.most_in(interval_ms, 1));
+        let most = self.list_bounds(|interval_ms| self.bound.max_units_in(interval_ms, 1));
         let when = match self.setting.is_shared {
             true => "If Redis loses or evicts the state of a key, or an operator resets it",
             false => {
@@ -184,7 +184,7 @@ impl ClauseWriter<'_> {
             Bound::Slots { .. } => "its slots are free while the requests still run",
             _ => "its budget is full again",
         };
-        let numbers = self.format_most(&most);
+        let numbers = self.format_bounds(&most);
         let text = format!("{when}, {what}. With one loss in the interval, a key gets at most {numbers}.");
         self.clause(ClauseKind::StoreLoss, text, most)
     }
@@ -209,20 +209,20 @@ impl ClauseWriter<'_> {
             }
             (OnError::Local, _) => {
                 let share = Bound::of(&self.limit.rule.share(gateways));
-                let most = self.list_most(|interval_ms| {
-                    let own = share.most_in(interval_ms, 0).saturating_mul(gateways);
-                    self.bound.most_in(interval_ms, 0).saturating_add(own)
+                let most = self.list_bounds(|interval_ms| {
+                    let own = share.max_units_in(interval_ms, 0).saturating_mul(gateways);
+                    self.bound.max_units_in(interval_ms, 0).saturating_add(own)
                 });
-                let who = match gateways {
+                let subject = match gateways {
                     1 => "the gateway admits the limit from its own memory as well".to_owned(),
                     _ => {
                         format!("each of {gateways} gateways that have shared it admits its share from its own memory")
                     }
                 };
                 let text = format!(
-                    "While Redis is unavailable, {who} (on_error = \"local\"). With outages in the interval, a key \
+                    "While Redis is unavailable, {subject} (on_error = \"local\"). With outages in the interval, a key \
                      gets at most {}, as long as no gateway restarts during an outage.",
-                    self.format_most(&most)
+                    self.format_bounds(&most)
                 );
                 (text, most)
             }
@@ -248,15 +248,15 @@ impl ClauseWriter<'_> {
         if !matches!(self.bound, Bound::Slots { .. }) {
             // Budgets refill as if the time had passed.
             let is_anchored = matches!(&*self.limit.rule, Rule::FixedWindow(window) if window.clock);
-            let most = self.list_most(|interval_ms| {
-                let passed = self.bound.most_in(interval_ms.saturating_add(FORWARD_MS), 0);
-                passed.min(self.bound.most_across_jump(interval_ms, is_anchored))
+            let most = self.list_bounds(|interval_ms| {
+                let passed = self.bound.max_units_in(interval_ms.saturating_add(FORWARD_MS), 0);
+                passed.min(self.bound.max_units_across_jump(interval_ms, is_anchored))
             });
             let text = format!(
                 "If the clock of Redis is set forward, that time counts as passed. By {}, once in the interval, a key gets \
                  at most {}.",
                 format_duration(FORWARD_MS),
-                self.format_most(&most)
+                self.format_bounds(&most)
             );
             clauses.push(self.clause(ClauseKind::ClockForward, text, most));
         }
@@ -291,12 +291,12 @@ impl ClauseWriter<'_> {
     }
 
     fn describe_tenants(&self) -> Option<Clause> {
-        let units = self.limit.rule.most_of_tenant()?;
+        let units = self.limit.rule.max_tenant_units()?;
         let most = vec![UnitBound { interval_ms: 0, units }];
         let text = format!(
             "The bound is for all tenants together. One tenant gets at most {} of it. While the same tenants are active, a \
              tenant that uses no more than its part of the rate is not refused.",
-            self.format_most(&most)
+            self.format_bounds(&most)
         );
         Some(self.clause(ClauseKind::Tenants, text, most))
     }
@@ -323,14 +323,14 @@ impl ClauseWriter<'_> {
         if names.is_empty() {
             return None;
         }
-        let most = self.list_most(|interval_ms| {
-            bounds.iter().fold(0, |sum: i64, bound| sum.saturating_add(bound.most_in(interval_ms, 0)))
+        let most = self.list_bounds(|interval_ms| {
+            bounds.iter().fold(0, |sum: i64, bound| sum.saturating_add(bound.max_units_in(interval_ms, 0)))
         });
         let text = format!(
             "It admits requests only while {} is exhausted. A client with one key in each gets from all of them together at \
              most {}.",
             names.join(" and "),
-            self.format_most(&most)
+            self.format_bounds(&most)
         );
         Some(self.clause(ClauseKind::After, text, most))
     }
@@ -347,12 +347,12 @@ impl ClauseWriter<'_> {
             .collect();
         let widest = Bound::of(&wider.iter().max_by_key(|tier| tier.rule.max_cost())?.rule);
         let names: Vec<&str> = wider.iter().map(|tier| tier.name.as_str()).collect();
-        let most = self.list_most(|interval_ms| widest.most_in(interval_ms, 0));
+        let most = self.list_bounds(|interval_ms| widest.max_units_in(interval_ms, 0));
         let text = format!(
             "A request of an IPv6 client must fit {} as well. A client that uses all addresses of its widest network gets at \
              most {}. A smaller network within its own budget is refused only while others use up that of a wider one.",
             names.join(" and "),
-            self.format_most(&most)
+            self.format_bounds(&most)
         );
         Some(self.clause(ClauseKind::Tiers, text, most))
     }
@@ -377,10 +377,10 @@ impl ClauseWriter<'_> {
             let text = format!("{keys} other numbers: {what}.");
             return Some(self.clause(ClauseKind::Overrides, text, Vec::new()));
         }
-        let most = self.list_most(|interval_ms| {
-            rules.iter().map(|rule| Bound::of(rule).most_in(interval_ms, 0)).max().unwrap_or(0)
+        let most = self.list_bounds(|interval_ms| {
+            rules.iter().map(|rule| Bound::of(rule).max_units_in(interval_ms, 0)).max().unwrap_or(0)
         });
-        let text = format!("{keys} other numbers: their keys get at most {}.", self.format_most(&most));
+        let text = format!("{keys} other numbers: their keys get at most {}.", self.format_bounds(&most));
         Some(self.clause(ClauseKind::Overrides, text, most))
     }
 
@@ -411,11 +411,11 @@ impl ClauseWriter<'_> {
 
     /// Returns the numbers of the bound itself.
     fn window_numbers(&self) -> Vec<UnitBound> {
-        self.list_most(|interval_ms| self.bound.most_in(interval_ms, 0))
+        self.list_bounds(|interval_ms| self.bound.max_units_in(interval_ms, 0))
     }
 
     /// Returns what `units_in` says of each interval that sentences name. Slots have no interval.
-    fn list_most(&self, units_in: impl Fn(i64) -> i64) -> Vec<UnitBound> {
+    fn list_bounds(&self, units_in: impl Fn(i64) -> i64) -> Vec<UnitBound> {
         let mut intervals = INTERVALS_MS.to_vec();
         if matches!(self.bound, Bound::Slots { .. }) {
             intervals.truncate(1);
@@ -428,7 +428,7 @@ impl ClauseWriter<'_> {
     }
 
     /// Formats numbers as `20 requests at once, 31 in 1 s and 621 in 1 min`.
-    fn format_most(&self, most: &[UnitBound]) -> String {
+    fn format_bounds(&self, most: &[UnitBound]) -> String {
         let mut text = String::new();
         for (place, UnitBound { interval_ms, units }) in most.iter().enumerate() {
             let separator = match place {

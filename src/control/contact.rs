@@ -23,13 +23,13 @@ use crate::control::source::ConfigSource;
 use crate::net::ListenAddr;
 
 /// Pause before binding again a name that another process holds, such as one that is handing over.
-const RETRY: Duration = Duration::from_secs(1);
-/// Number of attempts after which the holder is considered a stranger.
-const TAKEN: u32 = 5;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+/// Number of attempts after which the holder is considered another program.
+const ATTEMPTS_MAX: u32 = 5;
 /// Time limit for the whole response.
-const PATIENCE: Duration = Duration::from_secs(1);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum length of the response, an address, in bytes.
-const MOST: u64 = 256;
+const RESPONSE_MAX: u64 = 256;
 /// Maximum length of the file name inside the socket name, which has 107 bytes; longer names are hashed.
 const FILE_NAME_MAX: usize = 64;
 
@@ -37,7 +37,7 @@ const FILE_NAME_MAX: usize = 64;
 pub fn serve_contact(source: &ConfigSource, shared: Arc<SharedState>) -> Option<AbortHandle> {
     let ConfigSource::File(path) = source else { return None };
     let name = socket_name(path).inspect_err(log_no_contact).ok()?;
-    Some(spawn_local(answer_all(name, shared)).abort_handle())
+    Some(spawn_local(serve_requests(name, shared)).abort_handle())
 }
 
 fn log_no_contact(error: &io::Error) {
@@ -48,16 +48,16 @@ fn log_no_contact(error: &io::Error) {
 /// can be trusted.
 pub fn find_running(path: &Path) -> Option<ListenAddr> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(async { timeout(PATIENCE, ask_address(path)).await.ok()?.ok()? })
+    runtime.block_on(async { timeout(RESPONSE_TIMEOUT, request_address(path)).await.ok()?.ok()? })
 }
 
-async fn ask_address(config: &Path) -> io::Result<Option<ListenAddr>> {
+async fn request_address(config: &Path) -> io::Result<Option<ListenAddr>> {
     let stream = UnixStream::connect(socket_name(config)?).await?;
     if !is_trusted_peer(stream.peer_cred()?, config) {
         return Ok(None);
     }
     let mut answer = String::new();
-    stream.take(MOST).read_to_string(&mut answer).await?;
+    stream.take(RESPONSE_MAX).read_to_string(&mut answer).await?;
     Ok(config::parse_listen_addr(&answer))
 }
 
@@ -103,13 +103,13 @@ fn socket_name(config: &Path) -> io::Result<OsString> {
     Ok(OsString::from_vec(name))
 }
 
-async fn answer_all(name: OsString, shared: Arc<SharedState>) {
+async fn serve_requests(name: OsString, shared: Arc<SharedState>) {
     let Some(listener) = bind_name(name).await else { return };
     loop {
         let result = match listener.accept().await {
             Ok((stream, _)) => send_address(stream, &shared),
             Err(error) => {
-                tokio::time::sleep(RETRY).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
                 Err(error)
             }
         };
@@ -127,7 +127,7 @@ async fn bind_name(name: OsString) -> Option<UnixListener> {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => attempts += 1,
             result => return result.inspect_err(log_no_contact).ok(),
         }
-        if attempts == TAKEN {
+        if attempts == ATTEMPTS_MAX {
             let name = format!("@{}", name.as_bytes()[1..].escape_ascii());
             tracing::warn!(
                 name,
@@ -135,7 +135,7 @@ async fn bind_name(name: OsString) -> Option<UnixListener> {
                  go by the config file (`ss -xlp` shows the process)"
             );
         }
-        tokio::time::sleep(RETRY).await;
+        tokio::time::sleep(RETRY_INTERVAL).await;
     }
 }
 

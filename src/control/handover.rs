@@ -27,47 +27,47 @@ use crate::worker::Listener;
 use crate::worker::socket_file::{SocketFile, with_suffix};
 
 /// Number of sockets per message; the system allows 253.
-const AT_ONCE: usize = 64;
+const SOCKETS_PER_MESSAGE: usize = 64;
 /// Maximum number of sockets, and of bytes of names, that a new process accepts.
 const SOCKETS_MAX: usize = 4096;
 const NAMES_MAX: usize = 1024 * 1024;
 /// Time limit for connecting to the old process, and then for receiving all sockets.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that the new process has from receiving the sockets to serving them.
-const START: Duration = Duration::from_secs(120);
+const SERVE_TIMEOUT: Duration = Duration::from_secs(120);
 /// Follows the last name.
-const END: &str = "";
+const END_OF_NAMES: &str = "";
 /// Sent by the new process once it serves.
 const SERVING: &[u8] = b"serving\n";
 
 /// Connection to the old process, which keeps serving until it is released.
-pub struct Predecessor {
+pub struct OldProcess {
     stream: UnixStream,
 }
 
 /// Waits for a new process.
-pub struct Successor {
-    pub requests: mpsc::Receiver<SuccessorRequest>,
+pub struct HandoverSocket {
+    pub requests: mpsc::Receiver<NewProcessRequest>,
     path: PathBuf,
     file: SocketFile,
     task: AbortHandle,
 }
 
 /// Request of a new process.
-pub enum SuccessorRequest {
+pub enum NewProcessRequest {
     /// Send every listening socket, under the address that the config uses for it.
     Sockets(oneshot::Sender<Vec<Listener>>),
     /// The new process serves alone from now on; its process id if known.
     Serves(Option<i32>),
 }
 
-impl Predecessor {
+impl OldProcess {
     /// Requests the sockets of the process that listens at `path`; `None` if there is none.
     ///
     /// # Errors
     /// If the process refuses, runs as another user, or sends sockets that do not match their names.
-    pub fn request_sockets(path: &Path) -> io::Result<Option<(Predecessor, Vec<Listener>)>> {
-        let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, PATIENCE) {
+    pub fn request_sockets(path: &Path) -> io::Result<Option<(OldProcess, Vec<Listener>)>> {
+        let stream = match connect_within(SocketType::STREAM, &SocketAddrUnix::new(path)?, RECEIVE_TIMEOUT) {
             Ok(stream) => UnixStream::from(stream),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => {
                 return Ok(None);
@@ -79,12 +79,12 @@ impl Predecessor {
         if !is_trusted_user(peer, own) {
             return Err(io::Error::other(format!("user {peer} listens there; user {own} trusts only itself and root")));
         }
-        let (listeners, tickets) = receive_sockets(&stream, Instant::now() + PATIENCE)?;
+        let (listeners, tickets) = receive_sockets(&stream, Instant::now() + RECEIVE_TIMEOUT)?;
         // An earlier release sends none.
         if let Some(tickets) = tickets {
             tickets.adopt();
         }
-        Ok(Some((Predecessor { stream }, listeners)))
+        Ok(Some((OldProcess { stream }, listeners)))
     }
 
     /// Tells the old process to stop serving.
@@ -95,12 +95,12 @@ impl Predecessor {
     }
 }
 
-impl Successor {
+impl HandoverSocket {
     /// Listens at `path`, replacing the socket of the old process.
     ///
     /// # Errors
     /// The system's error.
-    pub fn listen(path: &Path) -> io::Result<Successor> {
+    pub fn listen(path: &Path) -> io::Result<HandoverSocket> {
         // A rename leaves no moment without a socket or with one that others may open.
         let next = temporary_path(path);
         let (listener, file) = SocketFile::bind(&next)?;
@@ -108,8 +108,8 @@ impl Successor {
         file.rename(&next, path)?;
         let listener = UnixListener::from_std(listener)?;
         let (sender, requests) = mpsc::channel(1);
-        let task = spawn_local(serve_successors(listener, sender)).abort_handle();
-        Ok(Successor { requests, path: path.to_owned(), file, task })
+        let task = spawn_local(serve_new_processes(listener, sender)).abort_handle();
+        Ok(HandoverSocket { requests, path: path.to_owned(), file, task })
     }
 
     /// Stops listening, unless a newer process already listens there.
@@ -143,7 +143,7 @@ fn is_trusted_user(peer: u32, own: u32) -> bool {
 }
 
 /// Serves one new process after another.
-async fn serve_successors(listener: UnixListener, requests: mpsc::Sender<SuccessorRequest>) {
+async fn serve_new_processes(listener: UnixListener, requests: mpsc::Sender<NewProcessRequest>) {
     loop {
         let result = match listener.accept().await {
             Ok((stream, _)) => hand_over_sockets(stream, &requests).await,
@@ -158,7 +158,7 @@ async fn serve_successors(listener: UnixListener, requests: mpsc::Sender<Success
 
 async fn hand_over_sockets(
     stream: tokio::net::UnixStream,
-    requests: &mpsc::Sender<SuccessorRequest>,
+    requests: &mpsc::Sender<NewProcessRequest>,
 ) -> io::Result<()> {
     let ended = || io::Error::other("the gateway ends");
     let peer = stream.peer_cred()?;
@@ -167,7 +167,7 @@ async fn hand_over_sockets(
         return Err(io::Error::other(format!("user {} requested the sockets of user {own}", peer.uid())));
     }
     let (reply, sockets) = oneshot::channel();
-    requests.send(SuccessorRequest::Sockets(reply)).await.map_err(|_| ended())?;
+    requests.send(NewProcessRequest::Sockets(reply)).await.map_err(|_| ended())?;
     let sockets = sockets.await.map_err(|_| ended())?;
     let stream = stream.into_std()?;
     // The message has a few hundred bytes, which the socket accepts without blocking.
@@ -175,11 +175,13 @@ async fn hand_over_sockets(
     drop(sockets);
     let mut stream = tokio::net::UnixStream::from_std(stream)?;
     let mut greeting = [0; SERVING.len()];
-    timeout(START, stream.read_exact(&mut greeting)).await.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    timeout(SERVE_TIMEOUT, stream.read_exact(&mut greeting))
+        .await
+        .map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     if greeting != SERVING {
         return Err(io::ErrorKind::InvalidData.into());
     }
-    requests.send(SuccessorRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
+    requests.send(NewProcessRequest::Serves(peer.pid())).await.map_err(|_| ended())?;
     let _ = stream.shutdown().await;
     Ok(())
 }
@@ -187,10 +189,10 @@ async fn hand_over_sockets(
 /// Sends one line per socket with its name, and the sockets with the lines in the same order. The secrets of session
 /// tickets follow.
 fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
-    for some in listeners.chunks(AT_ONCE) {
+    for some in listeners.chunks(SOCKETS_PER_MESSAGE) {
         let names: String = some.iter().map(|listener| format!("{}\n", listener.addr())).collect();
         let fds: Vec<BorrowedFd<'_>> = some.iter().map(AsFd::as_fd).collect();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         control.push(SendAncillaryMessage::ScmRights(&fds));
         let sent = sendmsg(stream, &[IoSlice::new(names.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
@@ -198,9 +200,9 @@ fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
             return Err(io::ErrorKind::WriteZero.into());
         }
     }
-    // One write, so that it arrives at once. Earlier releases ignore what follows `END`.
+    // One write, so that it arrives at once. Earlier releases ignore what follows `END_OF_NAMES`.
     let tickets = TicketSecrets::of_process().to_lines();
-    (&mut &*stream).write_all(format!("{END}\n{tickets}{END}\n").as_bytes())
+    (&mut &*stream).write_all(format!("{END_OF_NAMES}\n{tickets}{END_OF_NAMES}\n").as_bytes())
 }
 
 /// Receives what [`send`] sent, until `due`. The other process may be hostile, so everything is bounded.
@@ -218,7 +220,7 @@ fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<(Vec<Listene
         }
         stream.set_read_timeout(Some(left))?;
         let mut bytes = [0; 4096];
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(SOCKETS_PER_MESSAGE))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let read = match recvmsg(stream, &mut [IoSliceMut::new(&mut bytes)], &mut control, RecvFlags::CMSG_CLOEXEC) {
             // A signal, such as SIGHUP. The system does not restart a read with a timeout.
@@ -236,7 +238,7 @@ fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<(Vec<Listene
         }
     }
     let lines = BufReader::new(&*names).lines().collect::<io::Result<Vec<_>>>()?;
-    let names: Vec<&String> = lines.iter().take_while(|name| *name != END).collect();
+    let names: Vec<&String> = lines.iter().take_while(|name| *name != END_OF_NAMES).collect();
     // The system drops sockets for which this process has no descriptor left.
     if names.len() != fds.len() {
         let (came, all) = (fds.len(), names.len());
@@ -257,17 +259,17 @@ mod tests {
         let addr = listener.addr().clone();
         let (old, new) = UnixStream::pair().unwrap();
         send_sockets(&old, &[listener]).unwrap();
-        let (received, tickets) = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
+        let (received, tickets) = receive_sockets(&new, Instant::now() + RECEIVE_TIMEOUT).unwrap();
         assert!(tickets == Some(TicketSecrets::clone(&TicketSecrets::of_process())));
         assert_eq!(received.iter().map(Listener::addr).collect::<Vec<_>>(), [&addr]);
         // An earlier release, which sends no secrets.
         (&mut &old).write_all(b"\n").unwrap();
-        let (received, tickets) = receive_sockets(&new, Instant::now() + PATIENCE).unwrap();
+        let (received, tickets) = receive_sockets(&new, Instant::now() + RECEIVE_TIMEOUT).unwrap();
         assert!(received.is_empty() && tickets.is_none());
         // Simulates a process that has no descriptors left.
         (&mut &old).write_all(format!("{addr}\n\n").as_bytes()).unwrap();
         assert!(
-            receive_sockets(&new, Instant::now() + PATIENCE)
+            receive_sockets(&new, Instant::now() + RECEIVE_TIMEOUT)
                 .unwrap_err()
                 .to_string()
                 .starts_with("sockets were lost on the way: 0 of 1")

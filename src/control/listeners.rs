@@ -39,18 +39,18 @@ pub struct LastListeners {
 }
 
 /// How long to wait for an address that one of our own listeners still uses.
-const HANDOVER: Duration = Duration::from_secs(2);
-const HANDOVER_STEP: Duration = Duration::from_millis(5);
+const RETRY_TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Binds every address of a config at the start, except sockets inherited from systemd or received from the old
-/// process (`earlier`).
+/// process (`received`).
 pub fn bind_all(
     config: &Config,
     inherited: &InheritedSockets,
-    mut earlier: Vec<Listener>,
+    mut received: Vec<Listener>,
 ) -> Result<Prepared, BindError> {
-    let mut bind = |addr: &ListenAddr| match earlier.iter().position(|listener| listener.addr() == addr) {
-        Some(place) => Ok(earlier.swap_remove(place)),
+    let mut bind = |addr: &ListenAddr| match received.iter().position(|listener| listener.addr() == addr) {
+        Some(place) => Ok(received.swap_remove(place)),
         None => bind_listener(addr, inherited),
     };
     let mut listeners = Vec::with_capacity(config.listeners.len());
@@ -59,8 +59,8 @@ pub fn bind_all(
     }
     let admin = bind(&config.admin.listen)?;
     let addresses = config.listeners.iter().map(|listener| &listener.address);
-    let asked: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
-    for addr in inherited.unused(&asked) {
+    let configured: Vec<&ListenAddr> = addresses.chain([&config.admin.listen]).collect();
+    for addr in inherited.unused(&configured) {
         tracing::warn!(%addr, "a socket was handed over for an address that the config does not name: add it to `listen`");
     }
     Ok(Prepared { listeners, admin: Some(admin) })
@@ -157,8 +157,8 @@ impl Listeners {
         {
             let addr = &settings.address;
             // An inherited socket stays open here, whoever accepts from it.
-            let goes = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
-            let outgoing = |open: &&ListenAddr| goes(open) && addresses_overlap(open, addr);
+            let is_removed = |open: &&ListenAddr| config.listener(open).is_none() && !self.inherited.has(open);
+            let outgoing = |open: &&ListenAddr| is_removed(open) && addresses_overlap(open, addr);
             let rival = self.open.iter().map(Listener::addr).find(outgoing).cloned();
             let listener = match (bind_listener(addr, &self.inherited), rival) {
                 // `127.0.0.1:80` and `0.0.0.0:80` exclude each other: the old one must be closed first.
@@ -300,10 +300,10 @@ fn remove_file(listener: &Listener, inherited: &InheritedSockets) {
 }
 
 async fn bind_with_retry(addr: &ListenAddr) -> Result<Listener, BindError> {
-    let until = Instant::now() + HANDOVER;
+    let until = Instant::now() + RETRY_TIMEOUT;
     loop {
         match Listener::bind(addr) {
-            Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(HANDOVER_STEP).await,
+            Err(refused) if refused.in_use() && Instant::now() < until => tokio::time::sleep(RETRY_INTERVAL).await,
             result => return result,
         }
     }

@@ -21,15 +21,15 @@ use crate::descriptors;
 use crate::upstream::hostname::{LookupOutcome, usable_addresses};
 
 /// Time limit for all servers and search domains together.
-const LOOKUP_MAX: Duration = Duration::from_secs(5);
+const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time limit for the addresses of one family.
-const FAMILY_MAX: Duration = Duration::from_secs(4);
+const FAMILY_TIMEOUT: Duration = Duration::from_secs(4);
 /// Time limit for the second family once the first is complete: many servers and middleboxes never answer AAAA
 /// queries.
-const OTHER_FAMILY: Duration = Duration::from_millis(500);
+const OTHER_FAMILY_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit per DNS server of the config, and at most per server of the system, which is tried twice.
-const ASK: Duration = Duration::from_secs(1);
-const ASK_OF_SYSTEM: Duration = Duration::from_secs(2);
+const QUERY_TIMEOUT: Duration = Duration::from_secs(1);
+const SYSTEM_QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 const ATTEMPTS: usize = 2;
 /// Time to live of entries in local files, which may change at any time.
 const FILE_TTL: Duration = Duration::ZERO;
@@ -52,19 +52,19 @@ pub struct LookupResult {
     /// Usable addresses, in ascending order.
     pub addresses: Vec<IpAddr>,
     /// Number of addresses in the response.
-    pub answered: usize,
+    pub answer_count: usize,
     pub ttl: Duration,
 }
 
 /// Addresses of one family.
-struct FamilyAnswer {
+struct FamilyResult {
     found: Result<(Vec<IpAddr>, Duration), LookupOutcome>,
     /// True if the response also shows that the name exists.
-    tells_all: bool,
+    shows_existence: bool,
 }
 
 impl HostResolver {
-    /// Creates a finder. `servers` replace those of the system unless the list is empty.
+    /// Creates a resolver. `servers` replace those of the system unless the list is empty.
     pub fn new(servers: &[SocketAddr]) -> HostResolver {
         // Read first, so that a concurrent change of the files is noticed.
         let changed = files_changed_at();
@@ -91,12 +91,14 @@ impl HostResolver {
     pub async fn resolve(&self, name: &str, before: &[IpAddr]) -> Result<LookupResult, LookupOutcome> {
         let (answer, ttl) = match self.find_in_hosts(name) {
             Some(found) => found,
-            None => timeout(LOOKUP_MAX, self.query_dns(name, before)).await.map_err(|_| LookupOutcome::TimedOut)??,
+            None => {
+                timeout(LOOKUP_TIMEOUT, self.query_dns(name, before)).await.map_err(|_| LookupOutcome::TimedOut)??
+            }
         };
-        let answered = answer.len();
+        let answer_count = answer.len();
         match usable_addresses(answer, before) {
             none if none.is_empty() => Err(LookupOutcome::NoAddress),
-            some => Ok(LookupResult { addresses: filter_reachable(some), answered, ttl }),
+            some => Ok(LookupResult { addresses: filter_reachable(some), answer_count, ttl }),
         }
     }
 
@@ -141,7 +143,7 @@ impl HostResolver {
 }
 
 /// Queries both families concurrently; a missing response of one does not delay the other for long.
-async fn query_both_families(resolver: &TokioResolver, name: &Name) -> [FamilyAnswer; 2] {
+async fn query_both_families(resolver: &TokioResolver, name: &Name) -> [FamilyResult; 2] {
     let [v4, v6] = FAMILIES.map(|(kind, _)| Box::pin(query_family(resolver, name, kind)));
     match select(v4, v6).await {
         Either::Left((v4, v6)) => {
@@ -153,33 +155,33 @@ async fn query_both_families(resolver: &TokioResolver, name: &Name) -> [FamilyAn
 }
 
 /// Waits for the second response, for a limited time.
-async fn wait_for_other_family(first: &FamilyAnswer, other: impl Future<Output = FamilyAnswer>) -> FamilyAnswer {
-    if !first.tells_all {
+async fn wait_for_other_family(first: &FamilyResult, other: impl Future<Output = FamilyResult>) -> FamilyResult {
+    if !first.shows_existence {
         return other.await;
     }
-    timeout(OTHER_FAMILY, other).await.unwrap_or(FamilyAnswer::LATE)
+    timeout(OTHER_FAMILY_TIMEOUT, other).await.unwrap_or(FamilyResult::LATE)
 }
 
-async fn query_family(resolver: &TokioResolver, name: &Name, kind: RecordType) -> FamilyAnswer {
-    match timeout(FAMILY_MAX, resolver.lookup(name.clone(), kind)).await {
-        Err(_) => FamilyAnswer::LATE,
-        Ok(Err(error)) => FamilyAnswer { found: Err(classify_error(&error)), tells_all: is_nonexistent(&error) },
+async fn query_family(resolver: &TokioResolver, name: &Name, kind: RecordType) -> FamilyResult {
+    match timeout(FAMILY_TIMEOUT, resolver.lookup(name.clone(), kind)).await {
+        Err(_) => FamilyResult::LATE,
+        Ok(Err(error)) => FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent(&error) },
         Ok(Ok(lookup)) => {
             let addresses: Vec<IpAddr> = list_addresses(lookup.answers()).collect();
             let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or(0);
             let has_some = !addresses.is_empty();
             let found = (addresses, Duration::from_secs(ttl.into()));
-            FamilyAnswer { found: has_some.then_some(found).ok_or(LookupOutcome::NoAddress), tells_all: has_some }
+            FamilyResult { found: has_some.then_some(found).ok_or(LookupOutcome::NoAddress), shows_existence: has_some }
         }
     }
 }
 
-impl FamilyAnswer {
-    const LATE: FamilyAnswer = FamilyAnswer { found: Err(LookupOutcome::TimedOut), tells_all: false };
+impl FamilyResult {
+    const LATE: FamilyResult = FamilyResult { found: Err(LookupOutcome::TimedOut), shows_existence: false };
 }
 
 /// Combines both families. One that cannot be queried now keeps its previous addresses.
-fn combine_families(answers: [FamilyAnswer; 2], before: &[IpAddr]) -> Result<(Vec<IpAddr>, Duration), LookupOutcome> {
+fn combine_families(answers: [FamilyResult; 2], before: &[IpAddr]) -> Result<(Vec<IpAddr>, Duration), LookupOutcome> {
     let (mut found, mut kept) = (Vec::new(), Vec::<IpAddr>::new());
     let (mut ttl, mut failure) = (Duration::MAX, LookupOutcome::NoAddress);
     for (answer, (_, is_its)) in answers.into_iter().zip(FAMILIES) {
@@ -215,7 +217,7 @@ fn system_resolver() -> (ResolverConfig, ResolverOpts) {
         configured_resolver(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 53))])
     });
     // A longer wait would exceed the time limit anyway.
-    (options.timeout, options.attempts) = (options.timeout.min(ASK_OF_SYSTEM), options.attempts.min(ATTEMPTS));
+    (options.timeout, options.attempts) = (options.timeout.min(SYSTEM_QUERY_TIMEOUT), options.attempts.min(ATTEMPTS));
     (config, options)
 }
 
@@ -228,7 +230,7 @@ fn configured_resolver(servers: &[SocketAddr]) -> (ResolverConfig, ResolverOpts)
         NameServerConfig::new(address.ip(), true, connections.into())
     };
     let mut options = ResolverOpts::default();
-    (options.timeout, options.attempts) = (ASK, ATTEMPTS);
+    (options.timeout, options.attempts) = (QUERY_TIMEOUT, ATTEMPTS);
     options.server_ordering_strategy = ServerOrderingStrategy::UserProvidedOrder;
     (ResolverConfig::from_parts(None, Vec::new(), servers.iter().map(server).collect()), options)
 }
@@ -292,25 +294,26 @@ mod tests {
     #[test]
     fn a_failed_address_family_keeps_its_addresses_and_the_other_is_used() {
         let second = Duration::from_secs(1);
-        let v4 = || FamilyAnswer { found: Ok((vec![ip("10.0.0.1")], second)), tells_all: true };
-        let none = || FamilyAnswer { found: Err(LookupOutcome::NoAddress), tells_all: false };
+        let v4 = || FamilyResult { found: Ok((vec![ip("10.0.0.1")], second)), shows_existence: true };
+        let none = || FamilyResult { found: Err(LookupOutcome::NoAddress), shows_existence: false };
         let before = [ip("10.0.0.9"), ip("::9")];
-        assert_eq!(combine_families([v4(), FamilyAnswer::LATE], &[]), Ok((vec![ip("10.0.0.1")], second)));
+        assert_eq!(combine_families([v4(), FamilyResult::LATE], &[]), Ok((vec![ip("10.0.0.1")], second)));
         assert_eq!(
-            combine_families([v4(), FamilyAnswer::LATE], &before),
+            combine_families([v4(), FamilyResult::LATE], &before),
             Ok((vec![ip("10.0.0.1"), ip("::9")], second))
         );
         assert_eq!(combine_families([v4(), none()], &before), Ok((vec![ip("10.0.0.1")], second)));
-        assert_eq!(combine_families([none(), FamilyAnswer::LATE], &before), Err(LookupOutcome::TimedOut));
+        assert_eq!(combine_families([none(), FamilyResult::LATE], &before), Err(LookupOutcome::TimedOut));
         assert_eq!(combine_families([none(), none()], &before), Err(LookupOutcome::NoAddress));
     }
 
     #[test]
     fn names_are_searched_for_in_the_order_of_the_system() {
-        let mut finder = HostResolver::new(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 53))]);
-        (finder.search, finder.ndots) = (["prod.test.", "test."].map(|name| Name::from_utf8(name).unwrap()).into(), 1);
+        let mut resolver = HostResolver::new(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 53))]);
+        (resolver.search, resolver.ndots) =
+            (["prod.test.", "test."].map(|name| Name::from_utf8(name).unwrap()).into(), 1);
         let wholes = |name| -> Vec<String> {
-            finder.candidate_names(Name::from_utf8(name).unwrap()).iter().map(Name::to_string).collect()
+            resolver.candidate_names(Name::from_utf8(name).unwrap()).iter().map(Name::to_string).collect()
         };
         assert_eq!(wholes("app"), ["app.prod.test.", "app.test.", "app."]);
         assert_eq!(wholes("app.org"), ["app.org.", "app.org.prod.test.", "app.org.test."]);

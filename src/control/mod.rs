@@ -49,7 +49,7 @@ use crate::admin::lifecycle::{Lifecycle, SharedState};
 use crate::admin::store_link::StoreLink;
 use crate::config::{Config, Report};
 use crate::control::development_certs::DevelopmentCerts;
-use crate::control::handover::{Predecessor, Successor, SuccessorRequest};
+use crate::control::handover::{HandoverSocket, NewProcessRequest, OldProcess};
 use crate::control::listeners::Listeners;
 use crate::control::overrides::LiveOverrides;
 use crate::control::process_overload::OverloadMonitor;
@@ -105,7 +105,7 @@ struct ControlState {
     inbox: mpsc::Receiver<ReloadJob>,
     /// Requested changes of the config.
     changes: mpsc::Receiver<ChangeJob>,
-    successor: Option<Successor>,
+    handover: Option<HandoverSocket>,
     contact: Option<AbortHandle>,
 }
 
@@ -113,7 +113,7 @@ struct ControlState {
 const JOBS: usize = 8;
 
 /// Interval between two reports of lines left out of the log.
-const LEFT_OUT_PERIOD: Duration = Duration::from_secs(10);
+const LEFT_OUT_REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs the gateway until it has drained.
 ///
@@ -137,14 +137,14 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
     let files = config.files.clone();
     let found = request_handover(&config)?;
     let is_foreign = matches!(found, HandoverPath::Foreign);
-    let (predecessor, earlier) = match found {
-        HandoverPath::Predecessor(process, sockets) => (Some(process), sockets),
+    let (old_process, received) = match found {
+        HandoverPath::OldProcess(process, sockets) => (Some(process), sockets),
         HandoverPath::Free | HandoverPath::Foreign => (None, Vec::new()),
     };
-    let ControlState { mut reloader, jobs, mut inbox, mut changes, mut successor, contact } =
-        start_gateway(source, config, earlier, !is_foreign).await?;
-    if let Some(predecessor) = predecessor {
-        predecessor.release();
+    let ControlState { mut reloader, jobs, mut inbox, mut changes, mut handover, contact } =
+        start_gateway(source, config, received, !is_foreign).await?;
+    if let Some(old_process) = old_process {
+        old_process.release();
     }
 
     // A `Text` source may still name files: sets and secrets.
@@ -155,31 +155,31 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
             () = stop.next_signal() => break,
             _ = hup.recv() => {
                 let order = ReloadOrder::requested_by(Trigger::Signal, false);
-                let Some((outcome, _)) = or_stopped(&mut stop, reloader.reload(&order)).await else { break };
+                let Some((outcome, _)) = unless_stopped(&mut stop, reloader.reload(&order)).await else { break };
                 watch_files_of(watch.as_ref(), &reloader, &outcome);
             }
             _ = usr1.recv() => reloader.listeners.reopen_logs(),
             Some(job) = inbox.recv() => {
-                let reloaded = or_stopped(&mut stop, reloader.reload(&job.order)).await;
+                let reloaded = unless_stopped(&mut stop, reloader.reload(&job.order)).await;
                 let Some((outcome, contents)) = reloaded else { break };
                 watch_files_of(watch.as_ref(), &reloader, &outcome);
                 // The requester may have disconnected.
                 let _ = job.reply.send((outcome, contents));
             }
             Some(job) = changes.recv() => {
-                let changed = or_stopped(&mut stop, reloader.change_config(job.change, job.token)).await;
+                let changed = unless_stopped(&mut stop, reloader.change_config(job.change, job.token)).await;
                 let Some(result) = changed else { break };
                 if let Ok(outcome) = &result {
                     watch_files_of(watch.as_ref(), &reloader, &outcome.reload);
                 }
                 let _ = job.reply.send(result);
             }
-            Some(request) = next_successor_request(&mut successor) => match request {
-                SuccessorRequest::Sockets(reply) => match reloader.listeners.clone_sockets() {
+            Some(request) = next_handover_request(&mut handover) => match request {
+                NewProcessRequest::Sockets(reply) => match reloader.listeners.clone_sockets() {
                     Ok(sockets) => drop(reply.send(sockets)),
                     Err(error) => tracing::warn!(%error, "the listening sockets cannot be handed over"),
                 },
-                SuccessorRequest::Serves(pid) => {
+                NewProcessRequest::Serves(pid) => {
                     tracing::info!(pid, "another process has taken over");
                     reloader.listeners.mark_handed_over().await;
                     contact.inspect(AbortHandle::abort);
@@ -191,14 +191,14 @@ async fn run_control_loop(source: ConfigSource) -> Result<(), Error> {
         }
     }
     drop((inbox, changes));
-    if let Some(successor) = successor {
-        successor.stop_listening();
+    if let Some(handover) = handover {
+        handover.stop_listening();
     }
     drain_gateway(reloader, &mut stop, handed_over).await
 }
 
 /// Returns the result of a reload; `None` if a signal ends the process first.
-async fn or_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) -> Option<T> {
+async fn unless_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         result = reload => Some(result),
         () = stop.next_signal() => None,
@@ -209,7 +209,7 @@ async fn or_stopped<T>(stop: &mut StopSignals, reload: impl Future<Output = T>) 
 enum HandoverPath {
     /// Nothing, or a socket without a listener: later processes take over there.
     Free,
-    Predecessor(Predecessor, Vec<Listener>),
+    OldProcess(OldProcess, Vec<Listener>),
     /// A process that refuses the hand-over, perhaps of another program; its socket is left alone.
     Foreign,
 }
@@ -217,9 +217,9 @@ enum HandoverPath {
 fn request_handover(config: &Config) -> Result<HandoverPath, Error> {
     let Some(path) = &config.server.handover else { return Ok(HandoverPath::Free) };
     handover::check_path(path).map_err(|(path, error)| Error::Handover { path, error })?;
-    Ok(match Predecessor::request_sockets(path) {
+    Ok(match OldProcess::request_sockets(path) {
         Ok(None) => HandoverPath::Free,
-        Ok(Some((predecessor, sockets))) => HandoverPath::Predecessor(predecessor, sockets),
+        Ok(Some((old_process, sockets))) => HandoverPath::OldProcess(old_process, sockets),
         Err(error) => {
             tracing::error!(
                 path = %path.display(),
@@ -233,20 +233,20 @@ fn request_handover(config: &Config) -> Result<HandoverPath, Error> {
 }
 
 /// Returns the next request of a new process; pending forever if hand-over is off.
-async fn next_successor_request(successor: &mut Option<Successor>) -> Option<SuccessorRequest> {
-    match successor {
-        Some(successor) => successor.requests.recv().await,
+async fn next_handover_request(handover: &mut Option<HandoverSocket>) -> Option<NewProcessRequest> {
+    match handover {
+        Some(handover) => handover.requests.recv().await,
         None => std::future::pending().await,
     }
 }
 
 /// Starts listening for a new process if the config sets `handover`.
-fn listen_for_successor(config: &Config) -> Option<Successor> {
+fn listen_for_handover(config: &Config) -> Option<HandoverSocket> {
     let path = config.server.handover.as_ref()?;
     let failed = |error: &io::Error| {
         tracing::error!(path = %path.display(), %error, "hand-over to a new process is disabled");
     };
-    Successor::listen(path).inspect_err(failed).ok()
+    HandoverSocket::listen(path).inspect_err(failed).ok()
 }
 
 /// Binds the addresses, then starts the workers: an address in use is an error before anything runs, and readiness is
@@ -254,14 +254,14 @@ fn listen_for_successor(config: &Config) -> Option<Successor> {
 async fn start_gateway(
     source: ConfigSource,
     mut config: Config,
-    earlier: Vec<Listener>,
+    received: Vec<Listener>,
     hands_over: bool,
 ) -> Result<ControlState, Error> {
     let metrics = Metrics::new().map_err(Error::Metrics)?;
     create_series(&metrics);
     let certs = DevelopmentCerts::issue_first(&config).map_err(Error::LocalCa)?;
     let inherited = InheritedSockets::from_environment();
-    let prepared = listeners::bind_all(&config, &inherited, earlier).map_err(Error::Bind)?;
+    let prepared = listeners::bind_all(&config, &inherited, received).map_err(Error::Bind)?;
     let (addresses, admin) = prepared.bound_addresses();
     let stores = create_stores(&config, &metrics);
     let overrides = Rc::new(LiveOverrides::default());
@@ -311,7 +311,7 @@ async fn start_gateway(
     };
     spawn_reports((usage, &metrics), &workers.overload, &current, fleet).map_err(Error::Metrics)?;
     spawn_local(dns.clone().run());
-    keep_store_in_step(&metrics, &current, (overrides.clone(), link.clone()), store_state);
+    spawn_store_tasks(&metrics, &current, (overrides.clone(), link.clone()), store_state);
     if let Some(settings) = &snapshot.config.server.access_log {
         workers.access_log.open_target(settings);
     }
@@ -319,7 +319,7 @@ async fn start_gateway(
     let listeners = opened.map_err(system_error("cannot serve a listener"))?;
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();
-    let successor = if hands_over { listen_for_successor(&snapshot.config) } else { None };
+    let handover = if hands_over { listen_for_handover(&snapshot.config) } else { None };
     let contact = contact::serve_contact(&source, shared.clone());
     shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
@@ -329,7 +329,7 @@ async fn start_gateway(
     systemd::notify_ready();
     let reloader =
         Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, acme, certs };
-    Ok(ControlState { reloader, jobs, inbox, changes, successor, contact })
+    Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 
 /// Creates the state of the upstream servers, and exports its metrics.
@@ -373,7 +373,7 @@ fn spawn_reports(
 }
 
 /// Spawns the tasks that follow live overrides and save the state of the store. They start again if they panic.
-fn keep_store_in_step(
+fn spawn_store_tasks(
     metrics: &Metrics,
     current: &CurrentSnapshot,
     (overrides, link): (Rc<LiveOverrides>, Rc<StoreLink>),
@@ -404,7 +404,7 @@ fn create_series(metrics: &Metrics) {
 /// Reports how many log lines were lost, or left out because of sampling. Never returns.
 async fn report_left_out() {
     loop {
-        tokio::time::sleep(LEFT_OUT_PERIOD).await;
+        tokio::time::sleep(LEFT_OUT_REPORT_INTERVAL).await;
         let lost = stderr::take_lost_count();
         if lost > 0 {
             tracing::warn!(lost, "log lines were lost, because nobody read standard error");

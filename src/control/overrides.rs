@@ -39,9 +39,9 @@ struct OverrideReading {
     failure: Option<String>,
 }
 
-const PERIOD: Duration = Duration::from_secs(2);
+const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum interval between log lines about a hash whose mistakes keep changing.
-const LOG_PERIOD: Duration = Duration::from_secs(10);
+const LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 impl LiveOverrides {
     /// Applies the overrides of an earlier process until the store is available.
@@ -83,18 +83,18 @@ impl LiveOverrides {
 
     /// Reads a new store once, before any request is decided there.
     pub async fn read_first(&self, config: &Config, store: &Store) {
-        if let Some(look) = read_overrides(store, config).await {
-            self.accept_reading(config, look.found);
+        if let Some(reading) = read_overrides(store, config).await {
+            self.accept_reading(config, reading.found);
         }
     }
 
     /// Reads the hashes periodically. Never returns.
     pub async fn run(self: Rc<LiveOverrides>, current: CurrentSnapshot, link: Rc<StoreLink>) {
         let mut failing = false;
-        let mut beats = interval(PERIOD);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(READ_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            beats.tick().await;
+            ticks.tick().await;
             let snapshot = current.load_full();
             let Some(OverrideReading { found, failure }) = read_overrides(&link.store(), &snapshot.config).await else {
                 self.0.borrow_mut().logged.clear();
@@ -132,7 +132,7 @@ impl LiveOverrides {
                 }
                 Err(mistake) if logged.get(&limit.name) == Some(&mistake) => {}
                 // The next reading finds the mistake again.
-                Err(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_PERIOD) => {}
+                Err(_) if logged_at.get(&limit.name).is_some_and(|at| at.elapsed() < LOG_INTERVAL) => {}
                 Err(mistake) => {
                     tracing::error!(limit = limit.name, "live overrides rejected, keeping the previous set: {mistake}");
                     logged_at.insert(limit.name.clone(), Instant::now());
@@ -153,12 +153,12 @@ fn apply_overrides(limit: &Limit, found: Result<RawOverrides, String>) -> Result
 async fn read_overrides(store: &Store, config: &Config) -> Option<OverrideReading> {
     let key = |limit: &Arc<Limit>| format!("{}:overrides:{}", config.store.prefix, limit.name);
     let keys: Vec<String> = config.limits.iter().map(key).collect();
-    let mut look = OverrideReading::default();
+    let mut reading = OverrideReading::default();
     for (limit, found) in config.limits.iter().zip(store.read_hashes(&keys).await?) {
         match found {
-            Ok(found) => drop(look.found.insert(limit.name.clone(), found)),
-            Err(failure) => look.failure = Some(failure),
+            Ok(found) => drop(reading.found.insert(limit.name.clone(), found)),
+            Err(failure) => reading.failure = Some(failure),
         }
     }
-    Some(look)
+    Some(reading)
 }

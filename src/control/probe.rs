@@ -20,9 +20,9 @@ use crate::upstream::state::ServerState;
 /// Interval at which new servers are noticed.
 const NOTICE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of concurrent checks; further ones wait.
-const AT_ONCE: usize = 64;
+const CHECKS_MAX: usize = 64;
 /// Interval over which the first checks of all servers are spread.
-const SPREAD: Duration = Duration::from_millis(500);
+const FIRST_CHECK_JITTER: Duration = Duration::from_millis(500);
 
 /// A server and how it is checked.
 struct CheckedServer {
@@ -42,7 +42,7 @@ impl Drop for CheckedServer {
 pub async fn run_probes(fleet: Fleet) {
     let mut glances = interval(NOTICE_INTERVAL);
     glances.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let room = Rc::new(Semaphore::new(AT_ONCE));
+    let permits = Rc::new(Semaphore::new(CHECKS_MAX));
     let mut checked: HashMap<(String, Endpoint), CheckedServer> = HashMap::new();
     loop {
         glances.tick().await;
@@ -56,7 +56,7 @@ pub async fn run_probes(fleet: Fleet) {
                     Arc::ptr_eq(&known.state, &member.state) && known.rule == *rule && known.proxy == proxy
                 };
                 let known = checked.remove(&key).filter(same);
-                next.insert(key, known.unwrap_or_else(|| start_check(&fleet, &upstream, member, rule, &room)));
+                next.insert(key, known.unwrap_or_else(|| start_check(&fleet, &upstream, member, rule, &permits)));
             }
         }
         for left in std::mem::replace(&mut checked, next).into_values() {
@@ -72,7 +72,7 @@ fn start_check(
     upstream: &UpstreamState,
     member: &Member,
     rule: &HealthRule,
-    room: &Rc<Semaphore>,
+    permits: &Rc<Semaphore>,
 ) -> CheckedServer {
     let proxy = upstream.settings.proxy_protocol;
     let task = spawn_local(run_check(
@@ -81,7 +81,7 @@ fn start_check(
         member.clone(),
         rule.clone(),
         proxy,
-        room.clone(),
+        permits.clone(),
     ));
     CheckedServer { state: member.state.clone(), rule: rule.clone(), proxy, task: task.abort_handle() }
 }
@@ -93,15 +93,15 @@ async fn run_check(
     member: Member,
     rule: HealthRule,
     proxy: Option<ProxyVersion>,
-    room: Rc<Semaphore>,
+    permits: Rc<Semaphore>,
 ) {
     let (every, limit) = (Duration::from_millis(rule.every_ms), Duration::from_millis(rule.timeout_ms));
     let endpoint = &member.endpoint;
-    sleep(SPREAD.min(every).mul_f64(rand::random())).await;
+    sleep(FIRST_CHECK_JITTER.min(every).mul_f64(rand::random())).await;
     loop {
         let start = Instant::now();
         let result = {
-            let _place = room.acquire().await;
+            let _place = permits.acquire().await;
             timeout(limit, check_server(endpoint, &rule, proxy)).await.unwrap_or(Err(CheckFault::Timeout))
         };
         if let Err(fault) = result {

@@ -18,7 +18,7 @@ use crate::telemetry::metrics::Metrics;
 use crate::telemetry::metrics::exposition::shown;
 
 /// An overload is over, and its end is logged, once nothing was refused for this long.
-const QUIET: Duration = Duration::from_secs(10);
+const QUIET_TIME: Duration = Duration::from_secs(10);
 
 /// State that the sampler shares with the metrics.
 #[derive(Clone)]
@@ -101,7 +101,7 @@ impl OverloadMonitor {
     }
 }
 
-/// Warns of conditions that this system does not tell: they are idle.
+/// Warns of conditions that this system does not report: they have no effect.
 fn warn_of_idle_conditions(rule: &OverloadRule, measurement: &Measurement) {
     for (condition, is_idle) in [
         (OverloadCondition::Cpu, rule.cpu.is_some() && measurement.cpu.is_none()),
@@ -142,7 +142,7 @@ impl OverloadLog {
                 self.current = Some((refused, now_ms));
             }
             (Some((total, last_ms)), 1..) => (*total, *last_ms) = (*total + refused, now_ms),
-            (Some((total, last_ms)), 0) if u128::from(now_ms.saturating_sub(*last_ms)) >= QUIET.as_millis() => {
+            (Some((total, last_ms)), 0) if u128::from(now_ms.saturating_sub(*last_ms)) >= QUIET_TIME.as_millis() => {
                 tracing::info!(refused = *total, "process no longer overloaded; {total} requests were refused");
                 self.current = None;
             }

@@ -24,16 +24,16 @@ const NOTICE_INTERVAL: Duration = Duration::from_millis(100);
 /// Minimum interval between two lookups of a name, even if its time to live is shorter.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent lookups; further ones wait.
-const AT_ONCE: usize = 16;
+const LOOKUPS_MAX: usize = 16;
 /// How long a start or reload waits for new names.
-const FIRST: Duration = Duration::from_secs(1);
+const FIRST_LOOKUP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of addresses shown in a log line.
-const SHOWN: usize = 8;
+const SHOWN_MAX: usize = 8;
 
 pub struct HostnameUpdater {
     fleet: Fleet,
     names: RefCell<HashMap<String, Rc<ResolvedName>>>,
-    finder: RefCell<(Vec<SocketAddr>, Rc<HostResolver>)>,
+    resolver: RefCell<(Vec<SocketAddr>, Rc<HostResolver>)>,
     under_way: Cell<usize>,
     /// Notified when a lookup has ended.
     ended: Notify,
@@ -47,18 +47,18 @@ struct ResolvedName {
     last_lookup: Cell<Option<Instant>>,
     is_under_way: Cell<bool>,
     failures: Cell<u32>,
-    moves: LogSampler,
-    troubles: LogSampler,
+    address_log: LogSampler,
+    failure_log: LogSampler,
 }
 
 impl HostnameUpdater {
     pub fn new(fleet: &Fleet, config: &Config) -> Rc<HostnameUpdater> {
         let servers = config.server.resolver.clone();
-        let finder = Rc::new(HostResolver::new(&servers));
+        let resolver = Rc::new(HostResolver::new(&servers));
         Rc::new(HostnameUpdater {
             fleet: fleet.clone(),
             names: RefCell::default(),
-            finder: RefCell::new((servers, finder)),
+            resolver: RefCell::new((servers, resolver)),
             under_way: Cell::new(0),
             ended: Notify::new(),
         })
@@ -93,7 +93,7 @@ impl HostnameUpdater {
                 self.start_due_lookups();
             }
         };
-        let _ = timeout(FIRST, met).await;
+        let _ = timeout(FIRST_LOOKUP_TIMEOUT, met).await;
     }
 
     /// Stops resolving names that the config in force does not use.
@@ -104,8 +104,8 @@ impl HostnameUpdater {
 
     /// Uses these DNS servers from now on, or the system's if the list is empty.
     fn set_servers(&self, servers: &[SocketAddr]) {
-        if self.finder.borrow().0 != servers {
-            *self.finder.borrow_mut() = (servers.to_vec(), Rc::new(HostResolver::new(servers)));
+        if self.resolver.borrow().0 != servers {
+            *self.resolver.borrow_mut() = (servers.to_vec(), Rc::new(HostResolver::new(servers)));
             self.names.borrow().values().for_each(|name| name.due.set(Instant::now()));
         }
     }
@@ -114,23 +114,23 @@ impl HostnameUpdater {
     fn start_due_lookups(self: &Rc<HostnameUpdater>) {
         let now = Instant::now();
         let due = sort_due(self.names.borrow().values().filter(|name| name.is_due(now)));
-        if !due.is_empty() && !self.finder.borrow().1.is_current() {
-            let mut finder = self.finder.borrow_mut();
-            finder.1 = Rc::new(HostResolver::new(&finder.0));
+        if !due.is_empty() && !self.resolver.borrow().1.is_current() {
+            let mut resolver = self.resolver.borrow_mut();
+            resolver.1 = Rc::new(HostResolver::new(&resolver.0));
         }
-        for name in due.into_iter().take(AT_ONCE.saturating_sub(self.under_way.get())) {
+        for name in due.into_iter().take(LOOKUPS_MAX.saturating_sub(self.under_way.get())) {
             self.under_way.set(self.under_way.get() + 1);
             name.last_lookup.set(Some(now));
             name.is_under_way.set(true);
             name.known.begin_lookup();
-            let finder = self.finder.borrow().1.clone();
-            spawn_local(self.clone().resolve_name(name, finder));
+            let resolver = self.resolver.borrow().1.clone();
+            spawn_local(self.clone().resolve_name(name, resolver));
         }
     }
 
-    async fn resolve_name(self: Rc<HostnameUpdater>, name: Rc<ResolvedName>, finder: Rc<HostResolver>) {
+    async fn resolve_name(self: Rc<HostnameUpdater>, name: Rc<ResolvedName>, resolver: Rc<HostResolver>) {
         let before = name.known.addresses();
-        let found = finder.resolve(&name.known.name, &before).await;
+        let found = resolver.resolve(&name.known.name, &before).await;
         let outcome = match &found {
             Ok(found) => {
                 if self.fleet.record_lookup(&name.known, &found.addresses) {
@@ -181,8 +181,8 @@ impl ResolvedName {
             last_lookup: Cell::new(None),
             is_under_way: Cell::new(false),
             failures: Cell::new(0),
-            moves: LogSampler::default(),
-            troubles: LogSampler::default(),
+            address_log: LogSampler::default(),
+            failure_log: LogSampler::default(),
         }
     }
 
@@ -211,21 +211,21 @@ impl ResolvedName {
     }
 
     fn log_addresses(&self, found: &LookupResult) {
-        let Some(left_out) = self.moves.take_turn() else { return };
+        let Some(left_out) = self.address_log.take_turn() else { return };
         let addresses = &found.addresses;
-        let shown: Vec<String> = addresses.iter().take(SHOWN).map(IpAddr::to_string).collect();
-        let more = addresses.len().saturating_sub(SHOWN);
+        let shown: Vec<String> = addresses.iter().take(SHOWN_MAX).map(IpAddr::to_string).collect();
+        let more = addresses.len().saturating_sub(SHOWN_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         let (name, ttl, addresses) = (&self.known.name, found.ttl, shown.join(", "));
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         tracing::info!(name, ?ttl, left_out, "servers are at {addresses}{more}");
-        if found.answered > ADDRESSES_MAX {
-            tracing::warn!(name, "it has {} addresses: {ADDRESSES_MAX} of them are used", found.answered);
+        if found.answer_count > ADDRESSES_MAX {
+            tracing::warn!(name, "it has {} addresses: {ADDRESSES_MAX} of them are used", found.answer_count);
         }
     }
 
     fn log_failure(&self, outcome: LookupOutcome, kept: usize) {
-        let Some(left_out) = self.troubles.take_turn() else { return };
+        let Some(left_out) = self.failure_log.take_turn() else { return };
         let (name, reason) = (&self.known.name, outcome.label());
         let left_out = Some(left_out).filter(|left_out| *left_out > 0);
         let means = if kept > 0 { "the addresses found before stay in use" } else { "it has no address" };

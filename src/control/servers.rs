@@ -68,11 +68,11 @@ fn log_changes(fleet: &Fleet, known: &LoggedStates) -> LoggedStates {
             let (server, report) = (member.endpoint.to_string(), member.state.report_health(now_ms));
             let key = (name.clone(), server);
             // A new ejection is logged even if it follows the last one immediately.
-            let stands = (report.health, report.ejection);
+            let now = (report.health, report.ejection);
             let before = known.get(&key).copied().unwrap_or((Health::Up, None));
             up += usize::from(report.health == Health::Up);
             up_before += usize::from(before.0 == Health::Up);
-            if before != stands {
+            if before != now {
                 let what = Change { upstream: name, server: &key.1, report: &report };
                 if is_only {
                     what.log_only_server()
@@ -81,7 +81,7 @@ fn log_changes(fleet: &Fleet, known: &LoggedStates) -> LoggedStates {
                 }
                 changed = true;
             }
-            seen.insert(key, stands);
+            seen.insert(key, now);
         }
         let servers = roster.len();
         if is_only || !changed {

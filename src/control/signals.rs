@@ -17,9 +17,9 @@ pub struct StopSignals {
 }
 
 /// Time that the control thread has to end the process in order after the second signal.
-const GRACE: Duration = Duration::from_secs(2);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Exit status of a process whose requests were cut.
-const CUT: i32 = 1;
+const CUT_STATUS: i32 = 1;
 
 impl StopSignals {
     /// Starts to receive the signals. SIGPIPE is not among them, because Rust programs ignore it from the start.
@@ -55,8 +55,8 @@ async fn forward_signals(mut term: Signal, mut int: Signal, sender: watch::Sende
         }
         sender.send_replace(count);
         if count > 1 {
-            tokio::time::sleep(GRACE).await;
-            exit(CUT);
+            tokio::time::sleep(EXIT_TIMEOUT).await;
+            exit(CUT_STATUS);
         }
     }
 }

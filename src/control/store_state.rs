@@ -24,7 +24,7 @@ pub struct StoreState {
     live: Rc<LiveOverrides>,
     gateways: Arc<Gateways>,
     /// Outage of the previous process, until this process reaches the store.
-    earlier: RefCell<Option<SavedOutage>>,
+    previous_outage: RefCell<Option<SavedOutage>>,
     /// State that the last written file was made from.
     written: RefCell<Option<StateBasis>>,
     failed: Cell<Option<Instant>>,
@@ -43,11 +43,11 @@ struct StateBasis {
 }
 
 /// Interval at which changes are looked for.
-const PERIOD: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause before another attempt after a failure.
-const RETRY: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 /// How long a start waits for the first report, and then for the file.
-const START_WAIT: Duration = Duration::from_millis(500);
+const START_TIMEOUT: Duration = Duration::from_millis(500);
 /// Maximum number of remembered restarts, the latest ones: each halves the share.
 const RESTARTS_MAX: usize = 16;
 /// Upper bound of the content without overrides, in bytes.
@@ -60,7 +60,7 @@ impl StoreState {
         let state = StoreState {
             live: live.clone(),
             gateways: gateways.clone(),
-            earlier: RefCell::default(),
+            previous_outage: RefCell::default(),
             written: RefCell::default(),
             failed: Cell::default(),
         };
@@ -80,7 +80,7 @@ impl StoreState {
         self.gateways.adopt_name(&saved.name);
         self.gateways.restore_peak(saved.gateways);
         // An outage is written only after it has lasted a while, so one that has just begun counts as well.
-        *self.earlier.borrow_mut() = Some(saved.outage.unwrap_or_default());
+        *self.previous_outage.borrow_mut() = Some(saved.outage.unwrap_or_default());
         let raw = saved.overrides.into_iter().map(|(limit, text)| (limit, parse_overrides(text)));
         self.live.restore_saved(raw.collect());
         self.live.apply_known(config);
@@ -92,13 +92,13 @@ impl StoreState {
         if state_file_of(&config.store).is_none() {
             return;
         }
-        let until = Instant::now() + START_WAIT;
+        let until = Instant::now() + START_TIMEOUT;
         while self.gateways.is_store_silent() && Instant::now() < until {
             sleep(Duration::from_millis(5)).await;
         }
         if !self.gateways.is_store_silent() {
-            *self.earlier.borrow_mut() = None;
-        } else if let Some(outage) = &mut *self.earlier.borrow_mut() {
+            *self.previous_outage.borrow_mut() = None;
+        } else if let Some(outage) = &mut *self.previous_outage.borrow_mut() {
             let now_s = now_unix_s();
             outage.restarts.push(now_s);
             let excess = outage.restarts.len().saturating_sub(RESTARTS_MAX);
@@ -111,20 +111,20 @@ impl StoreState {
                  its period, a limit's local share is halved"
             );
         }
-        let _ = timeout(START_WAIT, self.save_if_changed(1, config)).await;
+        let _ = timeout(START_TIMEOUT, self.save_if_changed(1, config)).await;
     }
 
     /// Keeps the file up to date. Never returns.
     pub async fn run(self: Rc<StoreState>, current: CurrentSnapshot) {
-        let mut beats = interval(PERIOD);
-        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut ticks = interval(CHECK_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            beats.tick().await;
+            ticks.tick().await;
             if !self.gateways.is_store_silent() {
-                *self.earlier.borrow_mut() = None;
+                *self.previous_outage.borrow_mut() = None;
             }
             let snapshot = current.load_full();
-            if self.failed.get().is_none_or(|at| at.elapsed() >= RETRY) {
+            if self.failed.get().is_none_or(|at| at.elapsed() >= RETRY_INTERVAL) {
                 self.save_if_changed(snapshot.generation, &snapshot.config).await;
             }
         }
@@ -133,7 +133,7 @@ impl StoreState {
     /// Writes the file if its content would change.
     async fn save_if_changed(&self, generation: u64, config: &Config) {
         let Some((path, store)) = state_file_of(&config.store) else { return };
-        let outage = self.gateways.is_store_silent().then(|| self.earlier.borrow().clone().unwrap_or_default());
+        let outage = self.gateways.is_store_silent().then(|| self.previous_outage.borrow().clone().unwrap_or_default());
         let next = StateBasis {
             path: path.to_owned(),
             store,
@@ -167,7 +167,7 @@ impl StoreState {
                 left_out.join(", ")
             ),
             Err(error) if self.failed.get().is_none() => tracing::warn!(
-                "cannot write the state file `{shown}`, trying again every {RETRY:?}: {error}; a start while the store \
+                "cannot write the state file `{shown}`, trying again every {RETRY_INTERVAL:?}: {error}; a start while the store \
                  is unavailable will not know the live overrides and the number of gateways of now"
             ),
             Err(_) => {}

@@ -15,7 +15,7 @@ use crate::control::local::connect_within;
 /// Environment variable with the socket of the service manager.
 const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Time limit for one message: a service manager that does not read must not block the control thread.
-const PATIENCE: Duration = Duration::from_millis(500);
+const SEND_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Reports that all listeners are open.
 pub fn notify_ready() {
@@ -51,24 +51,24 @@ pub fn notify_main_pid(pid: Option<i32>) {
     }
 }
 
-fn send_states(news: &[NotifyState]) {
+fn send_states(states: &[NotifyState]) {
     let Some(socket) = std::env::var_os(NOTIFY_SOCKET) else { return };
-    if let Err(error) = send_message(&socket, news) {
+    if let Err(error) = send_message(&socket, states) {
         tracing::debug!(%error, "cannot notify systemd");
     }
 }
 
-fn send_message(socket: &OsStr, news: &[NotifyState]) -> io::Result<()> {
+fn send_message(socket: &OsStr, states: &[NotifyState]) -> io::Result<()> {
     // `@` represents the NUL byte at the start of an abstract name.
     let addr = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddrUnix::new_abstract_name(name)?,
         _ => SocketAddrUnix::new(socket)?,
     };
-    let message = news.iter().fold(String::new(), |mut text, state| {
+    let message = states.iter().fold(String::new(), |mut text, state| {
         let _ = writeln!(text, "{state}");
         text
     });
-    let socket = connect_within(SocketType::DGRAM, &addr, PATIENCE)?;
+    let socket = connect_within(SocketType::DGRAM, &addr, SEND_TIMEOUT)?;
     send(&socket, message.as_bytes(), SendFlags::NOSIGNAL)?;
     Ok(())
 }

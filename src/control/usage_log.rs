@@ -26,12 +26,12 @@ pub async fn run_usage_log(monitor: Rc<UsageMonitor>, current: CurrentSnapshot, 
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     // The first tick is immediate.
     ticks.tick().await;
-    monitor.note_limits(&current.load().config.limits);
+    monitor.record_limits(&current.load().config.limits);
     loop {
         for _ in 0..TICKS_PER_LINE {
             ticks.tick().await;
             drop(monitor.collect());
-            monitor.note_limits(&current.load().config.limits);
+            monitor.record_limits(&current.load().config.limits);
         }
         let snapshot = current.load();
         let display = &snapshot.config.admin.key_display;

@@ -30,7 +30,7 @@ struct Watcher {
     jobs: mpsc::Sender<ReloadJob>,
     shared: Arc<SharedState>,
     /// Notified by events of the system, from a thread of `notify`.
-    bell: Arc<Notify>,
+    changed: Arc<Notify>,
     events: Option<RecommendedWatcher>,
     armed: HashMap<DirectoryId, PathBuf>,
     stats: BTreeMap<PathBuf, Option<FileStat>>,
@@ -46,10 +46,10 @@ type FileStat = (u64, u64, u64, i64, i64);
 /// Bytes of a file that are read at once.
 const DIGEST_BUFFER: usize = 64 * 1024;
 /// A save is complete when no event occurred for this long.
-const QUIET: Duration = Duration::from_millis(100);
+const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
-const PATIENCE: Duration = Duration::from_secs(1);
-const POLL: Duration = Duration::from_secs(5);
+const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of symlinks that Linux follows.
 const MAX_LINKS: usize = 40;
 
@@ -57,18 +57,18 @@ impl WatchHandle {
     /// Watches `files` and sends a job when they may have changed.
     pub fn start(files: Vec<PathBuf>, jobs: mpsc::Sender<ReloadJob>, shared: Arc<SharedState>) -> WatchHandle {
         let (sender, receiver) = watch::channel(files);
-        let bell = Arc::new(Notify::new());
+        let changed = Arc::new(Notify::new());
         let mut watcher = Watcher {
             files: receiver,
             jobs,
             shared,
-            bell: bell.clone(),
+            changed: changed.clone(),
             events: None,
             armed: HashMap::new(),
             stats: BTreeMap::new(),
             contents: ContentDigest::default(),
         };
-        match notify::recommended_watcher(move |event| notify_on_write(&bell, &event)) {
+        match notify::recommended_watcher(move |event| notify_on_write(&changed, &event)) {
             Ok(events) => watcher.events = Some(events),
             Err(error) => watcher.fall_back_to_polling(&error),
         }
@@ -98,28 +98,28 @@ fn run_watcher(watcher: Watcher) -> io::Result<()> {
 }
 
 /// Wakes the watcher on writes only, because our own reads cause events too.
-fn notify_on_write(bell: &Notify, event: &notify::Result<notify::Event>) {
+fn notify_on_write(changed: &Notify, event: &notify::Result<notify::Event>) {
     let idle = event.as_ref().is_ok_and(|event| {
         let read = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
         read && !event.need_rescan()
     });
     if !idle {
-        bell.notify_one();
+        changed.notify_one();
     }
 }
 
 impl Watcher {
     async fn watch_loop(mut self) {
         self.accept_files().await;
-        let mut ticks = interval(POLL);
+        let mut ticks = interval(POLL_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let bell = self.bell.clone();
+        let changed = self.changed.clone();
         loop {
             tokio::select! {
-                () = bell.notified() => wait_until_quiet(&bell).await,
+                () = changed.notified() => wait_until_quiet(&changed).await,
                 _ = ticks.tick() => if !self.stats_changed() { continue },
-                gone = self.files.changed() => {
-                    if gone.is_err() {
+                result = self.files.changed() => {
+                    if result.is_err() {
                         return;
                     }
                     self.accept_files().await;
@@ -129,8 +129,8 @@ impl Watcher {
             self.watch_directories();
             let Some(seen) = self.read_contents() else {
                 // Their state is unknown: an edit may be among what could not be read.
-                tokio::time::sleep(PATIENCE).await;
-                bell.notify_one();
+                tokio::time::sleep(QUIET_WAIT_MAX).await;
+                changed.notify_one();
                 continue;
             };
             if self.shared.was_written(&seen) {
@@ -203,7 +203,10 @@ impl Watcher {
                 notify::ErrorKind::Io(_) => "; raise the sysctl fs.inotify.max_user_instances if it is too low",
                 _ => "",
             };
-            tracing::warn!("cannot watch the config, looking every {} s instead: {error}{remedy}", POLL.as_secs());
+            tracing::warn!(
+                "cannot watch the config, looking every {} s instead: {error}{remedy}",
+                POLL_INTERVAL.as_secs()
+            );
         }
         self.shared.fall_back_to_polling();
     }
@@ -246,9 +249,9 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
     Some(digest.finalize().into())
 }
 
-async fn wait_until_quiet(bell: &Notify) {
-    let until = Instant::now() + PATIENCE;
-    while Instant::now() < until && timeout(QUIET, bell.notified()).await.is_ok() {}
+async fn wait_until_quiet(changed: &Notify) {
+    let until = Instant::now() + QUIET_WAIT_MAX;
+    while Instant::now() < until && timeout(QUIET_TIME, changed.notified()).await.is_ok() {}
 }
 
 fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {
@@ -289,20 +292,20 @@ fn digest_one(path: &Path, digest: &mut Sha256) -> io::Result<()> {
 /// Returns the directories in which a change can affect one of `files`: where it is written, where it really is, and
 /// where each symlink on the way is.
 fn watched_directories(files: &[PathBuf]) -> BTreeSet<PathBuf> {
-    let mut homes = BTreeSet::new();
+    let mut directories = BTreeSet::new();
     for file in files {
         let Ok(mut path) = std::path::absolute(file) else { continue };
         if path.is_dir() {
-            homes.insert(path.clone());
+            directories.insert(path.clone());
         }
         for _ in 0..MAX_LINKS {
-            homes.extend(path.parent().map(Path::to_owned));
-            let Some((home, resolved)) = resolve_first_link(&path) else { break };
-            homes.insert(home);
+            directories.extend(path.parent().map(Path::to_owned));
+            let Some((directory, resolved)) = resolve_first_link(&path) else { break };
+            directories.insert(directory);
             path = resolved;
         }
     }
-    homes
+    directories
 }
 
 /// Returns the directory of the first symlink on `path`, and `path` with that link resolved.
@@ -310,13 +313,13 @@ fn resolve_first_link(path: &Path) -> Option<(PathBuf, PathBuf)> {
     let mut prefixes: Vec<&Path> = path.ancestors().collect();
     prefixes.reverse();
     let (link, target) = prefixes.into_iter().find_map(|prefix| Some((prefix, std::fs::read_link(prefix).ok()?)))?;
-    let home = link.parent()?.to_owned();
+    let directory = link.parent()?.to_owned();
     let rest = path.strip_prefix(link).ok()?;
-    let mut resolved = home.join(target);
+    let mut resolved = directory.join(target);
     if !rest.as_os_str().is_empty() {
         resolved.push(rest);
     }
-    Some((home, resolved))
+    Some((directory, resolved))
 }
 
 fn directory_id(metadata: &Metadata) -> DirectoryId {
@@ -362,9 +365,9 @@ mod tests {
         std::fs::write(root.join("v1/deep/a.toml"), "").unwrap();
         symlink("../v1", root.join("mount/..data")).unwrap();
         symlink("..data/deep/a.toml", root.join("mount/a.toml")).unwrap();
-        let homes = watched_directories(&[root.join("mount/a.toml")]);
+        let directories = watched_directories(&[root.join("mount/a.toml")]);
         for expected in ["mount", "mount/../v1/deep"] {
-            assert!(homes.contains(&root.join(expected)), "{expected} of {homes:?}");
+            assert!(directories.contains(&root.join(expected)), "{expected} of {directories:?}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
-//! and what its limits do. The plan and the statuses come from the request page of gRPC, which charges nothing here.
+//! and what its limits do. The plan and the statuses come from `proxy::grpc`, which charges nothing here.
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -66,8 +66,8 @@ impl RateLimitInput {
         display.hides_any(sources.iter())
     }
 
-    /// Returns a limit of the descriptors that reads a value of which nothing is shown. The value may come from an entry
-    /// with another name: a limit by `ip` reads the address in `remote_address`.
+    /// Returns a limit of the descriptors that reads a value of which nothing is shown. The value may come from an
+    /// entry with another name: a limit by `ip` reads the address in `remote_address`.
     pub fn find_hidden_limit<'c>(&self, config: &'c Config, display: &KeyDisplay) -> Option<&'c Limit> {
         let domain = config.rls.find(self.domain.as_bytes())?;
         let limits = &config.route_at(domain.route).limits;
@@ -140,16 +140,16 @@ async fn decide_request(
     let no_headers = HeaderMap::new();
     let facts = plan::bare_facts(route, &no_headers);
     let plan = plan::make_plan(context.limiter, domain, route, question, &facts)?;
-    let (takes, looks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.looks.evaluations));
+    let (takes, peeks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.peeks.evaluations));
     let refunds = list_checks(&plan.refunds.evaluations);
     let before = [
         read_states(context.limiter, &takes).await,
-        read_states(context.limiter, &looks).await,
+        read_states(context.limiter, &peeks).await,
         read_states(context.limiter, &refunds).await,
     ];
     let (mut decided, steps) = preview_plan(context.limiter, plan).await;
     decided.refunded.clone_from(&before[2]);
-    let results = Results { decided, checks: [takes, looks, refunds], before };
+    let results = Results { decided, checks: [takes, peeks, refunds], before };
     for ((descriptor, step), report) in question.descriptors.iter().zip(&steps).zip(&mut report.descriptors) {
         let entries = entries_of(descriptor);
         let facts = plan::add_descriptor(&entries, &facts);
@@ -187,10 +187,10 @@ struct Results {
 impl Results {
     fn describe_limit(&self, op: HitOp, place: usize, facts: &Facts<'_>, display: &KeyDisplay) -> LimitReport {
         let nothing = Verdict::default();
-        let Decided { takes, looks, refunds, .. } = &self.decided;
+        let Decided { takes, peeks, refunds, .. } = &self.decided;
         let (checks, verdict): (&Checks, &Verdict) = match op {
             HitOp::Take => (&takes.checks, &takes.verdict),
-            HitOp::Look => (&looks.checks, &looks.verdict),
+            HitOp::Look => (&peeks.checks, &peeks.verdict),
             HitOp::Refund => (refunds, &nothing),
         };
         let limit = &checks.limits[place];

@@ -137,7 +137,7 @@ pub struct MismatchReport {
 pub struct AuthReport {
     /// `basic`, `jwt` or `forward`.
     pub method: String,
-    /// `missing`, `invalid`, `verified`, or `unknown` if only the running gateway can tell.
+    /// `missing`, `invalid`, `verified`, or `unknown` if only the running gateway knows.
     pub credentials: String,
     /// The identity that the rest of the explanation assumes.
     pub user: Option<String>,
@@ -194,8 +194,8 @@ pub struct LimitReport {
     pub candidate_of: Option<String>,
     /// The limit with the key part `ip6tiers` that this one belongs to.
     pub tier_of: Option<String>,
-    /// How the candidate compares with that limit: `agree`, `would_refuse` or `would_admit`. Null if another limit refuses
-    /// the request in any case.
+    /// How the candidate compares with that limit: `agree`, `would_refuse` or `would_admit`. Null if another limit
+    /// refuses the request in any case.
     pub compared: Option<String>,
     pub conditions: Vec<ConditionReport>,
     /// The key as `[admin] keys` shows it.

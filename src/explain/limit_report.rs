@@ -72,7 +72,7 @@ impl LimitFacts<'_> {
         };
         if let (Some(answer), Some(check)) = (outcome.answer(), self.check) {
             report.state = Some(describe_state(answer, check, before.map(|answer| answer.remaining), *outcome));
-            report.fair = before.and_then(|answer| check.rule.standing_of(&answer)).map(describe_tenant);
+            report.fair = before.and_then(|answer| check.rule.tenant_share(&answer)).map(describe_tenant);
         }
         let (effect, detail) = self.describe_outcome(*outcome, *chain_state, report.state.as_ref());
         set_effect(report, effect, detail);

@@ -240,19 +240,19 @@ pub fn list_checks(evaluations: &[Evaluation]) -> Vec<Option<Check>> {
     evaluations.iter().map(check).collect()
 }
 
-/// Returns the answer to a cost of 0 for each key, which tells what it has left before the request. Decides nothing;
+/// Returns the answer to a cost of 0 for each key, which contains what it has left before the request. Decides nothing;
 /// `None` if the store is unavailable.
 pub async fn read_states(limiter: &Limiter, checks: &[Option<Check>]) -> Vec<Option<Answer>> {
-    let asked: Vec<Check> = checks
+    let checks_to_peek: Vec<Check> = checks
         .iter()
         .flatten()
         .map(|check| Check { cost: 0, role: Role { shadow: true, ..Role::default() }, ..check.clone() })
         .collect();
-    let answers = match asked.is_empty() {
+    let answers = match checks_to_peek.is_empty() {
         true => Vec::new(),
         false => limiter
             .store()
-            .decide(Op::Peek, &Rc::new(asked))
+            .decide(Op::Peek, &Rc::new(checks_to_peek))
             .await
             .map_or_else(|_| Vec::new(), |decision| decision.answers),
     };

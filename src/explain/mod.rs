@@ -2,14 +2,14 @@
 //! `POST /-/explain` and the cases of `sluicegate test`.
 //!
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
-//! as text (`text`). `steps` takes the request through the functions of the request page, in the same order. Each
-//! step has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
-//! `identity` reads the credentials, `limits` decides and `limit_report` and `conditions` describe the limits, `action` what
-//! follows, and `verdict` the end. `question` takes the steps of another proxy's question, and `descriptors` those of a rate limit request of
-//! Envoy. Steps that need the network are not taken; a note says so. `offline` decides without a gateway. `cases` runs the test
-//! cases of a config, and `walk` has the state of an explanation.
+//! as text (`text`). `steps` takes the request through the functions of `proxy::request`, in the same order. Each step
+//! has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
+//! `identity` reads the credentials, `limits` decides and `limit_report` and `conditions` describe the limits, `action`
+//! what follows, and `verdict` the end. `question` takes the steps of another proxy's question, and `descriptors` those
+//! of a rate limit request of Envoy. Steps that need the network are not taken; a note says so. `offline` decides
+//! without a gateway. `cases` runs the test cases of a config, and `walk` has the state of an explanation.
 //!
-//! To explain a new step of the request page, split its decision from its effects, and call it in `steps`.
+//! To explain a new step of a request, split its decision from its effects, and call it in `steps`.
 
 mod action;
 pub mod cases;

@@ -98,9 +98,9 @@ pub async fn explain_check(
     let attributes = input.to_attributes(name)?;
     let mut found = Findings::new(context);
     found.explanation.request.method = input.method.clone();
-    let asked = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, build_parts(&attributes)?)));
-    let (route, parts) = match asked {
-        Ok(asked) => asked,
+    let resolved = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, build_parts(&attributes)?)));
+    let (route, parts) = match resolved {
+        Ok(resolved) => resolved,
         Err(error) => {
             found.explanation.verdict = describe_call_error(&error);
             return Ok((found.explanation, Vec::new()));

@@ -1,5 +1,5 @@
-//! Takes a request through the steps of the request page, in the order of `proxy::request::handle_request`. Each step
-//! calls the function that requests of clients call, and writes down what it found.
+//! Takes a request through the steps of `proxy::request::handle_request`, in the same order. Each step
+//! calls the function that requests of clients call, and records its result.
 
 use http::HeaderMap;
 use http::header::LOCATION;
@@ -132,7 +132,7 @@ impl<'a> ExplainWalk<'a> {
         Ok(status)
     }
 
-    /// Notes what may refuse the request before its limits, and depends on other requests.
+    /// Adds notes about what may refuse the request before its limits and depends on other requests.
     fn note_shedding(&self, found: &mut Findings, route: &Route) {
         let config = self.context.config;
         let mut note = |text: String| found.explanation.notes.push(text);

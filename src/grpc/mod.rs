@@ -49,8 +49,8 @@ impl GrpcCode {
         GrpcCode::ALL.get(number).copied()
     }
 
-    /// Returns whether the code says that the server failed, and not its client. `UNIMPLEMENTED` and `DEADLINE_EXCEEDED` do
-    /// not: clients can call methods that do not exist, and choose deadlines.
+    /// Returns whether the code says that the server failed, and not its client. `UNIMPLEMENTED` and
+    /// `DEADLINE_EXCEEDED` do not: clients can call methods that do not exist, and choose deadlines.
     pub fn is_server_failure(self) -> bool {
         matches!(self, GrpcCode::Unknown | GrpcCode::Internal | GrpcCode::Unavailable | GrpcCode::DataLoss)
     }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 /// Maximum number of rules of one list. The time to combine them grows with the square of their number.
-pub const MOST_RULES: usize = 256;
+pub const RULES_MAX: usize = 256;
 
 /// The networks that a list of rules allows and denies. Together they cover all addresses.
 #[derive(Debug, Default)]

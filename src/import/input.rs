@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::import::error::{ImportError, Result};
 
 /// Maximum number of bytes of all files together.
-const MOST_BYTES: usize = 8 << 20;
+const BYTES_MAX: usize = 8 << 20;
 /// Maximum number of files of one import, including the included ones.
-const MOST_FILES: usize = 1000;
+const FILES_MAX: usize = 1000;
 
 /// Reads files and counts their number and bytes.
 #[derive(Default)]
@@ -25,11 +25,11 @@ impl Input {
         let name = path.display().to_string();
         let fault = |message: String| ImportError::new(&name, 0, message);
         self.files += 1;
-        if self.files > MOST_FILES {
-            return Err(fault(format!("there are more than {MOST_FILES} files; import fewer at once")));
+        if self.files > FILES_MAX {
+            return Err(fault(format!("there are more than {FILES_MAX} files; import fewer at once")));
         }
         let mut bytes = Vec::new();
-        let room = MOST_BYTES - self.bytes;
+        let room = BYTES_MAX - self.bytes;
         let limit = room as u64 + 1;
         let read = if path == Path::new("-") {
             std::io::stdin().take(limit).read_to_end(&mut bytes)
@@ -45,7 +45,7 @@ impl Input {
         if bytes.len() > room {
             return Err(fault(format!(
                 "all files together are larger than {} MiB; import fewer at once",
-                MOST_BYTES >> 20
+                BYTES_MAX >> 20
             )));
         }
         self.bytes += bytes.len();
@@ -80,7 +80,7 @@ pub fn find_files(pattern: &Path) -> Vec<PathBuf> {
         }
         let mut next = Vec::new();
         for dir in &found {
-            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().take(100 * MOST_FILES);
+            let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().take(100 * FILES_MAX);
             let names = entries.map(|entry| entry.file_name());
             let fits = |name: &str| {
                 text.starts_with('.') == name.starts_with('.') && is_match(text.as_bytes(), name.as_bytes())
@@ -88,7 +88,7 @@ pub fn find_files(pattern: &Path) -> Vec<PathBuf> {
             next.extend(names.filter(|name| name.to_str().is_some_and(fits)).map(|name| dir.join(name)));
         }
         next.sort();
-        next.truncate(MOST_FILES + 1);
+        next.truncate(FILES_MAX + 1);
         found = next;
     }
     found.retain(|path| path.exists());

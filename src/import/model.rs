@@ -11,11 +11,11 @@ use crate::import::remarks::Remarks;
 use crate::import::text::{clean_name, format_array, format_list, format_section, quote_string};
 
 /// Maximum number of bytes of the written config. Sluicegate reads no larger file.
-const MOST_BYTES: usize = 16 << 20;
+const BYTES_MAX: usize = 16 << 20;
 /// Maximum number of regular expressions. Compiling each takes a while.
-const MOST_REGEXES: usize = 1000;
+const REGEXES_MAX: usize = 1000;
 /// Maximum number of limits of one route.
-const MOST_LIMITS: usize = 16;
+const LIMITS_MAX: usize = 16;
 
 /// The action of a route.
 #[derive(Clone, Debug)]
@@ -217,20 +217,20 @@ impl ImportedConfig {
     /// Counts a regular expression. Returns false if there are too many.
     pub fn count_regex(&mut self) -> bool {
         self.regexes += 1;
-        self.regexes <= MOST_REGEXES
+        self.regexes <= REGEXES_MAX
     }
 
     /// Counts the bytes of a route that will be written. Returns false if the config would be too large.
     pub fn reserve_route(&mut self, body: &RouteBody) -> bool {
         self.reserved += body.lines.iter().map(String::len).sum::<usize>();
-        self.reserved <= MOST_BYTES
+        self.reserved <= BYTES_MAX
     }
 
     /// Writes a route. Returns false if the config would be too large.
     pub fn write_route(&mut self, hosts: &[String], path: &str, mut body: RouteBody) -> bool {
-        if body.limits.len() > MOST_LIMITS {
-            body.limits.truncate(MOST_LIMITS);
-            let text = format!("{}: a route has at most {MOST_LIMITS} limits, the others are left out", body.origin);
+        if body.limits.len() > LIMITS_MAX {
+            body.limits.truncate(LIMITS_MAX);
+            let text = format!("{}: a route has at most {LIMITS_MAX} limits, the others are left out", body.origin);
             let number = self.remarks.add_text(text);
             body.close(number);
         }
@@ -290,7 +290,7 @@ impl ImportedConfig {
         }
         self.bytes += text.len();
         self.routes.push(text);
-        self.bytes <= MOST_BYTES
+        self.bytes <= BYTES_MAX
     }
 
     /// Writes the whole config. Returns it with the number of its remarks.

@@ -9,7 +9,7 @@ use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteB
 use crate::import::remarks::Remarks;
 
 /// Maximum number of bytes of a compiled regular expression, the same as in a config.
-const MOST_REGEX: usize = 1 << 20;
+const REGEX_MAX: usize = 1 << 20;
 
 /// Matches the paths of a location.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +62,7 @@ pub fn order_routes(
         match &mut location.matcher {
             LocationMatcher::Regex { pattern, ignore_case } => {
                 let mut builder = RegexBuilder::new(pattern);
-                builder.case_insensitive(*ignore_case).size_limit(MOST_REGEX);
+                builder.case_insensitive(*ignore_case).size_limit(REGEX_MAX);
                 let built = out.count_regex() && builder.build().is_ok();
                 if !built {
                     out.remarks.add_text(format!(

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use crate::import::syntax::{Directive, shorten};
 
-/// The most comments. Further comments are counted but not written.
-const MOST: usize = 2000;
+/// Maximum number of comments. Further comments are counted but not written.
+const COMMENTS_MAX: usize = 2000;
 
 /// The numbered comments in the order of their numbers.
 #[derive(Default)]
@@ -32,16 +32,16 @@ impl Remarks {
         if let Some(number) = self.numbers.get(&text) {
             return *number;
         }
-        if self.texts.len() >= MOST {
+        if self.texts.len() >= COMMENTS_MAX {
             self.left_out += 1;
-            return MOST;
+            return COMMENTS_MAX;
         }
         self.texts.push(text.clone());
         self.numbers.insert(text, self.texts.len());
         self.texts.len()
     }
 
-    /// Returns the number of comments, including those beyond [`MOST`].
+    /// Returns the number of comments, including those beyond [`COMMENTS_MAX`].
     pub fn count(&self) -> usize {
         self.texts.len() + self.left_out
     }

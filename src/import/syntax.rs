@@ -8,12 +8,12 @@ use crate::import::error::{ImportError, Result};
 use crate::import::input::{Input, find_files};
 
 /// The deepest nesting of blocks.
-const MOST_DEPTH: usize = 32;
+const DEPTH_MAX: usize = 32;
 /// The longest chain of files that include one another.
-const MOST_INCLUDES: usize = 16;
-const MOST_DIRECTIVES: usize = 100_000;
+const INCLUDES_MAX: usize = 16;
+const DIRECTIVES_MAX: usize = 100_000;
 /// Maximum number of bytes of one word.
-const LONGEST_WORD: usize = 64 << 10;
+const WORD_MAX: usize = 64 << 10;
 
 /// One directive with its arguments, unquoted, and its block.
 #[derive(Clone, Debug)]
@@ -85,8 +85,8 @@ impl SyntaxReader<'_> {
     /// Reads the directives up to the closing brace of the block that `opened` at this line, or to the end of the file.
     fn read_block(&mut self, words: &mut Words, opened: Option<usize>, depth: usize) -> Result<Vec<Directive>> {
         let mut found = Vec::new();
-        if depth > MOST_DEPTH {
-            return Err(words.error(format!("blocks are nested more than {MOST_DEPTH} deep")));
+        if depth > DEPTH_MAX {
+            return Err(words.error(format!("blocks are nested more than {DEPTH_MAX} deep")));
         }
         loop {
             let (name, line) = match words.read_token()? {
@@ -103,9 +103,10 @@ impl SyntaxReader<'_> {
                 },
             };
             self.directives += 1;
-            if self.directives > MOST_DIRECTIVES {
-                return Err(words
-                    .error(format!("there are more than {MOST_DIRECTIVES} directives; import fewer files at once")));
+            if self.directives > DIRECTIVES_MAX {
+                return Err(
+                    words.error(format!("there are more than {DIRECTIVES_MAX} directives; import fewer files at once"))
+                );
             }
             let mut directive = Directive {
                 name,
@@ -153,8 +154,8 @@ impl SyntaxReader<'_> {
             if self.including.contains(&path.canonicalize().unwrap_or_else(|_| path.clone())) {
                 return Err(directive.error(format!("{} includes itself", path.display())));
             }
-            if self.including.len() > MOST_INCLUDES {
-                return Err(directive.error(format!("more than {MOST_INCLUDES} files include one another")));
+            if self.including.len() > INCLUDES_MAX {
+                return Err(directive.error(format!("more than {INCLUDES_MAX} files include one another")));
             }
             found.extend(self.read_file(&path, depth)?);
         }
@@ -275,8 +276,8 @@ impl Words<'_> {
     }
 
     fn check_length(&self, word: &str) -> Result<()> {
-        match word.len() > LONGEST_WORD {
-            true => Err(self.error(format!("a word is longer than {LONGEST_WORD} bytes"))),
+        match word.len() > WORD_MAX {
+            true => Err(self.error(format!("a word is longer than {WORD_MAX} bytes"))),
             false => Ok(()),
         }
     }
@@ -314,11 +315,11 @@ impl Words<'_> {
 
 /// Shortens a text for a message and escapes its control characters.
 pub fn shorten(text: &str) -> String {
-    const MOST: usize = 100;
+    const SHORT_MAX: usize = 100;
     let mut short = String::new();
     for (at, next) in text.chars().enumerate() {
         match next {
-            _ if at >= MOST => {
+            _ if at >= SHORT_MAX => {
                 short.push('…');
                 break;
             }

@@ -10,8 +10,8 @@ use crate::import::error::{ImportError, Result};
 use crate::import::input::Input;
 use crate::import::syntax::shorten;
 
-const MOST_DEPTH: usize = 40;
-const MOST_NODES: usize = 500_000;
+const DEPTH_MAX: usize = 40;
+const NODES_MAX: usize = 500_000;
 
 /// A value of a YAML document. Scalars of all types are kept as text.
 #[derive(Clone, Debug)]
@@ -121,11 +121,11 @@ impl<'t> YamlTree<'t> {
     fn read_node(&mut self, event: Event<'t>, line: usize, depth: usize) -> Result<YamlNode> {
         let fault = |message: String| Err(ImportError::new(&self.file, line, message));
         self.nodes += 1;
-        if depth > MOST_DEPTH {
-            return fault(format!("values are nested more than {MOST_DEPTH} deep"));
+        if depth > DEPTH_MAX {
+            return fault(format!("values are nested more than {DEPTH_MAX} deep"));
         }
-        if self.nodes > MOST_NODES {
-            return fault(format!("there are more than {MOST_NODES} values; import fewer files at once"));
+        if self.nodes > NODES_MAX {
+            return fault(format!("there are more than {NODES_MAX} values; import fewer files at once"));
         }
         let value = match event {
             Event::Scalar(text, ..) => YamlValue::Text(text.into_owned()),

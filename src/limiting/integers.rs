@@ -35,10 +35,10 @@ impl NotInteger {
     ///
     /// # Errors
     /// The value is no integer, and the setting is `refuse`.
-    pub fn judged(self, read: Option<i64>) -> Result<Option<i64>, ValueError> {
-        match (read, self) {
+    pub fn apply_to(self, parsed: Option<i64>) -> Result<Option<i64>, ValueError> {
+        match (parsed, self) {
             (None, NotInteger::Refuse) => Err(ValueError::NotInteger),
-            (read, _) => Ok(read),
+            (parsed, _) => Ok(parsed),
         }
     }
 }

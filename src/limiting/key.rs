@@ -242,7 +242,7 @@ impl Cost {
             Cost::Fixed(cost) => Ok(*cost),
             Cost::Stated(source) => {
                 let Some(stated) = facts.text(source, repeated)? else { return Ok(COST_DEFAULT) };
-                Ok(not_integer.judged(units(&stated))?.unwrap_or(COST_DEFAULT))
+                Ok(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT))
             }
             Cost::Reserved(reserve) => Ok(reserve.estimate(facts, repeated, not_integer)?.units),
         }

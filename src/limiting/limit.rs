@@ -148,8 +148,8 @@ impl Limit {
         self.tier_of.as_ref().is_some_and(|name| *name != self.name)
     }
 
-    /// Reports whether the limit is a wider tier, and the key in `facts` has an IPv4 address: wider tiers have only IPv6
-    /// networks.
+    /// Reports whether the limit is a wider tier, and the key in `facts` has an IPv4 address: wider tiers have only
+    /// IPv6 networks.
     pub fn is_tier_without(&self, facts: &impl SourceValues) -> bool {
         let is_ipv4 = |part| {
             let value = facts.part_value(part, self.repeated);
@@ -189,13 +189,13 @@ impl Limit {
 
     /// Returns whether the limit reads the content of the request body: for its key or its cost, or to change it.
     pub fn reads_body(&self) -> bool {
-        self.key.reads_body() || self.cost.reads_body() || self.asks_usage()
+        self.key.reads_body() || self.cost.reads_body() || self.requests_usage()
     }
 
     /// Returns whether the gateway asks servers to report the usage of streams.
-    pub fn asks_usage(&self) -> bool {
+    pub fn requests_usage(&self) -> bool {
         let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
-        rules.is_some_and(|usage| usage.asks_usage)
+        rules.is_some_and(|usage| usage.requests_usage)
     }
 
     /// Path parameters that the limit reads.

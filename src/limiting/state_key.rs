@@ -201,8 +201,8 @@ pub fn write_escaped(field: &mut String, value: &[u8]) {
 
 /// Returns the parts of a state key, such as `ip=::1,path=/a`; an empty text if the text is no state key.
 pub fn state_key_parts(state_key: &str) -> &str {
-    // Neither the prefix nor the parts nor the name of the limit contain braces. Called for every refusal, so it searches
-    // for single bytes.
+    // Neither the prefix nor the parts nor the name of the limit contain braces. Called for every refusal, so it
+    // searches for single bytes.
     let bytes = state_key.as_bytes();
     let braces = memchr(b'{', bytes).zip(memrchr(b'}', bytes));
     braces.and_then(|(open, close)| state_key.get(open + 1..close)).unwrap_or_default()

@@ -189,7 +189,7 @@ impl Test {
             return Ok(true);
         }
         if self.has_integers() {
-            not_integer.judged(integer(value))?;
+            not_integer.apply_to(integer(value))?;
         }
         Ok(false)
     }

@@ -48,7 +48,7 @@ impl LocalCa {
     pub fn generate(now_s: i64) -> Result<String, rcgen::Error> {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::default();
-        // Each CA has its own name: clients tell CAs apart by it.
+        // Each CA has its own name: clients distinguish CAs by it.
         params.distinguished_name = common_name(&format!("Sluicegate development CA {:08x}", rand::random::<u32>()));
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];

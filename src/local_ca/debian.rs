@@ -83,8 +83,8 @@ pub fn uninstall(only: Option<&CaCertificate>) -> Result<Vec<PathBuf>, TrustStor
             removed = removed.and(Err(TrustStoreError::File { path: path.clone(), error }));
         }
     }
-    // An earlier run may have removed the files and then failed to update the store, so it is updated without files too.
-    // Without this option, links to the removed files would stay.
+    // An earlier run may have removed the files and then failed to update the store, so it is updated without files
+    // too. Without this option, links to the removed files would stay.
     let updated = update(&["--fresh"]);
     removed.and(updated).map(|()| installed)
 }

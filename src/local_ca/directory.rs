@@ -39,8 +39,8 @@ pub fn certificate_path(directory: &Path) -> PathBuf {
     directory.join("ca.pem")
 }
 
-/// Opens the CA in `directory`. If there is none, this function creates it; of several processes that do so at once, one
-/// creates it and the others use it. A CA that exists is never replaced, because clients may trust it already.
+/// Opens the CA in `directory`. If there is none, this function creates it; of several processes that do so at once,
+/// one creates it and the others use it. A CA that exists is never replaced, because clients may trust it already.
 ///
 /// # Errors
 /// A file is missing, damaged, or open to other users, or the system refuses.

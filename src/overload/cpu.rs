@@ -41,7 +41,7 @@ impl CpuMeter {
         }
     }
 
-    /// Returns the CPU time used so far. `None` if the system does not tell it.
+    /// Returns the CPU time used so far. `None` if the system does not report it.
     pub fn read(&self) -> Option<CpuTime> {
         match self {
             CpuMeter::Cgroup { usage, cpus } => Some(CpuTime { used_us: usage.read_us()?, cpus: *cpus }),

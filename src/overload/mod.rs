@@ -1,7 +1,7 @@
 //! The process rule: `[server.overload]` refuses requests while the whole process is overloaded, on any route.
 //!
-//! Input: the rule, admissions and ends of requests, and what the system tells about CPU and load. Output: whether a
-//! request is admitted. The conditions are evaluated in this order: requests per second, requests in flight, mean
+//! Input: the rule, admissions and ends of requests, and the CPU time and load that the system reports. Output: whether
+//! a request is admitted. The conditions are evaluated in this order: requests per second, requests in flight, mean
 //! response time, load average with the measured capacity, CPU.
 //!
 //! - `mod.rs`: the rule and its conditions

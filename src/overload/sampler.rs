@@ -1,5 +1,5 @@
-//! Values that the control thread computes every 250 ms from the counts of requests and from the system: the shares of requests
-//! to refuse, and the measured capacity. Pure: measurements are arguments.
+//! Values that the control thread computes every 250 ms from the counts of requests and from the system: the shares of
+//! requests to refuse, and the measured capacity. Pure: measurements are arguments.
 
 #![allow(
     clippy::cast_precision_loss,
@@ -22,7 +22,7 @@ const CAPACITY_SAMPLES: usize = 40;
 /// The largest share that is refused: some requests always pass and show whether the process has recovered.
 const SHARE_MAX: f64 = 0.95;
 /// The smallest change of a share.
-const LEAST_STEP: f64 = 0.01;
+const STEP_MIN: f64 = 0.01;
 
 /// One measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -125,9 +125,9 @@ fn next_share(share: f64, value: Option<f64>, most: Option<f64>) -> f64 {
     let allowed = value.map_or(1.0, |value| (1.0 - share) * most / value.max(f64::MIN_POSITIVE)).min(1.0);
     let ideal = 1.0 - allowed;
     if value.is_some_and(|value| value > most) {
-        (share + (ideal - share) / 2.0).max(share + LEAST_STEP).min(SHARE_MAX)
+        (share + (ideal - share) / 2.0).max(share + STEP_MIN).min(SHARE_MAX)
     } else {
-        (share + (ideal - share) / 4.0).min(share - LEAST_STEP).max(0.0)
+        (share + (ideal - share) / 4.0).min(share - STEP_MIN).max(0.0)
     }
 }
 

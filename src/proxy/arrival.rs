@@ -1,4 +1,4 @@
-//! The first steps of every request page: find the client, open the log entry, and check the head strictly.
+//! The first steps of every request: find the client, open the log entry, and check the head strictly.
 
 use http::Method;
 use http_body::Body as _;

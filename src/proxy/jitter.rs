@@ -1,4 +1,4 @@
-//! The jitter of waits that refusals tell clients, so that clients that were refused together do not return together.
+//! The jitter of the retry times in refusals, so that clients that were refused together do not return together.
 
 /// Returns `wait_ms` changed by up to 20 % in either direction.
 pub fn add_jitter(wait_ms: u64) -> u64 {

@@ -55,7 +55,7 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
     let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
     apply_decision(request, routed, decision).await?;
-    if request.account.asks_usage() {
+    if request.account.requests_usage() {
         body.set_include_usage(request);
     }
     Ok(())
@@ -189,7 +189,7 @@ pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<
     }
 }
 
-/// Returns the facts that the head of a request tells by itself.
+/// Returns the facts that the head of a request contains.
 pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Facts<'f> {
     let RoutedRequest { route, head, identity } = routed;
     Facts {

@@ -3,10 +3,10 @@
 //! Input: connections that the workers accepted, and the config snapshot in force. Output: responses.
 //!
 //! - `connection`: client connections, their protocols and timeouts
-//! - `request`: the request page, one line per step; `arrival`: the first steps of every page; `request_context`: what
-//!   the steps share
-//! - `decide`: the request page of listeners with `serve = "decide"`, which answers other proxies
-//! - `grpc`: the request page of listeners with `serve = "grpc"`, which answers Envoy
+//! - `request`: handles a request, one line per step; `arrival`: the first steps of every request; `request_context`:
+//!   what the steps share
+//! - `decide`: listeners with `serve = "decide"`, which respond to other proxies
+//! - `grpc`: listeners with `serve = "grpc"`, which respond to Envoy
 //! - `inbound`: reads a request strictly
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker; `jitter`: of the waits they state

@@ -1,4 +1,4 @@
-//! The state of one request: the steps of the request page (`request`) fill it in, and `finish_response` reads it.
+//! The state of one request: the steps of `request` fill it in, and `finish_response` reads it.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ pub struct RequestContext<'a> {
     pub request_id: Option<HeaderValue>,
     /// The client may see which setting refused its request (`hints`).
     pub shows_hints: bool,
-    /// The format of an error response, if the route edits `Accept`. Otherwise the header tells.
+    /// The format of an error response, if the route edits `Accept`. Otherwise the header determines it.
     pub accepted_format: Option<PageFormat>,
 }
 

@@ -1,5 +1,5 @@
 //! Refuses requests to protect the gateway or an upstream, before anything else is spent on them: the process rule
-//! (`[server.overload]`), and circuit breakers. Called by the request page, before authentication and limits, so that such
+//! (`[server.overload]`), and circuit breakers. Called by `request`, before authentication and limits, so that such
 //! a refusal charges no limit.
 
 use std::time::Instant;
@@ -52,8 +52,8 @@ pub fn check_breakers(request: &mut RequestContext<'_>, routed: RoutedRequest<'_
     Ok(())
 }
 
-/// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the request
-/// (`over`).
+/// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the
+/// request (`over`).
 pub fn divert_permits(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,

@@ -1,5 +1,5 @@
-//! The last configs that were in force, with their texts, so that an operator can go back. Filled by the reloader, shown
-//! by the admin listener.
+//! The last configs that were in force, with their texts, so that an operator can go back. Filled by the reloader,
+//! shown by the admin listener.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::{Path, PathBuf};

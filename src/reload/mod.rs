@@ -1,9 +1,9 @@
 //! Vocabulary of config reloads, shared by the control thread, which executes them, and the admin listener, which
 //! requests and reports them.
 //!
-//! `job` defines requests and outcomes of reloads, `change` those of edits and rollbacks over HTTP, `diff` describes what
-//! changed between two configs, `text_diff` what changed in a file, `history` keeps the last configs, `files` reads and
-//! names config files, and `loader` runs such reads on a thread of its own.
+//! `job` defines requests and outcomes of reloads, `change` those of edits and rollbacks over HTTP, `diff` describes
+//! what changed between two configs, `text_diff` what changed in a file, `history` keeps the last configs, `files`
+//! reads and names config files, and `loader` runs such reads on a thread of its own.
 
 pub(crate) mod change;
 pub mod diff;

@@ -68,10 +68,11 @@ impl LoggedEnd {
         LoggedEnd { status: status.and_then(|status| StatusCode::from_u16(status).ok()), at_ms }
     }
 
-    /// Returns the units by which the charge of `check`, a check of `limit`, changes; 0 also if the log does not tell.
+    /// Returns the units by which the charge of `check`, a check of `limit`, changes; 0 also if the log does not
+    /// contain it.
     pub fn charge_delta(&self, limit: &Limit, check: &Check) -> i64 {
         let Some(rules) = &limit.charge_rules else { return 0 };
-        // Logs contain no trailers: what only they would tell stays charged.
+        // Logs contain no trailers: what only they would contain stays charged.
         let head = HeaderMap::from_iter([(CONTENT_TYPE, HeaderValue::from_static(GRPC))]);
         let end = self.status.map(|status| match status.as_u16() {
             CLIENT_CLOSED => RequestEnd::Aborted,

@@ -60,7 +60,7 @@ impl LoggedFacts<'_> {
         }
     }
 
-    /// Returns the value of a part that only the keys in the log tell.
+    /// Returns the value of a part that only the keys in the log contain.
     pub fn logged_value(&self, part: &KeyPart) -> Option<&ShownValue> {
         if part.sources().iter().all(|source| *source == Source::Host || self.is_known(source)) {
             return None;

@@ -227,7 +227,7 @@ impl<'a> Replay<'a> {
         let is_unknown = |limit: &Limit| {
             route.limits.iter().zip(unknown).any(|(other, unknown)| unknown.is_some() && std::ptr::eq(&**other, limit))
         };
-        // A log does not tell which requests needed a verification of their credentials.
+        // A log does not show which requests needed a verification of their credentials.
         let of_auth = |limit: &Limit| route.auth_limits().iter().any(|other| std::ptr::eq(&**other, limit));
         let skipped = |limit: &Limit| is_unknown(limit) || blurred(limit) || of_auth(limit);
         let verdict = resolve_now(self.limiter.decide_logged(&route.limits, facts, logged_facts, skipped));

@@ -15,8 +15,8 @@ pub struct RankedRoute<'r> {
     pub index: usize,
 }
 
-/// Returns every route once for each of its hosts. The first one that matches a request gets it. There is one exception:
-/// a template without a final slash gets a request with one only after the same template with a final slash.
+/// Returns every route once for each of its hosts. The first one that matches a request gets it. There is one
+/// exception: a template without a final slash gets a request with one only after the same template with a final slash.
 pub fn rank_routes(routes: &[Route]) -> Vec<RankedRoute<'_>> {
     let mut ranked = Vec::with_capacity(routes.len());
     for (index, route) in routes.iter().enumerate() {

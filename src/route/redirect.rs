@@ -119,8 +119,8 @@ fn push_value(out: &mut String, value: &str, part: TargetPart) {
     }
 }
 
-/// Appends a value, in which bytes other than those of `is_allowed` are percent-encoded. `%` stays, because the value is
-/// encoded already.
+/// Appends a value, in which bytes other than those of `is_allowed` are percent-encoded. `%` stays, because the value
+/// is encoded already.
 fn push_encoded(out: &mut String, value: &str, is_allowed: impl Fn(u8) -> bool) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in value.bytes() {

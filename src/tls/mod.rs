@@ -1,8 +1,8 @@
 //! TLS towards clients: certificates, settings of handshakes and what a handshake shows of the client.
 //!
 //! Input: PEM texts and options, which the config reads from files, and certificates that an ACME server or the local
-//! CA issues.
-//! Output: a `rustls::ServerConfig` per listener, which workers use for handshakes, and a `TlsPeer` per connection.
+//! CA issues. Output: a `rustls::ServerConfig` per listener, which workers use for handshakes, and a `TlsPeer` per
+//! connection.
 //!
 //! - `pem.rs`: reads certificates and keys.
 //! - `server.rs`: makes the settings of a listener's handshakes.

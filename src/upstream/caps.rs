@@ -227,7 +227,7 @@ mod tests {
         let mut taken: Vec<_> = (0..2).map(|_| rule.take_request_slot(&one, &load).unwrap()).collect();
         assert!(rule.take_request_slot(&one, &load).is_none() && !rule.has_request_slot(&one, &load));
         taken.extend(rule.take_request_slot(&other, &load));
-        assert!(rule.take_request_slot(&other, &load).is_none(), "all together have what they may");
+        assert!(rule.take_request_slot(&other, &load).is_none(), "the upstream is at its limit");
         assert_eq!((one.in_flight(), other.in_flight(), load.in_flight()), (2, 1, 3));
         taken.remove(0);
         assert!(rule.has_request_slot(&other, &load));

@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// The ramp of a server that has its whole weight, in thousandths.
 pub const FULL_RAMP: u32 = 1000;
 /// The step of a server with weight 1.
-const LONGEST_STEP: u64 = 1 << 50;
+const STEP_MAX: u64 = 1 << 50;
 /// Steps that a server may lag behind the others and catch up later.
 ///
 /// A server lags while it is overloaded. Afterwards it gets up to this many requests more than its share. A longer lag
@@ -33,7 +33,7 @@ struct ServerProgress {
 
 impl FairShares {
     pub fn new(weights: &[u32]) -> FairShares {
-        let step = |weight: &u32| LONGEST_STEP / u64::from((*weight).max(1));
+        let step = |weight: &u32| STEP_MAX / u64::from((*weight).max(1));
         let servers = weights.iter().map(|weight| ServerProgress { step: step(weight), at: Cell::default() }).collect();
         FairShares { servers, front: Cell::default(), started: Cell::default() }
     }
@@ -42,7 +42,7 @@ impl FairShares {
     /// average even if few requests come between two reloads, and workers do not all begin with the same server.
     pub fn randomize_start(&self, mut random: impl FnMut() -> u64) {
         if !self.started.replace(true) {
-            let mut start = |step: u64| u128::from(LONGEST_STEP - step + random() % step);
+            let mut start = |step: u64| u128::from(STEP_MAX - step + random() % step);
             self.servers.iter().for_each(|server| server.at.set(start(server.step)));
         }
     }

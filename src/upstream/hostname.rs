@@ -27,7 +27,7 @@ pub struct HostnameState {
     pub name: String,
     addresses: Mutex<Arc<[IpAddr]>>,
     /// A lookup was requested before the next regular one.
-    urged: AtomicBool,
+    requested: AtomicBool,
     lookups: [AtomicU64; LookupOutcome::ALL.len()],
     /// The outcome of the last lookup plus 1. 0: there was none.
     last: AtomicU64,
@@ -38,7 +38,7 @@ impl HostnameState {
         HostnameState {
             name: name.to_owned(),
             addresses: Mutex::new(Arc::new([])),
-            urged: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
             lookups: Default::default(),
             last: AtomicU64::new(0),
         }
@@ -61,17 +61,17 @@ impl HostnameState {
 
     /// Requests a lookup, because none of the servers can be reached: they may have moved.
     pub fn request_lookup(&self) {
-        self.urged.store(true, Ordering::Relaxed);
+        self.requested.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether a lookup was requested before the next regular one.
     pub fn is_lookup_requested(&self) -> bool {
-        self.urged.load(Ordering::Relaxed)
+        self.requested.load(Ordering::Relaxed)
     }
 
     /// Records that a lookup begins.
     pub fn begin_lookup(&self) {
-        self.urged.store(false, Ordering::Relaxed);
+        self.requested.store(false, Ordering::Relaxed);
     }
 
     /// Counts a finished lookup.
@@ -94,8 +94,8 @@ impl HostnameState {
 
 /// Returns the addresses of a DNS response that can be connected to, each once, in ascending order. If there are too
 /// many, those of `before` are preferred.
-pub fn usable_addresses(answered: impl IntoIterator<Item = IpAddr>, before: &[IpAddr]) -> Vec<IpAddr> {
-    let mut addresses: Vec<IpAddr> = answered.into_iter().map(|ip| ip.to_canonical()).filter(is_usable).collect();
+pub fn usable_addresses(resolved: impl IntoIterator<Item = IpAddr>, before: &[IpAddr]) -> Vec<IpAddr> {
+    let mut addresses: Vec<IpAddr> = resolved.into_iter().map(|ip| ip.to_canonical()).filter(is_usable).collect();
     addresses.sort_unstable();
     addresses.dedup();
     if addresses.len() > ADDRESSES_MAX {

@@ -2,8 +2,9 @@
 //! `proxy::outbound::select::reserve`.
 //!
 //! Requests with a higher priority go first. Within a priority, the oldest goes first, until the queue of that priority
-//! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest have waited
-//! in vain: the newest goes first, and each waits for a moment only (`patience`). Time is an argument.
+//! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest
+//! would exceed their timeout anyway: the newest goes first, and each waits only briefly (`patience`). Time is an
+//! argument.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -41,7 +41,7 @@ impl RetryRule {
 #[derive(Clone, Copy, Debug, Default)]
 struct Second {
     sent: usize,
-    again: usize,
+    retries: usize,
 }
 
 /// Requests and retries of the last 10 seconds.
@@ -60,10 +60,10 @@ impl RetryBudget {
     /// Returns whether a request may be retried. If so, counts the retry.
     pub fn take_retry(&mut self, share: Fraction, now_ms: u64) -> bool {
         self.current_second(now_ms);
-        let (sent, again) =
-            self.seconds.iter().fold((0, 0), |(sent, again), second| (sent + second.sent, again + second.again));
-        let may = again < share.of_count(sent) + MIN_RETRIES;
-        self.current_second(now_ms).again += usize::from(may);
+        let (sent, retries) =
+            self.seconds.iter().fold((0, 0), |(sent, retries), second| (sent + second.sent, retries + second.retries));
+        let may = retries < share.of_count(sent) + MIN_RETRIES;
+        self.current_second(now_ms).retries += usize::from(may);
         may
     }
 
@@ -89,19 +89,19 @@ mod tests {
     #[test]
     fn the_retry_budget_is_a_fraction_of_recent_requests() {
         let mut budget = RetryBudget::default();
-        let again = |budget: &mut RetryBudget, now_ms| {
+        let retries = |budget: &mut RetryBudget, now_ms| {
             std::iter::repeat_with(|| budget.take_retry(Fraction::FIFTH, now_ms))
                 .take(10_000)
                 .filter(|may| *may)
                 .count()
         };
-        assert_eq!(again(&mut budget, 0), 10, "a few in any case");
+        assert_eq!(retries(&mut budget, 0), 10, "a few in any case");
         (0..1000).for_each(|_| budget.count_request(3_000));
-        assert_eq!(again(&mut budget, 9_999), 200);
-        assert_eq!(again(&mut budget, 10_000), 10, "those of the first second are forgotten");
-        assert_eq!(again(&mut budget, 12_999), 0);
-        assert_eq!(again(&mut budget, 13_000), 0, "the requests are, too");
-        assert_eq!(again(&mut budget, 60_000), 10);
-        assert_eq!(again(&mut budget, 59_000), 0, "time does not go back");
+        assert_eq!(retries(&mut budget, 9_999), 200);
+        assert_eq!(retries(&mut budget, 10_000), 10, "those of the first second are forgotten");
+        assert_eq!(retries(&mut budget, 12_999), 0);
+        assert_eq!(retries(&mut budget, 13_000), 0, "the requests are, too");
+        assert_eq!(retries(&mut budget, 60_000), 10);
+        assert_eq!(retries(&mut budget, 59_000), 0, "time does not go back");
     }
 }

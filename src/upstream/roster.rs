@@ -30,7 +30,7 @@ pub struct UpstreamState {
 struct Members {
     roster: Roster,
     /// Addresses that were removed recently, oldest first. The state of one that returns is restored.
-    gone: VecDeque<(Endpoint, Arc<ServerState>)>,
+    removed: VecDeque<(Endpoint, Arc<ServerState>)>,
 }
 
 /// The members in config order; the addresses of one hostname in ascending order.
@@ -67,14 +67,14 @@ impl UpstreamState {
         hosts.sort_unstable();
         hosts.dedup();
         let names: Vec<Arc<HostnameState>> = hosts.into_iter().map(name).collect();
-        let (roster, gone) = match before {
+        let (roster, removed) = match before {
             Some(before) => {
                 let members = before.lock();
-                (members.roster.clone(), members.gone.clone())
+                (members.roster.clone(), members.removed.clone())
             }
             None => Default::default(),
         };
-        let mut members = Members { roster, gone };
+        let mut members = Members { roster, removed };
         members.rebuild(&settings, &names, before.is_some().then_some(now_ms));
         let load = match before {
             Some(before) if before.settings == settings => before.load.clone(),
@@ -169,9 +169,9 @@ impl UpstreamState {
     fn eject_server(&self, server: &ServerState, rule: &EjectRule, now_ms: u64) {
         // The lock is held so that two servers that fail at once are counted one after the other.
         let members = self.lock();
-        let asked = || members.roster.iter().filter(|member| member.weight > 0);
-        let ejected = asked().filter(|member| member.state.is_ejected(now_ms)).count();
-        if ejected < rule.max_ejected(asked().count()) && !server.is_ejected(now_ms) {
+        let candidates = || members.roster.iter().filter(|member| member.weight > 0);
+        let ejected = candidates().filter(|member| member.state.is_ejected(now_ms)).count();
+        if ejected < rule.max_ejected(candidates().count()) && !server.is_ejected(now_ms) {
             server.eject(rule, now_ms);
         }
     }
@@ -186,8 +186,8 @@ impl Members {
     /// means that all servers start together.
     fn rebuild(&mut self, settings: &Upstream, names: &[Arc<HostnameState>], since: Option<u64>) {
         let now = self.roster.iter().map(|member| (&member.endpoint, &member.state));
-        let lately = self.gone.iter().map(|(endpoint, state)| (endpoint, state));
-        let known: HashMap<&Endpoint, &Arc<ServerState>> = lately.chain(now).collect();
+        let recently = self.removed.iter().map(|(endpoint, state)| (endpoint, state));
+        let known: HashMap<&Endpoint, &Arc<ServerState>> = recently.chain(now).collect();
         let state = |endpoint: &Endpoint| {
             let new = || since.map_or_else(Arc::default, |now_ms| Arc::new(ServerState::new_joining(now_ms)));
             let state = known.get(endpoint).map_or_else(new, |state| Arc::clone(state));
@@ -215,12 +215,12 @@ impl Members {
         }
         let stay: HashSet<&Endpoint> = next.iter().map(|member| &member.endpoint).collect();
         let is_next = |endpoint: &Endpoint| stay.contains(endpoint);
-        self.gone.retain(|(endpoint, _)| !is_next(endpoint));
+        self.removed.retain(|(endpoint, _)| !is_next(endpoint));
         for member in self.roster.iter().filter(|member| member.name.is_some() && !is_next(&member.endpoint)) {
-            self.gone.push_back((member.endpoint.clone(), member.state.clone()));
+            self.removed.push_back((member.endpoint.clone(), member.state.clone()));
         }
-        let too_many = self.gone.len().saturating_sub(ADDRESSES_MAX);
-        self.gone.drain(..too_many);
+        let too_many = self.removed.len().saturating_sub(ADDRESSES_MAX);
+        self.removed.drain(..too_many);
         self.roster = Arc::new(next);
     }
 }
@@ -254,7 +254,7 @@ mod tests {
         max: Fraction::HALF,
     };
 
-    const RULE_OF_ALL: CapRule = CapRule {
+    const UPSTREAM_RULE: CapRule = CapRule {
         in_flight: 9,
         connections: u32::MAX,
         total_in_flight: 20,
@@ -263,7 +263,7 @@ mod tests {
         waiting_ms: 1,
         newest_first: None,
     };
-    const OWN: ServerCaps = ServerCaps { in_flight: None, connections: Some(3) };
+    const SERVER_CAPS: ServerCaps = ServerCaps { in_flight: None, connections: Some(3) };
 
     fn upstream(servers: usize) -> UpstreamState {
         with((1..=servers).map(|i| (format!("127.0.0.1:{i}"), 1)), None)
@@ -271,10 +271,11 @@ mod tests {
 
     fn with(servers: impl Iterator<Item = (String, u32)>, name: Option<&Arc<HostnameState>>) -> UpstreamState {
         let origin = |authority| Origin { scheme: Scheme::Http, authority };
-        let servers =
-            servers.map(|(authority, weight)| Server { origin: origin(authority), weight, caps: OWN }).collect();
+        let servers = servers
+            .map(|(authority, weight)| Server { origin: origin(authority), weight, caps: SERVER_CAPS })
+            .collect();
         let settings =
-            Upstream { eject: Some(RULE), caps: Some(RULE_OF_ALL), ..Upstream::new("app", servers, Balance::P2c) };
+            Upstream { eject: Some(RULE), caps: Some(UPSTREAM_RULE), ..Upstream::new("app", servers, Balance::P2c) };
         UpstreamState::new(Arc::new(settings), None, |_| name.unwrap().clone(), 0)
     }
 
@@ -298,7 +299,7 @@ mod tests {
         assert_eq!(shown(&upstream)[..4], expected.map(|(label, share)| (label.to_owned(), share)));
         assert_eq!(upstream.version(), 2);
         // Each server has its own limits.
-        let each = CapRule { connections: 3, ..RULE_OF_ALL };
+        let each = CapRule { connections: 3, ..UPSTREAM_RULE };
         assert!(upstream.roster().iter().all(|member| member.caps == Some(each)));
     }
 
@@ -317,20 +318,20 @@ mod tests {
         for i in 1..=3 * u32::try_from(ADDRESSES_MAX).unwrap() {
             renew(&[IpAddr::from(std::net::Ipv4Addr::from(i))]);
         }
-        assert_eq!(upstream.lock().gone.len(), ADDRESSES_MAX);
+        assert_eq!(upstream.lock().removed.len(), ADDRESSES_MAX);
         assert!(!Arc::ptr_eq(&first, &renew(&ips([1]))));
     }
 
     #[test]
-    fn a_name_is_urged_when_none_of_its_addresses_accepts() {
+    fn a_lookup_is_requested_when_none_of_its_addresses_accepts() {
         let app = Arc::new(HostnameState::new("app"));
         app.store_addresses(&ips([1, 2]));
         let servers = ["app:80", "127.0.0.1:81"].map(|server| (server.to_owned(), 1));
         let upstream = with(servers.into_iter(), Some(&app));
         let members = upstream.roster();
-        for (refused, urged) in [(2, false), (0, false), (1, true)] {
+        for (refused, requested) in [(2, false), (0, false), (1, true)] {
             upstream.record_refused(&members[refused].state, 7, "refused");
-            assert_eq!(app.is_lookup_requested(), urged);
+            assert_eq!(app.is_lookup_requested(), requested);
         }
     }
 

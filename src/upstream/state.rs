@@ -13,7 +13,7 @@ use crate::upstream::health::{CheckFault, CheckHistory, HealthRule};
 /// How long a server that accepted no connection is left out while others are usable.
 const AVOID_MS: u64 = 2_000;
 /// The ramp of a server that has just joined, in thousandths of its weight.
-const RAMP_LEAST: u32 = FULL_RAMP / 20;
+const RAMP_START: u32 = FULL_RAMP / 20;
 
 /// The shared state of one server. The alignment keeps it apart from the cache lines of other servers.
 #[derive(Default)]
@@ -38,7 +38,7 @@ pub struct ServerState {
     /// Connections of all workers, if they are limited.
     pub(super) connections: AtomicU32,
     pub claim: ConnectionClaim,
-    conduct: Mutex<ServerHistory>,
+    history: Mutex<ServerHistory>,
 }
 
 /// Recent behaviour of a server, behind a lock.
@@ -138,7 +138,7 @@ impl ServerState {
             return FULL_RAMP;
         }
         let part = served_ms * u64::from(FULL_RAMP) / slow_start_ms;
-        u32::try_from(part).unwrap_or(FULL_RAMP).max(RAMP_LEAST)
+        u32::try_from(part).unwrap_or(FULL_RAMP).max(RAMP_START)
     }
 
     /// Returns whether the server may get requests: it is healthy, not ejected, and accepts connections.
@@ -188,9 +188,9 @@ impl ServerState {
 
     /// Adds the successes of one worker.
     pub fn add_successes(&self, rule: &EjectRule, now_ms: u64, tally: &SuccessTally) {
-        let mut conduct = self.lock();
-        conduct.ejector.record_successes(rule, now_ms, tally.count);
-        conduct.served.merge(&tally.clients);
+        let mut history = self.lock();
+        history.ejector.record_successes(rule, now_ms, tally.count);
+        history.served.merge(&tally.clients);
     }
 
     /// Takes back the success of a request that met an error after all. `failed` is called next.
@@ -205,19 +205,19 @@ impl ServerState {
             return false;
         }
         self.failing.store(true, Ordering::Relaxed);
-        let conduct = &mut *self.lock();
-        let (served, since_ms) = (conduct.served, now_ms.saturating_sub(rule.every_ms));
+        let history = &mut *self.lock();
+        let (served, since_ms) = (history.served, now_ms.saturating_sub(rule.every_ms));
         let reason =
-            conduct.ejector.record_error(rule, now_ms, blame, |client| served.has_other_than(client, since_ms));
-        conduct.reason = reason.or(conduct.reason);
+            history.ejector.record_error(rule, now_ms, blame, |client| served.has_other_than(client, since_ms));
+        history.reason = reason.or(history.reason);
         reason.is_some()
     }
 
     /// Ejects the server.
     pub fn eject(&self, rule: &EjectRule, now_ms: u64) {
-        let mut conduct = self.lock();
-        let until_ms = conduct.ejector.start_ejection(rule, now_ms);
-        conduct.for_ms = until_ms - now_ms;
+        let mut history = self.lock();
+        let until_ms = history.ejector.start_ejection(rule, now_ms);
+        history.for_ms = until_ms - now_ms;
         self.ejected_until_ms.store(until_ms, Ordering::Relaxed);
         self.begun_ms.store(until_ms, Ordering::Relaxed);
     }
@@ -227,9 +227,9 @@ impl ServerState {
         if !matches!(result, Err(CheckFault::Connection | CheckFault::Timeout)) {
             self.record_connected(now_ms);
         }
-        let mut conduct = self.lock();
-        conduct.checks.record_check(rule, result);
-        let down = conduct.checks.failure().is_some();
+        let mut history = self.lock();
+        history.checks.record_check(rule, result);
+        let down = history.checks.failure().is_some();
         if self.down.swap(down, Ordering::Relaxed) && !down {
             self.begun_ms.store(now_ms.max(1), Ordering::Relaxed);
         }
@@ -255,9 +255,9 @@ impl ServerState {
         }
         let until_ms = self.ejected_until_ms.load(Ordering::Relaxed);
         if now_ms < until_ms {
-            let conduct = self.lock();
-            let reason = conduct.reason.map(EjectReason::label);
-            let ejection = Some(Ejection { until_ms, for_ms: conduct.for_ms });
+            let history = self.lock();
+            let reason = history.reason.map(EjectReason::label);
+            let ejection = Some(Ejection { until_ms, for_ms: history.for_ms });
             return HealthReport { health: Health::Ejected, reason, ejection };
         }
         let (health, reason) = match self.refuses.load(Ordering::Relaxed) {
@@ -268,7 +268,7 @@ impl ServerState {
     }
 
     fn lock(&self) -> MutexGuard<'_, ServerHistory> {
-        self.conduct.lock().unwrap_or_else(PoisonError::into_inner)
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -9,11 +9,11 @@ use tempfile::TempDir;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 use crate::support::tls::Trust;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// Settings of a gateway that differ between tests; the others are fixed.
 pub struct Setting<'a> {
@@ -55,11 +55,11 @@ impl<'a> Setting<'a> {
     /// Starts the gateway with further environment variables.
     pub fn start_within(&self, env: &[(&str, &str)]) -> Gateway {
         Gateway::launch(env, |dir| {
-            // While it is down, the authority is not written yet.
+            // A Pebble that has not started has not written the CA of its own certificate yet.
             if !Path::new(&self.pebble.ca_file()).exists() {
                 fs::write(self.pebble.ca_file(), Ca::new("nobody").pem()).unwrap();
             }
-            laid_out(dir, &self.config())
+            config_arguments(dir, &self.config())
         })
     }
 }
@@ -78,7 +78,7 @@ impl Issued {
         Issued::by(Pebble::start(), names)
     }
 
-    /// Orders certificates from a Pebble that is running already.
+    /// Orders certificates from a Pebble that is already running.
     #[track_caller]
     pub fn by(pebble: Pebble, names: &[&str]) -> Issued {
         let state = tempfile::tempdir().unwrap();
@@ -89,7 +89,7 @@ impl Issued {
     }
 }
 
-/// How many orders of a gateway ended so.
+/// Returns the number of orders with this result.
 pub fn orders(gateway: &Gateway, result: &str) -> f64 {
     gateway.metric("acme_orders_total", &[("result", result)]).unwrap_or_default()
 }
@@ -101,12 +101,14 @@ pub fn secure(gateway: &Gateway) -> std::net::SocketAddr {
 
 pub fn serves(gateway: &Gateway, trust: &Trust, name: &str) -> bool {
     let Ok(mut client) = trust.try_connect(secure(gateway), name) else { return false };
-    client.try_ask(&format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n"), "").is_ok_and(|answer| answer.status() == 200)
+    client
+        .try_fetch(&format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n"), "")
+        .is_ok_and(|response| response.status() == 200)
 }
 
 #[track_caller]
 pub fn until_served(gateway: &Gateway, trust: &Trust, name: &str) {
-    until(&format!("{name} is served"), || serves(gateway, trust, name));
+    wait_until(&format!("{name} is served"), || serves(gateway, trust, name));
 }
 
 /// The files below a directory.
@@ -138,22 +140,22 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
         let labels: Vec<(&str, &str)> = labels.iter().map(|(name, value)| (*name, &**value)).collect();
         gateway.metric("tls_handshakes_total", &labels).unwrap_or_default()
     };
-    until("the handshake is counted", || count(&gateway, "no_certificate") == 1.0);
-    until("nobody could be asked", || orders(&gateway, "unreachable") >= 1.0);
+    wait_until("the handshake is counted", || count(&gateway, "no_certificate") == 1.0);
+    wait_until("the ACME server is unreachable", || orders(&gateway, "unreachable") >= 1.0);
     let log = gateway.log();
     assert!(log.contains("until it is there, TLS handshakes for that name fail"), "{log}");
     assert!(log.contains("the ACME server cannot be reached") && log.contains("check `directory`"), "{log}");
 
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 0);
-    // The authority of its own certificate is known from now on, too.
+    // From now on the gateway also trusts the CA of Pebble's own certificate.
     gateway.reload(&format!("{config}\n# changed\n"));
     let trust = pebble.trust();
-    // As the log says, to try at once.
+    // Removing the state makes the gateway try at once, as the log says.
     fs::remove_file(file(state.path(), "www.test.json")).unwrap();
     until_served(&gateway, &trust, "www.test");
     assert_eq!((orders(&gateway, "issued"), count(&gateway, "acme_challenge") >= 1.0), (1.0, true));
     let expiry = [("listener", &*listener), ("name", "www.test")];
-    until("it is told when it expires", || {
+    wait_until("the log says when it expires", || {
         gateway.metric("tls_cert_not_after_timestamp_seconds", &expiry) > Some(1.8e9)
     });
     for path in files(state.path()) {
@@ -165,16 +167,16 @@ fn a_gateway_starts_without_certificates_gets_them_and_keeps_them() {
     pebble.stop();
     gateway.signal("KILL");
     drop(gateway);
-    let gateway = Gateway::launch(&[], |dir| laid_out(dir, &config));
-    assert!(serves(&gateway, &trust, "www.test"), "it has what was kept");
+    let gateway = Gateway::launch(&[], |dir| config_arguments(dir, &config));
+    assert!(serves(&gateway, &trust, "www.test"), "it uses the saved certificate");
     assert_eq!(orders(&gateway, "unreachable"), 0.0);
 }
 
 #[test]
 fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     let (pebble, state) = (Pebble::start(), tempfile::tempdir().unwrap());
-    // Nobody answers where Pebble looks for the other proof, so that it is tried and fails.
-    let elsewhere = Reserved::new();
+    // Nothing listens where Pebble validates the other challenge, so that it is tried first and fails.
+    let elsewhere = ReservedPort::new();
     let setting = Setting { tls: elsewhere.port(), ..Setting::new(&pebble, state.path(), &["www.test"]) };
     let gateway = setting.start();
     let trust = pebble.trust();
@@ -182,7 +184,7 @@ fn names_are_proved_over_plain_http_where_all_else_is_redirected() {
     assert_eq!((orders(&gateway, "issued"), orders(&gateway, "challenge_failed")), (1.0, 0.0));
     assert!(gateway.log().contains("could not validate the challenge by tls-alpn-01"), "{}", gateway.log());
     for target in ["/", "/.well-known/acme-challenge/unknown", "/.well-known/acme-challenge/../../etc/passwd"] {
-        assert_eq!(Client::connect(gateway.listeners()[0]).ask(&get(target, ""), "").status(), 308, "{target}");
+        assert_eq!(Client::connect(gateway.listeners()[0]).fetch(&get(target, ""), "").status(), 308, "{target}");
     }
 }
 
@@ -194,17 +196,18 @@ fn certificates_of_clients_are_no_hindrance_and_a_proof_is_no_connection() {
     let options = format!(", client_ca = \"{}\", client_auth = \"required\"", ca.display());
     let acme = "challenges = [\"tls-alpn-01\"]";
     let gateway = Setting { acme, options: &options, ..Setting::new(&pebble, state.path(), &["www.test"]) }.start();
-    until("the certificate is there", || orders(&gateway, "issued") == 1.0);
+    wait_until("the certificate is there", || orders(&gateway, "issued") == 1.0);
     let trust = pebble.trust();
-    assert!(!serves(&gateway, &trust, "www.test"), "a client shows its certificate");
-    // Nothing is open, so nothing is shown.
+    assert!(!serves(&gateway, &trust, "www.test"), "the client presents its certificate");
+    // No challenge is open, so the gateway offers no validation certificate.
     let proof = trust.offering(&["acme-tls/1"]).try_connect(secure(&gateway), "www.test");
     assert!(proof.is_err());
 }
 
 #[test]
 fn gateways_on_one_directory_order_once_and_answer_for_each_other() {
-    let (pebble, state, other) = (Pebble::start(), tempfile::tempdir().unwrap(), [Reserved::new(), Reserved::new()]);
+    let (pebble, state, other) =
+        (Pebble::start(), tempfile::tempdir().unwrap(), [ReservedPort::new(), ReservedPort::new()]);
     let first = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
     let second = Setting {
         tls: other[0].port(),
@@ -220,7 +223,7 @@ fn gateways_on_one_directory_order_once_and_answer_for_each_other() {
         until_served(&first, &trust, name);
         until_served(&second, &trust, name);
     }
-    // Only the second wants it, and the server asks the first.
+    // Only the second gateway wants the certificate, but the server validates the challenge at the first.
     until_served(&second, &trust, "c.test");
     assert!(!serves(&first, &trust, "c.test"));
     let sum = |result| orders(&first, result) + orders(&second, result);
@@ -237,25 +240,25 @@ fn certificates_are_renewed_in_time() {
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1")], 6);
     let Issued { gateway, trust, pebble: _pebble, state: _state } = Issued::by(pebble, &["www.test"]);
     let mut open = trust.connect(secure(&gateway), "www.test");
-    until("it was renewed", || orders(&gateway, "issued") >= 2.0);
+    wait_until("the certificate was renewed", || orders(&gateway, "issued") >= 2.0);
     until_served(&gateway, &trust, "www.test");
-    assert_eq!(open.ask("GET / HTTP/1.1\r\nhost: www.test\r\n\r\n", "").status(), 200);
+    assert_eq!(open.fetch("GET / HTTP/1.1\r\nhost: www.test\r\n\r\n", "").status(), 200);
     assert!(gateway.log().contains("renewing a certificate"));
 }
 
 #[test]
 fn names_come_and_go_with_the_config() {
     let mut pebble = Pebble::down();
-    // Every third request is to be sent again, with another nonce.
+    // Pebble rejects the nonce of every third request, which must be sent again with another nonce.
     pebble.run(&[("PEBBLE_VA_NOSLEEP", "1"), ("PEBBLE_WFE_NONCEREJECT", "30")], 0);
     let Issued { pebble, state, gateway, trust } = Issued::by(pebble, &["a.test"]);
     let both = Setting::new(&pebble, state.path(), &["a.test", "b.test"]);
     gateway.reload(&both.config());
-    assert!(serves(&gateway, &trust, "a.test"), "what was there stays");
+    assert!(serves(&gateway, &trust, "a.test"), "the certificate in use stays");
     until_served(&gateway, &trust, "b.test");
     gateway.reload(&Setting { names: &["b.test"], ..both }.config());
     assert!(serves(&gateway, &trust, "b.test") && !serves(&gateway, &trust, "a.test"));
-    // Kept for the day on which it is wanted again.
+    // The certificate is kept until a config names it again.
     gateway.reload(&Setting { names: &["a.test"], ..Setting::new(&pebble, state.path(), &[]) }.config());
     assert!(serves(&gateway, &trust, "a.test"));
     assert_eq!(orders(&gateway, "issued"), 2.0);

@@ -1,4 +1,4 @@
-//! Certificates from an ACME server. A Pebble server issues them; a relay in front of it plays the odd servers.
+//! Certificates from an ACME server. A Pebble server issues them; a relay in front of it simulates unusual servers.
 
 pub mod certificates;
 mod failures;

@@ -1,5 +1,5 @@
-//! ACME servers with odd behaviour: certificates that are due at once, senseless retry times, early results of
-//! validation. A relay in front of Pebble plays them.
+//! ACME servers with unusual behaviour: certificates that are due at once, senseless retry times, early results of
+//! validation. A relay in front of Pebble simulates them.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -7,11 +7,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::certificates::{Setting, file, orders, until_served};
 use super::failures::until_logged;
 use crate::support::ca::Ca;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::pebble::Pebble;
-use crate::support::{faketime, until};
+use crate::support::{faketime, wait_until};
 
-/// Pebble behind a gateway, which passes the requests to it on.
+/// Pebble behind a gateway that forwards its requests.
 struct PebbleProxy {
     pebble: Pebble,
     ca: Ca,
@@ -24,18 +24,18 @@ impl PebbleProxy {
         let (pebble, ca) = (Pebble::start(), Ca::new("between"));
         let gateway = Gateway::launch(&[], |dir| {
             ca.issue(&["127.0.0.1"], "").save(dir, "between");
-            laid_out(dir, &config(&pebble, "", options))
+            config_arguments(dir, &config(&pebble, "", options))
         });
         PebbleProxy { pebble, ca, gateway }
     }
 
-    /// Has it answer by another route first.
-    fn answer(&self, route: &str) {
+    /// Sets a route that takes precedence over the ACME server.
+    fn set_route(&self, route: &str) {
         self.gateway.reload(&config(&self.pebble, route, ""));
     }
 
     /// Returns the config of a gateway that uses this server.
-    fn asked_by(&self, setting: &Setting) -> String {
+    fn config_with(&self, setting: &Setting) -> String {
         fs::write(self.pebble.ca_file(), self.ca.pem()).unwrap();
         let directory = format!("https://{}/dir", self.gateway.listeners()[0]);
         setting.config().replace(&self.pebble.directory(), &directory)
@@ -57,7 +57,7 @@ fn config(pebble: &Pebble, route: &str, options: &str) -> String {
 }
 
 fn launch(config: &str) -> Gateway {
-    Gateway::launch(&[], |dir| laid_out(dir, config))
+    Gateway::launch(&[], |dir| config_arguments(dir, config))
 }
 
 /// Returns the stored result of the last attempt for a name, and the seconds until the next attempt.
@@ -89,14 +89,14 @@ fn a_certificate_that_is_due_as_soon_as_it_is_issued_is_not_ordered_in_a_loop() 
 fn retry_after_of_an_acme_server_applies_to_known_accounts() {
     let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
     let setting = Setting::new(&between.pebble, state.path(), &["a.test"]);
-    let gateway = launch(&between.asked_by(&setting));
-    until("there is a certificate, and an account", || orders(&gateway, "issued") == 1.0);
-    between.answer(
+    let gateway = launch(&between.config_with(&setting));
+    wait_until("there is a certificate, and an account", || orders(&gateway, "issued") == 1.0);
+    between.set_route(
         "[[route]]\nname = \"busy\"\npath = \"/order-plz\"\nrespond = { status = 503, body = \"busy\" \
          }\nresponse_headers = { set = { retry-after = \"7200\" } }\n",
     );
-    gateway.reload(&between.asked_by(&Setting { names: &["a.test", "b.test"], ..setting }));
-    until("the server was asked", || orders(&gateway, "unreachable") == 1.0);
+    gateway.reload(&between.config_with(&Setting { names: &["a.test", "b.test"], ..setting }));
+    wait_until("the server received a request", || orders(&gateway, "unreachable") == 1.0);
     let (known, next_s) = attempt(state.path(), "b.test");
     assert!(known["reason"].as_str().unwrap().contains("it answered 503"), "{known}");
     assert!((7_000..=7_200).contains(&next_s), "{next_s}");
@@ -107,7 +107,7 @@ fn retry_after_of_an_acme_server_applies_to_known_accounts() {
 fn waits_without_end_that_a_server_asks_for_are_none() {
     let header = "response_headers = { set = { retry-after = \"18446744073709551615\" } }\n";
     let (between, state) = (PebbleProxy::start(header), tempfile::tempdir().unwrap());
-    let gateway = launch(&between.asked_by(&Setting::new(&between.pebble, state.path(), &["www.test"])));
+    let gateway = launch(&between.config_with(&Setting::new(&between.pebble, state.path(), &["www.test"])));
     until_served(&gateway, &between.pebble.trust(), "www.test");
     assert_eq!(orders(&gateway, "issued"), 1.0);
     assert!(!gateway.log().contains("panicked"), "{}", gateway.log());
@@ -116,14 +116,14 @@ fn waits_without_end_that_a_server_asks_for_are_none() {
 #[test]
 fn a_proof_that_fails_at_once_leaves_the_other_challenge() {
     let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
-    between.answer(
+    between.set_route(
         "[[route]]\nname = \"proof\"\npath = \"/chalZ/\"\n[route.respond]\nstatus = 200\nbody = '{\"type\": \"http-01\", \"url\": \
          \"https://127.0.0.1/\", \"token\": \"t\", \"status\": \"invalid\", \"error\": {\"type\": \
          \"urn:ietf:params:acme:error:connection\", \"detail\": \"nobody is there\"}}'\n",
     );
     let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
-    let gateway = launch(&between.asked_by(&setting));
-    until("the order failed", || orders(&gateway, "challenge_failed") + orders(&gateway, "refused") == 1.0);
+    let gateway = launch(&between.config_with(&setting));
+    wait_until("the order failed", || orders(&gateway, "challenge_failed") + orders(&gateway, "refused") == 1.0);
     let log = gateway.log();
     for kind in ["tls-alpn-01", "http-01"] {
         assert!(

@@ -8,7 +8,7 @@ use crate::support::gateway::{Gateway, content_type};
 use crate::support::http::Message;
 use crate::support::limiting::RedisServer;
 use crate::support::manual::Page;
-use crate::support::until;
+use crate::support::wait_until;
 
 pub const LIMITS: &str = r#"
 [limit.per-ip]
@@ -41,36 +41,41 @@ upstream = "echo:"
 limits = ["per-ip", "site"]
 "#;
 
-pub fn ask(gateway: &Gateway, method: &str, path: &str, body: impl AsRef<[u8]>) -> Message {
-    ask_with(gateway, method, path, "", body)
+pub fn fetch(gateway: &Gateway, method: &str, path: &str, body: impl AsRef<[u8]>) -> Message {
+    fetch_with(gateway, method, path, "", body)
 }
 
-pub fn ask_with(gateway: &Gateway, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
+pub fn fetch_with(gateway: &Gateway, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
     let length = body.as_ref().len();
     let kind = content_type(length);
     let head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n{kind}content-length: {length}\r\n{fields}\r\n");
-    Client::connect(gateway.admin).ask(&head, body)
+    Client::connect(gateway.admin).fetch(&head, body)
 }
 
 #[track_caller]
 fn ok(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { String::new() } else { body.to_string() };
-    let answer = ask(gateway, method, path, body);
-    assert_eq!((answer.status(), answer.get("content-type")), (200, Some("application/json")), "{}", answer.text());
-    answer.json()
+    let response = fetch(gateway, method, path, body);
+    assert_eq!(
+        (response.status(), response.get("content-type")),
+        (200, Some("application/json")),
+        "{}",
+        response.text()
+    );
+    response.json()
 }
 
 #[track_caller]
 fn decide(gateway: &Gateway, operation: &str, decisions: &[Value]) -> Vec<Value> {
     let body = json!({ "operation": operation, "decisions": decisions });
-    let mut answer = ok(gateway, "POST", "/-/decide", &body);
-    serde_json::from_value(answer["decisions"].take()).unwrap()
+    let mut response = ok(gateway, "POST", "/-/decide", &body);
+    serde_json::from_value(response["decisions"].take()).unwrap()
 }
 
 /// A gateway whose admin listener has reached its store.
 pub fn start(store: &str) -> Gateway {
     let gateway = Gateway::start(&format!("{store}\n{LIMITS}"));
-    until("the store is reached", || ask(&gateway, "GET", "/-/limits/watched/state", "").status() == 200);
+    wait_until("the store is reached", || fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 200);
     gateway
 }
 
@@ -89,26 +94,26 @@ fn decisions_charge_all_or_none_and_peeks_nothing() {
     both(|gateway| {
         let one = |ip: &str, cost: i64| json!({ "limits": ["per-ip", "site", "watched"], "key": { "ip": ip, "header:X-Api-Key": "k" }, "cost": cost });
         let decisions = [one("10.0.0.1", 3), one("10.0.0.2", 1), one("10.0.0.1", 3), one("::ffff:10.0.0.1", 2)];
-        let answers = decide(gateway, "take", &decisions);
-        let admitted: Vec<&Value> = answers.iter().map(|answer| &answer["admitted"]).collect();
-        assert_eq!(admitted, [true, true, false, true], "{answers:?}");
-        let left = |answer: &Value| {
-            answer["limits"].as_array().unwrap().iter().map(|limit| limit["remaining"].clone()).collect::<Vec<_>>()
+        let responses = decide(gateway, "take", &decisions);
+        let admitted: Vec<&Value> = responses.iter().map(|response| &response["admitted"]).collect();
+        assert_eq!(admitted, [true, true, false, true], "{responses:?}");
+        let left = |response: &Value| {
+            response["limits"].as_array().unwrap().iter().map(|limit| limit["remaining"].clone()).collect::<Vec<_>>()
         };
-        assert_eq!(left(&answers[0])[..2], [json!(2), json!(97)]);
-        assert_eq!(left(&answers[1])[..2], [json!(4), json!(96)], "the /24 shares a budget");
-        assert_eq!(left(&answers[2])[..2], [json!(2), json!(96)], "nothing was charged");
-        assert_eq!(left(&answers[3])[..2], [json!(0), json!(94)], "the refused one charged nothing");
-        let refused = &answers[2]["limits"][0];
+        assert_eq!(left(&responses[0])[..2], [json!(2), json!(97)]);
+        assert_eq!(left(&responses[1])[..2], [json!(4), json!(96)], "the /24 shares a budget");
+        assert_eq!(left(&responses[2])[..2], [json!(2), json!(96)], "nothing was charged");
+        assert_eq!(left(&responses[3])[..2], [json!(0), json!(94)], "the refused one charged nothing");
+        let refused = &responses[2]["limits"][0];
         assert_eq!((&refused["admitted"], &refused["reason"]), (&json!(false), &json!("exhausted")));
         let wait_ms = refused["retry_after_ms"].as_i64().unwrap();
         assert!((3_590_000..=3_600_000).contains(&wait_ms), "{wait_ms}");
-        assert!(answers[2]["limits"].as_array().unwrap().iter().all(|limit| limit.get("receipt").is_none()));
-        assert!(answers[0]["limits"][2]["admitted"] == false && answers[0]["limits"][2]["mode"] == "shadow");
-        assert_eq!(answers[0]["limits"][2]["reason"], "never_fits");
+        assert!(responses[2]["limits"].as_array().unwrap().iter().all(|limit| limit.get("receipt").is_none()));
+        assert!(responses[0]["limits"][2]["admitted"] == false && responses[0]["limits"][2]["mode"] == "shadow");
+        assert_eq!(responses[0]["limits"][2]["reason"], "never_fits");
 
         let peeks = decide(gateway, "peek", &[one("10.0.0.2", 4), one("10.0.0.2", 4), one("10.0.0.2", 5)]);
-        let admitted: Vec<&Value> = peeks.iter().map(|answer| &answer["admitted"]).collect();
+        let admitted: Vec<&Value> = peeks.iter().map(|response| &response["admitted"]).collect();
         assert_eq!(admitted, [true, true, false]);
         assert!(peeks[0]["limits"][0].get("receipt").is_none());
         let state = ok(gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.2&cost=0", &Value::Null);
@@ -119,7 +124,7 @@ fn decisions_charge_all_or_none_and_peeks_nothing() {
 #[test]
 fn missing_key_parts_follow_the_option() {
     let gateway = start("");
-    let answers = decide(
+    let responses = decide(
         &gateway,
         "take",
         &[
@@ -128,16 +133,16 @@ fn missing_key_parts_follow_the_option() {
             json!({ "limits": ["named"], "key": { "header:x-user": "" } }),
         ],
     );
-    assert_eq!(answers[0]["limits"][0], json!({ "limit": "site", "asked": false, "reason": "key_absent" }));
-    assert_eq!((&answers[0]["admitted"], &answers[0]["limits"][1]["remaining"]), (&json!(true), &json!(4)));
+    assert_eq!(responses[0]["limits"][0], json!({ "limit": "site", "asked": false, "reason": "key_absent" }));
+    assert_eq!((&responses[0]["admitted"], &responses[0]["limits"][1]["remaining"]), (&json!(true), &json!(4)));
     assert_eq!(
-        answers[1],
+        responses[1],
         json!({ "admitted": false, "limits": [
             { "limit": "named", "asked": true, "admitted": false, "reason": "missing_key", "source": "none" },
             { "limit": "watched", "asked": false, "reason": "refused_before" },
         ] })
     );
-    assert_eq!(answers[2]["admitted"], true, "an empty value is a value");
+    assert_eq!(responses[2]["admitted"], true, "an empty value is a value");
 }
 
 #[test]
@@ -149,13 +154,13 @@ fn a_thousand_keys_are_answered_in_order() {
                 .collect();
             json!({ "operation": operation, "decisions": decisions })
         };
-        let answer = ok(gateway, "POST", "/-/decide", &body("take", 1000));
-        for (i, decision) in answer["decisions"].as_array().unwrap().iter().enumerate() {
+        let response = ok(gateway, "POST", "/-/decide", &body("take", 1000));
+        for (i, decision) in response["decisions"].as_array().unwrap().iter().enumerate() {
             assert_eq!(decision["admitted"], i % 7 <= 5, "{i}");
             let left = if i % 7 <= 5 { 5 - i % 7 } else { 5 };
             assert_eq!(decision["limits"][0]["remaining"], left, "{i}");
         }
-        let refused = ask(gateway, "POST", "/-/decide", body("take", 1001).to_string());
+        let refused = fetch(gateway, "POST", "/-/decide", body("take", 1001).to_string());
         assert_eq!(refused.status(), 422);
         assert_eq!(refused.json()["errors"][0]["detail"], "1001 items; there may be 1 to 1000");
     });
@@ -164,7 +169,7 @@ fn a_thousand_keys_are_answered_in_order() {
 #[test]
 fn keys_are_those_of_requests() {
     both(|gateway| {
-        let request = || gateway.ask(&get("/", "x-api-key: a b/%\r\n"));
+        let request = || gateway.fetch(&get("/", "x-api-key: a b/%\r\n"));
         for _ in 0..5 {
             assert_eq!(request().status(), 200);
         }
@@ -189,11 +194,11 @@ fn keys_are_those_of_requests() {
 }
 
 fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> Value {
-    let answer = ok(gateway, "POST", &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
-    if answer["applied"] == true { json!("applied") } else { answer["reason"].clone() }
+    let response = ok(gateway, "POST", &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
+    if response["applied"] == true { json!("applied") } else { response["reason"].clone() }
 }
 
-/// `acme` has more than the limit says.
+/// The tenant `acme` has an override of the limit.
 const TENANTS: &str = r#"
 [limit.tenant]
 rate = "10/h"
@@ -238,17 +243,17 @@ fn a_limit_after_another_is_decided_with_it_in_any_order() {
     let gateway = Gateway::start(&format!("{LIMITS}{TENANTS}"));
     for (tenant, names) in [("a", ["tenant", "then"]), ("b", ["then", "tenant"])] {
         let order = |cost: i64| json!({ "limits": names, "key": { "header:x-tenant": tenant }, "cost": cost });
-        let answers = decide(&gateway, "take", &[order(10), order(1), order(1)]);
-        let admitted: Vec<&Value> = answers.iter().map(|answer| &answer["admitted"]).collect();
+        let responses = decide(&gateway, "take", &[order(10), order(1), order(1)]);
+        let admitted: Vec<&Value> = responses.iter().map(|response| &response["admitted"]).collect();
         assert_eq!(admitted, [true, true, false], "{tenant}");
-        assert_eq!(answers[0]["limits"][1], json!({ "limit": "then", "asked": false, "reason": "base_has_room" }));
-        let [base, then] = [0, 1].map(|i| &answers[1]["limits"][i]);
+        assert_eq!(responses[0]["limits"][1], json!({ "limit": "then", "asked": false, "reason": "base_has_room" }));
+        let [base, then] = [0, 1].map(|i| &responses[1]["limits"][i]);
         assert_eq!((&base["admitted"], base.get("receipt")), (&json!(false), None));
         assert!(then["admitted"] == true && then["receipt"].is_string());
     }
     let alone =
         json!({ "operation": "take", "decisions": [{ "limits": ["then"], "key": { "header:x-tenant": "c" } }] });
-    let refused = ask(&gateway, "POST", "/-/decide", alone.to_string());
+    let refused = fetch(&gateway, "POST", "/-/decide", alone.to_string());
     assert_eq!(refused.status(), 422);
     assert_eq!(refused.json()["detail"], "#/decisions/0/limits/0: it comes after `tenant`: name both");
 }
@@ -275,12 +280,12 @@ fn a_receipt_is_worth_one_refund() {
         ok(gateway, "DELETE", "/-/limits/per-ip/state?key=10.0.0.9", &Value::Null);
         assert_eq!(refund(gateway, "per-ip", &second[0]["limits"][0]["receipt"]), "nothing_charged");
 
-        let wrong = ask(gateway, "POST", "/-/limits/per-ip/refund", json!({ "receipt": window }).to_string());
+        let wrong = fetch(gateway, "POST", "/-/limits/per-ip/refund", json!({ "receipt": window }).to_string());
         assert_eq!(wrong.status(), 422);
         assert_eq!(wrong.json()["detail"], "#/receipt: it is a receipt of the limit `site`");
-        let cut = json!({ "receipt": window.as_str().unwrap()[2..] }).to_string();
-        let cut = ask(gateway, "POST", "/-/limits/site/refund", cut);
-        assert_eq!(cut.json()["detail"], "#/receipt: it is not a receipt that a decision gave");
+        let truncated = json!({ "receipt": window.as_str().unwrap()[2..] }).to_string();
+        let truncated = fetch(gateway, "POST", "/-/limits/site/refund", truncated);
+        assert_eq!(truncated.json()["detail"], "#/receipt: it is not a receipt that a decision gave");
     });
 }
 
@@ -300,7 +305,7 @@ fn a_refund_continues_without_its_client() {
     std::thread::sleep(std::time::Duration::from_millis(100));
     drop(client);
     let left = || ok(&gateway, "GET", "/-/limits/per-ip/state?cost=0&key=10.0.0.9", &Value::Null)["remaining"].clone();
-    until("the charge is given back", || left() == 5);
+    wait_until("the charge is refunded", || left() == 5);
 }
 
 #[test]
@@ -321,7 +326,7 @@ fn gateways_that_share_a_store_share_its_receipts() {
     }
 }
 
-/// Neither a gateway with keys of its own, nor a changed store and a server that has forgotten.
+/// Neither a gateway with other secrets, nor another store, nor a server that has lost its data.
 #[test]
 fn nobody_takes_a_used_receipt_again() {
     let redis = RedisServer::start(&[]);
@@ -335,8 +340,8 @@ fn nobody_takes_a_used_receipt_again() {
     let path = one.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, text.replace("deadline = \"2s\"", "deadline = \"3s\"")).unwrap();
-    assert_eq!(ask(&one, "POST", "/-/reload", "").status(), 200);
-    until("the store is reached", || ask(&one, "GET", "/-/limits/watched/state", "").status() == 200);
+    assert_eq!(fetch(&one, "POST", "/-/reload", "").status(), 200);
+    wait_until("the store is reached", || fetch(&one, "GET", "/-/limits/watched/state", "").status() == 200);
     assert_eq!(refund(&one, "per-ip", &receipt), "used");
 }
 
@@ -345,20 +350,22 @@ fn an_outage_is_handled_by_on_error_of_each_limit() {
     let mut redis = RedisServer::start(&[]);
     let limits = LIMITS.replace("mode = \"shadow\"", "on_error = \"closed\"");
     let gateway = Gateway::start(&format!("{}\n{limits}", on(&redis)));
-    until("the store is reached", || ask(&gateway, "GET", "/-/limits/watched/state", "").status() == 200);
+    wait_until("the store is reached", || fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 200);
     let order = json!({ "limits": ["per-ip"], "key": { "ip": "10.0.0.9" }, "cost": 2 });
     let before = decide(&gateway, "take", std::slice::from_ref(&order));
     redis.kill();
-    until("the loss is noticed", || ask(&gateway, "GET", "/-/limits/watched/state", "").status() == 503);
-    let answers = decide(&gateway, "take", &[order, json!({ "limits": ["watched"] })]);
-    let local = &answers[0]["limits"][0];
+    wait_until("the gateway notices the loss of the store", || {
+        fetch(&gateway, "GET", "/-/limits/watched/state", "").status() == 503
+    });
+    let responses = decide(&gateway, "take", &[order, json!({ "limits": ["watched"] })]);
+    let local = &responses[0]["limits"][0];
     assert_eq!((&local["source"], &local["remaining"]), (&json!("local"), &json!(3)));
     let closed =
         json!({ "limit": "watched", "asked": true, "admitted": false, "reason": "store_down", "source": "none" });
-    assert_eq!(answers[1], json!({ "admitted": false, "limits": [closed] }));
+    assert_eq!(responses[1], json!({ "admitted": false, "limits": [closed] }));
 
     let receipt = json!({ "receipt": before[0]["limits"][0]["receipt"] }).to_string();
-    let away = ask(&gateway, "POST", "/-/limits/per-ip/refund", &receipt);
+    let away = fetch(&gateway, "POST", "/-/limits/per-ip/refund", &receipt);
     assert_eq!(away.status(), 503);
     assert!(away.json()["detail"].as_str().unwrap().starts_with("the limit store is unavailable ("), "{}", away.text());
     let receipt = &local["receipt"];
@@ -389,14 +396,14 @@ fn a_new_store_is_followed() {
     let path = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     std::fs::write(&path, format!("{text}\n{}prefix = \"other\"\n", on(&redis))).unwrap();
-    let state = || ask(&gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.1&cost=0", "");
-    until("the new store answers", || {
+    let state = || fetch(&gateway, "GET", "/-/limits/per-ip/state?key=10.0.0.1&cost=0", "");
+    wait_until("the new store responds", || {
         let state = state();
         state.status() == 200 && state.json()["state_key"].as_str().unwrap().starts_with("other:")
     });
     assert_eq!(state().json()["remaining"], 5);
     decide(&gateway, "take", &[order]);
-    // Not the heartbeat that counts gateways.
+    // Without the key of the heartbeat that counts gateways.
     let keys: Vec<String> = redis::cmd("KEYS").arg("*{*").query(&mut redis.client()).unwrap();
     assert_eq!(keys, ["other:{ip=10.0.0.1}:per-ip:token_bucket"]);
 }

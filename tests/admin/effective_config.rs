@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::json;
 
-use super::api::ask_with;
+use super::api::fetch_with;
 use crate::support::gateway::Gateway;
 
 const CONFIG: &str = "[limit.per-ip]\nrate = \"10/s\"\nburst = 20\n\
@@ -14,18 +14,18 @@ const CONFIG: &str = "[limit.per-ip]\nrate = \"10/s\"\nburst = 20\n\
 #[test]
 fn the_config_in_force_is_shown_without_secrets() {
     let gateway = Gateway::start(CONFIG);
-    let ask = |fields: &str| ask_with(&gateway, "GET", "/-/config", fields, "");
-    let answer = ask("");
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    let tag = answer.get("etag").unwrap().to_owned();
-    let page = answer.json();
+    let fetch = |fields: &str| fetch_with(&gateway, "GET", "/-/config", fields, "");
+    let response = fetch("");
+    assert_eq!(response.status(), 200, "{}", response.text());
+    let tag = response.get("etag").unwrap().to_owned();
+    let page = response.json();
     assert_eq!(tag, format!("\"1-{}\"", page["hash"].as_str().unwrap()));
     let burst = &page["config"]["limit"]["per-ip"]["burst"];
     assert_eq!(burst["value"], 20);
     assert!(burst["origin"].as_str().unwrap().contains("sluicegate.toml:"), "{burst}");
     assert_eq!(page["config"]["route"][0]["request_headers.set.authorization"]["value"], "***");
     assert!(!page.to_string().contains("canary"));
-    assert_eq!(ask(&format!("if-none-match: {tag}\r\n")).status(), 304);
+    assert_eq!(fetch(&format!("if-none-match: {tag}\r\n")).status(), 304);
 
     let text = fs::read_to_string(gateway.config()).unwrap();
     let changed = gateway.reload(&text.replace("burst = 20", "burst = 40")).json();
@@ -36,7 +36,7 @@ fn the_config_in_force_is_shown_without_secrets() {
         assert_eq!(changed["changes"][0]["text"], line);
     }
     assert!(gateway.log().contains(line), "{}", gateway.log());
-    let answer = ask(&format!("if-none-match: {tag}\r\n"));
-    assert_eq!(answer.json()["config"]["limit"]["per-ip"]["burst"]["value"], 40);
-    assert_ne!(answer.get("etag").unwrap(), tag);
+    let response = fetch(&format!("if-none-match: {tag}\r\n"));
+    assert_eq!(response.json()["config"]["limit"]["per-ip"]["burst"]["value"], 40);
+    assert_ne!(response.get("etag").unwrap(), tag);
 }

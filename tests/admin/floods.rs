@@ -1,5 +1,5 @@
 //! Floods of the admin listener by clients that send nothing, too little or too slowly, or do not read. Probes, metrics
-//! and decisions are served meanwhile.
+//! and decisions are served during a flood.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::machine::{Stopwatch, kept_waiting};
-use crate::support::until;
+use crate::support::machine::{Stopwatch, scheduling_delay};
+use crate::support::wait_until;
 
 const CONFIG: &str = r#"
 [limit.all]
@@ -25,13 +25,14 @@ limits = ["all"]
 
 const TOKEN: &str = "authorization: Bearer secret-secret-secret\r\n";
 
-/// More than the listener has places for.
+/// More connections than the listener has slots.
 const HOGS: usize = 1000;
 
-/// The thousand have to be got through once; a stalled listener is silent for its timeouts, 5 s and more.
+/// The listener must get through all connections of the flood once. A stalled listener would be silent for its timeouts
+/// of 5 s and more.
 const SLOW: Duration = Duration::from_millis(2500);
 
-/// Four large decisions at a time take a tenth of that in turns; a hundred take more than twice as long.
+/// Four concurrent large decisions take a tenth of that; a hundred take more than twice as long.
 const QUARTER: Duration = Duration::from_millis(250);
 
 fn get(path: &str) -> String {
@@ -46,16 +47,16 @@ fn decide(fields: &str, length: usize) -> String {
 
 fn peek(admin: SocketAddr, fields: &str) -> Message {
     let body = r#"{"operation":"peek","decisions":[{"limits":["all"]}]}"#;
-    Client::connect(admin).ask(&decide(fields, body.len()), body)
+    Client::connect(admin).fetch(&decide(fields, body.len()), body)
 }
 
-/// Median and worst of many answers, without the time in which others had the processors.
-fn waits(gateway: &Gateway, mut ask: impl FnMut() -> u16) -> [Duration; 2] {
-    let others = || kept_waiting(Some(gateway.pid())) + kept_waiting(None);
+/// Returns the median and the maximum of many response times, without the time in which other processes had the CPU.
+fn waits(gateway: &Gateway, mut fetch: impl FnMut() -> u16) -> [Duration; 2] {
+    let others = || scheduling_delay(Some(gateway.pid())) + scheduling_delay(None);
     let mut waits: Vec<Duration> = (0..30)
         .map(|_| {
             let (since, before) = (Instant::now(), others());
-            assert_eq!(ask(), 200);
+            assert_eq!(fetch(), 200);
             since.elapsed().saturating_sub(others() - before)
         })
         .collect();
@@ -63,11 +64,11 @@ fn waits(gateway: &Gateway, mut ask: impl FnMut() -> u16) -> [Duration; 2] {
     [waits[waits.len() / 2], waits[waits.len() - 1]]
 }
 
-/// Probes, metrics and decisions come in time.
+/// Probes, metrics and decisions are served in time.
 #[track_caller]
 fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
     for path in ["/livez", "/readyz", "/metrics"] {
-        let [median, worst] = waits(gateway, || crate::support::client::ask(gateway.admin, &get(path)).status());
+        let [median, worst] = waits(gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
         assert!(
             median < Duration::from_millis(100) && worst < SLOW,
             "{during}: {path} took {median:?}, at worst {worst:?}"
@@ -84,7 +85,7 @@ fn assert_reachable(gateway: &Gateway, fields: &str, during: &str) {
 fn flood(admin: SocketAddr, bytes: &str) -> Vec<TcpStream> {
     let connect = |_| {
         let mut stream = TcpStream::connect(admin).unwrap();
-        // Whoever is thrown out at once may not get all of it.
+        // A connection that the gateway closes at once may not accept all bytes.
         let _ = stream.write_all(bytes.as_bytes());
         stream
     };
@@ -104,7 +105,7 @@ fn silent_clients_keep_nobody_out() {
             "an endless body",
             "POST /-/decide HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n1\r\n{\r\n".to_owned(),
         ),
-        ("answers kept open", get("/livez")),
+        ("responses kept open", get("/livez")),
         ("pipelined requests", get("/livez").repeat(100)),
         ("an upgrade", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned()),
     ] {
@@ -126,9 +127,9 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
         let since = Instant::now();
         let mut client = Client::connect(gateway.admin);
         client.send(decide(fields, 100));
-        // No interim answer either.
-        let refused = client.answer("POST");
-        // The flood sent more wrong tokens than a peer may.
+        // No interim response either.
+        let refused = client.read_response("POST");
+        // The flood has sent more wrong tokens than one peer may send.
         let status = if fields.contains("wrong") { 429 } else { 401 };
         assert_eq!(refused.status(), status, "{fields}");
         assert_eq!(refused.get("www-authenticate"), (status == 401).then_some("Bearer"), "{fields}");
@@ -139,17 +140,21 @@ fn a_token_is_checked_before_a_body_is_waited_for() {
             std::thread::sleep(Duration::from_millis(5));
             client.send("x".repeat(1 << 16));
         }
-        assert_eq!(client.answer("POST").status(), status, "the answer arrives although nobody needs the body");
+        assert_eq!(
+            client.read_response("POST").status(),
+            status,
+            "the response arrives although the body is not needed"
+        );
     }
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 100));
-    assert_eq!(client.try_head().unwrap().status(), 100);
+    assert_eq!(client.try_read_head().unwrap().status(), 100);
     let mut client = Client::connect(gateway.admin);
     client.send(decide(&format!("{TOKEN}expect: 100-continue\r\n"), 2 << 20));
-    assert_eq!(client.answer("POST").status(), 413, "before it is sent");
+    assert_eq!(client.read_response("POST").status(), 413, "before it is sent");
 }
 
-/// Bytes keep coming, one at a time: no pause is long.
+/// Clients that send a byte at a time, so that no pause is long.
 #[test]
 fn dripping_clients_are_cut() {
     let gateway = Gateway::start(CONFIG);
@@ -158,7 +163,7 @@ fn dripping_clients_are_cut() {
         for start in [head, &body] {
             let mut hogs = flood(gateway.admin, start);
             scope.spawn(move || {
-                until(&format!("all who drip into {start:?} are cut"), || {
+                wait_until(&format!("all who drip into {start:?} are cut"), || {
                     std::thread::sleep(Duration::from_millis(50));
                     hogs.retain_mut(|hog| hog.write_all(b"y").is_ok());
                     hogs.is_empty()
@@ -166,12 +171,12 @@ fn dripping_clients_are_cut() {
             });
         }
         assert_reachable(&gateway, "", "drips");
-        // Nobody needs the places of those who come late: they are cut for being slow.
+        // The slots of these clients are not needed; they are closed because they are slow.
         scope.spawn(|| {
             let mut late = Client::connect(gateway.admin);
             late.send(head);
             let watch = Stopwatch::start();
-            until("a head that drips is cut", || {
+            wait_until("a head that drips is cut", || {
                 std::thread::sleep(Duration::from_millis(50));
                 late.try_send("y").is_err()
             });
@@ -179,8 +184,8 @@ fn dripping_clients_are_cut() {
         });
         let mut late = Client::connect(gateway.admin);
         late.send(decide("", 10));
-        let (watch, answer) = (Stopwatch::start(), late.answer("POST"));
-        assert_eq!(answer.status(), 408);
+        let (watch, response) = (Stopwatch::start(), late.read_response("POST"));
+        assert_eq!(response.status(), 408);
         watch.assert_ms(2000..5000);
     });
 }
@@ -197,12 +202,12 @@ fn metrics_that_nobody_reads_cost_little() {
     assert!(size > 1 << 20, "{size}");
     let memory = gateway.watch_memory();
     let hogs = flood(gateway.admin, &get("/metrics"));
-    let answered = |path| waits(&gateway, || crate::support::client::ask(gateway.admin, &get(path)).status());
-    let [median, worst] = answered("/livez");
+    let delays = |path| waits(&gateway, || crate::support::client::fetch(gateway.admin, &get(path)).status());
+    let [median, worst] = delays("/livez");
     assert!(median < Duration::from_millis(100) && worst < SLOW, "{median:?}, at worst {worst:?}");
     assert_eq!(gateway.metrics().len() >> 16, size >> 16, "whole");
     let grown = memory.grown();
-    assert!(grown < 150 << 20, "{} MiB for {HOGS} answers of {size} bytes", grown >> 20);
+    assert!(grown < 150 << 20, "{} MiB for {HOGS} responses of {size} bytes", grown >> 20);
     drop(hogs);
 }
 
@@ -228,7 +233,7 @@ fn a_list_of_limits_costs_little() {
     assert_eq!(gateway.admin(&format!("/-/limits/{}", name(20))).json(), all["limits"][20]);
     for path in ["/-/limits".to_owned(), format!("/-/limits/{}", name(20)), format!("/-/limits/{}x", name(20))] {
         let hogs = flood(gateway.admin, &get(&path));
-        let [median, worst] = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        let [median, worst] = waits(&gateway, || crate::support::client::fetch(gateway.admin, &get("/livez")).status());
         assert!(median < Duration::from_millis(100) && worst < SLOW, "{path}: {median:?}, at worst {worst:?}");
         drop(hogs);
     }
@@ -248,7 +253,7 @@ fn many_large_decisions_keep_nobody_waiting() {
     let decisions: Vec<String> = (0..300).map(decision).collect();
     let body = format!(r#"{{"operation":"take","decisions":[{}]}}"#, decisions.join(","));
     let request = decide("", body.len()) + &body;
-    let whole = Client::connect(gateway.admin).ask(&decide("", body.len()), &body);
+    let whole = Client::connect(gateway.admin).fetch(&decide("", body.len()), &body);
     assert_eq!(whole.json()["decisions"].as_array().unwrap().len(), 300);
 
     std::thread::scope(|scope| {
@@ -257,7 +262,7 @@ fn many_large_decisions_keep_nobody_waiting() {
             let request = &request;
             scope.spawn(move || hog.write_all(request.as_bytes()));
         }
-        let livez = waits(&gateway, || crate::support::client::ask(gateway.admin, &get("/livez")).status());
+        let livez = waits(&gateway, || crate::support::client::fetch(gateway.admin, &get("/livez")).status());
         let small = waits(&gateway, || peek(gateway.admin, "").status());
         for (what, [median, worst]) in [("/livez", livez), ("a small decision", small)] {
             assert!(median < QUARTER && worst < SLOW, "{what} took {median:?}, at worst {worst:?}");
@@ -279,18 +284,18 @@ fn a_list_of_limits_is_that_of_the_config_in_force() {
     assert_eq!([quota(), quota()], [7, 7]);
 }
 
-/// A connection that is cut off after its answer was sent loses nothing of it.
+/// A connection that is cut off after its response was sent loses nothing of it.
 #[test]
-fn an_answer_outlives_what_was_not_read() {
+fn a_response_outlives_what_was_not_read() {
     let gateway = Gateway::start(CONFIG);
     for _ in 0..20 {
         let mut client = Client::connect(gateway.admin);
         client.send(get("/livez") + &"x".repeat(100_000));
-        assert_eq!(client.answer("GET").status(), 200);
+        assert_eq!(client.read_response("GET").status(), 200);
         client.assert_closed();
     }
     let mut client = Client::connect(gateway.admin);
     client.send(get("/livez"));
     client.stream().shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(client.read_response("GET").status(), 200);
 }

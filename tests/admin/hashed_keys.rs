@@ -3,12 +3,12 @@
 
 use serde_json::{Value, json};
 
-use super::api::ask;
+use super::api::fetch;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::topology::{RedisCluster, ask as ask_redis};
-use crate::support::until;
+use crate::support::limiting::topology::{RedisCluster, run_command};
+use crate::support::wait_until;
 
 const LIMITS: &str = r#"
 [[route]]
@@ -33,18 +33,18 @@ overrides = [{ key = ["Bearer vip token"], rate = "1000/day" }]
 
 fn start(store: &str, admin: &str) -> Gateway {
     let gateway = Gateway::start(&format!("{admin}\n{store}\n{LIMITS}"));
-    until("the store is reached", || peek(&gateway, "token", "key=nobody").status() == 200);
+    wait_until("the store is reached", || peek(&gateway, "token", "key=nobody").status() == 200);
     gateway
 }
 
 fn peek(gateway: &Gateway, limit: &str, query: &str) -> crate::support::http::Message {
-    ask(gateway, "GET", &format!("/-/limits/{limit}/state?{query}"), "")
+    fetch(gateway, "GET", &format!("/-/limits/{limit}/state?{query}"), "")
 }
 
 #[track_caller]
-fn ok(answer: &crate::support::http::Message) -> Value {
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()
+fn ok(response: &crate::support::http::Message) -> Value {
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()
 }
 
 /// The hash that the gateway shows for the key of a query.
@@ -56,7 +56,7 @@ fn hash(gateway: &Gateway, limit: &str, query: &str) -> String {
 }
 
 fn send(gateway: &Gateway, fields: &str) -> u16 {
-    gateway.ask(&get("/", fields)).status()
+    gateway.fetch(&get("/", fields)).status()
 }
 
 /// Every operation by hash; `value` is the key as a client sends it.
@@ -75,7 +75,7 @@ fn manage(gateway: &Gateway, value: &str, decoy: impl Fn(&Gateway)) {
     assert!(ok(&known)["state_key"].is_null());
 
     let key = json!({ "header:authorization": { "hash": digits } });
-    let taken = ask(
+    let taken = fetch(
         gateway,
         "POST",
         "/-/decide",
@@ -85,20 +85,24 @@ fn manage(gateway: &Gateway, value: &str, decoy: impl Fn(&Gateway)) {
     assert_eq!((&entry["admitted"], &entry["remaining"], &entry["receipt"]), (&json!(true), &json!(0), &Value::Null));
     assert_eq!(send(gateway, &fields), 429);
 
-    let refund = ask(gateway, "POST", "/-/limits/token/refund", json!({ "key": key, "cost": 1 }).to_string());
+    let refund = fetch(gateway, "POST", "/-/limits/token/refund", json!({ "key": key, "cost": 1 }).to_string());
     assert_eq!(ok(&refund)["applied"], true, "{}", refund.text());
     assert_eq!(ok(&peek(gateway, "token", &by_hash))["remaining"], 1);
 
-    let reset = ask(gateway, "DELETE", &format!("/-/limits/token/state?{by_hash}"), "");
+    let reset = fetch(gateway, "DELETE", &format!("/-/limits/token/state?{by_hash}"), "");
     assert_eq!(ok(&reset)["reset"], true);
-    for answer in [&known, &taken, &refund, &reset] {
-        assert!(!answer.text().contains(value), "{}", answer.text());
+    for response in [&known, &taken, &refund, &reset] {
+        assert!(!response.text().contains(value), "{}", response.text());
     }
     assert_eq!(ok(&peek(gateway, "token", &format!("key={encoded}")))["remaining"], 3);
-    // The state is gone, so nothing tells any more what the hash stands for.
-    let gone = peek(gateway, "token", &by_hash);
-    assert_eq!(gone.status(), 404, "{}", gone.text());
-    assert!(gone.text().contains(digits) && gone.text().contains("keys_secret"), "{}", gone.text());
+    // The state was the only source from which the gateway could look up the hash.
+    let after_reset = peek(gateway, "token", &by_hash);
+    assert_eq!(after_reset.status(), 404, "{}", after_reset.text());
+    assert!(
+        after_reset.text().contains(digits) && after_reset.text().contains("keys_secret"),
+        "{}",
+        after_reset.text()
+    );
 }
 
 fn on(url: &str) -> String {
@@ -132,8 +136,8 @@ fn a_hash_finds_one_key_among_many() {
     let gateway = start(&on(&redis.url()), "");
     manage(&gateway, "one", |_| {
         let lua = "for i=1,50000 do redis.call('SET', 'sg:{header:authorization|query:access='..i..'}:token:fixed_window', '') end";
-        let _: () = ask_redis(&mut redis.client(), &["EVAL", lua, "0"]);
-        let _: () = ask_redis(&mut redis.client(), &["SET", "sg:{other", "\u{fe}\u{ff}"]);
+        let _: () = run_command(&mut redis.client(), &["EVAL", lua, "0"]);
+        let _: () = run_command(&mut redis.client(), &["SET", "sg:{other", "\u{fe}\u{ff}"]);
     });
     let gateway = start("", "");
     manage(&gateway, "one", |gateway| {
@@ -142,7 +146,7 @@ fn a_hash_finds_one_key_among_many() {
                 .map(|i| json!({ "limits": ["token"], "key": { "header:authorization": format!("{chunk}-{i}") } }))
                 .collect();
             let body = json!({ "operation": "take", "decisions": decisions }).to_string();
-            assert_eq!(ask(gateway, "POST", "/-/decide", body).status(), 200);
+            assert_eq!(fetch(gateway, "POST", "/-/decide", body).status(), 200);
         }
     });
 }
@@ -164,7 +168,7 @@ fn parts_may_be_mixed_and_numbers_of_one_key_are_kept() {
     // Several hashes of several limits are looked up together.
     let decisions = json!({ "operation": "peek", "decisions": [{ "limits": ["pair", "token"], "key": {
         "header:x-api-key": { "hash": acme }, "ip": "127.0.0.1", "query:access": { "hash": vip } } }] });
-    let decided = ok(&ask(&gateway, "POST", "/-/decide", decisions.to_string()));
+    let decided = ok(&fetch(&gateway, "POST", "/-/decide", decisions.to_string()));
     let left = |limit: usize| decided["decisions"][0]["limits"][limit]["remaining"].clone();
     assert_eq!((left(0), left(1)), (json!(3), json!(998)), "{decided}");
 }
@@ -188,7 +192,7 @@ fn a_hash_means_one_part_and_one_secret() {
         let refused = peek(&gateway, "token", query);
         assert!(refused.status() == 400 && refused.text().contains(words), "{query}: {}", refused.text());
     }
-    // As the log shows it, and not as a value.
+    // As the log shows the key, and not as a value.
     let logged = format!("header:x-api-key#{pair}");
     ok(&peek(&gateway, "pair", &format!("hash=header:x-api-key%23{pair}&key=127.0.0.1")));
     for (query, remedy) in [
@@ -201,14 +205,14 @@ fn a_hash_means_one_part_and_one_secret() {
     }
     for (value, status) in [(json!({ "hash": logged }), 200), (json!(logged), 422), (json!("same"), 200)] {
         let body = json!({ "key": { "header:x-api-key": value, "ip": "127.0.0.1" }, "cost": 1 }).to_string();
-        assert_eq!(ask(&gateway, "POST", "/-/limits/pair/refund", body).status(), status);
+        assert_eq!(fetch(&gateway, "POST", "/-/limits/pair/refund", body).status(), status);
     }
     for key in [json!({ "hash": "x" }), json!({ "hash": 1 }), json!({ "hash": "0123456789abcdef", "percent": "a" })] {
         let body = json!({ "key": { "header:authorization": key }, "cost": 1 }).to_string();
-        assert_eq!(ask(&gateway, "POST", "/-/limits/token/refund", body).status(), 422, "{key}");
+        assert_eq!(fetch(&gateway, "POST", "/-/limits/token/refund", body).status(), 422, "{key}");
     }
     let twice = json!({ "key": { "header:authorization": { "hash": pair }, "query:access": "x" }, "cost": 1 });
-    assert_eq!(ask(&gateway, "POST", "/-/limits/token/refund", twice.to_string()).status(), 422);
+    assert_eq!(fetch(&gateway, "POST", "/-/limits/token/refund", twice.to_string()).status(), 422);
 }
 
 #[test]
@@ -218,7 +222,7 @@ fn an_unavailable_store_is_reported() {
     assert_eq!(send(&gateway, "authorization: x\r\n"), 200);
     let by_hash = format!("hash={}", hash(&gateway, "token", "key=x"));
     redis.kill();
-    until("the loss is noticed", || peek(&gateway, "token", "key=x").status() == 503);
+    wait_until("the gateway notices the loss of the store", || peek(&gateway, "token", "key=x").status() == 503);
     let refused = peek(&gateway, "token", &by_hash);
     assert!(refused.status() == 503 && refused.text().contains("could not be looked up"), "{}", refused.text());
 }
@@ -254,7 +258,7 @@ fn a_live_override_may_name_a_hash() {
     let gateway = start(&on(&redis.url()), &format!("keys_secret = \"{}\"\n", "d".repeat(32)));
     assert_eq!(send(&gateway, "authorization: bad one\r\n"), 200);
     let digits = hash(&gateway, "token", "key=bad%20one");
-    let _: i64 = ask_redis(&mut redis.client(), &["HSET", "sg:overrides:token", &format!("%#{digits}"), "rate=0"]);
-    until("the override is in force", || send(&gateway, "authorization: bad one\r\n") == 429);
+    let _: i64 = run_command(&mut redis.client(), &["HSET", "sg:overrides:token", &format!("%#{digits}"), "rate=0"]);
+    wait_until("the override is in force", || send(&gateway, "authorization: bad one\r\n") == 429);
     assert_eq!(send(&gateway, "authorization: good one\r\n"), 200);
 }

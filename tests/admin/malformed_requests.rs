@@ -5,12 +5,12 @@ use std::net::TcpStream;
 
 use crate::support::gateway::Gateway;
 
-fn ask(gateway: &Gateway, request: &str) -> String {
+fn fetch(gateway: &Gateway, request: &str) -> String {
     let mut stream = TcpStream::connect(gateway.admin).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 #[test]
@@ -67,14 +67,14 @@ fn requests_to_the_admin_listener_have_one_host_and_one_length() {
             "decisions",
         ),
     ] {
-        let answer = ask(&gateway, request);
+        let response = fetch(&gateway, request);
         assert!(
-            answer.starts_with(&format!("HTTP/1.{} {status}", if answer.starts_with("HTTP/1.0") { 0 } else { 1 })),
-            "{request}: {answer}"
+            response.starts_with(&format!("HTTP/1.{} {status}", if response.starts_with("HTTP/1.0") { 0 } else { 1 })),
+            "{request}: {response}"
         );
-        assert!(answer.contains(says), "{request}: {answer}");
+        assert!(response.contains(says), "{request}: {response}");
         if status == 400 {
-            assert!(answer.contains("application/problem+json"), "{request}: {answer}");
+            assert!(response.contains("application/problem+json"), "{request}: {response}");
         }
     }
 }

@@ -11,11 +11,11 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::tls::{Ca, TlsServer};
-use crate::support::limiting::topology::{RedisCluster, Watched, ask, cluster_node, is_up};
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::limiting::topology::{RedisCluster, SentinelSetup, cluster_node, is_up, run_command};
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
-/// A look every two seconds, and what a busy machine adds.
+/// Overrides are read every two seconds; the rest is for a busy machine.
 const SOON: Duration = Duration::from_secs(4);
 
 /// Limits with 2 units a day for each tenant, all on one route.
@@ -42,14 +42,14 @@ fn at(url: &str) -> String {
 
 /// Returns the tenant's daily quota of `limit`.
 fn quota(gateway: &Gateway, limit: &str) -> i64 {
-    let answer = gateway.ask(&get("/", "tenant: acme\r\n"));
-    let policy = answer.get("ratelimit-policy").unwrap_or_else(|| panic!("no policy:\n{}", answer.head)).to_owned();
+    let response = gateway.fetch(&get("/", "tenant: acme\r\n"));
+    let policy = response.get("ratelimit-policy").unwrap_or_else(|| panic!("no policy:\n{}", response.head)).to_owned();
     let rest = policy.split(&format!("\"{limit}\";q=")).nth(1).unwrap();
     rest.split(';').next().unwrap().parse().unwrap()
 }
 
 fn set(client: &mut Connection, limit: &str, count: i64) {
-    let () = ask(client, &["HSET", &format!("sg:overrides:{limit}"), "acme", &format!("rate={count}/day")]);
+    let () = run_command(client, &["HSET", &format!("sg:overrides:{limit}"), "acme", &format!("rate={count}/day")]);
 }
 
 #[track_caller]
@@ -76,22 +76,22 @@ fn on_a_cluster_each_hash_is_read_at_its_node_and_a_failover_is_followed() {
 
     let lost = cluster.owner_index(place("a"));
     cluster.nodes[lost].kill();
-    until("a replica is promoted", || cluster.owner_index(place("a")) != lost);
-    until("all masters know it", || cluster.masters().into_iter().all(|node| is_up(node)));
-    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    wait_until("a replica is promoted", || cluster.owner_index(place("a")) != lost);
+    wait_until("all masters know the new one", || cluster.masters().into_iter().all(|node| is_up(node)));
+    assert_eq!(quota(&gateway, "a"), 5, "known overrides stay");
     limits.iter().zip(15..).for_each(|(limit, count)| set(&mut cluster.owner(place(limit)).client(), limit, count));
     limits.iter().zip(15..).for_each(|(limit, count)| assert_soon(&gateway, limit, count));
 }
 
 #[test]
 fn the_master_that_the_sentinels_name_is_read() {
-    let mut watched = Watched::start();
+    let mut watched = SentinelSetup::start();
     let gateway = gateway(&at(&watched.url()), &["a"]);
     set(&mut watched.client(0), "a", 5);
     assert_soon(&gateway, "a", 5);
     watched.servers[0].kill();
-    until("the replica is promoted", || watched.info(1).contains("role:master"));
-    assert_eq!(quota(&gateway, "a"), 5, "what is known stays");
+    wait_until("the replica is promoted", || watched.info(1).contains("role:master"));
+    assert_eq!(quota(&gateway, "a"), 5, "known overrides stay");
     set(&mut watched.client(1), "a", 6);
     assert_soon(&gateway, "a", 6);
 }
@@ -104,7 +104,7 @@ fn a_socket_file_and_another_database_are_read() {
     let gateway = gateway(&at(&format!("redis+unix://{path}?db=5")), &["a"]);
     let mut client = server.client();
     set(&mut client, "a", 5);
-    let () = ask(&mut client, &["SELECT", "5"]);
+    let () = run_command(&mut client, &["SELECT", "5"]);
     set(&mut client, "a", 6);
     assert_soon(&gateway, "a", 6);
 }
@@ -113,14 +113,14 @@ fn a_socket_file_and_another_database_are_read() {
 fn servers_clusters_and_sentinels_are_read_over_tls() {
     let ca = Ca::new("ours");
     let pair = ca.issue(&["localhost", "127.0.0.1"], "both");
-    let bus = Reserved::new();
+    let bus = ReservedPort::new();
     let bus = bus.port().to_string();
     let server = TlsServer::start(&pair, &ca, &[]);
     let sentinel = server.sentinel();
     let node =
         TlsServer::start(&pair, &ca, &["--cluster-enabled", "yes", "--cluster-port", &bus, "--tls-cluster", "yes"]);
-    let () = ask(&mut node.server.client(), &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    until("the cluster is up", || is_up(&node.server));
+    let () = run_command(&mut node.server.client(), &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait_until("the cluster is up", || is_up(&node.server));
     for (url, server) in [
         (server.url("localhost"), &server),
         (format!("rediss+sentinel://localhost:{}/mine", sentinel.port), &server),
@@ -129,7 +129,7 @@ fn servers_clusters_and_sentinels_are_read_over_tls() {
         let path = |name: &str| server.dir.path().join(name).display().to_string();
         let files = ["ca", "client_cert", "client_key"].iter().zip(["ca", "cert", "key"]);
         let files: String = files.map(|(option, name)| format!("{option} = \"{}\"\n", path(name))).collect();
-        let () = ask(&mut server.server.client(), &["DEL", "sg:overrides:a"]);
+        let () = run_command(&mut server.server.client(), &["DEL", "sg:overrides:a"]);
         let gateway = gateway(&format!("{}{files}", at(&url)), &["a"]);
         set(&mut server.server.client(), "a", 5);
         assert_soon(&gateway, "a", 5);
@@ -140,25 +140,25 @@ fn servers_clusters_and_sentinels_are_read_over_tls() {
 fn an_unavailable_store_and_a_replaced_store() {
     let (mut first, second) = (RedisServer::start(&[]), cluster_node(&[]));
     let mut client = second.client();
-    let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    until("the cluster is up", || is_up(&second));
+    let () = run_command(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    wait_until("the cluster is up", || is_up(&second));
     set(&mut first.client(), "a", 5);
     set(&mut client, "a", 7);
     let gateway = gateway(&at(&first.url()), &["a"]);
     assert_eq!(quota(&gateway, "a"), 5);
 
     first.kill();
-    until("the loss is logged", || gateway.log().contains("those known stay in force"));
+    wait_until("the loss is logged", || gateway.log().contains("those known stay in force"));
     assert_eq!(quota(&gateway, "a"), 5);
     first.restart();
-    until("it is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
+    wait_until("the store is back", || std::net::TcpStream::connect(("127.0.0.1", first.port)).is_ok());
     assert_soon(&gateway, "a", 2);
     set(&mut first.client(), "a", 6);
     assert_soon(&gateway, "a", 6);
     assert_eq!(gateway.log().matches("those known stay in force").count(), 1, "{}", gateway.log());
 
     gateway.reload_with(&first.url(), &second.url().replace("redis:", "redis+cluster:"));
-    assert_eq!(quota(&gateway, "a"), 7, "those of the new store, from its first request on");
+    assert_eq!(quota(&gateway, "a"), 7, "the overrides of the new store apply from its first request on");
     set(&mut client, "a", 8);
     assert_soon(&gateway, "a", 8);
 }
@@ -187,13 +187,13 @@ fn many_mistakes_are_one_short_line_of_the_log_however_often_they_change() {
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
-    until("the mistakes are logged", || !lines().is_empty());
+    wait_until("the mistakes are logged", || !lines().is_empty());
     assert!(lines()[0].contains("4000 mistakes, the first 10: key-0-xxx"), "{}", lines()[0]);
     assert!(lines()[0].len() < 4000, "{} bytes", lines()[0].len());
     spoil(4000);
     std::thread::sleep(2 * SOON);
     assert_eq!(lines().len(), 1, "another set of mistakes waits for ten seconds");
     assert_eq!(quota(&gateway, "a"), 5, "the previous set is in force");
-    until("the new set of mistakes is logged", || lines().len() == 2);
+    wait_until("the new set of mistakes is logged", || lines().len() == 2);
     assert!(lines()[1].contains("8000 mistakes"), "{}", lines()[1]);
 }

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use serde_json::{Value, json};
 
-use super::api::ask;
+use super::api::fetch;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
@@ -40,9 +40,9 @@ refuse = { status = 420 }
 "#;
 
 fn refusals(gateway: &Gateway, query: &str) -> Vec<Value> {
-    let answer = ask(gateway, "GET", &format!("/-/refusals{query}"), "");
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()["refusals"].as_array().unwrap().clone()
+    let response = fetch(gateway, "GET", &format!("/-/refusals{query}"), "");
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()["refusals"].as_array().unwrap().clone()
 }
 
 #[test]
@@ -51,7 +51,7 @@ fn a_refusal_is_found_by_the_id_in_its_problem_document() {
     for store in [String::new(), format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url())] {
         let gateway = Gateway::start(&format!("{store}{LIMITS}"));
         let mut client = Client::connect(gateway.addr);
-        let send = |client: &mut Client, target: &str, key: &str| client.ask(&get(target, key), "");
+        let send = |client: &mut Client, target: &str, key: &str| client.fetch(&get(target, key), "");
         assert_eq!(send(&mut client, "/", "x-key: secret-value\r\n").status(), 200);
         assert_eq!(refusals(&gateway, ""), Vec::<Value>::new());
         let refused = send(&mut client, "/", "x-key: secret-value\r\naccept: application/json\r\n");
@@ -102,7 +102,7 @@ fn a_refusal_is_found_by_the_id_in_its_problem_document() {
         assert_eq!(refusals(&gateway, "?limit=watched").len(), 1);
 
         // The list of the most refused keys has the routes.
-        let top = ask(&gateway, "GET", "/-/top?limit=per-key", "").json();
+        let top = fetch(&gateway, "GET", "/-/top?limit=per-key", "").json();
         let routes: Vec<&Value> = top["keys"].as_array().unwrap().iter().map(|key| &key["routes"]).collect();
         assert!(routes.contains(&&json!([{ "route": "api", "count": 1 }])), "{top}");
         assert!(routes.contains(&&json!([{ "route": "login", "count": 1 }])), "{top}");
@@ -124,9 +124,9 @@ fn hostile_ids_are_safe() {
         head.extend(id);
         head.extend(b"\r\n\r\n");
         trusted.send(&head);
-        let answer = trusted.answer("GET");
-        assert_eq!(answer.status(), 429, "{}", answer.text());
-        answer.json()["request_id"].clone()
+        let response = trusted.read_response("GET");
+        assert_eq!(response.status(), 429, "{}", response.text());
+        response.json()["request_id"].clone()
     };
     assert_eq!(send(b"ticket-7"), "ticket-7");
     assert_eq!(send(b"a\"b\\c</script>{}"), "a\"b\\c</script>{}");
@@ -143,17 +143,18 @@ fn hostile_ids_are_safe() {
     assert_eq!(refusals(&gateway, "?request_id=a%22b%5Cc%3C/script%3E%7B%7D")[0]["request_id"], "a\"b\\c</script>{}");
     assert_eq!(refusals(&gateway, "")[5]["request_id"], Value::Null);
     for query in ["?request_id=", "?request_id=%FF", "?n=0", "?n=201", "?n=x", "?id=a", "?request_id=%", "?n=1&n=2"] {
-        assert_eq!(ask(&gateway, "GET", &format!("/-/refusals{query}"), "").status(), 400, "{query}");
+        assert_eq!(fetch(&gateway, "GET", &format!("/-/refusals{query}"), "").status(), 400, "{query}");
     }
     for id in ["%00", "%0d%0ax", "..%2f..", &"y".repeat(6000)] {
         assert_eq!(refusals(&gateway, &format!("?request_id={id}")).len(), 0, "{id}");
     }
     // A client that is not trusted chooses no id.
-    let mut stranger = Client::from(Ipv4Addr::new(127, 0, 0, 2), gateway.addr);
-    let answer = stranger.ask(&get("/", "x-key: blocked\r\nx-request-id: again\r\naccept: application/json\r\n"), "");
-    assert_eq!(answer.json()["request_id"].as_str().unwrap().len(), 32);
+    let mut other_client = Client::from(Ipv4Addr::new(127, 0, 0, 2), gateway.addr);
+    let response =
+        other_client.fetch(&get("/", "x-key: blocked\r\nx-request-id: again\r\naccept: application/json\r\n"), "");
+    assert_eq!(response.json()["request_id"].as_str().unwrap().len(), 32);
     assert_eq!(refusals(&gateway, "?request_id=again").len(), 5);
-    assert_eq!(ask(&gateway, "POST", "/-/refusals", "").status(), 405);
+    assert_eq!(fetch(&gateway, "POST", "/-/refusals", "").status(), 405);
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn a_flood_keeps_the_newest_within_bounded_memory() {
             .collect();
         client.send(requests.concat());
         for _ in 0..100 {
-            assert_eq!(client.answer("GET").status(), 429);
+            assert_eq!(client.read_response("GET").status(), 429);
         }
     }
     let id = |batch: usize, place: usize| format!("{}-{batch}-{place}", "i".repeat(200));

@@ -1,8 +1,8 @@
 //! Requests that the admin listener refuses: invalid ones, and those without the token.
 
-use super::api::{LIMITS, ask, ask_with, start};
+use super::api::{LIMITS, fetch, fetch_with, start};
 use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::wait_until;
 
 #[test]
 fn mistakes_are_reported_with_their_places() {
@@ -65,24 +65,24 @@ fn mistakes_are_reported_with_their_places() {
         ("GET", "/-/decide", "", 405, None, "use POST"),
         ("PUT", "/-/limits/per-ip/state", "", 405, None, "use GET, HEAD, DELETE"),
     ] {
-        let answer = ask(&gateway, method, path, body);
-        let told = (answer.status(), answer.get("content-type"));
-        assert_eq!(told, (status, Some("application/problem+json")), "{method} {path} {body}: {}", answer.text());
-        let problem = answer.json();
+        let response = fetch(&gateway, method, path, body);
+        let found = (response.status(), response.get("content-type"));
+        assert_eq!(found, (status, Some("application/problem+json")), "{method} {path} {body}: {}", response.text());
+        let problem = response.json();
         assert!(problem["detail"].as_str().unwrap().contains(detail), "{method} {path} {body}: {problem}");
         if let Some(pointer) = pointer {
             assert_eq!(problem["errors"][0]["pointer"], pointer, "{problem}");
         }
     }
     let large = format!("{{\"operation\":\"{}\"}}", "x".repeat(1024 * 1024));
-    assert_eq!(ask(&gateway, "POST", "/-/decide", large).status(), 413);
+    assert_eq!(fetch(&gateway, "POST", "/-/decide", large).status(), 413);
     let large = format!("{{\"receipt\":\"{}\"}}", "0".repeat(64 * 1024));
-    assert_eq!(ask(&gateway, "POST", "/-/limits/site/refund", large).status(), 413);
+    assert_eq!(fetch(&gateway, "POST", "/-/limits/site/refund", large).status(), 413);
 }
 
 #[test]
 fn all_but_probes_and_metrics_need_the_token() {
-    // The config goes on in [admin].
+    // These lines continue `[admin]`.
     let gateway = Gateway::start(&format!("token = \"secret-secret\"\n{LIMITS}"));
     let take = r#"{"operation":"take","decisions":[{"limits":["watched"]}]}"#;
     let peek = take.replace("take", "peek");
@@ -100,23 +100,23 @@ fn all_but_probes_and_metrics_need_the_token() {
         ("POST", "/-/reload", ""),
     ] {
         for wrong in ["", "authorization: Bearer secret-secre\r\n", "authorization: Basic secret-secret\r\n"] {
-            let refused = ask_with(&gateway, method, path, wrong, body);
+            let refused = fetch_with(&gateway, method, path, wrong, body);
             assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{method} {path}");
         }
         let token = "authorization: Bearer secret-secret\r\n";
-        assert_eq!(ask_with(&gateway, method, path, token, body).status(), 200, "{method} {path}");
+        assert_eq!(fetch_with(&gateway, method, path, token, body).status(), 200, "{method} {path}");
         let foreign = format!("{token}origin: http://evil.example\r\n");
         let manages = !matches!(path, "/-/limits" | "/-/limits/watched" | "/-/status");
         let status = if manages { 403 } else { 200 };
-        assert_eq!(ask_with(&gateway, method, path, &foreign, body).status(), status, "{method} {path}");
+        assert_eq!(fetch_with(&gateway, method, path, &foreign, body).status(), status, "{method} {path}");
     }
     let open = ["/livez", "/readyz", "/metrics"];
     assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 200]);
     let closed = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&closed).unwrap().replace("token =", "metrics_need_token = true\ntoken =");
     std::fs::write(&closed, text).unwrap();
-    until("the metrics need it too", || gateway.admin("/metrics").status() == 401);
+    wait_until("the metrics need the token too", || gateway.admin("/metrics").status() == 401);
     assert_eq!(open.map(|path| gateway.admin(path).status()), [200, 200, 401]);
-    let scraped = ask_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
+    let scraped = fetch_with(&gateway, "GET", "/metrics", "authorization: bearer secret-secret\r\n", "");
     assert!(scraped.status() == 200 && scraped.text().contains("sluicegate_config_info"));
 }

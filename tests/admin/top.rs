@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::api::ask;
+use super::api::fetch;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
+use crate::support::wait_until;
 
 const LIMITS: &str = r#"
 [limit.per-key]
@@ -28,9 +28,9 @@ limits = ["per-key", "watched"]
 "#;
 
 fn top(gateway: &Gateway, query: &str) -> Value {
-    let answer = ask(gateway, "GET", &format!("/-/top{query}"), "");
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()
+    let response = fetch(gateway, "GET", &format!("/-/top{query}"), "");
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()
 }
 
 /// Sends one decision on `per-key` for each key, with a cost that never fits.
@@ -39,17 +39,17 @@ fn refuse(gateway: &Gateway, keys: &[String]) {
         let one = |key: &String| json!({ "limits": ["per-key"], "key": { "header:x-key": key }, "cost": 2 });
         let decisions: Vec<Value> = keys.iter().map(one).collect();
         let body = json!({ "operation": "take", "decisions": decisions });
-        assert_eq!(ask(gateway, "POST", "/-/decide", body.to_string()).status(), 200);
+        assert_eq!(fetch(gateway, "POST", "/-/decide", body.to_string()).status(), 200);
     }
 }
 
 #[test]
 fn heavy_keys_are_found_among_many_random_ones() {
     const HEAVY: u64 = 500;
-    let gateway = Gateway::whole(
+    let gateway = Gateway::with_config(
         &crate::support::gateway::config("", LIMITS).replace("[admin]\n", "[admin]\nkeys = { header = \"plain\" }\n"),
     );
-    // In turns, so that every heavy key competes with random ones.
+    // In several rounds, so that every heavy key competes with random ones.
     for turn in 0..10 {
         let heavy = (0..10).flat_map(|key| (0..HEAVY / 10).map(move |_| format!("heavy-{key}")));
         let random = (0..3500).map(|place| format!("random-{turn}-{place}"));
@@ -59,7 +59,7 @@ fn heavy_keys_are_found_among_many_random_ones() {
     let sums = &found["limits"][0];
     assert_eq!(sums["total"], 40_000);
     let distinct = sums["distinct"].as_u64().unwrap();
-    // Three standard errors.
+    // The tolerance is three standard errors.
     assert!(distinct.abs_diff(35_010) < 35_010 * 7 / 100, "{sums}");
     let error = sums["error_max"].as_u64().unwrap();
     assert!(error <= 40_000 / 256, "{sums}");
@@ -78,10 +78,10 @@ fn refusals_admissions_and_shadows_are_counted_apart() {
         let gateway = Gateway::start(&format!("{store}{LIMITS}"));
         let mut client = Client::connect(gateway.addr);
         let statuses: Vec<u16> =
-            (0..4).map(|_| client.ask(&get("/", "x-key: secret-value\r\n"), "").status()).collect();
+            (0..4).map(|_| client.fetch(&get("/", "x-key: secret-value\r\n"), "").status()).collect();
         assert_eq!(statuses, [200, 429, 429, 429]);
         for _ in 0..200 {
-            client.ask(&get("/", ""), "");
+            client.fetch(&get("/", ""), "");
         }
         let refused = top(&gateway, "?limit=per-key");
         assert_eq!(refused["limits"][0]["total"], 3);
@@ -94,19 +94,19 @@ fn refusals_admissions_and_shadows_are_counted_apart() {
 
         // The hash of the list resets the key.
         let hash = shown.split_once('#').unwrap().1;
-        assert_eq!(ask(&gateway, "DELETE", &format!("/-/limits/per-key/state?hash={hash}"), "").status(), 200);
-        assert_eq!(client.ask(&get("/", "x-key: secret-value\r\n"), "").status(), 200);
+        assert_eq!(fetch(&gateway, "DELETE", &format!("/-/limits/per-key/state?hash={hash}"), "").status(), 200);
+        assert_eq!(client.fetch(&get("/", "x-key: secret-value\r\n"), "").status(), 200);
 
         let shadow = top(&gateway, "?by=would_refuse&window=10s");
         assert_eq!(shadow["keys"][0]["key"], "ip=127.0.0.1", "{shadow}");
         assert_eq!(shadow["keys"][0]["limit"], "watched");
-        // The first request charged it, those that the other limit refused are refused by it as well.
+        // The first request and the requests that the other limit refused have charged it.
         assert_eq!(shadow["keys"][0]["count_min"], 204, "{shadow}");
-        // A sample: some of 202 admissions.
+        // Admissions are sampled: there are 202.
         let admitted = top(&gateway, "?by=admitted&limit=per-key");
         assert!(admitted["limits"][0]["total"].as_u64().unwrap() <= 16 * 3, "{admitted}");
 
-        until("the refusals are logged", || gateway.log().contains("limit per-key: refused 3 of about"));
+        wait_until("the refusals are logged", || gateway.log().contains("limit per-key: refused 3 of about"));
         assert!(!gateway.log().contains("secret-value"));
     }
 }
@@ -124,10 +124,10 @@ fn a_wrong_query_is_explained() {
         ("?limit=%F", "not percent-encoded"),
         ("?n=1&by=refused&n=2", "the parameter `n` occurs twice"),
     ] {
-        let answer = ask(&gateway, "GET", &format!("/-/top{query}"), "");
-        assert!(answer.text().contains(detail), "{query}: {}", answer.text());
-        assert_eq!(answer.status(), if query.contains("kex") { 404 } else { 400 }, "{query}");
+        let response = fetch(&gateway, "GET", &format!("/-/top{query}"), "");
+        assert!(response.text().contains(detail), "{query}: {}", response.text());
+        assert_eq!(response.status(), if query.contains("kex") { 404 } else { 400 }, "{query}");
     }
-    assert_eq!(ask(&gateway, "POST", "/-/top", "").status(), 405);
+    assert_eq!(fetch(&gateway, "POST", "/-/top", "").status(), 405);
     assert_eq!(top(&gateway, ""), json!({ "by": "refused", "window": "1m", "limits": [], "keys": [] }));
 }

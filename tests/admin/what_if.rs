@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::api::ask;
+use super::api::fetch;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
@@ -39,14 +39,14 @@ limits = ["per-key", "daily", "slots"]
 fn play(gateway: &Gateway) -> u64 {
     let mut client = Client::connect(gateway.addr);
     let requests = (0..60).flat_map(|place| (0..20).filter(move |key| place < 3 * key));
-    let statuses = requests.map(|key| client.ask(&get("/", &format!("x-key: {key}\r\n")), "").status());
+    let statuses = requests.map(|key| client.fetch(&get("/", &format!("x-key: {key}\r\n")), "").status());
     statuses.filter(|status| *status == 429).count() as u64
 }
 
 fn estimate(gateway: &Gateway, limit: &str, change: &Value) -> Value {
-    let answer = ask(gateway, "POST", &format!("/-/limits/{limit}/what-if"), change.to_string());
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()
+    let response = fetch(gateway, "POST", &format!("/-/limits/{limit}/what-if"), change.to_string());
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()
 }
 
 fn bounds(estimate: &Value) -> (u64, u64) {
@@ -68,7 +68,7 @@ fn the_bounds_contain_what_another_gateway_refuses() {
             assert_eq!((least, most), (exact, exact), "burst {burst}: keys are known, and no bucket refills");
         }
     }
-    // A limit in shadow mode: 20 of those that the other limits admitted.
+    // A limit in shadow mode refuses 20 of the requests that the other limits admitted.
     let admitted = 570 - refused;
     let shadow = estimate(&gateway, "daily", &json!({ "rate": "30/day" }));
     let (least, most) = bounds(&shadow);
@@ -103,11 +103,11 @@ fn what_if_reports_only_proven_bounds() {
         ("daily", r#"{"burst":5}"#, 422, "has only a `rate`"),
         ("slots", r#"{"burst":5}"#, 422, "limits with concurrency cannot be estimated"),
     ] {
-        let answer = ask(&gateway, "POST", &format!("/-/limits/{limit}/what-if"), body);
-        assert!(answer.text().contains(detail), "{limit} {body}: {}", answer.text());
-        assert_eq!(answer.status(), status, "{limit} {body}");
+        let response = fetch(&gateway, "POST", &format!("/-/limits/{limit}/what-if"), body);
+        assert!(response.text().contains(detail), "{limit} {body}: {}", response.text());
+        assert_eq!(response.status(), status, "{limit} {body}");
     }
-    assert_eq!(ask(&gateway, "DELETE", "/-/limits/per-key/state?key=1", "").status(), 200);
+    assert_eq!(fetch(&gateway, "DELETE", "/-/limits/per-key/state?key=1", "").status(), 200);
     unknown(&gateway, "per-key", json!({ "burst": 30 }), "the admin API changed the usage");
     let redis = RedisServer::start(&[]);
     let shared = Gateway::start(&format!("[store]\nurl = \"{}\"\n{}", redis.url(), config(20)));

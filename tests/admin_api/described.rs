@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{ask_as, bearer, secret, start};
+use super::{bearer, fetch_as, secret, start};
 use crate::support::app::api_venv;
 use crate::support::client::{Client, call};
 use crate::support::gateway::Gateway;
@@ -75,18 +75,18 @@ fn responses_and_events_are_as_described() {
     assert_eq!(statuses, [200, 200, 200, 200, 200, 429, 429]);
     let mut live = Events::open(&gateway, "/-/live");
     found.extend([("LiveEvent", live.next().1), ("LiveEvent", live.next().1)]);
-    let ask = |method: &str, path: &str, body: &str| {
-        let answer = ask_as(&gateway, "edit", method, path, body);
-        assert_eq!(answer.status(), 200, "{path} {}", answer.text());
-        answer
+    let fetch = |method: &str, path: &str, body: &str| {
+        let response = fetch_as(&gateway, "edit", method, path, body);
+        assert_eq!(response.status(), 200, "{path} {}", response.text());
+        response
     };
     let explain = r#"{"url": "http://a.test/x?y", "method": "PUT", "headers": {"x-user": "u"}, "body": "b"}"#;
     let change = |method: &str, path: &str, source: &str, kind: &str, body: &str| {
-        let tag = ask("GET", source, "").get("etag").unwrap().to_owned();
+        let tag = fetch("GET", source, "").get("etag").unwrap().to_owned();
         let fields = format!("{}content-type: {kind}\r\nif-match: {tag}\r\n", bearer(&secret("edit")));
-        let answer = gateway.admin_ask(method, path, &fields, body);
-        assert_eq!(answer.status(), 200, "{path} {}", answer.text());
-        answer.json()
+        let response = gateway.admin_request(method, path, &fields, body);
+        assert_eq!(response.status(), 200, "{path} {}", response.text());
+        response.json()
     };
     let pages = [
         ("Refusals", "GET", "/-/refusals", ""),
@@ -101,19 +101,19 @@ fn responses_and_events_are_as_described() {
         ("Upstreams", "GET", "/-/upstreams", ""),
         ("Audit", "GET", "/-/audit", ""),
     ];
-    found.extend(pages.map(|(schema, method, path, body)| (schema, ask(method, path, body).json())));
+    found.extend(pages.map(|(schema, method, path, body)| (schema, fetch(method, path, body).json())));
     let refusals = &found.iter().find(|(schema, _)| *schema == "Refusals").unwrap().1["refusals"];
     assert_eq!(refusals.as_array().unwrap().len(), 2);
-    let file = ask("GET", "/-/config/files", "").json()["files"][0]["name"].as_str().unwrap().replace('/', "%2F");
+    let file = fetch("GET", "/-/config/files", "").json()["files"][0]["name"].as_str().unwrap().replace('/', "%2F");
     let file = format!("/-/config/files/{file}");
-    let text = ask("GET", &file, "").text().replace("burst = 5", "burst = 9");
+    let text = fetch("GET", &file, "").text().replace("burst = 5", "burst = 9");
     found.push(("ConfigEdit", change("PUT", &format!("{file}?dry_run=1"), &file, "application/toml", &text)));
     found.push(("ConfigEdit", change("PUT", &file, &file, "application/toml", &text)));
-    found.push(("Reload", ask("POST", "/-/reload?dry_run=1", "").json()));
+    found.push(("Reload", fetch("POST", "/-/reload?dry_run=1", "").json()));
     let back = r#"{"generation": 1}"#;
     found.push(("ConfigRollback", change("POST", "/-/rollback", "/-/config/history", "application/json", back)));
-    found.push(("ConfigHistory", ask("GET", "/-/config/history", "").json()));
-    found.push(("Status", ask("GET", "/-/status", "").json()));
+    found.push(("ConfigHistory", fetch("GET", "/-/config/history", "").json()));
+    found.push(("Status", fetch("GET", "/-/status", "").json()));
     loop {
         let (name, data) = tap.next();
         let schema = match name.as_str() {

@@ -54,12 +54,12 @@ fn bearer(token: &str) -> String {
 }
 
 /// Sends a request with the token of a role.
-fn ask_as(gateway: &Gateway, role: &str, method: &str, path: &str, body: &str) -> Message {
-    gateway.admin_ask(method, path, &bearer(&secret(role)), body)
+fn fetch_as(gateway: &Gateway, role: &str, method: &str, path: &str, body: &str) -> Message {
+    gateway.admin_request(method, path, &bearer(&secret(role)), body)
 }
 
 #[track_caller]
-fn problem(answer: &Message) -> Value {
-    assert_eq!(answer.get("content-type"), Some("application/problem+json"), "{}", answer.text());
-    answer.json()
+fn problem(response: &Message) -> Value {
+    assert_eq!(response.get("content-type"), Some("application/problem+json"), "{}", response.text());
+    response.json()
 }

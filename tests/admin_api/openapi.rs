@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use super::{ROLES, ask_as, bearer, secret, start};
+use super::{ROLES, bearer, fetch_as, secret, start};
 use crate::support::app::api_venv;
 use crate::support::gateway::Gateway;
 
@@ -36,11 +36,11 @@ fn assert_success(output: &Output) {
     assert!(output.status.success(), "{text}");
 }
 
-/// Sends requests made up from the description, with the token of `role`, or without one.
+/// Sends requests generated from the description, with the token of `role`, or without one.
 fn explore(gateway: &Gateway, role: Option<&str>) {
     let dir = tempfile::tempdir().unwrap();
     let description = dir.path().join("openapi.json");
-    std::fs::write(&description, ask_as(gateway, "read", "GET", "/-/openapi.json", "").body).unwrap();
+    std::fs::write(&description, fetch_as(gateway, "read", "GET", "/-/openapi.json", "").body).unwrap();
     let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/admin_api/schemathesis.toml");
     let url = format!("--url=http://{}", gateway.admin);
     let (config, count) = (format!("--config-file={}", config.display()), format!("--max-examples={}", examples().0));
@@ -55,7 +55,7 @@ fn explore(gateway: &Gateway, role: Option<&str>) {
 #[test]
 fn the_description_is_valid() {
     let gateway = start();
-    let served = ask_as(&gateway, "read", "GET", "/-/openapi.json", "");
+    let served = fetch_as(&gateway, "read", "GET", "/-/openapi.json", "");
     assert_eq!(served.text(), std::fs::read_to_string("docs/reference/openapi.json").unwrap());
     assert_success(&run("openapi-spec-validator", &["docs/reference/openapi.json"], Path::new(".")));
     let dir = tempfile::tempdir().unwrap();
@@ -75,7 +75,7 @@ fn made_up_requests_find_no_fault() {
         }
     });
     assert_eq!(gateway.admin("/livez").status(), 200);
-    assert_eq!(gateway.admin_ask("GET", "/-/status", &bearer(&secret("edit")), "").status(), 200);
+    assert_eq!(gateway.admin_request("GET", "/-/status", &bearer(&secret("edit")), "").status(), 200);
     let log = gateway.log();
     assert!(!log.contains("panicked") && !log.contains("token-0123456789"), "{log}");
 }

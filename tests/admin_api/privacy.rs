@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{ask_as, problem, secret, tokens};
+use super::{fetch_as, problem, secret, tokens};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
@@ -84,23 +84,23 @@ fn start() -> Gateway {
 }
 
 #[track_caller]
-fn ok(answer: &Message) -> Value {
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()
+fn ok(response: &Message) -> Value {
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()
 }
 
 #[test]
 fn keys_of_overrides_and_bodies_are_for_editors() {
     let gateway = start();
-    let state = ok(&ask_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-big&key=::1", ""));
+    let state = ok(&fetch_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-big&key=::1", ""));
     let big = state["key"].as_str().unwrap().split(['#', ',']).nth(1).unwrap().to_owned();
-    let state = ok(&ask_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-ann&key=::1", ""));
+    let state = ok(&fetch_as(&gateway, "keys", "GET", "/-/limits/user/state?key=CANARY-ann&key=::1", ""));
     let digits = state["key"].as_str().unwrap().split(['#', ',']).nth(1).unwrap().to_owned();
     assert_eq!(state["policy"]["quota"], 7, "{state}");
     let mut tags = Vec::new();
     for role in ["read", "keys", "limits"] {
-        let answer = ask_as(&gateway, role, "GET", "/-/config", "");
-        let page = ok(&answer);
+        let response = fetch_as(&gateway, role, "GET", "/-/config", "");
+        let page = ok(&response);
         assert!(!page.to_string().contains("CANARY"), "{role}: {page}");
         let keys = &page["config"]["limit"]["user"]["overrides"]["value"];
         assert_eq!(keys[0]["key"], json!([{ "hash": digits }, "*"]));
@@ -115,12 +115,12 @@ fn keys_of_overrides_and_bodies_are_for_editors() {
         assert!(hidden.iter().all(|(name, _)| name.starts_with("fair.weights.*** (")), "{hidden:?}");
         assert_eq!(hidden.iter().map(|(_, option)| option["value"].as_i64().unwrap()).sum::<i64>(), 7);
         assert_eq!(page["config"]["route"][0]["auth.forward"]["value"], "http://127.0.0.1:9/verify?***");
-        tags.push(answer.get("etag").unwrap().to_owned());
+        tags.push(response.get("etag").unwrap().to_owned());
     }
-    let answer = ask_as(&gateway, "edit", "GET", "/-/config", "");
+    let response = fetch_as(&gateway, "edit", "GET", "/-/config", "");
     tags.dedup();
-    assert!(tags.len() == 1 && tags[0] != answer.get("etag").unwrap(), "{tags:?}");
-    let page = ok(&answer).to_string();
+    assert!(tags.len() == 1 && tags[0] != response.get("etag").unwrap(), "{tags:?}");
+    let page = ok(&response).to_string();
     assert!(
         page.contains("CANARY-ann") && page.contains("CANARY respond") && !page.contains("CANARY-forward"),
         "{page}"
@@ -134,10 +134,10 @@ fn keys_of_overrides_and_bodies_are_for_editors() {
         .replace("CANARY re", "CANARY other re")
         .replace("CANARY-forward", "CANARY-other");
     gateway.write_config(&changed);
-    let answer = ok(&ask_as(&gateway, "edit", "POST", "/-/reload", ""));
+    let response = ok(&fetch_as(&gateway, "edit", "POST", "/-/reload", ""));
     let pages = ["/-/config", "/-/config/history", "/-/status", "/-/routes", "/-/limits", "/-/upstreams"];
-    let pages = pages.map(|path| ok(&ask_as(&gateway, "read", "GET", path, "")).to_string());
-    for text in pages.iter().chain([&answer.to_string(), &gateway.log()]) {
+    let pages = pages.map(|path| ok(&fetch_as(&gateway, "read", "GET", path, "")).to_string());
+    for text in pages.iter().chain([&response.to_string(), &gateway.log()]) {
         assert!(!text.contains("CANARY"), "{text}");
     }
     let log = gateway.log();
@@ -170,10 +170,10 @@ fn mistakes_show_no_values_of_clients() {
     ] {
         assert!(text.contains(right), "{right}");
         gateway.write_config(&text.replacen(right, wrong, 1));
-        let answer = ask_as(&gateway, "edit", "POST", "/-/reload", "");
-        assert_eq!(answer.status(), 422, "{wrong}: {}", answer.text());
-        let status = ok(&ask_as(&gateway, "read", "GET", "/-/status", "")).to_string();
-        for shown in [status, answer.text(), gateway.log()] {
+        let response = fetch_as(&gateway, "edit", "POST", "/-/reload", "");
+        assert_eq!(response.status(), 422, "{wrong}: {}", response.text());
+        let status = ok(&fetch_as(&gateway, "read", "GET", "/-/status", "")).to_string();
+        for shown in [status, response.text(), gateway.log()] {
             assert!(!shown.contains("CANARY"), "{wrong}: {shown}");
         }
     }
@@ -182,11 +182,11 @@ fn mistakes_show_no_values_of_clients() {
 #[test]
 fn a_guess_of_a_hidden_value_is_not_confirmed() {
     let gateway = start();
-    assert_eq!(gateway.ask(&get("/pins/x", "x-pin: CANARY-4711\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/pins/x", "x-pin: CANARY-4711\r\n")).status(), 200);
     let explain = |role: &str, pin: &str| {
         let body = json!({ "url": "http://a.test/pins/x", "headers": { "x-pin": pin } }).to_string();
         let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
-        ok(&gateway.admin_ask("POST", "/-/explain", &fields, body))
+        ok(&gateway.admin_request("POST", "/-/explain", &fields, body))
     };
     let (right, wrong) = (explain("keys", "CANARY-4711"), explain("keys", "CANARY-4712"));
     let without_pin = |page: &Value| page.to_string().replace("4711", "").replace("4712", "");
@@ -196,7 +196,7 @@ fn a_guess_of_a_hidden_value_is_not_confirmed() {
     assert_eq!(explain("limits", "CANARY-4711")["limits"][0]["state"]["remaining"], 2);
     assert_eq!(explain("limits", "CANARY-4712")["limits"][0]["state"]["remaining"], 5);
 
-    let state = |role: &str| ask_as(&gateway, role, "GET", "/-/limits/pin/state?key=CANARY-4711", "");
+    let state = |role: &str| fetch_as(&gateway, role, "GET", "/-/limits/pin/state?key=CANARY-4711", "");
     let refused = state("keys");
     assert_eq!(refused.status(), 403, "{}", refused.text());
     let problem = problem(&refused);
@@ -227,5 +227,5 @@ fn explain_descriptor(gateway: &Gateway, role: &str, entry: &str, value: &str) -
     let descriptor = json!({ "entries": [[entry, value]] });
     let body = json!({ "rls": { "domain": "edge", "descriptors": [descriptor] } }).to_string();
     let fields = format!("content-type: application/json\r\nauthorization: Bearer {}\r\n", secret(role));
-    gateway.admin_ask("POST", "/-/explain", &fields, body)
+    gateway.admin_request("POST", "/-/explain", &fields, body)
 }

@@ -1,6 +1,5 @@
-//! Each algorithm's stated bound, by random schedules against plain counting: bursts, idle times,
-//! costs of all sizes, clocks that jump back. What counts is the time that passes forwards: a
-//! clock set back gives nobody anything.
+//! Each algorithm's stated bound, by random schedules against plain counting: bursts, idle times, costs of all sizes,
+//! clocks that jump back. Only time that passes forwards counts: setting a clock back gives no units.
 
 mod alternating_rules;
 mod changing_rules;
@@ -21,7 +20,7 @@ use sluicegate::limiting::answer::Answer;
 
 const NOW: i64 = 1_795_000_000_000;
 
-/// One arrival: how far the clock moved since the last, and the units asked for.
+/// One arrival: how far the clock has moved since the last one, and the requested units.
 type Arrival = (i64, i64);
 
 /// An admitted charge.
@@ -35,7 +34,7 @@ struct Charge {
     start: i64,
 }
 
-/// A key whose state expires as a store would expire it.
+/// A key whose state expires as in a store.
 struct Client {
     rule: Rule,
     state: Option<(State, i64)>,
@@ -136,7 +135,7 @@ fn within_the_period(period: i64) -> i64 {
     period
 }
 
-/// The same schedule with a clock that is never more than `most` behind what it once was.
+/// The same schedule with a clock that is never more than `most` behind its latest time.
 fn lagging(arrivals: &[Arrival], most: i64) -> Vec<Arrival> {
     let mut lag = 0;
     let step = |(step, cost): &Arrival| {
@@ -167,7 +166,7 @@ proptest! {
         Client::run(rule, &arrivals).assert_in_any_stretch(rate_bound(rate, per, burst));
     }
 
-    /// Every answer the same, waits included, at any rate.
+    /// Both give the same answers, including waits, at any rate.
     #[test]
     fn gcra_decides_like_a_token_bucket(
         (burst, per, arrivals) in schedules(never),
@@ -180,7 +179,7 @@ proptest! {
         }
     }
 
-    /// The time until it admits, in fractions of a ms that are never rounded.
+    /// Compares the wait with a model in fractions of a millisecond, without rounding.
     #[test]
     fn gcra_is_exact((burst, per, arrivals) in schedules(never), rate in 1..5_000_000_i64) {
         let mut client = Client::new(Rule::Gcra(Gcra { rate, per_ms: per, burst, refunds: false }));
@@ -303,7 +302,7 @@ proptest! {
         let client = Client::run(rule, &arrivals);
         assert_each_window_holds(&client, limit);
         if arrivals.iter().all(|(step, _)| *step >= 0) {
-            // By a calendar of its own: the date the clock shows.
+            // Compares with an independent calendar: the date that the clock shows.
             let mut dates: HashMap<String, i64> = HashMap::new();
             for charge in &client.charges {
                 *dates.entry(label(unit, NOW + charge.lived)).or_default() += charge.cost;
@@ -313,12 +312,12 @@ proptest! {
     }
 }
 
-/// Units that a client gets at once.
-fn grab(client: &mut Client) -> usize {
+/// Returns the units that a client can use at once.
+fn count_admitted(client: &mut Client) -> usize {
     (0..1000).take_while(|_| client.arrive((0, 1)).admitted).count()
 }
 
-/// Live changes: what was consumed stays consumed, what was bought more is there at once.
+/// Live changes: used units stay used, and additional units are available at once.
 #[test]
 fn a_changed_number_keeps_the_usage() {
     let minute = 60_000;
@@ -339,18 +338,18 @@ fn a_changed_number_keeps_the_usage() {
         (sliding(10, 60), crate::support::limiting::sliding(12, 50_000, 7), 2),
         (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Day), 5),
         (calendar(10, CalendarUnit::Day), calendar(3, CalendarUnit::Day), 0),
-        // What was taken today was taken this month; of a month it is not known what was today.
+        // Units used today were used this month; of units used this month it is unknown whether they were used today.
         (calendar(10, CalendarUnit::Day), calendar(15, CalendarUnit::Month), 5),
         (calendar(10, CalendarUnit::Month), calendar(15, CalendarUnit::Day), 15),
     ] {
         let mut client = Client::new(before);
-        assert_eq!(grab(&mut client), 10);
+        assert_eq!(count_admitted(&mut client), 10);
         client.rule = after;
-        assert_eq!(grab(&mut client), got, "{:?}", client.rule);
+        assert_eq!(count_admitted(&mut client), got, "{:?}", client.rule);
     }
-    // What was used above a burst made smaller has to come back as well.
+    // Usage above a reduced burst must be refilled as well.
     let mut client = Client::new(gcra(1, 1000, 10));
-    grab(&mut client);
+    count_admitted(&mut client);
     client.rule = gcra(1, 1000, 3);
     assert_eq!(client.arrive((0, 1)).retry_ms, 8000);
     assert!(!client.arrive((7999, 1)).admitted && client.arrive((1, 1)).admitted);

@@ -1,5 +1,5 @@
-//! A key that holds no state of its limit: written by hand, cut, or left by another program. The gate
-//! answers as for a new key, or by what can be read of it; it never fails.
+//! A key that holds no state of its limit: written by hand, cut, or left by another program. The script decides as for
+//! a new key, or by the part that it can read; it never fails.
 
 use rand::Rng;
 use rand::rngs::StdRng;

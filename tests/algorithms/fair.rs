@@ -1,5 +1,5 @@
-//! Fair sharing: tenants cannot exceed the cap by any means, nobody within a share is refused while the same tenants
-//! are active, and what nobody uses anyone can have. Each test runs the Rust half and the whole Lua script.
+//! Fair sharing: tenants cannot exceed the cap by any means, no tenant within its share is refused while the same
+//! tenants are active, and unused units are available to all. Each test runs the Rust half and the whole Lua script.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Tenants {
         Tenants { budget, rules, weights: weights.to_vec(), now: NOW + 600_000 }
     }
 
-    fn ask(&mut self, place: usize, cost: i64) -> bool {
+    fn fetch(&mut self, place: usize, cost: i64) -> bool {
         self.budget.take(&self.rules[place], tenant(place), cost, self.now).admitted
     }
 
@@ -126,8 +126,8 @@ impl PrivateBucket {
     }
 }
 
-/// The worst order that is known: each tenant in turn takes all that it gets. It comes near the bound, so the bound of
-/// the next test is tight.
+/// The worst known order: each tenant in turn takes all that it gets. It comes near the bound, so the bound of the next
+/// test is tight.
 #[test]
 fn tenants_in_turn_come_near_the_floor() {
     for count in [1, 2, 5, 10, 20] {
@@ -135,7 +135,7 @@ fn tenants_in_turn_come_near_the_floor() {
             let mut tenants = Tenants::new(budget, &vec![1; count], RESERVE + 1);
             // A full pool has one token more than the reserve, so that all charges count against shares.
             for place in 0..count {
-                while tenants.ask(place, 1) {}
+                while tenants.fetch(place, 1) {}
             }
             let floor = (1.0 + 1.0 / count as f64).powi(-(count as i32));
             let pool = tenants.pool(RESERVE + 1);
@@ -161,7 +161,7 @@ fn nobody_within_a_share_is_refused() {
             let burst = RESERVE + [5, RESERVE][rng.random_range(0..2)];
             let mut tenants = Tenants::new(budget, &weights, burst);
             let mut private = vec![PrivateBucket::default(); count];
-            // The others take what they get.
+            // The other tenants take what they get.
             let quiet: Vec<bool> = (0..count).map(|_| rng.random_bool(0.4)).collect();
             for _ in 0..300 {
                 if rng.random_bool(0.35) {
@@ -173,7 +173,7 @@ fn nobody_within_a_share_is_refused() {
                     if quiet[place] && !private[place].take(cost, total, tenants.weights[place], tenants.now) {
                         break;
                     }
-                    let admitted = tenants.ask(place, cost);
+                    let admitted = tenants.fetch(place, cost);
                     refused += u64::from(!admitted);
                     asked += u64::from(quiet[place]);
                     let pool = tenants.pool(burst);
@@ -191,7 +191,7 @@ fn nobody_within_a_share_is_refused() {
             }
         }
     }
-    assert!(asked > 500 && refused > 500, "{asked} requests within shares, {refused} refusals of others");
+    assert!(asked > 500 && refused > 500, "{asked} requests within shares, {refused} refusals beyond them");
 }
 
 /// Tenants that come and go, more than `max_active`, weights, settings and clocks that change: no interval admits more
@@ -255,8 +255,8 @@ const fn load(per_second: f64, from_s: i64, till_s: i64) -> Load {
     Load { per_second, from_s, till_s, weight: 1 }
 }
 
-/// Runs the loads on a budget of 100/s, burst 100, reserve 50. Returns asked and admitted requests by tenant, and the
-/// number of decisions for tenants beyond `max_active`.
+/// Runs the loads on a budget of 100/s, burst 100, reserve 50. Returns the numbers of requests and admitted requests by
+/// tenant, and the number of decisions for tenants beyond `max_active`.
 fn run(loads: &[Load], active_ms: i64, max_active: i64, rng: &mut StdRng) -> (Vec<(u64, u64)>, u64) {
     let mut arrivals: Vec<(i64, usize)> = Vec::new();
     for (place, load) in loads.iter().enumerate() {
@@ -304,7 +304,7 @@ fn shares_are_as_weights() {
     assert!((2.3..3.2).contains(&parts), "{counts:?}");
 }
 
-/// Quiet tenants at half of their share among greedy ones, of which some come late.
+/// Quiet tenants at half of their share among greedy ones, some of which start later.
 #[test]
 fn greedy_tenants_hardly_harm_quiet_ones() {
     let mut seeded = seeded();
@@ -348,8 +348,8 @@ fn the_state_is_bounded() {
     }
 }
 
-/// Beyond `max_active`, strangers share backlogs. A tenant with one of its own keeps it while it waits, even if the wait is
-/// longer than it is active. So it is admitted exactly when its refusal promised.
+/// Beyond `max_active`, strangers share backlogs. A tenant with one of its own keeps it while it waits, even if the
+/// wait is longer than it is active. So it is admitted exactly when its refusal promised.
 #[test]
 fn a_tenant_keeps_its_backlog_while_it_waits() {
     for mut budget in Budget::both() {
@@ -366,7 +366,7 @@ fn a_tenant_keeps_its_backlog_while_it_waits() {
     }
 }
 
-/// Other settings, as after a reload or in another gateway, keep what is used and who is active.
+/// Changed settings, as after a reload or in another gateway, keep the usage and the active tenants.
 #[test]
 fn changed_settings_keep_the_usage() {
     for mut budget in Budget::both() {
@@ -376,7 +376,7 @@ fn changed_settings_keep_the_usage() {
         }
         assert!(!budget.take(&rule(50, 4000, 1), 100, 1, NOW).admitted);
         assert!(!budget.take(&rule(60, 9000, 1), 100, 1, NOW).admitted);
-        // A smaller reserve leaves more to the greedy tenant, and the pool is what it was.
+        // A smaller reserve leaves more to the greedy tenant, and the pool is unchanged.
         let more = (0..60).filter(|_| budget.take(&rule(30, 9000, 1), 100, 1, NOW).admitted).count();
         assert_eq!(more, 20);
         // Another weight of the same tenant replaces the old one.
@@ -398,7 +398,7 @@ fn changed_settings_keep_the_usage() {
     }
 }
 
-/// A refund returns to the pool and to the tenant; forgetting a tenant leaves the pool.
+/// A refund returns to the pool and to the tenant; when a tenant is forgotten, the pool is unchanged.
 #[test]
 fn refunds_return_to_the_pool_and_the_tenant() {
     for mut budget in Budget::both() {

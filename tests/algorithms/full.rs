@@ -1,5 +1,5 @@
-//! The gate on a full server: existing keys are decided exactly, a decision that would create a key is not made at all,
-//! and a shadow limit drops its own key. Compared with the memory store under the same rule.
+//! The script on a full server: existing keys are decided exactly, a decision that would create a key is not made at
+//! all, and a shadow limit drops its own key. Compared with the memory store under the same rule.
 
 use rand::Rng;
 use sluicegate::limiting::answer::Answer;
@@ -37,18 +37,18 @@ fn a_full_redis_continues_with_existing_keys() {
             assert_same_state(&gate, &memory, now);
             for check in decisions.iter().flat_map(|(_, checks)| checks) {
                 let missing = is_there(&memory, check, now) && !gate.keys.borrow().held.contains_key(&check.key);
-                assert!(!missing, "{} is not there after call {call}", check.key);
+                assert!(!missing, "{} does not exist after call {call}", check.key);
             }
         }
     }
-    assert!(without_room > 500, "only {without_room} decisions had no room");
+    assert!(without_room > 500, "only {without_room} decisions had no memory");
 }
 
 fn is_there(memory: &MemoryStore, check: &Check, now: i64) -> bool {
     memory.state(&check.key, now).is_some_and(|(state, _)| !state.text().is_empty())
 }
 
-/// The decision, if every key that it would write is there.
+/// Returns the decision if every key that it would write exists.
 fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<Decision, ErrorKind> {
     match op {
         Op::Peek | Op::Reset => Ok(memory.run(op, checks, now)),

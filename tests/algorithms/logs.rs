@@ -67,7 +67,7 @@ struct Log {
 }
 
 impl Log {
-    /// No receipt names the units any more.
+    /// Moves all units to `now`. No receipt refers to them any more.
     fn move_to(&mut self, now: i64) {
         self.units.iter_mut().for_each(|unit| *unit = (now, usize::MAX));
         self.newest = now;
@@ -108,7 +108,7 @@ proptest! {
             if answer.admitted {
                 if cost > 0 {
                     log.newest = now.max(log.newest);
-                    // What has left stays gone, whatever the clock does next.
+                    // Units that have left the window never return, whatever the clock does later.
                     log.units.retain(|(ms, _)| *ms >= now - window);
                 }
                 log.units.extend((0..cost).map(|_| (log.newest, i)));
@@ -120,7 +120,7 @@ proptest! {
             refunds.retain(|(at, ..)| *at > i);
             for (_, whose, cost, receipt) in due {
                 let held = log.units.iter().any(|(ms, owner)| *owner == whose && *ms >= now - window);
-                // A clock that was set back has some ms twice, which a receipt cannot tell apart.
+                // After a clock was set back, the same millisecond occurs twice, and receipts cannot distinguish them.
                 if !held && log.units.iter().any(|(ms, _)| *ms == receipt) {
                     continue;
                 }
@@ -136,8 +136,7 @@ proptest! {
         }
     }
 
-    /// However the requests come, as long as the clock goes forward: never more than the limit in
-    /// any window.
+    /// In any order of requests, as long as the clock goes forward: never more than the limit in any window.
     #[test]
     fn no_window_holds_more_than_the_limit(
         limit in 1..30i64,
@@ -278,7 +277,7 @@ proptest! {
                 3 if !held.is_empty() => {
                     let (tag, units, _) = held.swap_remove(which.index(held.len()));
                     prop_assert!(key.adjust(now, -units, tag));
-                    prop_assert!(!key.adjust(now, -units, tag), "given back twice");
+                    prop_assert!(!key.adjust(now, -units, tag), "refunded twice");
                 }
                 4 if !held.is_empty() => {
                     let place = which.index(held.len());
@@ -287,7 +286,7 @@ proptest! {
                 }
                 5 if !lost.is_empty() => {
                     let (tag, units) = lost.swap_remove(which.index(lost.len()));
-                    prop_assert!(!key.adjust(now, -1, tag), "what is lost cannot be released");
+                    prop_assert!(!key.adjust(now, -1, tag), "a lost lease cannot be released");
                     prop_assert!(!key.adjust(now, 0, tag), "nothing is renewed");
                     prop_assert!(key.adjust(now, units, tag));
                     held.push((tag, units, now + lease));
@@ -328,10 +327,10 @@ fn changed_numbers_apply_to_what_was_taken() {
     assert!(key.take(NOW, 1, 10).admitted && key.take(NOW, 1, 20).admitted);
     key.rule = leases(3, 60_000);
     assert!(key.take(NOW, 1, 30).admitted);
-    // A shorter lease cuts nobody else's: its holder renews it by the numbers it has.
+    // A shorter lease does not shorten others: each holder renews its lease by its own settings.
     key.rule = leases(3, 1000);
     assert_eq!(key.take(NOW, 1, 40).retry_ms, 60_000);
-    assert!(key.adjust(NOW, 1, 30), "its own is renewed by the new one");
+    assert!(key.adjust(NOW, 1, 30), "its own lease is renewed by the new rule");
     assert_eq!(key.take(NOW, 1, 50).retry_ms, 1000);
     assert!(!key.take(NOW + 999, 1, 50).admitted);
     assert!(key.take(NOW + 1000, 1, 60).admitted);
@@ -352,7 +351,7 @@ fn only_the_last_slot_is_refunded() {
     let second = key.take(NOW, 1, 0);
     assert!(!key.adjust(NOW, -1, first.receipt));
     assert!(key.adjust(NOW + 10, -1, second.receipt));
-    assert!(!key.adjust(NOW + 10, -1, second.receipt), "given back twice");
+    assert!(!key.adjust(NOW + 10, -1, second.receipt), "refunded twice");
     assert!(key.adjust(NOW + 10, -1, first.receipt));
     assert_eq!(key.take(NOW + 10, 1, 0).retry_ms, 0);
 }
@@ -403,6 +402,6 @@ fn a_log_refunds_its_newest_charges() {
     assert!(key.adjust(NOW + 600, -5, LATEST));
     let mut left = |at: i64| key.take(NOW + at, 0, 0).remaining;
     assert_eq!([600, 1000, 1001, 1300, 1301].map(&mut left), [6, 6, 8, 8, 10]);
-    // What no longer counts is not refunded.
+    // Units that no longer count are not refunded.
     assert!(!key.adjust(NOW + 1301, -1, LATEST));
 }

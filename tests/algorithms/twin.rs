@@ -1,5 +1,5 @@
-//! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same
-//! life of it, after every step of long random walks. Then the whole gate against the memory store.
+//! The Lua and Rust halves of each algorithm decide alike: same answer, same stored state, same TTL, after every step
+//! of long random walks. Then the whole script is compared with the memory store.
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 use rand::Rng;
@@ -17,7 +17,7 @@ pub const NOW: i64 = 1_795_000_000_000;
 /// Number of steps of algorithms whose state has a native type of Redis. These steps run the whole script.
 const NATIVE_STEPS: usize = 4_000;
 
-/// A test for each algorithm, of its name.
+/// Defines a test for each algorithm, with its name.
 macro_rules! twins {
     ($($name:ident),*) => {
         $(#[test]
@@ -67,7 +67,7 @@ fn decides_like_its_twin(name: &str) {
                 0..4 => answer.receipt,
                 4..8 => receipts[rng.random_range(0..receipts.len())],
                 8 if matches!(walk.rule, Rule::SlidingLog(_)) => {
-                    // Several entries and a part of one.
+                    // Several entries and a part of another.
                     delta = -rng.random_range(1..=walk.rule.policy().quota.min(40));
                     LATEST
                 }
@@ -89,7 +89,7 @@ fn decides_like_its_twin(name: &str) {
 #[derive(Debug)]
 struct Walk {
     rule: Rule,
-    /// Rules that the state has been seen through.
+    /// Rules under which the state has been used.
     known: Vec<Rule>,
     state: Option<State>,
     now: i64,
@@ -102,7 +102,7 @@ fn text(next: &Next) -> Option<(String, i64)> {
     next.as_ref().map(|(state, ttl_ms)| canonical(state, *ttl_ms))
 }
 
-/// Leases that expire together have no order, and an empty key of the server's is none.
+/// Returns a comparable form: leases that expire together have no order, and an empty key in Redis counts as absent.
 fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
     let text = match state {
         State::Concurrency(_) => sorted_pairs(&state.text()),
@@ -112,7 +112,7 @@ fn canonical(state: &State, ttl_ms: i64) -> (String, i64) {
     (text, ttl_ms)
 }
 
-fn held_text(data: &Data, leases: bool) -> String {
+fn stored_text(data: &Data, leases: bool) -> String {
     let text = data.text(leases);
     if leases { sorted_pairs(&text) } else { text }
 }
@@ -137,7 +137,7 @@ impl Walk {
         }
     }
 
-    /// Switches to one of the last rules.
+    /// Switches to one of the recent rules.
     fn switch(&mut self, rng: &mut StdRng) {
         let from = self.known.len().saturating_sub(6);
         if from < self.known.len() {
@@ -171,14 +171,13 @@ impl Walk {
                 0
             }
         };
-        // Far jumps stay within a plausible clock.
+        // Large jumps stay within plausible times.
         self.now = self.now.clamp(NOW / 4, NOW * 4);
     }
 
     /// One ms before its time it refuses, at its time it admits.
     fn assert_retry_is_exact(&self, answer: &Answer, cost: i64) {
-        if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_a_backlog(&self.rule, answer)
-        {
+        if answer.admitted || answer.retry_ms == NEVER || crate::support::limiting::shares_backlog(&self.rule, answer) {
             return;
         }
         assert!(answer.retry_ms > 0, "{self:?} refuses, but for {} ms", answer.retry_ms);
@@ -301,7 +300,7 @@ fn through(gate: &Gate, walk: &Walk, op: Op, cost: i64, tag: i64) -> (Answer, Op
             None
         }
         Some(StoredKey { data, expires }) => {
-            Some((held_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
+            Some((stored_text(&data, matches!(walk.rule, Rule::Concurrency(_))), expires - walk.now))
         }
         None => before.map(|_| (String::new(), 0)),
     };
@@ -349,7 +348,7 @@ fn native(state: &State, now: i64) -> Data {
     Data::Sorted(set)
 }
 
-/// Life and text of the state that a function leaves behind, if it leaves one.
+/// Returns the TTL and the text of the state that a Lua function returns, if it returns one.
 fn next(values: &[Value]) -> Option<(String, i64)> {
     let ttl = values.first().filter(|ttl| !matches!(ttl, Value::Boolean(false)))?;
     let own = values[1].as_table().unwrap();
@@ -381,7 +380,7 @@ fn a_calendar_of_another_age_is_no_harm() {
         now: NOW,
         tag: 0,
     };
-    // The last is the first moment that is too late.
+    // The last time is the first moment that is too late.
     let start = NOW - NOW % hours;
     for (skew, now) in [(-9 * hours, NOW), (9 * hours, NOW), (-2 * hours, NOW), (3 * hours, NOW), (-2 * hours, start)] {
         twin.skew.set(skew);
@@ -423,16 +422,16 @@ fn the_gate_decides_like_the_memory_store() {
     }
 }
 
-/// Asserts that the gate and the memory store have the same state.
+/// Asserts that the script and the memory store have the same state.
 pub fn assert_same_state(gate: &Gate, memory: &MemoryStore, now: i64) {
     for (key, held) in &gate.keys.borrow().held {
         let (state, ttl_ms) = memory.state(key, now).unwrap_or_else(|| panic!("{key} holds {held:?}"));
-        let text = held_text(&held.data, matches!(state, State::Concurrency(_)));
+        let text = stored_text(&held.data, matches!(state, State::Concurrency(_)));
         assert_eq!((text, held.expires - now), canonical(&state, ttl_ms), "{key} at {now}");
     }
 }
 
-/// Every algorithm, some twice, some as a shadow, some that forward what exceeds them.
+/// Limits of every algorithm, some twice, some in shadow mode, some that forward what exceeds them.
 pub fn random_limits(rng: &mut StdRng) -> Vec<std::sync::Arc<sluicegate::limiting::limit::Limit>> {
     (0..NAMES.len() * 2)
         .map(|i| {

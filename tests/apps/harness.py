@@ -65,7 +65,7 @@ class Gateway:
         start([os.environ["SLUICEGATE"], "run", "--config", DIR / "sluicegate.toml"], HTTP, name="gateway")
 
     def log(self, **wanted):
-        """The lines of the access log that have these values."""
+        """Returns the lines of the access log with these values."""
         # The last line may not be complete.
         whole = (DIR / "gateway.log").read_text().rpartition("\n")[0].splitlines()
         lines = [json.loads(line) for line in whole if line.startswith("{")]
@@ -75,8 +75,8 @@ class Gateway:
         """Waits for a line of the access log that has these values: it is written after the end of the response."""
         return until(lambda: self.log(**wanted), f"a line of the access log with {wanted}")[0]
 
-    def ask(self, path, method="GET", body=None, **headers):
-        """One request. Returns its status, headers and body."""
+    def fetch(self, path, method="GET", body=None, **headers):
+        """Sends one request. Returns the status, the headers and the body of the response."""
         connection = http.client.HTTPConnection("127.0.0.1", HTTP, timeout=30)
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body, {"host": self.host, "user-agent": "harness"} | headers)
@@ -86,7 +86,7 @@ class Gateway:
         return response.status, response.headers, text
 
     def in_flight(self, route):
-        """The number of requests that a route has in progress."""
+        """Returns the number of requests that a route has in progress."""
         connection = http.client.HTTPConnection("127.0.0.1", 9900, timeout=30)
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
@@ -101,14 +101,14 @@ class Gateway:
 
         def flood():
             while not stopped.is_set():
-                self.ask(path, method)
+                self.fetch(path, method)
 
         def watch():
             while not stopped.wait(0.2):
                 if self.refused(client):
                     stopped.set()
 
-        until(lambda: self.ask(path, method)[0] == 429, f"a limit refuses {path}", pause=0)
+        until(lambda: self.fetch(path, method)[0] == 429, f"a limit refuses {path}", pause=0)
         threads = [threading.Thread(target=work, daemon=True) for work in (flood, flood, watch)]
         for thread in threads:
             thread.start()
@@ -119,7 +119,7 @@ class Gateway:
         assert self.refused(client), f"no limit refused {client}"
 
     def refused(self, client):
-        """The refusals of a client."""
+        """Returns the log lines of the refusals of a client."""
         return [line for line in self.log(status=429) if (line["user_agent"] or "").startswith(client)]
 
 

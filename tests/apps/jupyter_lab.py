@@ -61,7 +61,7 @@ def main():
 def login(gateway, password):
     """The status of a login, with a token against forged requests in cookie and form, as a browser sends it."""
     xsrf = "x" * 32
-    return gateway.ask("/login", "POST", f"password={password}&_xsrf={xsrf}", cookie=f"_xsrf={xsrf}",
+    return gateway.fetch("/login", "POST", f"password={password}&_xsrf={xsrf}", cookie=f"_xsrf={xsrf}",
                        content_type="application/x-www-form-urlencoded")[0]
 
 

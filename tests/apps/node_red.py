@@ -24,7 +24,7 @@ FLOW = [
 
 def login(gateway, password, path="/auth/token"):
     form = {"client_id": "node-red-editor", "grant_type": "password", "scope": "*", "username": "anna"}
-    return gateway.ask(path, "POST", json.dumps(form | {"password": password}),
+    return gateway.fetch(path, "POST", json.dumps(form | {"password": password}),
                        content_type="application/json")
 
 
@@ -41,11 +41,11 @@ def main():
     status, _, token = login(gateway, "right")
     assert status == 200, token
     authorization = f"Bearer {json.loads(token)['access_token']}"
-    status, _, text = gateway.ask("/flows", "POST", json.dumps(FLOW), content_type="application/json",
+    status, _, text = gateway.fetch("/flows", "POST", json.dumps(FLOW), content_type="application/json",
                                   authorization=authorization)
     assert status == 204, text
     # Node-RED starts the flow after its response.
-    until(lambda: gateway.ask("/hello")[2] == b"hello from a flow", "the flow responds")
+    until(lambda: gateway.fetch("/hello")[2] == b"hello from a flow", "the flow responds")
 
     with browser() as page:
         page.goto(gateway.https_url)

@@ -31,7 +31,7 @@ log: {{ type: stdout, format: pretty, level: warn }}
 
     # What `npm login` does, which reads a terminal.
     account = json.dumps({"name": "anna", "password": "a long password"})
-    status, _, text = gateway.ask("/-/user/org.couchdb.user:anna", "PUT", account, content_type="application/json")
+    status, _, text = gateway.fetch("/-/user/org.couchdb.user:anna", "PUT", account, content_type="application/json")
     assert status == 201, text
     settings = f"registry={gateway.url}/\n//{gateway.host}:8080/:_authToken={json.loads(text)['token']}\n"
     (DIR / ".npmrc").write_text(settings + "audit=false\nfund=false\nupdate-notifier=false\n")

@@ -90,7 +90,7 @@ def main():
     gateway.expect(refused_by="requests")
     assert 0 < wait <= 2 and len(gateway.log(refused_by="requests")) <= 2, "the SDK gets through at its first retry"
 
-    assert gateway.ask("/v1/models")[0] == 403, "a request without a key"
+    assert gateway.fetch("/v1/models")[0] == 403, "a request without a key"
 
 
 main()

@@ -35,8 +35,8 @@ scrape_configs:
         assert "client_error: client error: 429" in report, report
     until(lambda: "=> 1 @" in run(query), "the limit admits queries again")
 
-    assert gateway.ask("/-/reload", "POST")[0] == 403
-    assert gateway.ask("/api/v1/admin/tsdb/snapshot", "POST")[0] == 403
+    assert gateway.fetch("/-/reload", "POST")[0] == 403
+    assert gateway.fetch("/api/v1/admin/tsdb/snapshot", "POST")[0] == 403
 
 
 main()

@@ -42,7 +42,7 @@ filesystem_folder = {DIR}/collections
     found = principal.calendars()[0].search(start=noon - day, end=noon + day, event=True)
     assert [event.icalendar_component["summary"] for event in found] == ["Review"], found
     for _ in range(15):
-        assert gateway.ask("/anna/", "PROPFIND")[0] == 401
+        assert gateway.fetch("/anna/", "PROPFIND")[0] == 401
 
     statuses = []
     for guess in range(12):

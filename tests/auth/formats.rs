@@ -44,7 +44,7 @@ fn hashes_of_other_programs_match_their_passwords() {
     let users: String = entries.iter().map(|(user, _, hash)| format!("{user}:{hash}\n")).collect();
     let gateway = start(&format!("\u{feff}# users\r\n\r\n{users}"), ROUTE);
     for (user, password, hash) in &entries {
-        let status = |password: &str| gateway.ask(&get("/", &basic(user, password))).status();
+        let status = |password: &str| gateway.fetch(&get("/", &basic(user, password))).status();
         assert_eq!(status(password), 200, "{user} {hash}");
         for wrong in [format!("{password}x"), format!("x{password}"), password.to_uppercase() + "X", hash.clone()] {
             assert_eq!(status(&wrong), 401, "{user} {wrong}");

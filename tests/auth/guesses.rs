@@ -12,7 +12,7 @@ use tokio::runtime::Builder;
 use super::{basic, bcrypt, checks, htpasswd, start, start_with};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::wait_until;
 
 fn route(auth: &str, rest: &str) -> String {
     format!(
@@ -22,7 +22,7 @@ fn route(auth: &str, rest: &str) -> String {
 }
 
 fn status(gateway: &Gateway, fields: &str) -> u16 {
-    gateway.ask(&get("/", fields)).status()
+    gateway.fetch(&get("/", fields)).status()
 }
 
 const GUESSES: &str = "[limit.guesses]\nrate = \"5/h\"\nkey = \"ip\"\n";
@@ -31,20 +31,20 @@ const GUESSES: &str = "[limit.guesses]\nrate = \"5/h\"\nkey = \"ip\"\n";
 fn only_as_many_guesses_are_hashed_as_the_limit_allows() {
     let rest = format!("{GUESSES}charge_on = [401]\n");
     let gateway = start(&bcrypt("alice", "secret"), &route(", cache = \"0s\", limits = [\"guesses\"]", &rest));
-    // What is right, missing or malformed is no guess.
+    // Correct, missing and malformed credentials do not count as guesses.
     assert!((0..10).all(|_| status(&gateway, &basic("alice", "secret")) == 200));
     assert!((0..10).all(|_| status(&gateway, "") == 401 && status(&gateway, "authorization: Basic !\r\n") == 401));
     let guesses: Vec<u16> = (0..12).map(|guess| status(&gateway, &basic("alice", &guess.to_string()))).collect();
     assert_eq!(guesses, [[401; 5].as_slice(), &[429; 7]].concat());
     assert_eq!((checks(&gateway, "mismatch"), checks(&gateway, "match")), (5.0, 10.0));
-    let refused = gateway.ask(&get("/", &basic("alice", "x")));
+    let refused = gateway.fetch(&get("/", &basic("alice", "x")));
     assert_eq!(refused.json()["violated-policies"][0], "guesses");
     assert!(refused.get("retry-after").is_some() && refused.get("www-authenticate").is_none());
     assert!(refused.get("ratelimit").unwrap().starts_with("\"guesses\";r=0;"), "{}", refused.head);
     let labels = |reason| [("route", "r"), ("limit", "guesses"), ("reason", reason)];
     gateway.assert_metric("rejections_total", &labels("exhausted"), 8.0);
-    // The limit belongs to the address.
-    assert_eq!(gateway.client_from([127, 0, 0, 9]).ask(&get("/", &basic("alice", "x")), "").status(), 401);
+    // The limit counts by address.
+    assert_eq!(gateway.client_from([127, 0, 0, 9]).fetch(&get("/", &basic("alice", "x")), "").status(), 401);
 }
 
 #[test]
@@ -57,10 +57,10 @@ fn a_remembered_password_needs_no_hash_and_no_limit() {
     }
     let guesses: Vec<u16> = (0..6).map(|guess| status(&gateway, &basic("alice", &guess.to_string()))).collect();
     assert_eq!(guesses, [401, 401, 401, 401, 429, 429]);
-    // The refusal forgets the password: otherwise, the status would tell which guess is right.
+    // A refusal deletes the remembered password. Otherwise the status would show which guess is right.
     assert_eq!([status(&gateway, &right), status(&gateway, &right)], [429; 2]);
     let mut other = gateway.client_from([127, 0, 0, 9]);
-    assert_eq!(other.ask(&get("/", &right), "").status(), 200);
+    assert_eq!(other.fetch(&get("/", &right), "").status(), 200);
 }
 
 #[test]
@@ -71,20 +71,20 @@ fn an_address_without_budget_learns_nothing_from_the_login_of_another() {
     let gateway = start(&users, &route(", cache = \"1h\", limits = [\"guesses\"]", &rest));
     let right = basic("alice", "secret");
     let mut attacker = gateway.client_from([127, 0, 0, 9]);
-    assert!((0..5).all(|guess| attacker.ask(&get("/", &basic("bob", &guess.to_string())), "").status() == 401));
-    // Neither while the password is verified for the other address, nor while it is remembered.
+    assert!((0..5).all(|guess| attacker.fetch(&get("/", &basic("bob", &guess.to_string())), "").status() == 401));
+    // Neither while the password is verified for the other address nor while it is remembered.
     let (addr, fields) = (gateway.addr, right.clone());
-    let victim = std::thread::spawn(move || crate::support::client::ask(addr, &get("/", &fields)).status());
-    let mut asked = 0;
+    let victim = std::thread::spawn(move || crate::support::client::fetch(addr, &get("/", &fields)).status());
+    let mut requests = 0;
     while !victim.is_finished() {
-        assert_eq!(attacker.ask(&get("/", &right), "").status(), 429);
-        asked += 1;
+        assert_eq!(attacker.fetch(&get("/", &right), "").status(), 429);
+        requests += 1;
     }
-    assert!(asked > 0);
-    assert_eq!((victim.join().unwrap(), attacker.ask(&get("/", &right), "").status()), (200, 429));
+    assert!(requests > 0);
+    assert_eq!((victim.join().unwrap(), attacker.fetch(&get("/", &right), "").status()), (200, 429));
     let guess = basic("alice", "wrong");
-    assert_eq!([&guess, &right].map(|fields| attacker.ask(&get("/", fields), "").status()), [429; 2]);
-    // The other one stays logged in.
+    assert_eq!([&guess, &right].map(|fields| attacker.fetch(&get("/", fields), "").status()), [429; 2]);
+    // The other client stays logged in.
     let matches = checks(&gateway, "match");
     assert_eq!((status(&gateway, &right), matches, checks(&gateway, "match")), (200, 1.0, 1.0));
 }
@@ -96,7 +96,7 @@ fn a_client_may_shut_down_its_side_while_its_password_is_verified() {
     let mut client = gateway.client();
     client.send(get("/", &basic("alice", "secret")));
     client.stream().shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(client.read_response("GET").status(), 200);
     client.assert_closed();
 }
 
@@ -107,19 +107,19 @@ fn limits_of_auth_come_first_and_those_of_the_route_last() {
     );
     let users = format!("{}{}", bcrypt("alice", "a"), bcrypt("bob", "b"));
     let gateway = start_with("access_log = true", &users, &route(", limits = [\"guesses\"]", &rest));
-    // A refused guess for the name of another charges nothing of theirs.
+    // A refused guess for another user's name is not charged to that user.
     assert!((0..3).all(|_| status(&gateway, &basic("alice", "wrong")) == 401));
-    let first = gateway.ask(&get("/", &basic("alice", "a")));
+    let first = gateway.fetch(&get("/", &basic("alice", "a")));
     let shown = first.get("ratelimit").unwrap();
     assert!(shown.starts_with("\"guesses\";r=1;") && shown.contains("\"per-user\";r=1;"), "{shown}");
     assert_eq!([status(&gateway, &basic("alice", "a")), status(&gateway, &basic("alice", "a"))], [200, 429]);
     assert_eq!([status(&gateway, &basic("bob", "b")), status(&gateway, &basic("bob", "x"))], [200, 429]);
     // Clients on the `allow` list have no limits, but need credentials.
     let mut allowed = gateway.client_from([127, 0, 0, 8]);
-    let mut ask = |fields: &str| allowed.ask(&get("/", fields), "").status();
-    assert_eq!([ask(""), ask(&basic("alice", "no"))], [401; 2]);
-    assert!((0..4).all(|_| ask(&basic("alice", "a")) == 200));
-    until("all requests are logged", || gateway.stdout().lines().count() == 14);
+    let mut fetch = |fields: &str| allowed.fetch(&get("/", fields), "").status();
+    assert_eq!([fetch(""), fetch(&basic("alice", "no"))], [401; 2]);
+    assert!((0..4).all(|_| fetch(&basic("alice", "a")) == 200));
+    wait_until("all requests are logged", || gateway.stdout().lines().count() == 14);
     let log = gateway.stdout();
     let last = |name: &str| log.lines().rfind(|line| line.contains(&format!("\"refused_by\":\"{name}\""))).unwrap();
     assert!(last("per-user").contains("\"user\":\"alice\"") && last("guesses").contains("\"user\":null"), "{log}");
@@ -188,7 +188,7 @@ fn a_flood_of_wrong_passwords_delays_nobody_else() {
         let mut waits = Vec::new();
         for _ in 0..40 {
             let since = Instant::now();
-            assert_eq!(crate::support::client::ask(other, &get("/open", "")).status(), 200);
+            assert_eq!(crate::support::client::fetch(other, &get("/open", "")).status(), 200);
             waits.push(since.elapsed());
             std::thread::sleep(Duration::from_millis(50));
         }
@@ -200,7 +200,7 @@ fn a_flood_of_wrong_passwords_delays_nobody_else() {
     assert_eq!((unauthorized + busy, others), (10_000, 0));
     // 64 may wait, and some more find room when a hash is done.
     assert!(unauthorized < 1000, "{unauthorized}");
-    // If the worker waited for a hash even now and then, many of these would take a quarter of a second.
+    // If the worker waited for a hash, many of these requests would take a quarter of a second.
     assert!(waits[waits.len() / 2] < Duration::from_millis(200), "{waits:?}");
     let grown = gateway.memory("VmRSS").saturating_sub(before);
     assert!(grown < 64 << 20, "{} MiB", grown >> 20);
@@ -213,12 +213,12 @@ fn a_flood_of_wrong_passwords_delays_nobody_else() {
 fn equal_credentials_are_verified_once_at_a_time() {
     let users = htpasswd(&["-nbB", "-C", "13", "alice", "secret"]);
     let gateway = start(&users, &route(", cache = \"0s\", limits = [\"guesses\"]", GUESSES));
-    let ask = |_| {
+    let fetch = |_| {
         let addr = gateway.addr;
-        std::thread::spawn(move || crate::support::client::ask(addr, &get("/", &basic("alice", "secret"))).status())
+        std::thread::spawn(move || crate::support::client::fetch(addr, &get("/", &basic("alice", "secret"))).status())
     };
-    // Four times as many as the limit allows guesses.
-    let clients: Vec<_> = (0..20).map(ask).collect();
+    // Four times as many clients as the limit permits guesses.
+    let clients: Vec<_> = (0..20).map(fetch).collect();
     assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
     assert!(checks(&gateway, "match") < 5.0);
 }

@@ -9,8 +9,8 @@ use super::{basic, bcrypt, start, start_with};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
 use crate::support::h2::{self, H2Client, Sent};
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 fn routes(url: &str, auth: &str) -> String {
     format!(
@@ -41,9 +41,9 @@ fn a_client_cannot_state_an_identity() {
                     ("/free", forged.clone(), None),
                     ("/free", format!("{forged}{}", basic("alice", "a")), None),
                 ] {
-                    let status = gateway.ask(&get(path, &fields)).status();
+                    let status = gateway.fetch(&get(path, &fields)).status();
                     if status == 400 && fields.contains("connection: ") {
-                        // Strict routes refuse requests that want to hide such a header.
+                        // Strict routes refuse requests that try to hide such a header.
                         continue;
                     }
                     assert_eq!(status, 200, "{fields}");
@@ -77,8 +77,8 @@ fn trailers_state_no_identity_either() {
             basic("alice", "a")
         );
         let mut client = gateway.client();
-        let answer = client.ask(&head, "1\r\nx\r\n0\r\nremote-user: admin\r\nx-sum: 1\r\n\r\n");
-        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let response = client.fetch(&head, "1\r\nx\r\n0\r\nremote-user: admin\r\nx-sum: 1\r\n\r\n");
+        assert_eq!(response.status(), 200, "{}", response.text());
         upstream.request();
         let rest = upstream.request().head;
         assert!(rest.contains("x-sum: 1") && !rest.contains("admin"), "{rest}");
@@ -93,7 +93,7 @@ fn trailers_state_no_identity_either() {
     for name in ["remote-user", "x-sum"] {
         trailers.insert(name, HeaderValue::from_static("admin"));
     }
-    assert_eq!(client.ask(request, Sent { body: b"x", trailers: Some(trailers) }).status(), 200);
+    assert_eq!(client.fetch(request, Sent { body: b"x", trailers: Some(trailers) }).status(), 200);
     assert_eq!(upstream.request().get("remote-user"), Some("alice"));
     let rest = upstream.request().head;
     assert!(rest.contains("x-sum: admin") && !rest.contains("remote-user"), "{rest}");
@@ -106,7 +106,7 @@ fn the_password_stays_here_unless_the_route_says_otherwise() {
         [("", false, true), (", forward_credentials = true", true, true), (", user_header = \"off\"", false, false)]
     {
         let gateway = start(&bcrypt("alice", "a"), &routes(&upstream.url(), auth));
-        assert_eq!(gateway.ask(&get("/own", &basic("alice", "a"))).status(), 200);
+        assert_eq!(gateway.fetch(&get("/own", &basic("alice", "a"))).status(), 200);
         let seen = upstream.request();
         assert_eq!(
             (seen.get("authorization").is_some(), seen.get("x-forwarded-user").is_some()),
@@ -114,7 +114,7 @@ fn the_password_stays_here_unless_the_route_says_otherwise() {
             "{auth}"
         );
         // A route without `auth` changes nothing.
-        gateway.ask(&get("/free", &basic("alice", "a")));
+        gateway.fetch(&get("/free", &basic("alice", "a")));
         assert!(upstream.request().get("authorization").is_some());
     }
 }
@@ -130,14 +130,14 @@ fn the_identity_is_a_key_a_condition_and_a_log_field() {
     let config = format!("[[route]]\nname = \"r\"\nupstream = \"echo:\"\nauth = {{ basic = \"users\" }}\n{rest}");
     let gateway = start_with("access_log = true", &users, &config);
     let statuses = |user: &str, path: &str| -> Vec<u16> {
-        (0..3).map(|_| gateway.ask(&get(path, &basic(user, "p"))).status()).collect()
+        (0..3).map(|_| gateway.fetch(&get(path, &basic(user, "p"))).status()).collect()
     };
     assert_eq!([statuses("alice", "/"), statuses("alice", "/b"), statuses("bob", "/")], [const { [200, 200, 429] }; 3]);
     assert_eq!([statuses("carol", "/"), statuses("guest-1", "/")], [[200, 429, 429], [429; 3]]);
     assert_eq!(statuses("jos\u{e9} \"x", "/"), [200, 200, 429]);
-    gateway.ask(&get("/", &basic("mallory", "p")));
-    gateway.ask(&get("/", &basic("alice", "wrong")));
-    until("all requests are logged", || gateway.stdout().lines().count() == 20);
+    gateway.fetch(&get("/", &basic("mallory", "p")));
+    gateway.fetch(&get("/", &basic("alice", "wrong")));
+    wait_until("all requests are logged", || gateway.stdout().lines().count() == 20);
     let log = gateway.stdout();
     for (user, count) in [("\"alice\"", 6), ("\"bob\"", 3), ("\"jos\u{e9} \\\"x\"", 3), ("null", 2)] {
         assert_eq!(log.matches(&format!("\"user\":{user},")).count(), count, "{user} {log}");
@@ -157,7 +157,7 @@ fn replayed(gateway: &Gateway) -> (u64, u64) {
     let file = gateway.dir.path().join("replay.toml");
     std::fs::write(&file, config).unwrap();
     let log = gateway.dir.path().join("stdout.log");
-    // Those whom the other limit refused are left out.
+    // Without the requests that the other limit refused.
     let lines = std::fs::read_to_string(&log).unwrap();
     let kept: Vec<&str> = lines.lines().filter(|line| !line.contains("carol") && !line.contains("guest-1")).collect();
     std::fs::write(&log, kept.join("\n") + "\n").unwrap();
@@ -178,9 +178,9 @@ fn a_combined_log_has_the_user_where_other_servers_have_it() {
         config,
     );
     for (user, password) in [("al ice", "a"), ("b\"ob", "b"), ("al ice", "x")] {
-        gateway.ask(&get("/", &basic(user, password)));
+        gateway.fetch(&get("/", &basic(user, password)));
     }
-    until("all requests are logged", || gateway.stdout().lines().count() == 3);
+    wait_until("all requests are logged", || gateway.stdout().lines().count() == 3);
     let log = gateway.stdout();
     let users: Vec<&str> = log.lines().map(|line| line.split_once(" [").unwrap().0).collect();
     assert_eq!(users, ["127.0.0.1 - al\\x20ice", "127.0.0.1 - b\\x22ob", "127.0.0.1 - -"]);

@@ -1,18 +1,18 @@
-//! Clients send valid, wrong, odd and no credentials, and the file of the users changes.
+//! Valid, wrong, malformed and missing credentials, and changes of the user file.
 
 use std::fs;
 
 use super::{basic, basic_bytes, bcrypt, start};
 use crate::support::client::{call, get};
 use crate::support::gateway::Gateway;
-use crate::support::{put, until};
+use crate::support::{wait_until, write_atomically};
 
 fn route(auth: &str) -> String {
     format!("[[route]]\nname = \"shop\"\nupstream = \"echo:\"\nauth = {{ basic = \"users\"{auth} }}\n")
 }
 
 fn status(gateway: &Gateway, fields: &str) -> u16 {
-    gateway.ask(&get("/", fields)).status()
+    gateway.fetch(&get("/", fields)).status()
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn a_client_without_credentials_learns_how_to_send_them() {
         (basic("alice", "secret").repeat(2), "the credentials are not valid"),
         (basic("alice", "secret") + "authorization: Bearer x\r\n", "the credentials are not valid"),
     ] {
-        let refused = gateway.ask(&get("/", &fields));
+        let refused = gateway.fetch(&get("/", &fields));
         assert_eq!(refused.status(), 401, "{fields}");
         let challenge = refused.get("www-authenticate");
         assert_eq!(challenge, Some("Basic realm=\"Shop of Alice\", charset=\"UTF-8\""), "{fields}");
@@ -84,7 +84,7 @@ fn unknown_users_take_as_long_as_known_ones() {
     );
     let gateway = start(&users, &route(""));
     let duration = |user: &str| {
-        // The shortest of three: the machine delays some of them.
+        // The shortest of three times, because a busy machine delays some of them.
         let one = |attempt: usize| {
             let since = std::time::Instant::now();
             assert_eq!(status(&gateway, &basic(user, &format!("wrong {attempt}"))), 401);
@@ -103,22 +103,22 @@ fn a_changed_file_applies_at_once_and_a_broken_one_does_not() {
     let users = gateway.dir.path().join("users");
     assert_eq!([status(&gateway, &basic("alice", "old")), status(&gateway, &basic("bob", "b"))], [200; 2]);
     let changed = format!("{}{}", bcrypt("alice", "new"), bcrypt("carol", "c"));
-    put(&users, &changed);
-    until("the new password is in force", || status(&gateway, &basic("alice", "new")) == 200);
-    // Both had been verified within the hour.
+    write_atomically(&users, &changed);
+    wait_until("the new password is in force", || status(&gateway, &basic("alice", "new")) == 200);
+    // Both passwords had been verified within the hour.
     assert_eq!([status(&gateway, &basic("alice", "old")), status(&gateway, &basic("bob", "b"))], [401; 2]);
     assert_eq!(status(&gateway, &basic("carol", "c")), 200);
 
     let broken = format!("{changed}eve:$apr1$abcdefgh$NotShownNotShownNotSho\n");
-    put(&users, &broken);
-    until("the mistake is logged", || gateway.log().contains("users:3: the user `eve`: it is an MD5 hash"));
+    write_atomically(&users, &broken);
+    wait_until("the mistake is logged", || gateway.log().contains("users:3: the user `eve`: it is an MD5 hash"));
     assert!(!gateway.log().contains("NotShown") && !gateway.log().contains("$2y$"), "{}", gateway.log());
     assert_eq!([status(&gateway, &basic("alice", "new")), status(&gateway, &basic("carol", "c"))], [200; 2]);
     fs::remove_file(&users).unwrap();
-    until("its absence is logged", || gateway.log().contains("users`: the file does not exist"));
+    wait_until("its absence is logged", || gateway.log().contains("users`: the file does not exist"));
     assert_eq!(status(&gateway, &basic("carol", "c")), 200);
-    put(&users, &changed.replace("carol", "dora"));
-    until("the file is read again", || status(&gateway, &basic("dora", "c")) == 200);
+    write_atomically(&users, &changed.replace("carol", "dora"));
+    wait_until("the file is read again", || status(&gateway, &basic("dora", "c")) == 200);
     assert_eq!(status(&gateway, &basic("carol", "c")), 401);
 }
 
@@ -127,8 +127,8 @@ fn every_method_needs_credentials() {
     let gateway = start(&bcrypt("alice", "secret"), &route(""));
     let preflight = "origin: http://a.test\r\naccess-control-request-method: PUT\r\n";
     for method in ["HEAD", "OPTIONS", "POST", "DELETE", "PROPFIND"] {
-        let ask =
-            |fields: &str| gateway.client().ask(&call(method, "/", &format!("{preflight}{fields}"), 0), "").status();
-        assert_eq!((ask(""), ask(&basic("alice", "secret"))), (401, 200), "{method}");
+        let fetch =
+            |fields: &str| gateway.client().fetch(&call(method, "/", &format!("{preflight}{fields}"), 0), "").status();
+        assert_eq!((fetch(""), fetch(&basic("alice", "secret"))), (401, 200), "{method}");
     }
 }

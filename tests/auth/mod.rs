@@ -20,7 +20,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
 use crate::support::app;
-use crate::support::gateway::{Gateway, config, laid_out};
+use crate::support::gateway::{Gateway, config, config_arguments};
 
 /// A line of an htpasswd file, made by `htpasswd` with bcrypt at its lowest cost.
 fn bcrypt(user: &str, password: &str) -> String {
@@ -41,7 +41,7 @@ fn start(users: &str, rest: &str) -> Gateway {
 fn start_with(server: &str, users: &str, rest: &str) -> Gateway {
     Gateway::launch(&[], |dir| {
         fs::write(dir.join("users"), users).unwrap();
-        laid_out(dir, &config(server, rest))
+        config_arguments(dir, &config(server, rest))
     })
 }
 

@@ -31,13 +31,13 @@ fn each_request_of_a_connection_is_authenticated() {
         (with_password(h2::post("/"), "wrong"), 401),
         (with_password(h2::post("/"), "a"), 200),
     ] {
-        let answer = client.ask(request, Sent { body: b"body", trailers: None });
-        assert_eq!(answer.status(), status);
-        assert_eq!(answer.field("www-authenticate").is_some(), status == 401);
+        let response = client.fetch(request, Sent { body: b"body", trailers: None });
+        assert_eq!(response.status(), status);
+        assert_eq!(response.field("www-authenticate").is_some(), status == 401);
     }
     let mut client = gateway.client();
-    let mut ask = |fields: &str| client.ask(&get("/", fields), "").status();
-    assert_eq!([ask(&basic("alice", "a")), ask(""), ask(&basic("alice", "a"))], [200, 401, 200]);
+    let mut fetch = |fields: &str| client.fetch(&get("/", fields), "").status();
+    assert_eq!([fetch(&basic("alice", "a")), fetch(""), fetch(&basic("alice", "a"))], [200, 401, 200]);
 }
 
 #[test]
@@ -46,9 +46,9 @@ fn a_grpc_client_gets_its_own_status() {
     let mut request = h2::post("/shop.Shop/Buy");
     request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
     request.headers_mut().insert("te", HeaderValue::from_static("trailers"));
-    let answer = H2Client::connect(gateway.addr).ask(request, Sent::default());
-    assert_eq!((answer.status(), answer.field("grpc-status")), (200, Some("16")));
-    assert_eq!(answer.field("grpc-message"), Some("this route requires credentials"));
+    let response = H2Client::connect(gateway.addr).fetch(request, Sent::default());
+    assert_eq!((response.status(), response.field("grpc-status")), (200, Some("16")));
+    assert_eq!(response.field("grpc-message"), Some("this route requires credentials"));
     gateway.assert_metric("rejections_total", &[("route", "r"), ("limit", "_none"), ("reason", "unauthorized")], 1.0);
 }
 
@@ -72,16 +72,16 @@ fn a_tunnel_opens_only_for_authenticated_clients() {
     let offer = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                  sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     for fields in [String::new(), basic("alice", "wrong")] {
-        assert_eq!(gateway.ask(&get("/", &format!("{offer}{fields}"))).status(), 401);
+        assert_eq!(gateway.fetch(&get("/", &format!("{offer}{fields}"))).status(), 401);
     }
     // HTTP/2, by an extended CONNECT.
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.send(frames::connect(1, "/", "websocket"));
-    assert_eq!(wire.answer(1).problem_status(), 401);
+    assert_eq!(wire.read_response(1).problem_status(), 401);
     assert_eq!(upstream.connections(), 0);
     let mut client = gateway.client();
     client.send(get("/", &format!("{offer}{}", basic("alice", "a"))));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     client.send("ping");
     assert_eq!(client.bytes(4), b"ping");
 }
@@ -91,12 +91,12 @@ fn redirects_come_before_and_bodies_after_the_authentication() {
     let server = "redirect_http = \"127.0.0.2:0\"\n";
     let gateway = start_with(server, &bcrypt("alice", "a"), &route("echo:"));
     let redirect = *gateway.listeners().iter().find(|addr| addr.ip().to_string() == "127.0.0.2").unwrap();
-    let moved = Client::connect(redirect).ask(&get("/", ""), "");
+    let moved = Client::connect(redirect).fetch(&get("/", ""), "");
     assert_eq!((moved.status(), moved.get("location").is_some()), (308, true));
     // A client that waits for `100 Continue` learns first that it must authenticate.
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nhost: a.test\r\nexpect: 100-continue\r\ncontent-length: 1000000\r\n\r\n");
-    assert_eq!(client.answer("POST").status(), 401);
+    assert_eq!(client.read_response("POST").status(), 401);
     let gateway: Gateway =
         start(&bcrypt("alice", "a"), &route("echo:").replace("auth =", "deny = [\"127.0.0.1\"]\nauth ="));
     assert_eq!(gateway.get("/").status(), 403);

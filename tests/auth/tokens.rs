@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::token::{SECRET, hs256};
-use crate::support::until;
+use crate::support::wait_until;
 
 const OTHER: &str = "fedcba9876543210fedcba9876543210";
 
@@ -38,7 +38,7 @@ fn now() -> u64 {
 fn a_token_must_be_valid_and_name_its_user() {
     let gateway = start("jwt = \"staff\", realm = \"staff\"", "");
     let valid = staff("\"sub\":\"alice\"");
-    let echoed = gateway.ask(&get("/", &valid));
+    let echoed = gateway.fetch(&get("/", &valid));
     assert!(echoed.status() == 200 && echoed.text().contains("x-forwarded-user: alice\n"), "{}", echoed.text());
     // The application may need the other claims.
     assert!(echoed.text().contains("authorization: Bearer "), "{}", echoed.text());
@@ -66,26 +66,26 @@ fn a_token_must_be_valid_and_name_its_user() {
         (valid.repeat(2), invalid),
         (format!("{valid}authorization: Basic YTpi\r\n"), invalid),
     ] {
-        let refused = gateway.ask(&get("/", &fields));
+        let refused = gateway.fetch(&get("/", &fields));
         assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some(challenge)), "{fields}");
     }
-    // Also once they have been verified.
+    // Verified tokens are refused as well once they have expired.
     for _ in 0..2 {
-        assert_eq!(gateway.ask(&get("/", &staff("\"name\":\"alice\""))).status(), 401);
-        assert_eq!(gateway.ask(&get("/", &valid)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/", &staff("\"name\":\"alice\""))).status(), 401);
+        assert_eq!(gateway.fetch(&get("/", &valid)).status(), 200);
     }
 }
 
 #[test]
 fn a_token_expires_while_it_is_remembered() {
     let gateway = start("jwt = \"staff\"", "");
-    // A minute is the tolerated difference of the clocks.
+    // The clocks may differ by a minute.
     let fields = staff(&format!("\"sub\":\"alice\",\"exp\":{}", now() - 58));
     let since = std::time::Instant::now();
-    let first = gateway.ask(&get("/", &fields)).status();
+    let first = gateway.fetch(&get("/", &fields)).status();
     assert!(first == 200 || since.elapsed().as_secs() > 0, "{first}");
     std::thread::sleep(std::time::Duration::from_millis(3500));
-    assert_eq!(gateway.ask(&get("/", &fields)).status(), 401);
+    assert_eq!(gateway.fetch(&get("/", &fields)).status(), 401);
 }
 
 #[test]
@@ -93,28 +93,28 @@ fn claims_in_limits_are_those_of_the_authenticated_token() {
     let rest =
         "limits = [\"plan\"]\n[limit.plan]\nrate = \"1/h\"\nkey = [\"jwt:plan\", \"user\"]\nmissing = \"refuse\"\n";
     let gateway = start("jwt = \"staff\", user_claim = \"email\"", rest);
-    let status = |fields: &str| gateway.ask(&get("/", fields)).status();
+    let status = |fields: &str| gateway.fetch(&get("/", fields)).status();
     let anna = |plan: &str| staff(&format!("\"email\":\"anna@a.test\",\"plan\":\"{plan}\""));
     assert_eq!([status(&anna("free")), status(&anna("free")), status(&anna("paid"))], [200, 429, 200]);
     assert_eq!(status(&staff("\"email\":\"bert@a.test\",\"plan\":\"free\"")), 200);
     assert_eq!(status(&staff("\"email\":\"bert@a.test\"")), 403);
-    until("it is logged", || gateway.stdout().contains("\"user\":\"anna@a.test\""));
+    wait_until("it is logged", || gateway.stdout().contains("\"user\":\"anna@a.test\""));
 }
 
 #[test]
 fn the_unnamed_section_verifies_too() {
     let gateway = start("jwt = true, forward_credentials = false", "");
     let own = bearer(&hs256(SECRET, "{\"sub\":\"alice\"}"));
-    let echoed = gateway.ask(&get("/", &own)).text();
+    let echoed = gateway.fetch(&get("/", &own)).text();
     assert!(echoed.contains("x-forwarded-user: alice") && !echoed.contains("authorization"), "{echoed}");
-    assert_eq!(gateway.ask(&get("/", &staff("\"sub\":\"alice\""))).status(), 401);
+    assert_eq!(gateway.fetch(&get("/", &staff("\"sub\":\"alice\""))).status(), 401);
 }
 
 #[test]
 fn limits_decide_before_a_signature_is_verified() {
     let rest = "[limit.guesses]\nrate = \"3/h\"\nkey = \"ip\"\ncharge_on = [401]\n";
     let gateway = start("jwt = \"staff\", limits = [\"guesses\"]", rest);
-    let status = |fields: &str| gateway.ask(&get("/", fields)).status();
+    let status = |fields: &str| gateway.fetch(&get("/", fields)).status();
     let valid = staff("\"sub\":\"alice\"");
     assert!((0..5).all(|_| status(&valid) == 200 && status("") == 401));
     let forged: Vec<u16> = (0..5).map(|one| status(&bearer(&format!("a.{one}.b")))).collect();

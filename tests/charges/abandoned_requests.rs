@@ -8,10 +8,10 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
-/// A client that closes its side has left: it is not expected to read the response.
+/// A client that closes its sending side counts as gone at once.
 pub const AT_ONCE: &str = "half_close_timeout = \"0s\"";
 pub const WORK: Duration = Duration::from_millis(300);
 
@@ -49,20 +49,20 @@ pub fn gateway(server: &str, store: &str, to: &str, linger: &str) -> Gateway {
             to
         ),
     );
-    until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("the store has been reached", || gateway.metric("store_up", &[]) == Some(1.0));
     gateway
 }
 
-/// Two at a time at most have run, others have had their slots, and one is free again for `path`.
+/// Asserts that at most two requests ran at a time, that others got the slots later, and that one is free for `path`.
 #[track_caller]
 pub fn assert_bounded(gateway: &Gateway, running: &Running, path: &str, what: &str) {
-    until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is idle", || running.now() == 0);
     assert_eq!(running.most(), 2, "{what}");
     assert!(running.ended() >= 3, "{what}: {}", running.ended());
-    until("a slot", || gateway.get(path).status() == 200);
+    wait_until("a slot is free", || gateway.get(path).status() == 200);
 }
 
-/// A client for each request, which leaves after 15 ms.
+/// Sends each request on a connection that is closed after 15 ms.
 pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     for _ in 0..times {
         let mut client = gateway.client();
@@ -71,17 +71,17 @@ pub fn abort(gateway: &Gateway, request: &str, times: usize) {
     }
 }
 
-/// Two clients, which leave once their requests run.
+/// Sends two requests and closes their connections once the server works on them.
 #[track_caller]
 fn leave_two(gateway: &Gateway, running: &Running) {
     let mut clients = [gateway.client(), gateway.client()];
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("both run", || running.now() == 2);
+    wait_until("both run", || running.now() == 2);
 }
 
 fn attack(gateway: &Gateway, running: &Running, request: &str) -> usize {
     abort(gateway, request, 100);
-    until("the backend is at rest", || running.now() == 0);
+    wait_until("the backend is idle", || running.now() == 0);
     running.most()
 }
 
@@ -98,9 +98,9 @@ fn aborts_put_no_more_on_the_backend_than_may_run() {
             let gateway = gateway("", &store, &upstream.url(), "");
             let request = if body.is_empty() { get(request, "") } else { post(request, 5, "") + body };
             assert_eq!(attack(&gateway, &running, &request), 2, "{store} {request:?}");
-            // The slots went on to others all the time.
+            // The slots passed from request to request all the time.
             assert!(running.ended() >= 6, "{store} {request:?}: {}", running.ended());
-            until("a slot", || gateway.get("/").status() == 200);
+            wait_until("a slot is free", || gateway.get("/").status() == 200);
         }
     });
 }
@@ -110,7 +110,7 @@ fn an_upload_that_is_broken_off_keeps_its_slot_too() {
     let running = Arc::<Running>::default();
     let own = running.clone();
     let upstream = Upstream::start(move |peer| {
-        // It starts to work before it has all of the body.
+        // The server starts to work before it has the whole body.
         while peer.head()?.is_some() {
             own.work(WORK);
             peer.send(ok("in"))?;
@@ -135,8 +135,8 @@ fn a_slot_outlives_its_client_by_its_own_time_at_most() {
     let gateway = gateway(AT_ONCE, "memory:", &upstream.url(), "2500ms");
     leave_two(&gateway, &running);
     let watch = Stopwatch::start();
-    // The lease alone, which is shorter, is renewed until then.
-    until("a slot", || {
+    // The lease is shorter, but it is renewed until then.
+    wait_until("a slot is free", || {
         let mut client = gateway.client();
         client.send(get("/", ""));
         std::thread::sleep(Duration::from_millis(40));
@@ -154,16 +154,16 @@ fn a_connection_is_reusable_after_its_response_was_drained() {
         let ended = running.ended();
         let mut client = gateway.client();
         client.send(get(target, ""));
-        until("it runs", || running.now() == 1);
+        wait_until("the request runs", || running.now() == 1);
         drop(client);
-        until("it has ended", || running.ended() == ended + 1);
+        wait_until("the request has ended", || running.ended() == ended + 1);
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn an_endless_answer_is_not_read_on_for_long() {
+fn an_endless_response_is_not_read_on_for_long() {
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
@@ -178,7 +178,7 @@ fn an_endless_answer_is_not_read_on_for_long() {
     abort(&gateway, &get("/", ""), 1);
     upstream.request();
     let sent: usize = upstream.request().head.trim_start_matches("sent ").parse().unwrap();
-    // What the kernel and the client had taken comes on top.
+    // Some megabytes in the buffers of the kernel and the client are included.
     assert!(sent < 20 * 1024 * 1024, "{sent}");
 }
 
@@ -190,8 +190,8 @@ fn abandoned_requests_count_as_connections() {
     let mut third = gateway.client();
     third.send(get("/", ""));
     third.assert_closed();
-    until("they have ended", || running.ended() == 2);
-    until("a connection", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
+    wait_until("the requests have ended", || running.ended() == 2);
+    wait_until("a connection is accepted", || gateway.client().try_send(get("/", "")).is_ok() && running.ended() > 2);
 }
 
 #[test]
@@ -209,6 +209,6 @@ fn a_drain_waits_for_them_as_for_requests() {
         watch.assert_ms(end);
         assert!(!gateway.log().contains("were cut"), "{}", gateway.log());
         let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut redis.client()).unwrap();
-        assert_eq!(keys.len(), 0, "{timeout}: the slots are given back");
+        assert_eq!(keys.len(), 0, "{timeout}: the slots are released");
     }
 }

@@ -11,23 +11,23 @@ use super::abandoned_requests::{WORK, abort, assert_bounded, gateway};
 use crate::support::client::{get, post};
 use crate::support::frames::{CANCEL, DATA, END_HEADERS, Wire, frame, headers, request, reset};
 use crate::support::gateway::Gateway;
-use crate::support::h2_server::{Asked, Http2Server};
+use crate::support::h2_server::{Http2Server, IncomingRequest};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
 /// A server that works on every request even if its stream ends, and before it has the whole body. `/begun` gets the
 /// head of its response before that.
 fn backend() -> (Http2Server, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
-    let server = Http2Server::start(move |asked| answer(asked, own.clone()));
+    let server = Http2Server::start(move |incoming| response(incoming, own.clone()));
     (server, running)
 }
 
-async fn answer(mut asked: Asked, running: Arc<Running>) -> Result<(), h2::Error> {
-    let begun = match asked.request.uri().path() {
-        "/begun" => Some(asked.head(Response::new(()), false)?),
+async fn response(mut incoming: IncomingRequest, running: Arc<Running>) -> Result<(), h2::Error> {
+    let begun = match incoming.request.uri().path() {
+        "/begun" => Some(incoming.head(Response::new(()), false)?),
         _ => None,
     };
     running.begin();
@@ -35,7 +35,7 @@ async fn answer(mut asked: Asked, running: Arc<Running>) -> Result<(), h2::Error
     running.end();
     match begun {
         Some(mut stream) => stream.send_data("in".into(), true),
-        None => asked.answer("in").await,
+        None => incoming.send_response("in").await,
     }
 }
 
@@ -78,13 +78,13 @@ fn streams_that_are_reset_keep_their_slots() {
 
 #[test]
 fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
-    let server = Http2Server::start(|mut asked| async move {
-        let path = asked.request.uri().path().to_owned();
-        match asked.body().await {
-            Ok(_) if path == "/" => return asked.answer("in").await,
-            Ok(_) => asked.note("/taken-for-whole"),
-            Err(error) if error.reason() == Some(Reason::CANCEL) => asked.note("/cancelled"),
-            Err(_) => asked.note("/other"),
+    let server = Http2Server::start(|mut incoming| async move {
+        let path = incoming.request.uri().path().to_owned();
+        match incoming.body().await {
+            Ok(_) if path == "/" => return incoming.send_response("in").await,
+            Ok(_) => incoming.note("/taken-for-whole"),
+            Err(error) if error.reason() == Some(Reason::CANCEL) => incoming.note("/cancelled"),
+            Err(_) => incoming.note("/other"),
         }
         Ok(())
     });
@@ -92,14 +92,14 @@ fn a_server_that_waits_for_the_body_gets_a_reset_when_the_slot_is_released() {
     let watch = Stopwatch::start();
     abort(&gateway, &(post("/upload", 1000, "") + "some of it"), 2);
     assert_eq!(gateway.get("/").status(), 429);
-    until("a slot", || gateway.get("/").status() == 200);
+    wait_until("a slot is free", || gateway.get("/").status() == 200);
     watch.assert_ms(1400..4000);
-    let told: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
-    assert_eq!(told.iter().filter(|path| *path == "/cancelled").count(), 2, "{told:?}");
+    let events: Vec<String> = (0..5).map(|_| server.request().uri.path().to_owned()).collect();
+    assert_eq!(events.iter().filter(|path| *path == "/cancelled").count(), 2, "{events:?}");
     assert_eq!(server.connections(), 1);
 }
 
-/// Exchanges that the server sees as open, of which it answers none but `/plain`.
+/// Starts a server that counts its open exchanges and responds to none except `/plain`.
 fn open_exchanges() -> (Upstream, Arc<Running>) {
     let open = Arc::<Running>::default();
     let own = open.clone();
@@ -137,24 +137,26 @@ fn streams_that_linger_count_as_connections_and_keep_their_slots_beyond_them() {
         let mut streams = (1..).step_by(2);
         for stream in streams.by_ref().take(STREAMS as usize) {
             client.get(stream, "/");
-            until("the server is asked", || open.now() + open.ended() > stream as usize / 2);
+            wait_until("the server received the request", || open.now() + open.ended() > stream as usize / 2);
             client.send(reset(stream, CANCEL));
         }
-        // One of the places is the client's. One exchange may be under way, and the server learns late of an end.
+        // The client occupies one of the places. One exchange may be in progress, and the server notices an end late.
         assert!((PLACES - 1..PLACES + 4).contains(&open.most()), "{bound}: {}", open.most());
-        let mut ask = || {
+        let mut fetch = || {
             let stream = streams.next().unwrap();
             client.get(stream, "/plain");
-            client.answer(stream).body == b"in"
+            client.read_response(stream).body == b"in"
         };
-        assert!(!ask(), "{bound}: the slots are held, also of exchanges that are closed");
-        until("a slot", &mut ask);
+        assert!(!fetch(), "{bound}: closed exchanges keep their slots");
+        wait_until("a slot is free", &mut fetch);
         watch.assert_ms(2400..6000);
-        until("all have ended", || open.ended() == STREAMS as usize);
-        // Their places are free again: for one connection and eight.
+        wait_until("all have ended", || open.ended() == STREAMS as usize);
+        // Their places are free again, for one connection and eight others.
         let mut others: Vec<_> = (2..PLACES).map(|_| gateway.client()).collect();
-        until("they are served", || {
-            others.iter_mut().all(|other| other.try_send(get("/plain", "")).is_ok() && other.try_answer("GET").is_ok())
+        wait_until("the other clients are served", || {
+            others
+                .iter_mut()
+                .all(|other| other.try_send(get("/plain", "")).is_ok() && other.try_read_response("GET").is_ok())
         });
     }
 }

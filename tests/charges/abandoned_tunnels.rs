@@ -9,10 +9,10 @@ use super::abandoned_requests::{WORK, abort, assert_bounded, gateway};
 use crate::support::client::{get, post};
 use crate::support::frames::{CANCEL, Wire, connect, reset};
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, accept, ok};
+use crate::support::wait_until;
 
-const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
+const UPGRADE: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
 
 /// A server that works on each tunnel for `work`, even if the tunnel ends, and then closes. `/late` switches protocols
 /// only halfway through; `/plain` is an ordinary response.
@@ -20,7 +20,7 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let own = running.clone();
     let upstream = Upstream::start(move |peer| {
-        // Of some the body never comes.
+        // Reads only the head, because the body of some requests never arrives.
         let Some(request) = peer.head()? else { return Ok(()) };
         if request.target() == "/plain" {
             return peer.send(ok("in"));
@@ -43,8 +43,8 @@ fn backend(work: Duration) -> (Upstream, Arc<Running>) {
 
 #[test]
 fn tunnels_whose_clients_are_gone_keep_their_slots() {
-    // What they have not read makes their kernel reset the connection.
-    for request in [get("/", ASK), get("/late", ASK), post("/", 1000, ASK) + "some of it"] {
+    // Unread data makes the client's kernel reset the connection.
+    for request in [get("/", UPGRADE), get("/late", UPGRADE), post("/", 1000, UPGRADE) + "some of it"] {
         let (upstream, running) = backend(WORK);
         let gateway = gateway("", "memory:", &upstream.url(), "");
         abort(&gateway, &request, 40);
@@ -55,13 +55,13 @@ fn tunnels_whose_clients_are_gone_keep_their_slots() {
 #[test]
 fn tunnels_of_half_closed_clients_keep_their_slots() {
     let (upstream, running) = backend(WORK);
-    // The half that is left is not waited for any longer than this.
+    // The gateway waits no longer than this for the other half of the tunnel.
     let route = "stream_timeout = \"100ms\"";
     let gateway = gateway(route, "memory:", &upstream.url(), "");
     for _ in 0..40 {
         let mut client = gateway.client();
-        client.send(get("/", ASK));
-        if client.try_head().is_ok_and(|head| head.status() == 101) {
+        client.send(get("/", UPGRADE));
+        if client.try_read_head().is_ok_and(|head| head.status() == 101) {
             client.bytes(5);
         }
         let _ = client.stream().shutdown(Shutdown::Write);
@@ -81,7 +81,7 @@ fn tunnels_on_streams_keep_their_slots() {
             client.send(connect(stream, path, "websocket"));
             std::thread::sleep(Duration::from_millis(15));
             match at_once {
-                // With it all that is on it.
+                // Replacing the client closes the connection with all its streams.
                 true => client = Wire::connect(gateway.addr, &[]),
                 false => client.send(reset(stream, CANCEL)),
             }
@@ -99,7 +99,7 @@ fn a_tunnel_without_a_client_ends_with_linger() {
             return peer.send(ok("in"));
         }
         peer.send("HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\nhello")?;
-        // The client's end, which says nothing to it.
+        // The client has closed its side, of which the server takes no notice.
         peer.rest()?;
         own.fetch_add(1, Ordering::SeqCst);
         while peer.send("more").is_ok() {
@@ -110,11 +110,11 @@ fn a_tunnel_without_a_client_ends_with_linger() {
     });
     let gateway = gateway("", "memory:", &upstream.url(), "1500ms");
     let watch = Stopwatch::start();
-    abort(&gateway, &get("/", ASK), 2);
-    until("the server has learnt of their end", || ends.load(Ordering::SeqCst) == 2);
+    abort(&gateway, &get("/", UPGRADE), 2);
+    wait_until("the server has noticed their end", || ends.load(Ordering::SeqCst) == 2);
     assert_eq!(gateway.get("/plain").status(), 429);
-    until("a slot", || gateway.get("/plain").status() == 200);
+    wait_until("a slot is free", || gateway.get("/plain").status() == 200);
     watch.assert_ms(1400..4000);
-    let told: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
-    assert_eq!(told.iter().filter(|head| *head == "closed").count(), 2, "{told:?}");
+    let events: Vec<String> = (0..5).map(|_| upstream.request().head).collect();
+    assert_eq!(events.iter().filter(|head| *head == "closed").count(), 2, "{events:?}");
 }

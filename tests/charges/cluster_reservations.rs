@@ -5,8 +5,8 @@ use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::limiting::topology::{RedisCluster, ask};
-use crate::support::until;
+use crate::support::limiting::topology::{RedisCluster, run_command};
+use crate::support::wait_until;
 
 fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
     let gateway = Gateway::start(&format!(
@@ -15,7 +15,7 @@ fn gateway(cluster: &RedisCluster, limits: &str) -> Gateway {
          [limit.two]\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-b\"]\n",
         cluster.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
@@ -24,7 +24,7 @@ fn fields(a: &str, b: &str) -> String {
 }
 
 fn asks(gateway: &Gateway, a: &str, b: &str) -> u16 {
-    gateway.ask(&fields(a, b)).status()
+    gateway.fetch(&fields(a, b)).status()
 }
 
 /// A rolling deploy: the config of `older` lacks the second limit, which the others decide together with the first.
@@ -38,19 +38,19 @@ fn a_refusal_due_to_a_temporary_charge_is_not_remembered() {
     let b = (0..).map(|number| format!("b{number}")).find(elsewhere).unwrap();
     assert_eq!([asks(&newer, "a0", &b), asks(&newer, "a0", "fresh")], [200, 429]);
 
-    // What refused last is asked first: `one`, then `two`, which has to wait.
+    // The limit that refused last is charged first: `one`, then `two`, whose node is paused.
     let node = cluster.owner(key_slot(&format!("{{x-b={b}}}")));
-    let () = ask(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let () = run_command(&mut node.client(), &["CLIENT", "PAUSE", "60000", "WRITE"]);
     let mut reserving = newer.client();
     reserving.send(fields("a", &b));
     let left = || older.admin("/-/limits/one/state?key=a").json()["remaining"].clone();
-    until("`one` is charged for the moment", || left() == 0);
+    wait_until("`one` has the temporary charge", || left() == 0);
     assert_eq!(asks(&older, "a", ""), 429);
-    let () = ask(&mut node.client(), &["CLIENT", "UNPAUSE"]);
-    assert_eq!(reserving.answer("GET").status(), 429, "by `two`, which is spent");
-    assert_eq!(asks(&older, "a", ""), 200, "what was reserved is there again");
+    let () = run_command(&mut node.client(), &["CLIENT", "UNPAUSE"]);
+    assert_eq!(reserving.read_response("GET").status(), 429, "by `two`, which is exhausted");
+    assert_eq!(asks(&older, "a", ""), 200, "the reservation was refunded");
 
-    // Nor is any other refusal: whom it is for cannot be told.
+    // No other refusal is remembered either, because it is unknown which limit caused it.
     assert_eq!([asks(&older, "a", ""), asks(&older, "a", ""), asks(&newer, "a0", "fresh")], [429; 3]);
     for gateway in [&older, &newer] {
         gateway.assert_metric("store_denial_cache_hits_total", &[], 0.0);

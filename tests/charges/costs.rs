@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_MAX;
 use crate::support::gateway::Gateway;
 
 /// The units left at limits whose key is the same for all requests.
@@ -28,7 +28,7 @@ pub fn assert_costs<T, const N: usize>(
         let left = left(gateway, limits);
         std::array::from_fn(|at| before[at] - left[at])
     };
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + WAIT_MAX;
     let mut last: [i64; N] = spent();
     while last != expected && Instant::now() < end {
         std::thread::sleep(Duration::from_millis(25));

@@ -12,12 +12,12 @@ use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
 use crate::support::h2_server::Http2Server;
-use crate::support::ports::nobody;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::Upstream;
 
 const COST: i64 = 4;
 
-/// The limits, with what they say.
+/// The limits and their settings.
 const LIMITS: [(&str, &str); 5] = [
     ("refund", "refund_on = [\"grpc:INVALID_ARGUMENT\", \"grpc:14\"]"),
     ("charge", "charge_on = [\"grpc:UNAUTHENTICATED\"]"),
@@ -42,10 +42,10 @@ fn fields(all: &[(&'static str, &'static str)]) -> HeaderMap {
 }
 
 fn server() -> Http2Server {
-    Http2Server::start(|mut asked| async move {
+    Http2Server::start(|mut incoming| async move {
         let mut head = Response::new(());
         head.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
-        let path = asked.request.uri().path().to_owned();
+        let path = incoming.request.uri().path().to_owned();
         let code = match path.rsplit('/').next().unwrap() {
             "3" => "3",
             "16" => "16",
@@ -53,12 +53,12 @@ fn server() -> Http2Server {
         };
         let trailers = fields(&[("grpc-status", code), ("x-actual-cost", "1")]);
         if path == "/never" {
-            std::future::poll_fn(|cx| asked.respond.poll_reset(cx)).await?;
+            std::future::poll_fn(|cx| incoming.respond.poll_reset(cx)).await?;
             return Ok(());
         }
         if path.starts_with("/only/") {
             head.headers_mut().extend(trailers);
-            return asked.head(head, true).map(drop);
+            return incoming.head(head, true).map(drop);
         }
         if path == "/plain" {
             head.headers_mut().remove("content-type");
@@ -67,7 +67,7 @@ fn server() -> Http2Server {
         if is_sized {
             head.headers_mut().insert("content-length", HeaderValue::from_static("6"));
         }
-        let mut stream = asked.head(head, false)?;
+        let mut stream = incoming.head(head, false)?;
         stream.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), path == "/bare")?;
         match path.as_str() {
             "/bare" => Ok(()),
@@ -123,7 +123,7 @@ impl Bench {
         };
         let mut config = route("/", &format!("h2c://{}", server.addr));
         config += &route("/h1", &http1.url());
-        config += &route("/nobody", &format!("http://{}", nobody()));
+        config += &route("/nobody", &format!("http://{}", closed_addr()));
         for (name, says) in LIMITS {
             config += &format!(
                 "[limit.{name}]\nalgorithm = \"fixed_window\"\nrate = \"1000000/10h\"\nkey = \"all\"\ncost = {COST}\n{says}\n"
@@ -144,7 +144,7 @@ impl Bench {
         request.headers_mut().extend(fields(&[("content-type", "application/grpc"), ("te", "trailers")]));
         request.headers_mut().extend(fields(more));
         let sent = Sent { body: b"\0\0\0\0\0", trailers: None };
-        H2Client::connect(self.gateway.addr).try_ask(request, sent).map(drop)
+        H2Client::connect(self.gateway.addr).try_fetch(request, sent).map(drop)
     }
 
     /// A call of which one message is sent.
@@ -190,7 +190,7 @@ fn every_end(bench: &Bench) {
     ] {
         bench.costs(name, ABORTED, |bench| {
             let mut wire = bench.open("/stalls");
-            wire.until("the head of the response", |frame| frame.kind == HEADERS);
+            wire.read_until("the head of the response", |frame| frame.kind == HEADERS);
             wire.send(sent);
             wire
         });
@@ -201,10 +201,10 @@ fn every_end(bench: &Bench) {
         bench.server.request();
         drop(wire);
     });
-    // A server may end a call before the client has sent all.
+    // A server may end a call before the client has sent all messages.
     bench.costs("an early end", INVALID, |bench| {
         let mut wire = bench.open("/3");
-        wire.answer(1);
+        wire.read_response(1);
         wire
     });
     // The body of a stated length is whole before its trailers come.
@@ -213,7 +213,7 @@ fn every_end(bench: &Bench) {
         bench.costs("over HTTP/1.1", costs, |bench| {
             let mut client = bench.gateway.client();
             client.send(h1_post(path, 5, "content-type: application/grpc\r\nte: trailers\r\n") + "\0\0\0\0\0");
-            client.answer("POST")
+            client.read_response("POST")
         });
     }
 }

@@ -7,8 +7,8 @@ use redis::TypedCommands;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 fn gateway(server: Option<&RedisServer>, to: &str, limit: &str) -> Gateway {
     let store =
@@ -17,7 +17,7 @@ fn gateway(server: Option<&RedisServer>, to: &str, limit: &str) -> Gateway {
         "{store}\n[[route]]\nname = \"app\"\nupstream = \"{to}\"\nlimits = [\"x\"]\n\n[limit.x]\nkey = \"header:tenant\"\n{limit}"
     ));
     if server.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
@@ -26,14 +26,14 @@ fn as_tenant(tenant: &str) -> String {
     get("/", &format!("tenant: {tenant}\r\n"))
 }
 
-/// Requests that no upstream ever answers: how many of `count` reach it.
+/// Requests that no upstream ever responds to: how many of `count` reach it.
 fn running(gateway: &Gateway, upstream: &Upstream, tenant: &str, count: usize) -> (usize, Vec<Client>) {
     let refused = || decisions(gateway, "deny");
     let before = refused();
     let mut clients: Vec<Client> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(as_tenant(tenant)));
     let mut reached = 0;
-    until("all are decided", || {
+    wait_until("all are decided", || {
         reached += upstream.requests().len();
         reached + (refused() - before) as usize >= count
     });
@@ -58,9 +58,9 @@ fn a_key_has_more_slots_or_none_or_no_end_of_them() {
             assert_eq!(reached, expected, "{tenant}");
             all.push(clients);
         }
-        assert!(gateway.ask(&as_tenant("evil")).text().contains("\"violated-policies\":[\"x\"]"));
+        assert!(gateway.fetch(&as_tenant("evil")).text().contains("\"violated-policies\":[\"x\"]"));
         assert_eq!(decisions(&gateway, "bypass"), 6.0);
-        // Whoever leaves frees the slots of its own key.
+        // The slots of the clients that left are free again.
         drop(all);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
         assert_eq!(running(&gateway, &upstream, "acme", 4).0, 3);
@@ -75,7 +75,7 @@ fn slots_of_a_key_change_live() {
     let mut redis = server.client();
     let applied = |count| {
         let line = "overrides in Redis are in force";
-        until("they are in force", || gateway.log().matches(line).count() == count);
+        wait_until("the overrides are in force", || gateway.log().matches(line).count() == count);
     };
     redis.hset("sg:overrides:x", "acme", "in_flight=2").unwrap();
     applied(1);
@@ -87,12 +87,12 @@ fn slots_of_a_key_change_live() {
     redis.hset("sg:overrides:x", "acme", "in_flight=0").unwrap();
     applied(3);
     drop(clients);
-    assert!(gateway.ask(&as_tenant("acme")).text().contains("\"violated-policies\":[\"x\"]"));
+    assert!(gateway.fetch(&as_tenant("acme")).text().contains("\"violated-policies\":[\"x\"]"));
 
     redis.hset("sg:overrides:x", "acme", "rate=1/s").unwrap();
     let mistake = "`rate` in the override: concurrency has no such parameter; an entry of concurrency names";
-    until("it is logged", || gateway.log().contains(mistake));
-    assert_eq!(gateway.ask(&as_tenant("acme")).status(), 429, "the old stay");
+    wait_until("the mistake is logged", || gateway.log().contains(mistake));
+    assert_eq!(gateway.fetch(&as_tenant("acme")).status(), 429, "the old overrides stay");
 }
 
 #[test]
@@ -107,7 +107,8 @@ fn a_key_has_a_queue_where_the_limit_has_none() {
             clients
         };
         let statuses = |mut clients: Vec<Client>| {
-            let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+            let mut statuses: Vec<u16> =
+                clients.iter_mut().map(|client| client.read_response("GET").status()).collect();
             statuses.sort_unstable();
             statuses
         };
@@ -115,13 +116,13 @@ fn a_key_has_a_queue_where_the_limit_has_none() {
 
         let start = Instant::now();
         let mut clients = sent("acme", 1);
-        until("the first went on", || decisions(&gateway, "allow") == 2.0);
+        wait_until("the first request was forwarded", || decisions(&gateway, "allow") == 2.0);
         clients.extend(sent("acme", 1));
-        until("one waits", || decisions(&gateway, "delayed") == 1.0);
+        wait_until("one waits", || decisions(&gateway, "delayed") == 1.0);
         let leaves = sent("acme", 1);
-        until("two wait", || decisions(&gateway, "delayed") == 2.0);
-        assert_eq!(gateway.ask(&as_tenant("acme")).status(), 429);
-        // Its turn is free for another, though a refusal was just given.
+        wait_until("two wait", || decisions(&gateway, "delayed") == 2.0);
+        assert_eq!(gateway.fetch(&as_tenant("acme")).status(), 429);
+        // Its queue position is free for another request, although a refusal was just sent.
         drop(leaves);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
         clients.extend(sent("acme", 1));
@@ -135,7 +136,7 @@ fn a_key_has_a_debt_of_its_own() {
     on_both_stores(|server| {
         let limit = "rate = \"2/day\"\ncost = \"header:x-cost\"\noverrides = [{ key = \"acme\", debt = 10 }]\n";
         let gateway = gateway(server, "echo:", limit);
-        let ask = |tenant: &str| gateway.ask(&get("/", &format!("tenant: {tenant}\r\nx-cost: 9\r\n"))).status();
-        assert_eq!([ask("else"), ask("acme"), ask("acme")], [429, 200, 429]);
+        let fetch = |tenant: &str| gateway.fetch(&get("/", &format!("tenant: {tenant}\r\nx-cost: 9\r\n"))).status();
+        assert_eq!([fetch("else"), fetch("acme"), fetch("acme")], [429, 200, 429]);
     });
 }

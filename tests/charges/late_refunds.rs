@@ -10,7 +10,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::upstream::Upstream;
 
-/// Answers `/fail` with 500 after a while; others at once.
+/// Responds to `/fail` with 500 after a while; to others at once.
 fn upstream(after: Duration) -> Upstream {
     Upstream::start(move |peer| {
         loop {
@@ -29,7 +29,7 @@ fn upstream(after: Duration) -> Upstream {
 }
 
 fn gateway(store: &str, upstream: SocketAddr, limit: &str) -> Gateway {
-    // Who closes is gone at once.
+    // A client that closes its side counts as gone at once.
     let config = format!(
         "{store}\n[[route]]\nupstream = \"http://{upstream}\"\nlimits = [\"one\"]\n\n[limit.one]\nkey = \"all\"\n\
          algorithm = {limit}\n"
@@ -37,7 +37,7 @@ fn gateway(store: &str, upstream: SocketAddr, limit: &str) -> Gateway {
     Gateway::with("half_close_timeout = \"0s\"", &config)
 }
 
-/// Runs `test` with each algorithm in memory and in Redis, all at once: most of the time is waited.
+/// Runs `test` with each algorithm in memory and in Redis, all concurrently, because most of the time is spent waiting.
 fn on_both(algorithms: &[&str], test: impl Fn(&str, &str) + Sync) {
     let server = RedisServer::start(&[]);
     std::thread::scope(|scope| {
@@ -52,10 +52,10 @@ fn on_both(algorithms: &[&str], test: impl Fn(&str, &str) + Sync) {
 }
 
 fn admitted(gateway: &Gateway, most: usize) -> usize {
-    (0..most).filter(|_| gateway.ask(&get("/", "")).status() == 200).count()
+    (0..most).filter(|_| gateway.fetch(&get("/", "")).status() == 200).count()
 }
 
-/// Five that fail when their five units have long come in again.
+/// Five requests that fail after their five units have been refilled.
 #[test]
 fn refilled_units_are_not_refunded() {
     const LATE: Duration = Duration::from_millis(2600);
@@ -73,7 +73,7 @@ fn refilled_units_are_not_refunded() {
         let kept = admitted(&gateway, 8);
         assert!(kept >= 4, "{algorithm} admits only {kept}");
         for client in &mut failing {
-            assert_eq!(client.answer("GET").status(), 500);
+            assert_eq!(client.read_response("GET").status(), 500);
         }
         std::thread::sleep(Duration::from_millis(50));
         let more = admitted(&gateway, 8);
@@ -82,7 +82,7 @@ fn refilled_units_are_not_refunded() {
     });
 }
 
-/// Slow requests are left a few at a time, while others are made.
+/// The clients of slow requests leave a few at a time, while other requests are sent.
 #[test]
 fn leaving_slow_requests_buys_no_burst() {
     let upstream = upstream(Duration::from_secs(20));
@@ -110,7 +110,7 @@ fn leaving_slow_requests_buys_no_burst() {
     });
 }
 
-/// Far more is reserved than used, and as much comes in meanwhile: what was not used can be used at once.
+/// Far more is reserved than used, and as much is refilled in the meantime: unused units can be used at once.
 #[test]
 fn unused_reservations_are_refunded_after_a_while() {
     let upstream = Upstream::start(|peer| {
@@ -129,20 +129,20 @@ fn unused_reservations_are_refunded_after_a_while() {
             let mut clients: Vec<Client> = (0..8).map(|_| gateway.client()).collect();
             clients.iter_mut().for_each(|client| client.send(get("/", "")));
             for client in &mut clients {
-                assert_eq!(client.answer("GET").status(), 200, "{algorithm} {store}, round {round}");
+                assert_eq!(client.read_response("GET").status(), 200, "{algorithm} {store}, round {round}");
             }
-            // 6400 units come back; what comes in of itself meanwhile, a few hundred, would not be enough.
+            // 6400 units are refunded. The refill of a few hundred units would not suffice.
             std::thread::sleep(Duration::from_millis(250));
         }
     });
 }
 
-/// A slow request was charged to a long window; a shorter one has begun to count since, and is full.
+/// A slow request was charged to a long window. A shorter window has begun since, and is exhausted.
 #[test]
 fn a_window_refunds_nothing_that_it_never_counted() {
     let upstream = upstream(Duration::from_millis(2500));
     let addr = upstream.addr;
-    // No hour ends meanwhile.
+    // The test must not run across the end of an hour.
     let to_the_hour = 3600 - SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() % 3600;
     if to_the_hour < 12 {
         std::thread::sleep(Duration::from_secs(to_the_hour));
@@ -156,9 +156,9 @@ fn a_window_refunds_nothing_that_it_never_counted() {
         gateway.assert_metric("requests_in_flight", &[("route", "/")], 1.0);
         gateway.reload_with("100/day", "20/hour");
         let kept = admitted(&gateway, 25);
-        assert_eq!(slow.answer("GET").status(), 500);
+        assert_eq!(slow.read_response("GET").status(), 500);
         std::thread::sleep(Duration::from_millis(100));
-        // In the first hour of a day it was counted, and what it left is free again.
+        // In the first hour of a day the short window had counted the request, so its units are free again.
         let more = admitted(&gateway, 25);
         assert_eq!(kept + more, 20, "{algorithm} {store}: {kept}, then {more}");
     });
@@ -168,20 +168,20 @@ fn left(gateway: &Gateway) -> i64 {
     gateway.admin("/-/limits/one/state?cost=0").json()["remaining"].as_i64().unwrap()
 }
 
-/// A receipt of so many units.
+/// Takes `cost` units and returns the receipt.
 fn take(gateway: &Gateway, cost: i64) -> Value {
     let body = json!({ "operation": "take", "decisions": [{ "limits": ["one"], "cost": cost }] });
-    let answer = gateway.admin_ask("POST", "/-/decide", "", body.to_string()).json();
-    let receipt = answer["decisions"][0]["limits"][0]["receipt"].clone();
-    assert!(receipt.is_string(), "{answer}");
+    let response = gateway.admin_request("POST", "/-/decide", "", body.to_string()).json();
+    let receipt = response["decisions"][0]["limits"][0]["receipt"].clone();
+    assert!(receipt.is_string(), "{response}");
     receipt
 }
 
 fn refund(gateway: &Gateway, receipt: &Value) -> Value {
-    gateway.admin_ask("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
+    gateway.admin_request("POST", "/-/limits/one/refund", "", json!({ "receipt": receipt }).to_string()).json()
 }
 
-/// Nearly all of a charge is refilled; then the limit gets numbers by which almost nothing would be.
+/// Nearly all of a charge is refilled; then the limit gets settings under which almost nothing would have been.
 #[test]
 fn a_receipt_is_refunded_by_the_rule_that_made_it() {
     let upstream = upstream(Duration::ZERO);
@@ -193,7 +193,7 @@ fn a_receipt_is_refunded_by_the_rule_that_made_it() {
                 "rate = \"50/s\"\nqueue = \"1980ms\"",
                 "rate = \"50/h\"\nqueue = \"7128s\"",
             ),
-            // What were slots are times of charges then.
+            // Receipts that were slots are times of charges under the new setting.
             "nodelay" => (
                 "\"leaky_bucket\"\nrate = \"50/s\"\nqueue = \"1980ms\"\nnodelay = false".to_owned(),
                 "nodelay = false",
@@ -207,11 +207,11 @@ fn a_receipt_is_refunded_by_the_rule_that_made_it() {
         gateway.reload_with(from, to);
         let since = Instant::now();
         let whole = left(&gateway);
-        assert!(whole > 70, "{case} {store}: only {whole} are back");
+        assert!(whole > 70, "{case} {store}: only {whole} were refunded");
         take(&gateway, whole);
         refund(&gateway, &receipt);
         let (left, ms) = (left(&gateway), i64::try_from(since.elapsed().as_millis()).unwrap());
-        // The rest of the charge, and what comes in.
+        // The rest of the charge, and the refill.
         let most = 100 - whole + 1 + ms / 20;
         assert!(left <= most, "{case} {store}: {left} left, at most {most}");
     });

@@ -10,10 +10,10 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::slow_link::DelayLine;
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// Answers `/held` never, and everything else at once.
+/// Never responds to `/held`, and to everything else at once.
 fn upstream() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
@@ -33,7 +33,7 @@ fn gateway(store: &str, upstream: &Upstream, slots: &str) -> Gateway {
          linger = \"0s\"\ncost = \"header:x-cost\"\n{slots}\n",
         upstream.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
@@ -68,7 +68,7 @@ fn an_outage_shorter_than_the_lease_loses_no_slot() {
     let gateway = gateway(&line.redis_url(), &upstream, "in_flight = 2\nlease = \"3s\"");
     let start = Instant::now();
     let _holders = [hold(&gateway, &upstream, 1), hold(&gateway, &upstream, 1)];
-    // Just before the first renewal, so that as much of the lease as possible is gone.
+    // Just before the first renewal, when the lease has the least time left.
     std::thread::sleep(Duration::from_millis(900));
     line.interrupt(Duration::from_millis(2900));
     let refused = assert_all_taken(&gateway, start + Duration::from_secs(9));
@@ -113,18 +113,18 @@ fn a_lost_lease_is_taken_again_with_its_cost() {
     let first = hold(&gateway, &upstream, 10);
     let mut client = redis.client();
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
-    until("all ten units are taken again", || remaining(&gateway) == 0);
-    // Its request runs, whoever came meanwhile: nobody else is admitted until both have ended.
+    wait_until("all ten units are taken again", || remaining(&gateway) == 0);
+    // Its request still runs: until both requests have ended, no other is admitted.
     let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
     let second = hold(&gateway, &upstream, 10);
     let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
-    // The units 8 and 2 of each, and the longest lease.
-    until("both are counted", || client.zcard::<_, i64>(&key).unwrap() == 5);
+    // The entries of 8 and 2 units for each request, and the one of the longest lease.
+    wait_until("both are counted", || client.zcard::<_, i64>(&key).unwrap() == 5);
     drop(first);
-    until("the first has ended", || client.zcard::<_, i64>(&key).unwrap() == 3);
+    wait_until("the first has ended", || client.zcard::<_, i64>(&key).unwrap() == 3);
     assert_eq!(remaining(&gateway), 0);
     drop(second);
-    until("all is free", || remaining(&gateway) == 10);
+    wait_until("all slots are free", || remaining(&gateway) == 10);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn the_slots_of_a_dead_gateway_come_free() {
     assert_eq!(lives.get("/").status(), 429);
     dies.signal("KILL");
     let died = Stopwatch::start();
-    until("its slot is free", || lives.get("/").status() == 200);
+    wait_until("its slot is free", || lives.get("/").status() == 200);
     // 4/3 x (lease + 2 s).
-    assert!(died.undelayed() < Duration::from_millis(4500), "after {:?}", died.undelayed());
+    assert!(died.elapsed_without_delay() < Duration::from_millis(4500), "after {:?}", died.elapsed_without_delay());
 }

@@ -6,8 +6,8 @@ use std::sync::mpsc::{Sender, channel};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const ALGORITHMS: [(&str, &str); 9] = [
     ("token_bucket", "rate = \"1/day\"\nburst = 50"),
@@ -21,13 +21,13 @@ const ALGORITHMS: [(&str, &str); 9] = [
     ("leaky_bucket", "rate = \"5000/s\"\nqueue = \"1s\""),
 ];
 
-/// Answers each request when the test sends a signal.
+/// Responds to each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Mutex::new(told);
+    let (go, releases) = channel();
+    let releases = Mutex::new(releases);
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -68,15 +68,17 @@ fn a_refusal_of_the_upstream_of_a_diversion_charges_no_limit() {
     ));
     let mut clients: Vec<_> = (0..2).map(|_| gateway.client()).collect();
     clients[0].send(get("/within", ""));
-    until("one is in the limit", || remaining(&gateway, "narrow") == 0);
+    wait_until("one request holds the slot", || remaining(&gateway, "narrow") == 0);
     clients[1].send(get("/diverted", ""));
-    until("one is diverted", || gateway.metric("upstream_adaptive_in_flight", &[("upstream", "spare")]) == Some(1.0));
+    wait_until("one request is diverted", || {
+        gateway.metric("upstream_adaptive_in_flight", &[("upstream", "spare")]) == Some(1.0)
+    });
     assert_eq!(remaining(&gateway, "wide"), 48);
     assert_eq!(gateway.get("/refused").status(), 503);
-    until("the refused one is refunded", || remaining(&gateway, "wide") == 48);
+    wait_until("the refused request is refunded", || remaining(&gateway, "wide") == 48);
     for client in &mut clients {
         go.send(()).unwrap();
-        assert_eq!(client.answer("GET").status(), 200);
+        assert_eq!(client.read_response("GET").status(), 200);
     }
     assert_eq!(remaining(&gateway, "wide"), 48);
 }
@@ -103,11 +105,13 @@ fn tiers_and_candidates_are_refunded_with_their_limit() {
     };
     let mut client = gateway.client();
     client.send(request("/held"));
-    until("one is in flight", || gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0));
-    assert_eq!(gateway.ask(&request("/refused")).status(), 503);
-    until("the refused one is refunded", || left() == [Some(9), Some(19), Some(29), Some(39)]);
+    wait_until("one is in flight", || {
+        gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
+    });
+    assert_eq!(gateway.fetch(&request("/refused")).status(), 503);
+    wait_until("the refused request is refunded", || left() == [Some(9), Some(19), Some(29), Some(39)]);
     go.send(()).unwrap();
-    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(client.read_response("GET").status(), 200);
     assert_eq!(left(), [Some(9), Some(19), Some(29), Some(39)]);
 }
 
@@ -119,35 +123,36 @@ fn a_refusal_for_overload_charges_no_limit() {
         let gateway = Gateway::start(&config(&store, &server.url()));
         let mut first = gateway.client();
         first.send(get("/first", ""));
-        until("the server has the first", || {
+        wait_until("the server has the first request", || {
             gateway.metric("upstream_adaptive_in_flight", &[("upstream", "app")]) == Some(1.0)
         });
         let before = ALGORITHMS.map(|(name, _)| (name, remaining(&gateway, name)));
-        // One waits for its patience. While it does, the queue is full, and the next are refused before any limit decides.
+        // One request waits in the queue until `patience` ends. Meanwhile the queue is full, and the next requests are
+        // refused before any limit decides.
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
-                    let answer = gateway.get("/refused");
-                    assert_eq!(answer.status(), 503);
-                    let problem = answer.json();
+                    let response = gateway.get("/refused");
+                    assert_eq!(response.status(), 503);
+                    let problem = response.json();
                     assert!(problem["type"].as_str().unwrap().ends_with("#temporary-reduced-capacity"), "{problem}");
                     assert_eq!(problem["setting"], "adaptive");
-                    let wait_s: u64 = answer.get("retry-after").unwrap().parse().unwrap();
+                    let wait_s: u64 = response.get("retry-after").unwrap().parse().unwrap();
                     assert!((4..=6).contains(&wait_s), "{wait_s}");
                 });
             }
         });
         for (name, remains) in before {
             if name != "leaky_bucket" {
-                until(name, || remaining(&gateway, name) == remains);
+                wait_until(name, || remaining(&gateway, name) == remains);
             }
         }
         go.send(()).unwrap();
-        assert_eq!(first.answer("GET").status(), 200);
+        assert_eq!(first.read_response("GET").status(), 200);
         for name in ["token_bucket", "gcra", "fixed_window", "calendar", "sliding_window", "sliding_log"] {
-            assert_eq!(remaining(&gateway, name), 49, "{store} {name}: the first is charged");
+            assert_eq!(remaining(&gateway, name), 49, "{store} {name}: the first request is charged");
         }
-        until("the slot is free", || remaining(&gateway, "concurrency") == 50);
+        wait_until("the slot is free", || remaining(&gateway, "concurrency") == 50);
         gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "overloaded")], 4.0);
         gateway.assert_metric("upstream_refused_total", &[("upstream", "app"), ("priority", "2")], 4.0);
     }

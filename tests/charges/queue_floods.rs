@@ -6,9 +6,9 @@ use crate::support::client::{Client, get};
 use crate::support::faketime::clock;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
+use crate::support::wait_until;
 
-/// Turns in the time of the flood.
+/// Number of queue slots during the flood.
 const TURNS: u128 = 60;
 const EVERY_MS: u128 = 50;
 const SEATS: usize = 10;
@@ -22,19 +22,19 @@ fn gateway(store: &str, workers: usize, rate: &str, queue: &str) -> Gateway {
         ),
     );
     if !store.is_empty() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
 
 /// One client of many: sends a request, and after a refusal soon another.
-fn insist(gateway: &Gateway, until: Instant) -> usize {
+fn insist(gateway: &Gateway, deadline: Instant) -> usize {
     let (mut served, mut client) = (0, gateway.client());
-    while Instant::now() < until {
+    while Instant::now() < deadline {
         client.send(get("/", ""));
-        match Client::answer(&mut client, "GET").status() {
+        match Client::read_response(&mut client, "GET").status() {
             200 => served += 1,
-            // Forty do so: somebody asks every half ms.
+            // With forty such clients, a request arrives every half millisecond.
             429 => std::thread::sleep(Duration::from_millis(20)),
             other => panic!("{other}"),
         }
@@ -57,15 +57,15 @@ fn a_flood_uses_every_turn() {
                 let clients: Vec<_> = (0..40).map(|_| scope.spawn(|| insist(&gateway, end))).collect();
                 clients.into_iter().map(|client| client.join().unwrap()).sum()
             });
-            // The last ones were admitted before the end and went when their turn came.
+            // The last requests were admitted before the end and responded to in their turn.
             let turns = (start.elapsed().as_millis() / EVERY_MS) as usize;
             assert!(served <= turns + 1, "{served} of {turns} turns");
-            // A seat that is free is taken again within a few ms, sooner than the turn after the last.
+            // A free place is taken again within a few milliseconds, before the next request leaves the queue.
             assert!(served + 3 >= turns.min(TURNS as usize + SEATS), "{served} of {turns} turns, {workers} workers");
             let reasons = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
             assert!(gateway.metric("rejections_total", &reasons) > Some(0.0));
             let exhausted = [("route", "app"), ("limit", "queue"), ("reason", "exhausted")];
-            assert_eq!(gateway.metric("rejections_total", &exhausted), Some(0.0), "the store was asked in vain");
+            assert_eq!(gateway.metric("rejections_total", &exhausted), Some(0.0), "a decision at the store was wasted");
         }
     }
 }
@@ -80,20 +80,22 @@ fn a_request_without_a_seat_costs_no_call() {
         client.send(get("/", ""));
     }
     let decided = |decision| [("route", "app"), ("limit", "queue"), ("decision", decision)];
-    until("all seats are taken", || gateway.metric("limit_decisions_total", &decided("delayed")) == Some(SEATS as f64));
-    let asked = || gateway.metric("store_batch_size_sum", &[]).unwrap();
-    let before = asked();
+    wait_until("all places are taken", || {
+        gateway.metric("limit_decisions_total", &decided("delayed")) == Some(SEATS as f64)
+    });
+    let calls = || gateway.metric("store_batch_size_sum", &[]).unwrap();
+    let before = calls();
     let mut client = gateway.client();
     for _ in 0..50 {
-        let refused = client.ask(&get("/", ""), "");
+        let refused = client.fetch(&get("/", ""), "");
         assert_eq!((refused.status(), refused.get("retry-after")), (429, Some("1")));
     }
     gateway.assert_metric("limit_decisions_total", &decided("deny"), 50.0);
-    assert_eq!(asked(), before);
-    // Whoever leaves gives up seat and turn.
+    assert_eq!(calls(), before);
+    // The request of a client that leaves frees its place and its position.
     drop(waiting.pop());
     let mut next = gateway.client();
-    until("a seat is free", || waits(&mut next, "/"));
+    wait_until("a place is free", || waits(&mut next, "/"));
 }
 
 /// The clock of a gateway is an hour ahead of Redis', or behind: queue positions are refunded all the same.
@@ -103,7 +105,7 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
     for (offset, prefix) in [("+1h", "ahead"), ("-1h", "behind")] {
         let env = clock(offset);
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        let gateway = Gateway::within(
+        let gateway = Gateway::with_env(
             &env,
             "workers = 1",
             &format!(
@@ -113,27 +115,27 @@ fn a_gateway_with_another_clock_refunds_queue_positions() {
                 server.url(),
             ),
         );
-        gateway.until_connected();
+        gateway.wait_for_store();
         assert_eq!(gateway.get("/").status(), 200);
         let mut leaving: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
         leaving.iter_mut().for_each(|client| client.send(get("/", "")));
         let decided = [("route", "app"), ("limit", "queue"), ("decision", "delayed")];
-        until("both wait", || gateway.metric("limit_decisions_total", &decided) == Some(2.0));
-        assert_eq!(gateway.get("/").status(), 429, "there is room for two");
+        wait_until("both wait", || gateway.metric("limit_decisions_total", &decided) == Some(2.0));
+        assert_eq!(gateway.get("/").status(), 429, "two requests may wait");
         drop(leaving);
         let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
         for client in &mut next {
-            until("a turn has come back", || waits(client, "/"));
+            wait_until("a queue position was refunded", || waits(client, "/"));
         }
     }
 }
 
-/// Asks; true if there is no answer yet.
+/// Sends a request. Returns true if there is no response yet.
 fn waits(client: &mut Client, path: &str) -> bool {
     client.send(get(path, ""));
-    let mut answer = client.stream().try_clone().unwrap();
-    answer.set_read_timeout(Some(Duration::from_millis(80))).unwrap();
-    std::io::Read::read(&mut answer, &mut [0; 4096]).is_err()
+    let mut response = client.stream().try_clone().unwrap();
+    response.set_read_timeout(Some(Duration::from_millis(80))).unwrap();
+    std::io::Read::read(&mut response, &mut [0; 4096]).is_err()
 }
 
 /// Clients of one queue leave positions in more keys than are kept: positions of another limit are refunded all the
@@ -157,28 +159,28 @@ fn the_keys_of_one_queue_forget_no_turns_of_another() {
         for (i, client) in clients.iter_mut().enumerate() {
             client.send(get(path, &format!("x-user: u{i}\r\n")));
         }
-        until("all wait", || delayed(limit) == from + count as f64);
+        wait_until("all wait", || delayed(limit) == from + count as f64);
         clients
     };
     assert_eq!(gateway.get("/a").status(), 200);
     let first = wait_at("/a", 1, 0.0);
     let last = wait_at("/a", 1, 1.0);
     drop(first);
-    // Each user's first goes on, the second waits, and the third behind it.
+    // The first request of each user passes at once, the second waits, and the third waits behind it.
     let mut client = gateway.client();
     for from in (0..KEYS).step_by(103) {
         client.send((from..from + 103).map(|i| get("/b", &format!("x-user: u{i}\r\n"))).collect::<String>());
-        (0..103).for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+        (0..103).for_each(|_| assert_eq!(client.read_response("GET").status(), 200));
     }
     let second = wait_at("/b", KEYS, 0.0);
     let third = wait_at("/b", KEYS, KEYS as f64);
     drop(second);
     let in_flight = |route: &str| gateway.metric("requests_in_flight", &[("route", route)]);
-    until("the second ones have left", || in_flight("b") == Some(KEYS as f64));
+    wait_until("the second requests have left", || in_flight("b") == Some(KEYS as f64));
     drop(last);
     let mut next: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
     for client in &mut next {
-        until("a turn has come back", || waits(client, "/a"));
+        wait_until("a queue position was refunded", || waits(client, "/a"));
     }
     drop(third);
 }

@@ -8,9 +8,9 @@ use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::machine::{Lateness, Stopwatch};
-use crate::support::ports::nobody;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Running, Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 /// One every 200 ms, and four may wait.
 const QUEUE: &str = "[limit.queue]\nalgorithm = \"leaky_bucket\"\nrate = \"5/s\"\nqueue = \"800ms\"\nkey = \"all\"\n";
@@ -27,7 +27,7 @@ fn gateway(server: &str, store: &str, to: &str, limits: &str, more: &str) -> Gat
         ),
     );
     if !store.is_empty() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
@@ -43,7 +43,7 @@ fn sent_to(gateway: &Gateway, target: &str, count: usize) -> Vec<Client> {
 }
 
 fn statuses(clients: &mut [Client]) -> Vec<u16> {
-    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("GET").status()).collect();
     statuses.sort_unstable();
     statuses
 }
@@ -58,7 +58,7 @@ fn requests_wait_for_their_turn_and_leave_evenly() {
     on_both_stores(|server| {
         let upstream = Upstream::text("in");
         let store = server.map_or(String::new(), store);
-        // No deadline of a head or an idle connection ends a wait.
+        // Timeouts of heads and idle connections do not end a wait.
         let timeouts = "header_timeout = \"150ms\"\nkeepalive_timeout = \"150ms\"";
         let gateway = gateway(timeouts, &store, &upstream.url(), "\"queue\"", QUEUE);
         let (start, lateness) = (Instant::now(), Lateness::watch());
@@ -98,13 +98,13 @@ fn a_client_that_leaves_gives_its_turn_back() {
         let gateway = gateway("", &store, &upstream.url(), "\"queue\"", &queue);
         assert_eq!(gateway.get("/").status(), 200);
         let mut first = sent(&gateway, 1);
-        until("it waits", || decisions(&gateway, "queue", "delayed") == 1.0);
+        wait_until("it waits", || decisions(&gateway, "queue", "delayed") == 1.0);
         let leaves = sent(&gateway, 1);
-        until("both wait", || decisions(&gateway, "queue", "delayed") == 2.0);
+        wait_until("both wait", || decisions(&gateway, "queue", "delayed") == 2.0);
         assert_eq!(gateway.get("/").status(), 429);
         drop(leaves);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
-        // Its turn is free for another.
+        // Its position is free for another request.
         let mut next = sent(&gateway, 1);
         assert_eq!((statuses(&mut first), statuses(&mut next)), (vec![200], vec![200]));
         assert_eq!(upstream.requests().len(), 3);
@@ -118,19 +118,19 @@ fn no_more_requests_wait_than_may() {
         let queue = format!("{QUEUE}{limit}");
         let gateway = gateway(server, "", "echo:", "\"queue\", \"other\"", &format!("{queue}\n{other}"));
         let mut clients = sent(&gateway, 4);
-        let answers: Vec<Message> = clients.iter_mut().map(|client| client.answer("GET")).collect();
-        let refused: Vec<&Message> = answers.iter().filter(|answer| answer.status() == 429).collect();
+        let responses: Vec<Message> = clients.iter_mut().map(|client| client.read_response("GET")).collect();
+        let refused: Vec<&Message> = responses.iter().filter(|response| response.status() == 429).collect();
         assert_eq!(refused.len(), 1);
-        // No store was asked, so nothing is known of any limit.
+        // The store was not called, so the state of the limits is unknown.
         assert_eq!((refused[0].get("ratelimit"), refused[0].get("retry-after")), (None, Some("1")));
         let counted = ["allow", "delayed", "deny"].map(|decision| decisions(&gateway, "queue", decision));
         assert_eq!(counted, [1.0, 2.0, 1.0]);
         let labels = [("route", "app"), ("limit", "queue"), ("reason", "max_delayed")];
         assert_eq!(gateway.metric("rejections_total", &labels), Some(1.0));
-        // The request turned away was charged nothing, nowhere.
+        // The refused request was charged to no limit.
         std::thread::sleep(Duration::from_millis(200));
-        let answer = gateway.get("/");
-        assert!(answer.get("ratelimit").unwrap().contains("\"other\";r=96;"), "{}", answer.head);
+        let response = gateway.get("/");
+        assert!(response.get("ratelimit").unwrap().contains("\"other\";r=96;"), "{}", response.head);
     }
 }
 
@@ -138,7 +138,7 @@ fn no_more_requests_wait_than_may() {
 fn a_drain_waits_for_queued_requests() {
     let mut gateway = gateway("", "", "echo:", "\"queue\"", QUEUE);
     let mut clients = sent(&gateway, 4);
-    until("three wait", || decisions(&gateway, "queue", "delayed") == 3.0);
+    wait_until("three wait", || decisions(&gateway, "queue", "delayed") == 3.0);
     gateway.signal("TERM");
     assert_eq!(statuses(&mut clients), [200; 4]);
     assert!(gateway.exit().success());
@@ -148,7 +148,7 @@ fn a_drain_waits_for_queued_requests() {
 const TWO: &str =
     "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nlease = \"2s\"\nlinger = \"200ms\"\nkey = \"all\"\n";
 
-/// `/hang` is never answered, `/stream` never to its end, `/part` ends in the middle of its body, the others are
+/// `/hang` never gets a response, that of `/stream` never ends, `/part` ends in the middle of its body, the others are
 /// answered.
 fn scripted() -> Upstream {
     Upstream::start(|peer| {
@@ -168,14 +168,14 @@ fn scripted() -> Upstream {
     })
 }
 
-/// Takes both slots, which fails unless both are free.
+/// Uses both slots, which fails unless both are free.
 #[track_caller]
 fn assert_free(gateway: &Gateway, upstream: &Upstream) {
-    until("both slots are free", || {
+    wait_until("both slots are free", || {
         upstream.requests();
         let mut clients = [gateway.client(), gateway.client()];
         clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
-        let end = Instant::now() + PATIENCE / 20;
+        let end = Instant::now() + WAIT_MAX / 20;
         let mut running = 0;
         while running < 2 && Instant::now() < end {
             running += upstream.requests().len();
@@ -213,43 +213,44 @@ fn slots_are_released_on_every_path() {
     on_both_stores(|server| {
         let store = server.map_or(String::new(), store);
         let (upstream, running) = working();
-        // A lease that ends by itself, or with its time after a client left, would hide a slot that was
-        // not released.
+        // With a short lease or linger time, a slot that was never released would become free by itself.
         let two = TWO.replace("2s", "1h").replace("200ms", "1h");
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", &two);
         for target in ["/", "/broken", "/part", "/late"] {
             for leaves in [false, true] {
-                until("the upstream is at rest", || running.now() == 0);
+                wait_until("the upstream is idle", || running.now() == 0);
                 let (mut admitted, before) = (0, running.ended());
-                until("more have run than there are slots", || {
+                wait_until("more requests have run than there are slots", || {
                     let mut clients = sent_to(&gateway, target, 3);
                     if leaves {
                         std::thread::sleep(Duration::from_millis(10));
                     } else {
-                        // A broken answer, too, is one of a request that was admitted.
-                        let answers = clients.iter_mut().map(|client| client.try_answer("GET"));
-                        admitted += answers.filter(|answer| !matches!(answer, Ok(it) if it.status() == 429)).count();
+                        // A broken response belongs to an admitted request, too.
+                        let responses = clients.iter_mut().map(|client| client.try_read_response("GET"));
+                        admitted +=
+                            responses.filter(|response| !matches!(response, Ok(it) if it.status() == 429)).count();
                     }
                     running.ended() >= before + 6
                 });
-                until("what was admitted has run", || running.now() == 0);
+                wait_until("all admitted requests have run", || running.now() == 0);
                 assert!(running.most() <= 2, "{target}: {} at once", running.most());
                 assert!(leaves || admitted <= running.ended() - before, "{target}: {admitted} admitted, fewer ran");
             }
         }
-        // The last slots go back a moment after the upstream has ended. One that was not released stays for an hour.
-        until("both slots are free", || statuses(&mut sent_to(&gateway, "/", 2)) == [200, 200]);
+        // The last slots are released a moment after the upstream has ended. One that was not released would stay in
+        // use for an hour.
+        wait_until("both slots are free", || statuses(&mut sent_to(&gateway, "/", 2)) == [200, 200]);
     });
 }
 
-/// An upstream that never answers loses its requests, and they their slots.
+/// Requests at a server that never responds time out, and their slots are released.
 #[test]
 fn slots_of_requests_that_hang_are_released() {
     on_both_stores(|server| {
         let store = server.map_or(String::new(), store);
         let upstream = scripted();
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", &TWO.replace("2s", "1h"));
-        // Taken twice over: the clients of each round leave while their requests run.
+        // Twice, because the clients of each round leave while their requests run.
         assert_free(&gateway, &upstream);
         assert_free(&gateway, &upstream);
     });
@@ -262,11 +263,11 @@ fn local_slots_are_released_locally() {
     let two = TWO.replace("2s", "1h").replace("200ms", "0s");
     let gateway = gateway("", &store(&server), &upstream.url(), "\"two\"", &two);
     server.kill();
-    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     for _ in 0..2 {
         let mut clients = [gateway.client(), gateway.client()];
         clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
-        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        wait_until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
         assert_eq!(gateway.get("/").status(), 429);
         drop(clients);
         gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
@@ -276,7 +277,7 @@ fn local_slots_are_released_locally() {
 
 #[test]
 fn a_failed_connect_releases_its_slot() {
-    let gateway = gateway("", "", &format!("http://{}", nobody()), "\"two\"", &TWO.replace("2s", "1h"));
+    let gateway = gateway("", "", &format!("http://{}", closed_addr()), "\"two\"", &TWO.replace("2s", "1h"));
     assert_eq!([0; 5].map(|_| gateway.get("/").status()), [502; 5]);
 }
 
@@ -288,14 +289,14 @@ fn leases_are_renewed_while_requests_run() {
         let gateway = gateway("", &store, &upstream.url(), "\"two\"", TWO);
         let mut clients = [gateway.client(), gateway.client()];
         clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
-        until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
+        wait_until("both run", || gateway.metric("requests_in_flight", &[("route", "app")]) == Some(2.0));
         let end = Instant::now() + Duration::from_millis(6500);
         while Instant::now() < end {
             assert_eq!(gateway.get("/").status(), 429);
             std::thread::sleep(Duration::from_millis(50));
         }
         drop(clients);
-        until("a slot", || gateway.get("/").status() == 200);
+        wait_until("a slot is free", || gateway.get("/").status() == 200);
     });
 }
 
@@ -307,17 +308,17 @@ fn a_killed_gateway_gives_its_slots_back_after_their_lifetime() {
     let [killed, other] = [0, 1].map(|_| gateway("", &config, &upstream.url(), "\"two\"", TWO));
     let mut clients = [killed.client(), killed.client()];
     clients.iter_mut().for_each(|client| client.send(get("/hang", "")));
-    // Once they are with the upstream, the store has their slots.
+    // When the requests are at the upstream, the store has their slots.
     clients.iter().for_each(|_| drop(upstream.request()));
     assert_eq!(other.get("/").status(), 429);
     let watch = Stopwatch::start();
     killed.signal("KILL");
-    until("a slot", || other.get("/").status() == 200);
+    wait_until("a slot is free", || other.get("/").status() == 200);
     // 4/3 x (2 + 2 s), less what had passed since they were taken.
     watch.assert_ms(0..5500);
 }
 
-/// The leases that the server holds; the member that is none has a score below 0.
+/// Returns the number of leases in the server. The entry with the longest lease has a negative score.
 fn leases(server: &RedisServer) -> usize {
     let mut client = server.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("sg:*:concurrency").query(&mut client).unwrap();
@@ -336,19 +337,19 @@ fn slots_of_requests_that_are_cut_are_released() {
         let shutdown = "workers = 2\nshutdown_timeout = \"200ms\"";
         let mut gateway = gateway(shutdown, &store(&server), &upstream.url(), "\"many\"", MANY);
         let clients = [sent_to(&gateway, "/hang", 50), sent_to(&gateway, "/stream", 50)];
-        until("all run", || leases(&server) == 100);
+        wait_until("all run", || leases(&server) == 100);
         if changed {
-            // They were admitted by a store that is no longer in force.
+            // They were admitted by the previous store.
             let path = gateway.dir.path().join("sluicegate.toml");
             let text = std::fs::read_to_string(&path).unwrap().replace(&server.url(), &other.url());
             std::fs::write(&path, text).unwrap();
-            until("the other store is in force", || gateway.log().contains("config reloaded"));
+            wait_until("the other store is in force", || gateway.log().contains("config reloaded"));
             let more = sent_to(&gateway, "/hang", 10);
-            until("they run", || leases(&other) == 10);
+            wait_until("they run", || leases(&other) == 10);
             drop(more);
-            until("they are released", || leases(&other) == 0);
+            wait_until("they are released", || leases(&other) == 0);
         }
-        // The store takes a moment for what it gets at the cut.
+        // The store is slow when the gateway cuts the requests.
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         gateway.signal("TERM");
         gateway.exit();
@@ -364,7 +365,7 @@ fn a_silent_store_delays_the_end_by_its_deadline_only() {
     let upstream = scripted();
     let mut gateway = gateway("shutdown_timeout = \"200ms\"", &store(&server), &upstream.url(), "\"many\"", MANY);
     let clients = sent_to(&gateway, "/hang", 10);
-    until("all run", || leases(&server) == 10);
+    wait_until("all run", || leases(&server) == 10);
     server.signal("STOP");
     let watch = Stopwatch::start();
     gateway.signal("TERM");

@@ -11,10 +11,10 @@ use serde_json::Value;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// Answers `/held` with 500 once it is let go, and everything else at once.
+/// Responds to `/held` with 500 when the test releases it, and to everything else at once.
 fn upstream() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -39,7 +39,7 @@ fn config(store: &str, to: &str, limit: &str) -> String {
     )
 }
 
-/// Lays another config over the one at hand and waits for it.
+/// Replaces `from` in the config and waits for the reload.
 fn reload(gateway: &Gateway, from: &str, to: &str) {
     let path = gateway.dir.path().join("sluicegate.toml");
     let text = std::fs::read_to_string(&path).unwrap();
@@ -47,7 +47,7 @@ fn reload(gateway: &Gateway, from: &str, to: &str) {
     let reloads = || gateway.log().matches("config reloaded").count();
     let seen = reloads();
     std::fs::write(&path, text.replace(from, to)).unwrap();
-    until("the edit is in force", || reloads() > seen);
+    wait_until("the edit is in force", || reloads() > seen);
 }
 
 fn remaining(gateway: &Gateway) -> i64 {
@@ -82,8 +82,8 @@ fn a_late_refund_uses_the_rule_of_the_charge() {
             }
             assert_eq!(remaining(&gateway), 9, "{after}");
             release.send(()).unwrap();
-            assert_eq!(late.answer("GET").status(), 500);
-            until("the late request has been given back", || remaining(&gateway) != 9);
+            assert_eq!(late.read_response("GET").status(), 500);
+            wait_until("the late request has been refunded", || remaining(&gateway) != 9);
             assert_eq!(remaining(&gateway), 10, "{after} on {store}");
         }
     }
@@ -99,13 +99,13 @@ fn an_earlier_lease_is_renewed_by_the_current_config() {
     long.send(get("/held", ""));
     upstream.request();
     reload(&gateway, "lease = \"60s\"", "lease = \"1s\"");
-    // The first one by the new rule cuts the lease of the other to a second.
+    // The first charge by the new rule shortens the lease of the other request to a second.
     assert_eq!(gateway.get("/").status(), 200);
     std::thread::sleep(Duration::from_millis(2500));
     assert_eq!(remaining(&gateway), 4, "the lease ran out under its request");
     release.send(()).unwrap();
-    long.answer("GET");
-    until("the slot is free", || remaining(&gateway) == 5);
+    long.read_response("GET");
+    wait_until("the slot is free", || remaining(&gateway) == 5);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     // The breaker opens before the connection is given up, a second after the store stops.
     let brief = config(&redis.url(), &upstream.url(), limit).replace("\"5s\"", "\"200ms\"");
     let gateway = Gateway::start(&brief);
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut long = gateway.client();
     long.send(get("/held", ""));
     upstream.request();
@@ -124,15 +124,15 @@ fn a_slot_is_let_go_of_although_the_store_did_not_listen() {
     let key: String = client.keys::<_, Vec<String>>("sg:*concurrency").unwrap().remove(0);
     assert_eq!(client.zcount::<_, _, _, i64>(&key, 0, "+inf").unwrap(), 1);
     redis.signal("STOP");
-    // Once it has failed often enough, the store is not asked any more.
-    until("the breaker is open", || {
+    // After several failures the gateway no longer calls the store.
+    wait_until("the breaker is open", || {
         gateway.get("/");
         gateway.metric("store_breaker_state", &[]) == Some(2.0)
     });
     release.send(()).unwrap();
-    long.answer("GET");
+    long.read_response("GET");
     redis.signal("CONT");
-    until("the slot is free", || client.zcard::<_, i64>(&key).unwrap() == 0);
+    wait_until("the slot is free", || client.zcard::<_, i64>(&key).unwrap() == 0);
 }
 
 #[test]
@@ -141,17 +141,17 @@ fn nothing_holds_on_to_a_store_of_before() {
     let (upstream, _release) = upstream();
     let limit = "algorithm = \"fixed_window\"\nrate = \"10/day\"";
     let gateway = Gateway::with("workers = 2", &config(&old.url(), &upstream.url(), limit));
-    gateway.until_connected();
-    // A connection of before that asks for nothing any more.
+    gateway.wait_for_store();
+    // An idle connection from before the reload.
     let mut idle = gateway.client();
-    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
     reload(&gateway, &old.url(), &new.url());
-    gateway.until_connected();
+    gateway.wait_for_store();
     old.kill();
     std::thread::sleep(Duration::from_millis(1500));
     assert_eq!(gateway.metric("store_up", &[]), Some(1.0), "{}", gateway.log());
-    assert!(!gateway.log().contains("does not answer"), "{}", gateway.log());
-    assert_eq!(idle.ask(&get("/", ""), "").status(), 200);
+    assert!(!gateway.log().contains("the limit store is unavailable"), "{}", gateway.log());
+    assert_eq!(idle.fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn overrides_go_with_the_redis_they_stood_in() {
     let limit = "rate = \"10/h\"";
     let () = redis.client().hset("sg:overrides:one", "all", "rate=0").unwrap();
     let gateway = Gateway::start(&config(&redis.url(), &upstream.url(), limit));
-    until("the override is in force", || gateway.get("/").status() == 429);
+    wait_until("the override is in force", || gateway.get("/").status() == 429);
     reload(&gateway, &redis.url(), "memory:");
     assert_eq!(gateway.get("/").status(), 200);
 }
@@ -174,7 +174,7 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         let limit = "algorithm = \"concurrency\"\nin_flight = 1\nlease = \"60s\"";
         let gateway = Gateway::start(&config(&store, &upstream.url(), limit));
         if store != "memory:" {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         let hold = || {
             let mut holder = gateway.client();
@@ -192,12 +192,12 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         let watch_inside = Instant::now();
         let (wait_s, _) = refused();
         // 4/3 x (60 + 2 s).
-        assert!((80..=83).contains(&wait_s), "{store}: nothing is known but the lease: {wait_s}");
+        assert!((80..=83).contains(&wait_s), "{store}: only the lease bounds the wait: {wait_s}");
         std::thread::sleep(Duration::from_millis(1200));
         let at_least = watch_inside.elapsed().as_millis();
         release.send(()).unwrap();
-        holder.answer("GET");
-        until("the slot is free", || remaining(&gateway) == 1);
+        holder.read_response("GET");
+        wait_until("the slot is free", || remaining(&gateway) == 1);
         let at_most = watch.elapsed().as_millis() + 1;
 
         let mut holder = hold();
@@ -208,8 +208,8 @@ fn retry_after_of_concurrency_is_a_recent_hold_time() {
         );
         assert_eq!(wait_s, u128::try_from(wait_ms).unwrap().div_ceil(1000), "{store}");
         reload(&gateway, "lease = \"60s\"", "lease = \"1h\"");
-        assert_eq!(refused().1, wait_ms, "{store}: a reload forgets nothing");
+        assert_eq!(refused().1, wait_ms, "{store}: a reload keeps the usage");
         release.send(()).unwrap();
-        holder.answer("GET");
+        holder.read_response("GET");
     }
 }

@@ -8,9 +8,9 @@ use crate::support::client::{Client, get, post};
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{self, RedisServer};
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, accept};
+use crate::support::wait_until;
 
 /// Cost of each request, and the cost that the server reports.
 const COST: i64 = 4;
@@ -20,9 +20,9 @@ const ACTUAL: i64 = 1;
 /// and `["connect_error"]`, and with `settle`.
 type Costs = [i64; 5];
 
-/// The client got something to a server and then ended the exchange.
+/// The client sent something to a server and then ended the exchange.
 const ABORTED: Costs = [COST, COST, 0, COST, COST];
-/// A server answered 200.
+/// A server responded with 200.
 const ANSWERED: Costs = [0, COST, COST, COST, ACTUAL];
 
 const NAMES: [&str; 5] = ["charge", "refund", "abort", "connect", "settle"];
@@ -36,14 +36,14 @@ impl Bench {
     fn new(store: &str) -> Bench {
         let upstream = Upstream::start(|peer| {
             while let Some(head) = peer.head()? {
-                let answer =
+                let response =
                     |status: &str, rest: &str| format!("HTTP/1.1 {status}\r\nx-actual-cost: {ACTUAL}\r\n{rest}");
                 match head.target() {
-                    "/200" => peer.send(answer("200 OK", "content-length: 0\r\n\r\n"))?,
-                    "/401" => peer.send(answer("401 No", "content-length: 0\r\n\r\n"))?,
-                    "/cut" => return peer.send(answer("200 OK", "content-length: 9\r\n\r\npart")),
+                    "/200" => peer.send(response("200 OK", "content-length: 0\r\n\r\n"))?,
+                    "/401" => peer.send(response("401 No", "content-length: 0\r\n\r\n"))?,
+                    "/cut" => return peer.send(response("200 OK", "content-length: 9\r\n\r\npart")),
                     "/long" => {
-                        peer.send(answer("200 OK", "content-length: 9\r\n\r\npart"))?;
+                        peer.send(response("200 OK", "content-length: 9\r\n\r\npart"))?;
                         return peer.wait_for_end();
                     }
                     "/continue" => {
@@ -54,7 +54,7 @@ impl Bench {
                         let key = accept(&head);
                         let rest =
                             format!("connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: {key}\r\n\r\n");
-                        peer.send(answer("101 Switching", &rest))?;
+                        peer.send(response("101 Switching", &rest))?;
                         return peer.wait_for_end();
                     }
                     "/break" => return Ok(()),
@@ -84,7 +84,7 @@ impl Bench {
              [upstream.full]\nservers = [\"{url}\"]\nmax_in_flight = 1\nmax_waiting = 1\nwaiting_timeout = \"500ms\"\n\
              [limit.turns]\nalgorithm = \"leaky_bucket\"\nrate = \"1/h\"\nqueue = \"9h\"\nkey = \"all\"\n\
              {}{}{}{}{}",
-            nobody(),
+            closed_addr(),
             limit("charge", "charge_on = [401, 502, 504]"),
             limit("refund", "refund_on = [\"4xx\", \"5xx\"]"),
             limit("abort", "refund_on = [\"client_abort\"]"),
@@ -94,19 +94,19 @@ impl Bench {
         );
         let gateway = Gateway::with("half_close_timeout = \"200ms\"", &config);
         if !store.is_empty() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         Bench { upstream, gateway }
     }
 
-    /// Runs `exchange`, which is over when it returns or soon after.
+    /// Runs `exchange`, which ends when it returns or soon after.
     #[track_caller]
     fn costs<T>(&self, name: &str, expected: Costs, exchange: impl FnOnce(&Bench) -> T) -> T {
         self.upstream.requests();
         assert_costs(&self.gateway, NAMES, name, expected, || exchange(self))
     }
 
-    /// Waits until a server has got the request.
+    /// Waits until a server has received the request.
     fn arrived(&self) {
         self.upstream.request();
     }
@@ -131,14 +131,14 @@ impl Bench {
     }
 }
 
-/// Ways to leave over HTTP/1.1 once the server has got the head of the request.
+/// Ways to leave over HTTP/1.1 after the server has received the head of the request.
 fn leaving_http1(bench: &Bench) {
     let chunked_to = |path: &str, rest: &str| {
         let head = format!("POST {path} HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n");
         let mut client = bench.h1(head + "1\r\nx\r\n");
         bench.arrived();
         client.send(rest);
-        client.answer("POST").status()
+        client.read_response("POST").status()
     };
     let chunked = |rest: &str| chunked_to("/hang", rest);
     bench.costs("leaves while the server works", ABORTED, |bench| {
@@ -162,15 +162,15 @@ fn leaving_http1(bench: &Bench) {
         client.finish();
         client
     });
-    bench.costs("leaves before it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves before 100 Continue", ABORTED, |bench| {
         let client = bench.h1(post("/hang", 2, "expect: 100-continue\r\n"));
         bench.arrived();
         drop(client);
     });
-    bench.costs("leaves when it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves after 100 Continue", ABORTED, |bench| {
         let mut client = bench.h1(post("/continue", 2, "expect: 100-continue\r\n"));
         bench.arrived();
-        assert!(client.try_head().unwrap().head.contains(" 100 "));
+        assert!(client.try_read_head().unwrap().head.contains(" 100 "));
         client.send("x");
         drop(client);
     });
@@ -189,14 +189,14 @@ fn leaving_http1(bench: &Bench) {
     });
     bench.costs("leaves and has asked for two", [2 * COST, COST, COST, 2 * COST, COST + ACTUAL], |bench| {
         let mut client = bench.h1([get("/401", ""), get("/hang", "")].concat());
-        assert_eq!(client.answer("GET").status(), 401);
+        assert_eq!(client.read_response("GET").status(), 401);
         bench.arrived();
         bench.arrived();
         drop(client);
     });
 }
 
-/// The same over HTTP/2.
+/// Ways to leave over HTTP/2.
 fn leaving_http2(bench: &Bench) {
     let ends = |name: &str, fields: &[(&str, &str)], sent: Vec<u8>| {
         bench.costs(name, ABORTED, |bench| {
@@ -221,7 +221,7 @@ fn leaving_http2(bench: &Bench) {
     bench.costs("stalls its body", ABORTED, |bench| {
         let mut wire = bench.h2("POST", "/stall", &length);
         bench.arrived();
-        wire.answer(1);
+        wire.read_response(1);
         wire
     });
     let trailers = |fields| headers(1, END_HEADERS | END_STREAM, fields);
@@ -236,65 +236,65 @@ fn leaving_http2(bench: &Bench) {
             drop(wire);
         });
     }
-    bench.costs("leaves before it is asked for its body", ABORTED, |bench| {
+    bench.costs("leaves before 100 Continue", ABORTED, |bench| {
         let wire = bench.h2("POST", "/hang", &[("expect", "100-continue"), ("content-length", "2")]);
         bench.arrived();
         drop(wire);
     });
 }
 
-/// Ends that are not the client's doing, and those of which no server knows.
+/// Ends that the client does not cause, and those that reach no server.
 fn other_ends(bench: &Bench) {
-    let ask = |path: &str| bench.gateway.get(path).status();
-    bench.costs("200", ANSWERED, |_| assert_eq!(ask("/200"), 200));
-    bench.costs("401", [COST, 0, COST, COST, ACTUAL], |_| assert_eq!(ask("/401"), 401));
-    bench.costs("200 over HTTP/2", ANSWERED, |bench| bench.h2_get("/200").answer(1));
-    bench.costs("401 over HTTP/2", [COST, 0, COST, COST, ACTUAL], |bench| bench.h2_get("/401").answer(1));
+    let fetch = |path: &str| bench.gateway.get(path).status();
+    bench.costs("200", ANSWERED, |_| assert_eq!(fetch("/200"), 200));
+    bench.costs("401", [COST, 0, COST, COST, ACTUAL], |_| assert_eq!(fetch("/401"), 401));
+    bench.costs("200 over HTTP/2", ANSWERED, |bench| bench.h2_get("/200").read_response(1));
+    bench.costs("401 over HTTP/2", [COST, 0, COST, COST, ACTUAL], |bench| bench.h2_get("/401").read_response(1));
     bench.costs("the server breaks off its response", ANSWERED, |bench| {
-        bench.h1(get("/cut", "")).try_answer("GET").unwrap_err();
+        bench.h1(get("/cut", "")).try_read_response("GET").unwrap_err();
     });
     bench.costs("the client leaves within the response", ANSWERED, |bench| {
-        bench.h1(get("/long", "")).try_head().unwrap();
+        bench.h1(get("/long", "")).try_read_head().unwrap();
     });
     bench.costs("the client resets within the response", ANSWERED, |bench| {
         let mut wire = bench.h2_get("/long");
-        wire.until("the response", |frame| frame.kind == HEADERS);
+        wire.read_until("the response", |frame| frame.kind == HEADERS);
         wire.send(reset(1, CANCEL));
         wire
     });
     bench.costs("a response before the body is whole", [COST, 0, COST, COST, ACTUAL], |bench| {
-        assert_eq!(bench.h1(post("/401", 9, "") + "x").try_head().unwrap().status(), 401);
+        assert_eq!(bench.h1(post("/401", 9, "") + "x").try_read_head().unwrap().status(), 401);
     });
     bench.costs("a tunnel", ANSWERED, |bench| {
         let fields = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                       sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
-        assert_eq!(bench.h1(get("/tunnel", fields)).try_head().unwrap().status(), 101);
+        assert_eq!(bench.h1(get("/tunnel", fields)).try_read_head().unwrap().status(), 101);
     });
     bench.costs("a tunnel over HTTP/2", ANSWERED, |bench| {
         let mut wire = Wire::connect(bench.gateway.addr, &[]);
         wire.send(connect(1, "/tunnel", "websocket"));
-        wire.until("the response", |frame| frame.kind == HEADERS);
+        wire.read_until("the response", |frame| frame.kind == HEADERS);
     });
     bench.costs("a response of 200 to a request for a tunnel over HTTP/2", ANSWERED, |bench| {
         let mut wire = Wire::connect(bench.gateway.addr, &[]);
         wire.send(connect(1, "/200", "websocket"));
-        assert_eq!(wire.answer(1).problem_status(), 502);
+        assert_eq!(wire.read_response(1).problem_status(), 502);
     });
     bench.costs("the server closes without a response", [COST, 0, COST, COST, COST], |_| {
-        assert_eq!(ask("/break"), 502);
+        assert_eq!(fetch("/break"), 502);
     });
-    bench.costs("no response in time", [COST, 0, COST, COST, COST], |_| assert_eq!(ask("/late"), 504));
-    bench.costs("no server accepts", [COST, 0, COST, 0, COST], |_| assert_eq!(ask("/nobody"), 502));
+    bench.costs("no response in time", [COST, 0, COST, COST, COST], |_| assert_eq!(fetch("/late"), 504));
+    bench.costs("no server accepts", [COST, 0, COST, 0, COST], |_| assert_eq!(fetch("/nobody"), 502));
     bench.costs("an announced body beyond max_body, unread", [0, 0, COST, COST, COST], |bench| {
-        assert_eq!(bench.h1(post("/hang", 4096, "")).answer("POST").status(), 413);
+        assert_eq!(bench.h1(post("/hang", 4096, "")).read_response("POST").status(), 413);
         assert_eq!(bench.upstream.requests().len(), 0);
     });
     bench.costs("an announced body beyond max_body, unread, over HTTP/2", [0, 0, COST, COST, COST], |bench| {
         let mut wire = bench.h2("POST", "/hang", &[("content-length", "4096")]);
-        assert_eq!(wire.answer(1).problem_status(), 413);
+        assert_eq!(wire.read_response(1).problem_status(), 413);
         assert_eq!(bench.upstream.requests().len(), 0);
     });
-    bench.costs("a response of the gateway", [COST, 0, COST, COST, COST], |_| assert_eq!(ask("/own"), 401));
+    bench.costs("a response of the gateway", [COST, 0, COST, COST, COST], |_| assert_eq!(fetch("/own"), 401));
 }
 
 /// Requests that wait in the gateway: for a server with capacity, and for their turn.
@@ -325,7 +325,7 @@ fn waiting(bench: &Bench) {
         let delayed = || bench.gateway.metric("limit_decisions_total", &DELAYED).unwrap_or(0.0);
         let before = delayed();
         let client = bench.h1(get("/turns", ""));
-        until("it waits", || delayed() > before);
+        wait_until("it waits", || delayed() > before);
         drop(client);
     });
     drop(first);

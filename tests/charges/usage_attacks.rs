@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::usage_ends::{ask, assert_used, chunked, config, left, limited, mirror, whole};
+use super::usage_ends::{assert_used, chunked, config, fetch, left, limited, mirror, whole};
 use crate::support::client::post;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
@@ -42,14 +42,14 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
         ("data: {\"usage\":{\"completion_tokens\":7,\"completion_tokens\":8}}\n\n".to_owned() + done, 8),
     ] {
         let gateway = limited(&upstream, "settle = \"openai\"");
-        let (status, body) = ask(&gateway, "/", &chunked(EVENTS, &stream, "0\r\n\r\n"));
+        let (status, body) = fetch(&gateway, "/", &chunked(EVENTS, &stream, "0\r\n\r\n"));
         assert_eq!((status, body.len()), (200, stream.len()));
         assert_used(&gateway, used);
     }
     // The largest numbers are clamped like every cost, and never wrap.
     let gateway =
         limited(&upstream, "settle = \"openai\"\nweights = { default = { input = 1000000, output = 1000000 } }");
-    ask(
+    fetch(
         &gateway,
         "/",
         &whole(
@@ -58,7 +58,7 @@ fn numbers_of_a_lying_server_stay_within_bounds() {
         ),
     );
     assert_eq!(left(&gateway), 0);
-    assert_eq!(ask(&gateway, "/", &whole("application/json", b"{}")).0, 429);
+    assert_eq!(fetch(&gateway, "/", &whole("application/json", b"{}")).0, 429);
 }
 
 /// A part of the usage that cannot be read is not free.
@@ -83,7 +83,7 @@ fn usage_that_is_read_in_part_refunds_nothing() {
                 true => chunked(EVENTS, &format!("data: {{\"usage\":{usage}}}\n\ndata: [DONE]\n\n"), "0\r\n\r\n"),
                 false => whole("application/json", format!("{{\"usage\":{usage}}}").as_bytes()),
             };
-            assert_eq!(ask(&gateway, "/", &response).0, 200);
+            assert_eq!(fetch(&gateway, "/", &response).0, 200);
             let result = if used == 905 { "settled" } else { "unproven" };
             gateway.assert_metric("usage_settlements_total", &[("result", result)], 1.0);
             assert_used(&gateway, used);
@@ -91,7 +91,7 @@ fn usage_that_is_read_in_part_refunds_nothing() {
     }
 }
 
-/// If only the end of the connection ends a response, a lost server looks like one that has finished.
+/// If a response ends with its connection, a lost server looks like one that has finished.
 #[test]
 fn a_stream_that_breaks_off_silently_refunds_nothing() {
     let upstream = mirror();
@@ -114,7 +114,7 @@ fn a_stream_that_breaks_off_silently_refunds_nothing() {
         (all(gemini.trim_end().to_owned()), 5),
     ] {
         let gateway = limited(&upstream, "settle = [\"openai\", \"gemini\"]");
-        assert_eq!(ask(&gateway, "/cut", &response).0, 200);
+        assert_eq!(fetch(&gateway, "/cut", &response).0, 200);
         let result = if used == 5 { "settled" } else { "unproven" };
         gateway.assert_metric("usage_settlements_total", &[("result", result)], 1.0);
         assert_used(&gateway, used);
@@ -145,7 +145,7 @@ fn memory_does_not_grow_with_the_stream() {
     let watch = gateway.watch_memory();
     let mut read = 0;
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    client.stream_answer("GET", |piece| read += piece.len()).unwrap();
+    client.stream_response("GET", |piece| read += piece.len()).unwrap();
     assert!(read > PIECES * (PIECE - 80), "{read}");
     assert_used(&gateway, 5);
     assert!(watch.peak() < 3 << 20, "{} bytes", watch.peak());
@@ -156,7 +156,7 @@ fn events_pass_at_once() {
     let upstream = Upstream::start(|peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {\"us")?;
-            // The rest follows only once the client has the first part.
+            // The server sends the rest only after the client has received the first part.
             peer.wait_for_end()?;
         }
         Ok(())
@@ -164,7 +164,7 @@ fn events_pass_at_once() {
     let gateway = limited(&upstream, "settle = \"openai\"");
     let mut client = gateway.client();
     client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     let begun = Instant::now();
     assert!(String::from_utf8(client.bytes(14)).unwrap().contains("data: {\"us"));
     assert!(begun.elapsed() < Duration::from_secs(10));
@@ -178,19 +178,19 @@ fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
     let settle = "cost = 100\nsettle = \"openai\"";
     let text = config(&upstream.url(), &store, settle);
     let mut gateway = Gateway::start(&text);
-    gateway.until_connected();
+    gateway.wait_for_store();
     let stream = chunked(EVENTS, "data: {\"usage\":{\"completion_tokens\":700}}\n\n", "");
     let mut client = gateway.client();
     client.send([post("/hold", stream.len() as u64, "").as_bytes(), &stream].concat());
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     assert_used(&gateway, 100);
     gateway.signal("KILL");
     let _ = gateway.exit();
     let gateway = Gateway::start(&text);
-    gateway.until_connected();
+    gateway.wait_for_store();
     assert_eq!(left(&gateway), 9900, "the estimate remains in the store");
-    // A stream outlives windows: what it costs more is charged to the current one, and its estimate is in force until
-    // then.
+    // A stream outlives windows: the excess over its estimate is charged to the current window, and the estimate
+    // applies until then.
     std::thread::scope(|scope| {
         for algorithm in ["fixed_window", "sliding_log", "sliding_window", "token_bucket"] {
             let window = text.replace(
@@ -200,10 +200,10 @@ fn an_estimate_survives_a_crash_and_the_end_of_its_window() {
             let (window, stream) = (window.replace("[store]", &format!("[store]\nprefix = \"{algorithm}\"")), &stream);
             scope.spawn(move || {
                 let gateway = Gateway::start(&window);
-                gateway.until_connected();
+                gateway.wait_for_store();
                 let mut client = gateway.client();
                 client.send([post("/hold", stream.len() as u64, "").as_bytes(), stream].concat());
-                client.try_head().unwrap();
+                client.try_read_head().unwrap();
                 std::thread::sleep(Duration::from_millis(1200));
                 drop(client);
                 gateway.assert_metric("usage_settlements_total", &[("result", "unproven")], 1.0);

@@ -9,8 +9,8 @@ use flate2::write::GzEncoder;
 use crate::support::client::{Client, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// Tokens of the limit, of which each request reserves 100.
 const ALL: i64 = 10_000;
@@ -54,7 +54,7 @@ pub fn left(gateway: &Gateway) -> i64 {
 
 #[track_caller]
 pub fn assert_used(gateway: &Gateway, used: i64) {
-    until(&format!("{used} used"), || ALL - left(gateway) == used);
+    wait_until(&format!("{used} used"), || ALL - left(gateway) == used);
 }
 
 /// A complete response with this content type.
@@ -75,9 +75,9 @@ pub fn chunked(content_type: &str, body: &str, end: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-pub fn ask(gateway: &Gateway, target: &str, response: &[u8]) -> (u16, Vec<u8>) {
+pub fn fetch(gateway: &Gateway, target: &str, response: &[u8]) -> (u16, Vec<u8>) {
     let mut client = gateway.client();
-    let message = client.ask(&post(target, response.len() as u64, "content-type: text/plain\r\n"), response);
+    let message = client.fetch(&post(target, response.len() as u64, "content-type: text/plain\r\n"), response);
     (message.status(), message.body)
 }
 
@@ -116,16 +116,16 @@ fn every_api_reports_its_usage() {
         ("bedrock", JSON, converse, 90 + 70),
     ] {
         let gateway = limited(&upstream, &format!("settle = \"{api}\"\n{weights}"));
-        let (status, read) = ask(&gateway, "/", &whole(content_type, body.as_bytes()));
+        let (status, read) = fetch(&gateway, "/", &whole(content_type, body.as_bytes()));
         assert_eq!((status, read.as_slice()), (200, body.as_bytes()), "{api} {body}");
         assert_used(&gateway, used);
         gateway.assert_metric("usage_settlements_total", &[("result", "settled")], 1.0);
-        // All in one, and the smallest pieces that a server can send.
+        // In one piece, and in the smallest pieces that a server can send.
         let gateway =
             limited(&upstream, &format!("settle = [\"openai\", \"anthropic\", \"gemini\", \"bedrock\"]\n{weights}"));
         let pieces: String = body.chars().map(|sign| format!("{:x}\r\n{sign}\r\n", sign.len_utf8())).collect();
         let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\ntransfer-encoding: chunked\r\n\r\n");
-        let (_, read) = ask(&gateway, "/", format!("{head}{pieces}0\r\n\r\n").as_bytes());
+        let (_, read) = fetch(&gateway, "/", format!("{head}{pieces}0\r\n\r\n").as_bytes());
         assert_eq!(read, body.as_bytes());
         assert_used(&gateway, used);
     }
@@ -140,7 +140,7 @@ fn pointers_headers_and_gzip_settle_too() {
     );
     let mut used = 0;
     let mut check = |response: &[u8], units: i64| {
-        assert_eq!(ask(&gateway, "/", response).0, 200);
+        assert_eq!(fetch(&gateway, "/", response).0, 200);
         used += units;
         assert_used(&gateway, used);
     };
@@ -184,7 +184,7 @@ fn unproven_usage_is_not_refunded() {
         let limit = format!("cost = {ESTIMATE}\nsettle = \"anthropic\"\nrefund_on = [\"5xx\", \"client_abort\"]");
         let gateway = Gateway::start(&config(&upstream.url(), &store, &limit));
         if !store.is_empty() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         let mut used = 0;
         let mut check = |target: &str, response: Vec<u8>, units: i64| {
@@ -193,7 +193,7 @@ fn unproven_usage_is_not_refunded() {
             } else {
                 let mut client = gateway.client();
                 client.send([post(target, response.len() as u64, "").as_bytes(), &response].concat());
-                let _ = client.try_answer("POST");
+                let _ = client.try_read_response("POST");
             }
             used += units;
             assert_used(&gateway, used);
@@ -230,6 +230,6 @@ fn leave(gateway: &Gateway, target: &str, response: &[u8]) {
     client.send(post(target, response.len() as u64, ""));
     client.send(response);
     let body = response.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     client.bytes(response.len() - body);
 }

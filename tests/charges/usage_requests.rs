@@ -12,7 +12,7 @@ use crate::support::upstream::{Upstream, ok};
 const JSON: &str = "content-type: application/json\r\n";
 
 fn send(gateway: &Gateway, body: &str, fields: &str) -> Message {
-    gateway.client().ask(&post("/v1/chat/completions", body.len() as u64, fields), body)
+    gateway.client().fetch(&post("/v1/chat/completions", body.len() as u64, fields), body)
 }
 
 #[test]
@@ -27,7 +27,7 @@ fn a_request_reserves_its_announced_usage() {
         (JSON, r#"{"model":"small","max_tokens":30,"max_completion_tokens":40}"#, 10 + 15 + 80),
         (JSON, r#"{"model":"small","max_tokens":30000}"#, 6000),
         (JSON, r#"{"model":"other"}"#, 10 + 5 + 500),
-        // What cannot be read costs as much as the most expensive model.
+        // A body that cannot be read costs as much as the most expensive model.
         (JSON, r#"{"max_tokens":30}"#, 30 + 90),
         ("content-type: text/plain\r\n", r#"{"model":"small","max_tokens":30}"#, 38 + 1500),
         (JSON, "{", 22 + 1500),
@@ -56,12 +56,12 @@ fn a_request_reserves_its_announced_usage() {
     let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{JSON}transfer-encoding: chunked\r\n\r\n");
     let chunks = "11\r\n{\"model\":\"small\",\r\n10\r\n\"max_tokens\":30}\r\n0\r\nx-last: 1\r\n\r\n";
-    assert_eq!(gateway.client().ask(&head, chunks).status(), 200);
+    assert_eq!(gateway.client().fetch(&head, chunks).status(), 200);
     assert_used(&gateway, 10 + 9 + 60);
     // A body of unknown length costs the largest estimate.
     let gateway = Gateway::start(&config(&upstream.url(), "", &format!("{reserve}{prices}")));
     let chunks = format!("{:x}\r\n{}\r\n0\r\n\r\n", 70_000, "x".repeat(70_000));
-    assert_eq!(gateway.client().ask(&head, chunks).status(), 200);
+    assert_eq!(gateway.client().fetch(&head, chunks).status(), 200);
     assert_eq!(left(&gateway), 10_000 - (2500 * 2 + 500 * 3));
 }
 
@@ -80,7 +80,7 @@ fn parallel_requests_cannot_pass_a_nearly_empty_budget() {
         })
         .collect();
     let statuses: Vec<u16> =
-        clients.into_iter().map(|mut client| client.try_head().map_or(0, |head| head.status())).collect();
+        clients.into_iter().map(|mut client| client.try_read_head().map_or(0, |head| head.status())).collect();
     let admitted = statuses.iter().filter(|status| **status == 200).count();
     assert!((10..=11).contains(&admitted), "{statuses:?}");
     assert!(statuses.iter().all(|status| matches!(status, 200 | 429)), "{statuses:?}");
@@ -104,7 +104,7 @@ fn the_usage_of_streams_is_requested_from_servers() {
             let fields = format!("{JSON}{digests}accept-encoding: br, gzip\r\n");
             let response = if chunked {
                 let head = format!("POST / HTTP/1.1\r\nhost: a\r\n{fields}transfer-encoding: chunked\r\n\r\n");
-                gateway.client().ask(&head, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
+                gateway.client().fetch(&head, format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len()))
             } else {
                 send(&gateway, &body, &fields)
             };
@@ -112,7 +112,7 @@ fn the_usage_of_streams_is_requested_from_servers() {
             let seen = upstream.request();
             assert_eq!(serde_json::from_slice::<Value>(&seen.body).unwrap(), forwarded);
             assert_eq!(seen.get("accept-encoding"), Some("gzip, identity"));
-            // A digest of the body of the client would be wrong.
+            // A digest of the client's body would be wrong.
             let has_digest = ["digest", "content-digest", "repr-digest"].map(|name| seen.get(name).is_some());
             assert_eq!(has_digest, [!is_changed; 3]);
             if let Some(length) = seen.get("content-length") {
@@ -153,12 +153,12 @@ fn compression_and_http2_clients_change_nothing() {
     let gateway = Gateway::start(&plain.replace("name = \"llm\"", "name = \"llm\"\ncompress = true"));
     let response = whole("application/json", body.as_bytes());
     let head = post("/", response.len() as u64, "accept-encoding: gzip\r\n");
-    let message = gateway.client().ask(&head, &response);
+    let message = gateway.client().fetch(&head, &response);
     assert_eq!(message.get("content-encoding"), Some("gzip"));
     assert_used(&gateway, 7);
     let head = "HEAD / HTTP/1.1\r\nhost: a\r\ncontent-length: 67\r\n\r\n";
     let bare = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n";
-    assert_eq!(gateway.client().ask(&head.replace("67", &bare.len().to_string()), bare).status(), 200);
+    assert_eq!(gateway.client().fetch(&head.replace("67", &bare.len().to_string()), bare).status(), 200);
     assert_used(&gateway, 107);
 }
 

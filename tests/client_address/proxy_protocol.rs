@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::Trust;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 /// Starts a gateway whose only listener expects PROXY headers and trusts those of `trusted`.
 fn gateway(upstream: &Upstream, trusted: &str, server: &str, listener: &str, rest: &str) -> Gateway {
@@ -19,10 +19,10 @@ fn gateway(upstream: &Upstream, trusted: &str, server: &str, listener: &str, res
          upstream = \"{}\"\n{rest}",
         upstream.url()
     );
-    Gateway::launch(&[], |dir| laid_out(dir, &config))
+    Gateway::launch(&[], |dir| config_arguments(dir, &config))
 }
 
-/// A header of version 2 with this command and family, and these bytes behind.
+/// Builds a header of version 2 with this command and family, followed by `rest`.
 fn binary(command: u8, family: u8, rest: &[u8]) -> Vec<u8> {
     let length = u16::try_from(rest.len()).unwrap().to_be_bytes();
     [b"\r\n\r\n\0\r\nQUIT\n", &[0x20 | command, family][..], &length, rest].concat()
@@ -47,7 +47,7 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
     let gateway = gateway(&upstream, "127.0.0.1", "", "", "");
     let (v4, v6) =
         (addresses("192.0.2.7:4711", "198.51.100.1:443"), addresses("[2001:db8::7]:4711", "[2001:db8::1]:443"));
-    // An extension of 40 bytes, and one whose length lies.
+    // An extension of 40 bytes, and one with a false length.
     let extended = [&v4[..], &[0x20, 0, 40], &[7; 40], &[0x01, 0xff, 0xff]].concat();
     let mapped =
         addresses(&format!("[{}]:1", Ipv6Addr::from([0, 0, 0, 0, 0, 0xffff, 0xc000, 0x0207])), "[2001:db8::1]:443");
@@ -72,14 +72,15 @@ fn the_client_is_whom_a_trusted_proxy_names_in_either_version() {
                 client_connection.send(bytes);
                 std::thread::sleep(Duration::from_millis(u64::from(piece == 5)));
             }
-            assert_eq!(client_connection.answer("GET").status(), 200, "{header:?}");
+            assert_eq!(client_connection.read_response("GET").status(), 200, "{header:?}");
             let seen = upstream.request();
-            // The proxy itself is trusted, so what it passes on in fields counts only where it speaks for itself.
-            let told = if port.is_some() { client.to_owned() } else { "203.0.113.9, 127.0.0.1".to_owned() };
-            assert_eq!(seen.get("x-forwarded-for"), Some(&*told), "{header:?}");
+            // If the PROXY header names no client, the trusted proxy itself is the client, and its forwarding headers
+            // count.
+            let expected = if port.is_some() { client.to_owned() } else { "203.0.113.9, 127.0.0.1".to_owned() };
+            assert_eq!(seen.get("x-forwarded-for"), Some(&*expected), "{header:?}");
             assert_eq!(seen.get("x-forwarded-port"), Some(port.unwrap_or(&own)), "{header:?}");
             // The header counts for every request of the connection.
-            assert_eq!(client_connection.ask(&get("/", ""), "").status(), 200);
+            assert_eq!(client_connection.fetch(&get("/", ""), "").status(), 200);
             upstream.request();
         }
     }
@@ -108,7 +109,7 @@ fn connections_without_a_valid_header_are_closed_and_counted() {
         binary(1, 0x41, &v4),
         binary(2, 0x11, &v4),
         binary(1, 0x11, &[0; 2049]),
-        // Too little, and in time no more.
+        // Incomplete headers are closed in time.
         b"PROXY TCP4 192.0.2.7".to_vec(),
         binary(1, 0x11, &v4)[..20].to_vec(),
         Vec::new(),
@@ -117,7 +118,7 @@ fn connections_without_a_valid_header_are_closed_and_counted() {
         let _ = client.try_send([&header[..], b""].concat());
         client.assert_closed();
         expected += 1.0;
-        until(&format!("{header:?} is counted"), || missing(&gateway) == expected);
+        wait_until(&format!("{header:?} is counted"), || missing(&gateway) == expected);
     }
     assert!(upstream.requests().is_empty());
 }
@@ -128,7 +129,7 @@ fn nobody_else_is_believed_and_a_client_cannot_add_a_header_of_its_own() {
     let spoof = "PROXY TCP4 192.0.2.66 198.51.100.1 1 2\r\n";
     let others = gateway(&upstream, "127.0.0.2", "", "", "");
     let mut client = others.client();
-    assert_eq!(client.ask(&format!("{spoof}{}", get("/", "x-forwarded-for: 192.0.2.66\r\n")), "").status(), 200);
+    assert_eq!(client.fetch(&format!("{spoof}{}", get("/", "x-forwarded-for: 192.0.2.66\r\n")), "").status(), 200);
     assert_eq!(upstream.request().get("x-forwarded-for"), Some("127.0.0.1"));
 
     let behind = gateway(
@@ -138,18 +139,18 @@ fn nobody_else_is_believed_and_a_client_cannot_add_a_header_of_its_own() {
         "",
         "deny = [\"192.0.2.66\"]\nlimits = [\"one\"]\n[limit.one]\nrate = \"1/h\"\nkey = \"ip\"",
     );
-    // A second header is no request.
+    // A second PROXY header is not a request.
     let mut client = behind.client();
     client.send(format!("PROXY TCP4 192.0.2.1 198.51.100.1 1 2\r\n{spoof}{}", get("/", "")));
-    assert_eq!(client.try_answer("GET").map(|answer| answer.status()).unwrap_or(400), 400);
-    let ask = |from: &str, fields: &str| {
+    assert_eq!(client.try_read_response("GET").map(|response| response.status()).unwrap_or(400), 400);
+    let fetch = |from: &str, fields: &str| {
         let mut client = behind.client();
         client.send(format!("PROXY TCP4 {from} 198.51.100.1 1 2\r\n{}", get("/", fields)));
-        client.answer("GET").status()
+        client.read_response("GET").status()
     };
-    assert_eq!((ask("192.0.2.66", ""), ask("192.0.2.66", "x-forwarded-for: 192.0.2.2\r\n")), (403, 403));
+    assert_eq!((fetch("192.0.2.66", ""), fetch("192.0.2.66", "x-forwarded-for: 192.0.2.2\r\n")), (403, 403));
     assert_eq!(
-        (ask("192.0.2.3", ""), ask("192.0.2.3", "forwarded: for=192.0.2.4\r\n"), ask("192.0.2.4", "")),
+        (fetch("192.0.2.3", ""), fetch("192.0.2.3", "forwarded: for=192.0.2.4\r\n"), fetch("192.0.2.4", "")),
         (200, 429, 200)
     );
 }
@@ -171,7 +172,7 @@ fn the_proxy_header_precedes_tls_and_clients_count_by_their_own_address() {
     );
     let gateway = Gateway::launch(&[], |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     });
     let connect = |from: &str| {
         let mut stream = std::net::TcpStream::connect(gateway.addr).unwrap();
@@ -179,12 +180,12 @@ fn the_proxy_header_precedes_tls_and_clients_count_by_their_own_address() {
         stream
     };
     let mut client = Trust::in_ca(&ca).over(connect("192.0.2.7"), "a.test");
-    assert_eq!(client.ask(&get("/", ""), "").text(), "in");
+    assert_eq!(client.fetch(&get("/", ""), "").text(), "in");
     let seen = upstream.request();
     assert_eq!((seen.get("x-forwarded-for"), seen.get("x-forwarded-proto")), (Some("192.0.2.7"), Some("https")));
     let mut others: Vec<_> =
         (1..=3).map(|i| Trust::in_ca(&ca).over(connect(&format!("192.0.2.10{i}")), "a.test")).collect();
-    assert!(others.iter_mut().all(|other| other.ask(&get("/", ""), "").status() == 200));
+    assert!(others.iter_mut().all(|other| other.fetch(&get("/", ""), "").status() == 200));
     let _second = connect("192.0.2.7");
     gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 1.0);
     let mut third = Client::of(connect("192.0.2.7"));

@@ -80,19 +80,19 @@ fn gateway(upstream: &Upstream, server: &str, key: &str) -> Gateway {
 }
 
 /// Returns the status of one request over each protocol; 400 if the client cannot make such a request.
-fn ask(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
+fn fetch(gateway: &Gateway, target: &str, claim: &[(&str, &str)]) -> [u16; 2] {
     let lines: String = claim.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    let old = gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));
+    let old = gateway.fetch(&format!("GET {target} HTTP/1.1\r\nhost: a.test\r\n{lines}\r\n"));
     let mut request = Request::get(format!("http://a.test{target}")).body(()).unwrap();
     for (name, value) in claim {
         let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else { return [old.status(), 400] };
         request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
     }
-    let new = H2Client::connect(gateway.addr).try_ask(request, Sent::default());
-    [old.status(), new.map_or(400, |answer| answer.status())]
+    let new = H2Client::connect(gateway.addr).try_fetch(request, Sent::default());
+    [old.status(), new.map_or(400, |response| response.status())]
 }
 
-/// Nothing of what servers go by holds a forged address.
+/// Asserts that no header that servers trust contains a forged address.
 #[track_caller]
 fn assert_true(upstream: &Upstream, claim: &[(&str, &str)]) {
     for seen in upstream.requests() {
@@ -115,21 +115,21 @@ fn assert_true(upstream: &Upstream, claim: &[(&str, &str)]) {
 fn no_claim_of_a_stranger_makes_it_another_client() {
     let upstream = Upstream::text("in");
     let gateway = gateway(&upstream, "", "ip");
-    assert_eq!(ask(&gateway, "/once", &[]), [200, 429]);
+    assert_eq!(fetch(&gateway, "/once", &[]), [200, 429]);
     upstream.requests();
     let mut refused = 0;
     for claim in CLAIMS {
-        for status in ask(&gateway, "/once", claim) {
+        for status in fetch(&gateway, "/once", claim) {
             assert!(matches!(status, 429 | 400), "{status}: {claim:?}");
         }
         assert!(upstream.requests().is_empty(), "{claim:?}");
-        for status in ask(&gateway, "/", claim) {
+        for status in fetch(&gateway, "/", claim) {
             assert!(matches!(status, 200 | 400), "{status}: {claim:?}");
             refused += usize::from(status == 400);
         }
         assert_true(&upstream, claim);
     }
-    // Those that name what is protected, or are no fields; most are answered like any request.
+    // Claims with protected headers, or malformed ones; most get a normal response.
     assert!((4..20).contains(&refused), "{refused}");
 }
 
@@ -157,12 +157,12 @@ fn neither_lines_nor_pseudo_headers_nor_a_proxy_header_say_more() {
     ] {
         let mut client: Client = gateway.client();
         client.send(bytes);
-        let status = client.try_answer("GET").map_or(400, |answer| answer.status());
+        let status = client.try_read_response("GET").map_or(400, |response| response.status());
         assert!(matches!(status, 400 | 429), "{what}: {status}");
     }
     for (uri, host) in [("http://a.test/once", "203.0.113.66"), ("http://203.0.113.66/once", "a.test")] {
         let request = Request::get(uri).header("host", host).body(()).unwrap();
-        let status = H2Client::connect(gateway.addr).try_ask(request, Sent::default()).map_or(400, |it| it.status());
+        let status = H2Client::connect(gateway.addr).try_fetch(request, Sent::default()).map_or(400, |it| it.status());
         assert!(matches!(status, 400 | 429), "{uri} {host}: {status}");
     }
     assert!(upstream.requests().is_empty());
@@ -176,7 +176,7 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
     let deep = format!("203.0.113.66, {many}");
     let mut number = 0;
     let mut buckets: HashMap<String, Vec<u16>> = HashMap::new();
-    // Each claim names one client, `CLIENT`, that has not asked before; whatever else it says counts for nothing.
+    // Each claim names a new client, `CLIENT`; everything else in it has no effect.
     for claim in [
         &[("x-forwarded-for", "CLIENT")][..],
         &[("x-forwarded-for", "203.0.113.66, CLIENT")],
@@ -197,14 +197,14 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
         let own: Vec<(&str, String)> =
             claim.iter().map(|(name, value)| (*name, value.replace("CLIENT", &client))).collect();
         let own: Vec<(&str, &str)> = own.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        // The same client over both protocols, and by its plain claim.
-        let plain = ask(&gateway, "/once", &[("x-forwarded-for", &client)]);
-        buckets.insert(format!("{claim:?}"), [ask(&gateway, "/once", &own), plain].concat());
+        // The same client over both protocols, and with the plain claim.
+        let plain = fetch(&gateway, "/once", &[("x-forwarded-for", &client)]);
+        buckets.insert(format!("{claim:?}"), [fetch(&gateway, "/once", &own), plain].concat());
     }
     for (claim, statuses) in buckets {
         assert_eq!(statuses, [429, 429, 200, 429], "{claim}");
     }
-    // A walk that ends early ends at somebody who is trusted: never at the one who is claimed.
+    // If the chain ends early, it ends at a trusted proxy, never at the claimed address.
     for claim in [
         &[("x-forwarded-for", "203.0.113.66, unknown")][..],
         &[("x-forwarded-for", "203.0.113.66, 10.0.0.300")],
@@ -212,8 +212,12 @@ fn behind_a_trusted_proxy_the_last_stranger_is_the_client() {
         &[("forwarded", "for=203.0.113.66;for=127.0.0.1")],
         &[("x-forwarded-for", &deep)],
     ] {
-        ask(&gateway, "/once", claim);
-        assert_eq!(ask(&gateway, "/once", claim), [429, 429], "{claim:?}");
+        fetch(&gateway, "/once", claim);
+        assert_eq!(fetch(&gateway, "/once", claim), [429, 429], "{claim:?}");
     }
-    assert_eq!(ask(&gateway, "/once", &[("x-forwarded-for", FORGED)]), [200, 429], "nobody else was taken for it");
+    assert_eq!(
+        fetch(&gateway, "/once", &[("x-forwarded-for", FORGED)]),
+        [200, 429],
+        "no other client was taken for it"
+    );
 }

@@ -9,7 +9,7 @@ use crate::support::h2::{H2Client, Sent};
 use crate::support::http::Message;
 use crate::support::upstream::Upstream;
 
-/// The headers of an answer, except those of the connection and of the moment.
+/// Returns the headers of a response, except those of the connection and those that differ each time.
 fn fields(message: &Message) -> Vec<(String, String)> {
     let passing = ["date", "connection", "content-length", "transfer-encoding"];
     let all = message.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
@@ -36,18 +36,18 @@ fn the_client_gets_the_coding_that_it_prefers() {
         ("gzip;q=0", None),
         ("", None),
     ] {
-        let answer = gateway.ask(&get("/", &accepting(codings)));
-        assert_eq!(answer.get("content-encoding"), coding, "{codings}");
-        assert_eq!(answer.get("vary"), Some("Origin, Accept-Encoding"), "{codings}");
-        assert_eq!(answer.get("etag"), Some(if coding.is_some() { "W/\"a\"" } else { "\"a\"" }), "{codings}");
-        assert_eq!(text(&answer), body, "{codings}");
-        assert!(coding.is_none() || answer.body.len() < body.len() / 2, "{codings}: {} bytes", answer.body.len());
+        let received = gateway.fetch(&get("/", &accepting(codings)));
+        assert_eq!(received.get("content-encoding"), coding, "{codings}");
+        assert_eq!(received.get("vary"), Some("Origin, Accept-Encoding"), "{codings}");
+        assert_eq!(received.get("etag"), Some(if coding.is_some() { "W/\"a\"" } else { "\"a\"" }), "{codings}");
+        assert_eq!(text(&received), body, "{codings}");
+        assert!(coding.is_none() || received.body.len() < body.len() / 2, "{codings}: {} bytes", received.body.len());
         // The server gets the header as the client sent it, and may compress by itself.
         assert_eq!(upstream.request().get("accept-encoding"), Some(codings));
     }
-    let answer = gateway.get("/");
-    assert_eq!((answer.get("content-encoding"), answer.get("vary")), (None, Some("Origin, Accept-Encoding")));
-    assert_eq!(text(&answer), body);
+    let received = gateway.get("/");
+    assert_eq!((received.get("content-encoding"), received.get("vary")), (None, Some("Origin, Accept-Encoding")));
+    assert_eq!(text(&received), body);
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn headers_about_the_uncompressed_bytes_are_removed() {
     let upstream = Upstream::fixed(response(described, &page(3000)));
     let gateway = gateway(&upstream);
     let plain = gateway.get("/");
-    let compressed = gateway.ask(&get("/", &accepting("br")));
+    let compressed = gateway.fetch(&get("/", &accepting("br")));
     for name in ["accept-ranges", "content-md5", "digest", "content-digest", "repr-digest"] {
         assert!(plain.get(name).is_some() && compressed.get(name).is_none(), "{name}");
     }
@@ -70,9 +70,9 @@ fn headers_about_the_uncompressed_bytes_are_removed() {
 fn vary_and_weak_etags_stay_as_they_are() {
     for vary in ["*", "accept-encoding", "Origin, Accept-Encoding"] {
         let upstream = Upstream::fixed(response(&format!("vary: {vary}\r\netag: W/\"a\"\r\n"), &page(3000)));
-        let answer = gateway(&upstream).ask(&get("/", &accepting("gzip")));
-        assert_eq!((answer.get("vary"), answer.get("etag")), (Some(vary), Some("W/\"a\"")));
-        assert_eq!(text(&answer), page(3000));
+        let received = gateway(&upstream).fetch(&get("/", &accepting("gzip")));
+        assert_eq!((received.get("vary"), received.get("etag")), (Some(vary), Some("W/\"a\"")));
+        assert_eq!(text(&received), page(3000));
     }
 }
 
@@ -98,10 +98,10 @@ fn encoded_partial_and_small_responses_and_other_types_are_not_touched() {
     ] {
         let upstream = Upstream::fixed(head(status, fields, body));
         let gateway = gateway(&upstream);
-        let answer = gateway.ask(&get("/", &format!("{}range: bytes=0-2999\r\n", accepting("gzip, br, zstd"))));
-        assert_eq!(answer.text(), **body, "{status} {fields}");
-        assert_eq!(answer.get("etag"), Some("\"a\""), "{status} {fields}");
-        assert_eq!(answer.get("vary"), None, "{status} {fields}");
+        let response = gateway.fetch(&get("/", &format!("{}range: bytes=0-2999\r\n", accepting("gzip, br, zstd"))));
+        assert_eq!(response.text(), **body, "{status} {fields}");
+        assert_eq!(response.get("etag"), Some("\"a\""), "{status} {fields}");
+        assert_eq!(response.get("vary"), None, "{status} {fields}");
         assert_eq!(upstream.request().get("range"), Some("bytes=0-2999"));
     }
 }
@@ -116,9 +116,9 @@ fn the_smallest_compressed_body_has_min_size() {
     });
     let gateway = Gateway::start(&route(&upstream, "compress = { min_size = \"2KiB\" }"));
     for (length, coding) in [(2047, None), (2048, Some("gzip")), (2049, Some("gzip"))] {
-        let answer = gateway.ask(&get(&format!("/{length}"), &accepting("gzip")));
-        assert_eq!(answer.get("content-encoding"), coding, "{length}");
-        assert_eq!(text(&answer), page(length));
+        let received = gateway.fetch(&get(&format!("/{length}"), &accepting("gzip")));
+        assert_eq!(received.get("content-encoding"), coding, "{length}");
+        assert_eq!(text(&received), page(length));
     }
 }
 
@@ -132,19 +132,19 @@ fn errors_of_servers_are_compressed_and_small_ones_of_the_gateway_are_not() {
     let routes = route(&upstream, "compress = true")
         + "[[route]]\npath = \"/denied\"\nupstream = \"echo:\"\ncompress = true\ndeny = [\"127.0.0.0/8\"]\n";
     let gateway = Gateway::start(&routes);
-    let answer = gateway.ask(&get("/", &accepting("gzip")));
-    assert_eq!((answer.status(), answer.get("content-encoding"), text(&answer)), (503, Some("gzip"), body));
-    let answer = gateway.ask(&get("/denied", &accepting("gzip")));
-    assert_eq!((answer.status(), answer.get("content-encoding")), (403, None));
-    assert_eq!(answer.json()["status"], 403);
+    let response = gateway.fetch(&get("/", &accepting("gzip")));
+    assert_eq!((response.status(), response.get("content-encoding"), text(&response)), (503, Some("gzip"), body));
+    let response = gateway.fetch(&get("/denied", &accepting("gzip")));
+    assert_eq!((response.status(), response.get("content-encoding")), (403, None));
+    assert_eq!(response.json()["status"], 403);
 }
 
 #[test]
 fn a_request_may_forbid_compression() {
     let upstream = Upstream::fixed(response("etag: \"a\"\r\n", &page(3000)));
     let gateway = gateway(&upstream);
-    let answer = gateway.ask(&get("/", &format!("{}cache-control: no-transform\r\n", accepting("gzip"))));
-    assert_eq!((answer.get("content-encoding"), answer.get("etag")), (None, Some("\"a\"")));
+    let received = gateway.fetch(&get("/", &format!("{}cache-control: no-transform\r\n", accepting("gzip"))));
+    assert_eq!((received.get("content-encoding"), received.get("etag")), (None, Some("\"a\"")));
 }
 
 #[test]
@@ -171,27 +171,27 @@ fn the_head_of_head_is_that_of_get() {
     for target in ["/", "/chunked"] {
         for codings in ["zstd", "br", "gzip", "identity"] {
             let mut client = gateway.client();
-            let got = client.ask(&get(target, &accepting(codings)), "");
-            let head = client.ask(&get(target, &accepting(codings)).replacen("GET", "HEAD", 1), "");
+            let got = client.fetch(&get(target, &accepting(codings)), "");
+            let head = client.fetch(&get(target, &accepting(codings)).replacen("GET", "HEAD", 1), "");
             assert_eq!(fields(&head), fields(&got), "{target} {codings}");
             let is_plain = codings == "identity" && target == "/";
             assert_eq!(head.get("content-length"), is_plain.then_some("100000"), "{target} {codings}");
             // The connection is still usable: no body followed.
-            assert_eq!(text(&client.ask(&get(target, ""), "")), page(100_000));
+            assert_eq!(text(&client.fetch(&get(target, ""), "")), page(100_000));
 
             let request = |method| {
                 let request = Request::builder().method(method).uri(format!("http://a.test{target}"));
                 request.header("accept-encoding", codings).body(()).unwrap()
             };
             let mut h2 = H2Client::connect(gateway.addr);
-            let answers = ["GET", "HEAD"].map(|method| h2.ask(request(method), Sent::default()));
-            let heads = answers.each_ref().map(|answer| {
-                let mut headers = answer.head.headers().clone();
+            let responses = ["GET", "HEAD"].map(|method| h2.fetch(request(method), Sent::default()));
+            let heads = responses.each_ref().map(|response| {
+                let mut headers = response.head.headers().clone();
                 ["date", "content-length"].iter().for_each(|name| drop(headers.remove(*name)));
                 headers
             });
             assert_eq!(heads[0], heads[1], "{target} {codings}");
-            assert_eq!(answers[1].field("content-length"), is_plain.then_some("100000"), "{target} {codings}");
+            assert_eq!(responses[1].field("content-length"), is_plain.then_some("100000"), "{target} {codings}");
         }
     }
 }
@@ -204,10 +204,10 @@ fn a_head_of_a_fixed_response_states_no_wrong_length() {
     ));
     let mut client = gateway.client();
     for method in ["GET", "HEAD"] {
-        let answer = client.ask(&get("/", &accepting("gzip")).replacen("GET", method, 1), "");
-        assert_eq!(answer.get("content-encoding"), Some("gzip"));
-        let length = answer.body.len().to_string();
-        assert_eq!(answer.get("content-length"), (method == "GET").then_some(length.as_str()));
+        let response = client.fetch(&get("/", &accepting("gzip")).replacen("GET", method, 1), "");
+        assert_eq!(response.get("content-encoding"), Some("gzip"));
+        let length = response.body.len().to_string();
+        assert_eq!(response.get("content-length"), (method == "GET").then_some(length.as_str()));
     }
 }
 
@@ -218,28 +218,28 @@ fn a_compressed_copy_can_be_revalidated() {
         while let Some(request) = peer.request()? {
             // Compares weakly, as RFC 9110 demands for If-None-Match.
             let known = request.get("if-none-match").unwrap_or_default().replace("W/", "");
-            let answer = match known.split(", ").any(|tag| tag == "\"a\"") {
+            let received = match known.split(", ").any(|tag| tag == "\"a\"") {
                 true => "HTTP/1.1 304 Not Modified\r\netag: \"a\"\r\ncache-control: max-age=60\r\n\r\n".to_owned(),
                 false => response("etag: \"a\"\r\n", &body),
             };
-            peer.send(answer)?;
+            peer.send(received)?;
         }
         Ok(())
     });
     let gateway = gateway(&upstream);
     let mut client = gateway.client();
     for (codings, tag) in [("gzip", "W/\"a\""), ("identity", "\"a\"")] {
-        let first = client.ask(&get("/", &accepting(codings)), "");
+        let first = client.fetch(&get("/", &accepting(codings)), "");
         assert_eq!(first.get("etag"), Some(tag));
         upstream.request();
         let fields = format!("{}if-none-match: {tag}\r\n", accepting(codings));
-        let second = client.ask(&get("/", &fields), "");
+        let second = client.fetch(&get("/", &fields), "");
         assert_eq!(upstream.request().get("if-none-match"), Some(tag), "the server gets the tag that the client sent");
         assert_eq!((second.status(), second.get("etag")), (304, Some(tag)));
         assert_eq!((second.get("vary"), second.get("content-encoding")), (Some("Accept-Encoding"), None));
         assert_eq!(second.get("cache-control"), Some("max-age=60"));
     }
-    let third = client.ask(&get("/", &format!("{}if-none-match: W/\"b\"\r\n", accepting("gzip"))), "");
+    let third = client.fetch(&get("/", &format!("{}if-none-match: W/\"b\"\r\n", accepting("gzip"))), "");
     assert_eq!((third.status(), third.get("content-encoding")), (200, Some("gzip")));
 }
 
@@ -251,10 +251,10 @@ fn http2_clients_get_compressed_responses() {
     let mut h2 = H2Client::connect(gateway.addr);
     for coding in ["zstd", "br", "gzip"] {
         let request = Request::get("http://a.test/").header("accept-encoding", coding).body(()).unwrap();
-        let answer = h2.ask(request, Sent::default());
-        assert_eq!((answer.field("content-encoding"), answer.field("content-length")), (Some(coding), None));
-        assert_eq!(answer.field("etag"), Some("W/\"a\""));
-        assert_eq!(super::decode(coding, &answer.body).unwrap(), body.as_bytes());
+        let received = h2.fetch(request, Sent::default());
+        assert_eq!((received.field("content-encoding"), received.field("content-length")), (Some(coding), None));
+        assert_eq!(received.field("etag"), Some("W/\"a\""));
+        assert_eq!(super::decode(coding, &received.body).unwrap(), body.as_bytes());
     }
 }
 
@@ -269,8 +269,8 @@ fn upgrades_and_responses_without_body_are_not_touched() {
         let gateway = gateway(&upstream);
         let mut client = gateway.client();
         client.send(get("/", &format!("{}connection: upgrade\r\nupgrade: x\r\n", accepting("gzip"))));
-        let answer = client.try_head().unwrap();
-        assert_eq!((answer.get("content-encoding"), answer.get("etag")), (None, Some("\"a\"")), "{head}");
-        assert_eq!(answer.get("vary"), None, "{head}");
+        let response = client.try_read_head().unwrap();
+        assert_eq!((response.get("content-encoding"), response.get("etag")), (None, Some("\"a\"")), "{head}");
+        assert_eq!(response.get("vary"), None, "{head}");
     }
 }

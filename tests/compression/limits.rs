@@ -8,12 +8,12 @@ use super::{accepting, chunk, decode, page, response, route, text};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::upstream::Upstream;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 #[test]
 fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
-    let (go, gone) = channel::<()>();
-    let gone = Arc::new(Mutex::new(gone));
+    let (go, ended) = channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
             if request.target() == "/small" {
@@ -23,7 +23,7 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
             let head =
                 "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\netag: \"a\"\r\ntransfer-encoding: chunked\r\n\r\n";
             peer.send(format!("{head}{}", chunk(&page(5000))))?;
-            gone.lock().unwrap().recv_timeout(PATIENCE).map_err(std::io::Error::other)?;
+            ended.lock().unwrap().recv_timeout(WAIT_MAX).map_err(std::io::Error::other)?;
             peer.send("0\r\n\r\n")?;
         }
         Ok(())
@@ -34,7 +34,7 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
         .map(|_| {
             let mut client = gateway.client();
             client.send(get("/", &accepting("gzip")));
-            (client.try_head().unwrap(), client)
+            (client.try_read_head().unwrap(), client)
         })
         .collect();
     let codings = clients.iter().map(|(head, _)| head.get("content-encoding")).collect::<Vec<_>>();
@@ -43,18 +43,18 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
     assert_eq!((head.get("etag"), head.get("vary")), (Some("\"a\""), Some("Accept-Encoding")));
     gateway.assert_metric("compressions_skipped_total", &[], 1.0);
     // A small body that is complete needs no reserved memory.
-    let small = gateway.ask(&get("/small", &accepting("gzip")));
+    let small = gateway.fetch(&get("/small", &accepting("gzip")));
     assert_eq!((small.get("content-encoding"), text(&small)), (Some("gzip"), page(5000)));
     // A client that leaves releases its memory, and so does a response that ends.
     drop(clients.remove(0));
     go.send(()).unwrap();
     go.send(()).unwrap();
     go.send(()).unwrap();
-    until("memory is free again", || {
+    wait_until("memory is free again", || {
         go.send(()).unwrap();
-        let answer = gateway.ask(&get("/", &accepting("gzip")));
-        assert_eq!(text(&answer), page(5000));
-        answer.get("content-encoding").is_some()
+        let received = gateway.fetch(&get("/", &accepting("gzip")));
+        assert_eq!(text(&received), page(5000));
+        received.get("content-encoding").is_some()
     });
 }
 
@@ -62,9 +62,9 @@ fn responses_beyond_the_memory_for_encoders_are_not_compressed() {
 fn no_memory_for_encoders_leaves_streams_uncompressed() {
     let upstream = Upstream::fixed(response("", &page(100_000)));
     let gateway = Gateway::with("max_compress_memory = 0\n", &route(&upstream, "compress = true"));
-    let answer = gateway.ask(&get("/", &accepting("gzip, br, zstd")));
-    assert_eq!((answer.get("content-encoding"), text(&answer)), (None, page(100_000)));
-    assert_eq!(answer.get("content-length"), Some("100000"));
+    let received = gateway.fetch(&get("/", &accepting("gzip, br, zstd")));
+    assert_eq!((received.get("content-encoding"), text(&received)), (None, page(100_000)));
+    assert_eq!(received.get("content-length"), Some("100000"));
 }
 
 #[test]
@@ -86,14 +86,14 @@ fn any_accept_encoding_gets_a_response_that_it_accepts() {
         ("gzip\t;\tq=1".to_owned(), Some("gzip")),
     ] {
         let since = Instant::now();
-        let answer = gateway.ask(&get("/", &accepting(&codings)));
+        let received = gateway.fetch(&get("/", &accepting(&codings)));
         let start: String = codings.chars().take(30).collect();
-        assert_eq!((answer.status(), answer.get("content-encoding")), (200, coding), "{start}");
-        assert_eq!(text(&answer), page(3000), "{start}");
+        assert_eq!((received.status(), received.get("content-encoding")), (200, coding), "{start}");
+        assert_eq!(text(&received), page(3000), "{start}");
         assert!(since.elapsed() < Duration::from_secs(5), "{start}: {:?}", since.elapsed());
     }
     let lines: String = (0..90).map(|at| accepting(if at == 70 { "br;q=0.3" } else { "gzip;q=0.2" })).collect();
-    assert_eq!(gateway.ask(&get("/", &lines)).get("content-encoding"), Some("br"));
+    assert_eq!(gateway.fetch(&get("/", &lines)).get("content-encoding"), Some("br"));
 }
 
 /// One worker compresses a body that arrives as fast as it reads, and still serves others.
@@ -114,19 +114,19 @@ fn a_large_response_does_not_keep_others_waiting() {
     for coding in ["zstd", "br", "gzip"] {
         let mut client = gateway.client();
         client.send(get("/", &accepting(coding)));
-        let reader = std::thread::spawn(move || client.answer("GET"));
+        let reader = std::thread::spawn(move || client.read_response("GET"));
         let (mut quick, mut slowest, mut count) = (gateway.client(), Duration::ZERO, 0);
         while !reader.is_finished() {
             let since = Instant::now();
-            assert_eq!(quick.ask(&get("/quick", ""), "").text(), "quick");
+            assert_eq!(quick.fetch(&get("/quick", ""), "").text(), "quick");
             slowest = slowest.max(since.elapsed());
             count += 1;
         }
-        let answer = reader.join().unwrap();
-        assert_eq!(decode(coding, &answer.body).unwrap().len(), 16 << 20);
-        assert!(answer.body.len() < 1 << 20, "{coding}: {} bytes", answer.body.len());
+        let response = reader.join().unwrap();
+        assert_eq!(decode(coding, &response.body).unwrap().len(), 16 << 20);
+        assert!(response.body.len() < 1 << 20, "{coding}: {} bytes", response.body.len());
         eprintln!("{coding}: {count} other requests, the slowest took {slowest:?}");
-        // A debug build on a busy machine; without turns, one request would wait for the whole response.
+        // Generous for a debug build on a busy machine; without turns, one request would wait for the whole response.
         assert!(count > 20, "{coding}: {count} requests, slowest {slowest:?}");
     }
 }

@@ -3,13 +3,13 @@
 use super::{accepting, decode, gateway, page, response, route, text};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// The codings that each target of the gateway uses for a client that accepts all.
 fn codings(gateway: &Gateway, targets: &[&str]) -> Vec<Option<String>> {
-    let ask = |target: &&str| gateway.ask(&get(target, &accepting("gzip, br, zstd")));
-    targets.iter().map(|target| ask(target).get("content-encoding").map(str::to_owned)).collect()
+    let fetch = |target: &&str| gateway.fetch(&get(target, &accepting("gzip, br, zstd")));
+    targets.iter().map(|target| fetch(target).get("content-encoding").map(str::to_owned)).collect()
 }
 
 #[test]
@@ -52,7 +52,7 @@ fn a_reload_reports_a_changed_route() {
     let upstream = Upstream::fixed(response("", &page(3000)));
     let gateway = Gateway::start(&route(&upstream, "compress = true"));
     gateway.reload(&config("", &route(&upstream, "compress = { algorithms = [\"br\"] }")));
-    until("the reload is logged", || gateway.log_lines(&["config reloaded: route changed: app"]) == 1);
+    wait_until("the reload is logged", || gateway.log_lines(&["config reloaded: route changed: app"]) == 1);
 }
 
 #[test]
@@ -61,11 +61,11 @@ fn header_edits_of_the_route_count() {
     let edits = "compress = true\nrequest_headers = { remove = [\"accept-encoding\"] }\n\
                  response_headers = { remove = [\"content-encoding\", \"vary\"], set = { content-type = \"text/css\" } }";
     let gateway = Gateway::start(&route(&upstream, edits));
-    let answer = gateway.ask(&get("/", &accepting("gzip")));
+    let received = gateway.fetch(&get("/", &accepting("gzip")));
     // The server does not compress, because it does not see what the client accepts. The gateway does.
     assert_eq!(upstream.request().get("accept-encoding"), None);
-    assert_eq!((answer.get("content-encoding"), answer.get("vary")), (Some("gzip"), Some("Accept-Encoding")));
-    assert_eq!(text(&answer), page(3000));
+    assert_eq!((received.get("content-encoding"), received.get("vary")), (Some("gzip"), Some("Accept-Encoding")));
+    assert_eq!(text(&received), page(3000));
 }
 
 #[test]
@@ -75,8 +75,8 @@ fn event_streams_are_compressed_if_listed() {
     );
     let types = "compress = { types = [\"text/*\", \"text/event-stream\"] }";
     let gateway = Gateway::start(&route(&upstream, types));
-    let answer = gateway.ask(&get("/", &accepting("gzip")));
-    assert_eq!((answer.get("content-encoding"), text(&answer).as_str()), (Some("gzip"), "data: x\n\n"));
+    let response = gateway.fetch(&get("/", &accepting("gzip")));
+    assert_eq!((response.get("content-encoding"), text(&response).as_str()), (Some("gzip"), "data: x\n\n"));
 }
 
 #[test]
@@ -88,15 +88,18 @@ fn metrics_and_log_count_both_sides() {
             gateway.metric("compressed_bytes_total", &[("algorithm", algorithm), ("side", side)]).unwrap()
         };
         assert_eq!(count("gzip", "in") + count("br", "out") + count("zstd", "in"), 0.0);
-        let answer = gateway.ask(&get("/", &accepting("br")));
-        assert_eq!(decode("br", &answer.body).unwrap().len(), length);
-        assert_eq!((count("br", "in"), count("br", "out")), (length as f64, answer.body.len() as f64));
+        let received = gateway.fetch(&get("/", &accepting("br")));
+        assert_eq!(decode("br", &received.body).unwrap().len(), length);
+        assert_eq!((count("br", "in"), count("br", "out")), (length as f64, received.body.len() as f64));
         assert_eq!(count("gzip", "in") + count("gzip", "out") + count("zstd", "in") + count("zstd", "out"), 0.0);
         gateway.get("/");
-        until("two lines are logged", || gateway.stdout().lines().count() == 2);
+        wait_until("two lines are logged", || gateway.stdout().lines().count() == 2);
         let lines: Vec<serde_json::Value> =
             gateway.stdout().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!((&lines[0]["bytes"], &lines[0]["bytes_uncompressed"]), (&answer.body.len().into(), &length.into()));
+        assert_eq!(
+            (&lines[0]["bytes"], &lines[0]["bytes_uncompressed"]),
+            (&received.body.len().into(), &length.into())
+        );
         assert_eq!((&lines[1]["bytes"], &lines[1]["bytes_uncompressed"]), (&length.into(), &serde_json::Value::Null));
     }
 }

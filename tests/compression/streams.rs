@@ -14,7 +14,7 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent};
 use crate::support::h2_server::Http2Server;
 use crate::support::upstream::Upstream;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 const CHUNKED: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n";
 
@@ -27,10 +27,10 @@ fn bodies_of_unknown_length_are_compressed() {
         for coding in ["zstd", "br", "gzip"] {
             let mut client = gateway.client();
             for _ in 0..2 {
-                let answer = client.ask(&get("/", &accepting(coding)), "");
-                assert_eq!(answer.get("content-encoding"), Some(coding));
-                assert_eq!(answer.get("transfer-encoding"), Some("chunked"));
-                assert_eq!(text(&answer), body, "{coding}");
+                let received = client.fetch(&get("/", &accepting(coding)), "");
+                assert_eq!(received.get("content-encoding"), Some(coding));
+                assert_eq!(received.get("transfer-encoding"), Some("chunked"));
+                assert_eq!(text(&received), body, "{coding}");
             }
         }
     }
@@ -38,14 +38,14 @@ fn bodies_of_unknown_length_are_compressed() {
 
 #[test]
 fn a_pause_of_the_server_flushes_the_compressed_body() {
-    let (go, gone) = channel::<()>();
-    let gone = Arc::new(Mutex::new(gone));
+    let (go, ended) = channel::<()>();
+    let ended = Arc::new(Mutex::new(ended));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
             peer.send(format!("{CHUNKED}\r\n"))?;
             for number in 0..5 {
                 peer.send(chunk(&format!("step {number};")))?;
-                gone.lock().unwrap().recv_timeout(PATIENCE).map_err(io::Error::other)?;
+                ended.lock().unwrap().recv_timeout(WAIT_MAX).map_err(io::Error::other)?;
             }
             peer.send("0\r\n\r\n")?;
         }
@@ -57,7 +57,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
         let mut steps = 0;
         let mut client = gateway.client();
         client.send(get("/", &accepting(coding)));
-        let answer = client.stream_answer("GET", |piece| {
+        let response = client.stream_response("GET", |piece| {
             compressed.extend_from_slice(piece);
             let next = format!("{expected}step {steps};");
             // The server continues only after the client has decoded everything that was sent.
@@ -67,7 +67,7 @@ fn a_pause_of_the_server_flushes_the_compressed_body() {
                 go.send(()).unwrap();
             }
         });
-        assert_eq!(answer.unwrap().get("content-encoding"), Some(coding));
+        assert_eq!(response.unwrap().get("content-encoding"), Some(coding));
         assert_eq!(decode(coding, &compressed).unwrap(), b"step 0;step 1;step 2;step 3;step 4;");
     }
 }
@@ -90,32 +90,32 @@ fn trailers_follow_the_compressed_body() {
         );
 
         let request = Request::get("http://a.test/").header("accept-encoding", coding).header("te", "trailers");
-        let answer = H2Client::connect(gateway.addr).ask(request.body(()).unwrap(), Sent::default());
-        assert_eq!(decode(coding, &answer.body).unwrap(), page(5000).as_bytes());
-        assert_eq!(answer.trailers.len(), 1, "{:?}", answer.trailers);
-        assert_eq!(answer.trailers["x-sum"], "42");
+        let response = H2Client::connect(gateway.addr).fetch(request.body(()).unwrap(), Sent::default());
+        assert_eq!(decode(coding, &response.body).unwrap(), page(5000).as_bytes());
+        assert_eq!(response.trailers.len(), 1, "{:?}", response.trailers);
+        assert_eq!(response.trailers["x-sum"], "42");
     }
 }
 
 #[test]
 fn responses_of_http2_servers_are_compressed() {
-    let server = Http2Server::start(|mut asked| async move {
+    let server = Http2Server::start(|mut incoming| async move {
         let head = http::Response::builder().header("content-type", "text/html").header("etag", "\"a\"");
-        let mut stream = asked.head(head.body(()).unwrap(), false)?;
+        let mut stream = incoming.head(head.body(()).unwrap(), false)?;
         crate::support::h2_server::send_all(&mut stream, page(200_000).into()).await?;
         let mut trailers = http::HeaderMap::new();
         trailers.insert("x-sum", "42".parse().unwrap());
         stream.send_trailers(trailers)
     });
     let gateway = Gateway::start(&format!("[[route]]\nupstream = \"h2c://{}\"\ncompress = true\n", server.addr));
-    let answer = gateway.ask(&get("/", &accepting("zstd")));
-    assert_eq!((answer.get("etag"), text(&answer)), (Some("W/\"a\""), page(200_000)));
-    let head = gateway.ask(&get("/", &accepting("zstd")).replacen("GET", "HEAD", 1));
+    let response = gateway.fetch(&get("/", &accepting("zstd")));
+    assert_eq!((response.get("etag"), text(&response)), (Some("W/\"a\""), page(200_000)));
+    let head = gateway.fetch(&get("/", &accepting("zstd")).replacen("GET", "HEAD", 1));
     assert_eq!((head.get("content-length"), head.get("content-encoding")), (None, Some("zstd")));
     let request = Request::get("http://a.test/").header("accept-encoding", "br").body(()).unwrap();
-    let answer = H2Client::connect(gateway.addr).ask(request, Sent::default());
-    assert_eq!(decode("br", &answer.body).unwrap(), page(200_000).as_bytes());
-    assert_eq!(answer.trailers["x-sum"], "42");
+    let response = H2Client::connect(gateway.addr).fetch(request, Sent::default());
+    assert_eq!(decode("br", &response.body).unwrap(), page(200_000).as_bytes());
+    assert_eq!(response.trailers["x-sum"], "42");
 }
 
 #[test]
@@ -126,9 +126,9 @@ fn http10_clients_get_no_chunks() {
         let head = format!("GET / HTTP/1.0\r\nhost: a.test\r\n{}connection: keep-alive\r\n\r\n", accepting(coding));
         let long_gateway = gateway(&upstream);
         let mut client = long_gateway.client();
-        let answer = client.ask(&head, "");
-        assert_eq!((answer.get("transfer-encoding"), answer.get("content-length")), (None, None));
-        assert_eq!(text(&answer), long, "{coding}");
+        let received = client.fetch(&head, "");
+        assert_eq!((received.get("transfer-encoding"), received.get("content-length")), (None, None));
+        assert_eq!(text(&received), long, "{coding}");
         // A small body has a length, so the connection stays open.
         let small = Gateway::start(&format!(
             "[[route]]\ncompress = true\nrespond = {{ body = '''{}''', content_type = \"text/html\" }}\n",
@@ -136,9 +136,9 @@ fn http10_clients_get_no_chunks() {
         ));
         let mut client = small.client();
         for _ in 0..2 {
-            let answer = client.ask(&head, "");
-            assert_eq!(answer.get("content-length"), Some(answer.body.len().to_string().as_str()));
-            assert_eq!(text(&answer), page(5000), "{coding}");
+            let received = client.fetch(&head, "");
+            assert_eq!(received.get("content-length"), Some(received.body.len().to_string().as_str()));
+            assert_eq!(text(&received), page(5000), "{coding}");
         }
     }
 }
@@ -164,15 +164,15 @@ fn a_body_that_breaks_off_has_no_end() {
                 let mut client = gateway.client();
                 client.send(format!("GET / HTTP/{version}\r\nhost: a.test\r\n{}\r\n", accepting(coding)));
                 let mut body = Vec::new();
-                let ended = client.stream_answer("GET", |piece| body.extend_from_slice(piece));
+                let ended = client.stream_response("GET", |piece| body.extend_from_slice(piece));
                 assert!(ended.is_err() || version == "1.0", "{coding}: the chunked body had an end");
                 let (text, is_whole) = decode_so_far(coding, &body);
                 assert!(!is_whole, "{coding} over HTTP/{version}: the compressed body had an end");
                 assert!(text == sent.as_bytes(), "{coding} over HTTP/{version}: {} bytes", text.len());
             }
             let request = Request::get("http://a.test/").header("accept-encoding", coding).body(()).unwrap();
-            assert!(H2Client::connect(gateway.addr).try_ask(request, Sent::default()).is_err());
-            until("the log gives the reason", || {
+            assert!(H2Client::connect(gateway.addr).try_fetch(request, Sent::default()).is_err());
+            wait_until("the log gives the reason", || {
                 gateway.stdout().matches("\"reason\":\"upstream_cut_off\"").count() == 3
             });
         }
@@ -196,7 +196,7 @@ fn a_client_that_leaves_ends_the_request_to_the_server() {
         client.send(get("/", &accepting(coding)));
         client.bytes(10_000);
         drop(client);
-        upstream.until_all_ended();
+        upstream.wait_for_close();
 
         let mut wire = Wire::connect(gateway.addr, &[]);
         wire.send(headers(
@@ -204,9 +204,9 @@ fn a_client_that_leaves_ends_the_request_to_the_server() {
             END_HEADERS | END_STREAM,
             &[&request("GET", "/")[..], &[("accept-encoding", coding)]].concat(),
         ));
-        wire.until("data arrives", |frame| frame.kind == DATA);
+        wire.read_until("data arrives", |frame| frame.kind == DATA);
         wire.send(reset(1, CANCEL));
-        upstream.until_all_ended();
+        upstream.wait_for_close();
         assert!(wire.is_alive());
     }
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
@@ -245,7 +245,7 @@ fn a_slow_reader_stops_the_server() {
     let mut total = 0;
     let mut piece = [0; 65_536];
     let since = Instant::now();
-    while total < 200_000 && since.elapsed() < PATIENCE {
+    while total < 200_000 && since.elapsed() < WAIT_MAX {
         total += client.stream().read(&mut piece).unwrap();
     }
     assert!(total >= 200_000, "{total} bytes in {:?}", since.elapsed());

@@ -94,7 +94,7 @@ const CASES: &[(&str, &[&str])] = &[
         "[limit.a]\nrate = \"1/s\"\nwhen = { method = [\"POST\", \"PUT\"] }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0305"],
     ),
-    // A login form is sent by POST; what else a server does there is its own matter.
+    // Login forms are sent by POST, so a limit on POST alone is intended.
     (
         "[limit.a]\nrate = \"1/s\"\nwhen = { method = \"POST\" }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &[],
@@ -154,7 +154,7 @@ fn every_code_is_documented_and_caused() {
     assert_eq!(caused, all, "codes without a config that causes them");
 }
 
-/// The shipped configs have no warnings but those that their purpose explains.
+/// The shipped configs have only warnings that are intended.
 #[test]
 fn shipped_configs_are_free_of_false_alarms() {
     let mut files: Vec<PathBuf> = Vec::new();

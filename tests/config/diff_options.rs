@@ -115,7 +115,7 @@ fn each_option_with_another_effect_is_named() {
             let [(from, old), (to, new)] = pair else { unreachable!() };
             for (from, old, to, new) in [(from, old, to, new), (to, new, from, old)] {
                 let diff = Diff::compare(old, new);
-                // Without its own name, a section with another value of these is another section.
+                // The diff identifies an unnamed section by these values, so a change is shown as another section.
                 if IDENTITIES.contains(&&*entry.path()) && diff.lines().any(|line| line.contains(": added")) {
                     continue;
                 }

@@ -43,12 +43,13 @@ fn the_effective_config_means_the_same() {
     for path in ["conf/full.toml", "conf/sluicegate.toml", "conf/demo.toml", "tests/config/good/main.toml"] {
         let config = load(path);
         let text = unmask(&config.effective_toml(PLAIN));
-        let again = config::load_text("effective", &text).unwrap_or_else(|report| panic!("{path}: {report}\n{text}"));
-        let diff = Diff::compare(&config, &again);
+        let reloaded =
+            config::load_text("effective", &text).unwrap_or_else(|report| panic!("{path}: {report}\n{text}"));
+        let diff = Diff::compare(&config, &reloaded);
         // The token of one of them is in a file.
         let differences: Vec<String> = diff.lines().filter(|line| line != "admin: token changed").collect();
         assert!(differences.is_empty(), "{path}: {differences:#?}\n{text}");
-        assert_eq!(unmask(&again.effective_toml(PLAIN)), text, "{path}");
+        assert_eq!(unmask(&reloaded.effective_toml(PLAIN)), text, "{path}");
     }
 }
 
@@ -58,9 +59,10 @@ fn defaults_mean_the_same_as_nothing() {
         let config = load(path);
         let text = config.effective_toml(EffectiveFormat { has_defaults: true, ..PLAIN });
         assert!(text.lines().any(|line| line == "# max_connections = 8192  # default"), "{text}");
-        let again = config::load_text("effective", &text).unwrap_or_else(|report| panic!("{path}: {report}\n{text}"));
+        let reloaded =
+            config::load_text("effective", &text).unwrap_or_else(|report| panic!("{path}: {report}\n{text}"));
         let differences: Vec<String> =
-            Diff::compare(&config, &again).lines().filter(|line| line != "admin: token changed").collect();
+            Diff::compare(&config, &reloaded).lines().filter(|line| line != "admin: token changed").collect();
         assert!(differences.is_empty(), "{path}: {differences:#?}\n{text}");
     }
     let json =

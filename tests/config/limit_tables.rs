@@ -108,14 +108,17 @@ fn a_key_that_is_shared_by_kinds_of_bodies_is_a_warning() {
         let config = good(&format!("[limit.x]\nrate = \"1/s\"\n{lines}"));
         config.warnings.map(|report| report.to_string()).unwrap_or_default()
     };
-    let told = warned("key = [\"form:user\", \"json:/user\"]");
-    assert!(told.contains("a client has two budgets") && told.contains("write \"form:user | json:/user\""), "{told}");
+    let warning = warned("key = [\"form:user\", \"json:/user\"]");
+    assert!(
+        warning.contains("a client has two budgets") && warning.contains("write \"form:user | json:/user\""),
+        "{warning}"
+    );
     for key in
         ["\"form:user | json:/user\"", "[\"form:user | query:user\", \"json:/user\"]", "[\"form:user\", \"form:x\"]"]
     {
         for missing in ["shared", "skip", "refuse"] {
-            let told = warned(&format!("key = {key}\nmissing = \"{missing}\""));
-            assert!(!told.contains("`key`"), "{told}");
+            let warning = warned(&format!("key = {key}\nmissing = \"{missing}\""));
+            assert!(!warning.contains("`key`"), "{warning}");
         }
     }
 }
@@ -303,11 +306,11 @@ fn written(kind: ParamKind, rng: &mut impl Rng) -> String {
         ParamKind::Rate => {
             format!("\"{count}/{}\"", ["ms", "3ms", "s", "997ms", "day", "3660day"][rng.random_range(0..6)])
         }
-        ParamKind::Dated => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
+        ParamKind::CalendarRate => format!("\"{count}/{}\"", ["hour", "week", "year"][rng.random_range(0..3)]),
         ParamKind::Integer { least, most } => within(least, most, pick).to_string(),
         ParamKind::Duration { least_ms, most_ms } => format!("\"{}ms\"", within(least_ms, most_ms, pick)),
         ParamKind::Flag => rng.random_bool(0.5).to_string(),
-        ParamKind::Either(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
+        ParamKind::Choice(words) => format!("\"{}\"", words[rng.random_range(0..2)]),
         ParamKind::Zone => "\"Asia/Kathmandu\"".to_owned(),
         ParamKind::TimeOfDay => "\"04:30\"".to_owned(),
         ParamKind::Weekday => "\"sunday\"".to_owned(),

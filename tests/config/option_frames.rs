@@ -20,7 +20,7 @@ const PLAIN: &str = "[server]\nlisten = \"127.0.0.1:8080\"\ntrusted_proxies = [\
 /// The parts of a config around one option.
 pub struct Frame {
     before: String,
-    /// Lines of the same table. The option replaces its own.
+    /// The other lines of the table. The option replaces its own line.
     beside: String,
     after: String,
     /// Braces around the option and its neighbours, for a table within a list.
@@ -28,7 +28,8 @@ pub struct Frame {
 }
 
 impl Frame {
-    /// The config with a line for the option; `None`: without it, or with the line that the table needs.
+    /// Returns the config with a line for the option. `None` leaves the option out, or keeps the line that the table
+    /// needs.
     pub fn with(&self, key: &str, value: Option<&str>) -> String {
         let own = format!("{key} =");
         let beside: String = self

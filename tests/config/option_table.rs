@@ -138,7 +138,7 @@ fn a_type_that_the_table_does_not_have_is_rejected() {
     assert_none(&mistakes);
 }
 
-/// Values at a bound with those beyond it, as TOML.
+/// Returns values at a bound, each with one beyond it, as TOML.
 fn bounds(of: &ValueType) -> Vec<(String, String)> {
     let both = |inside: &dyn Fn(i128) -> String, least: i128, most: i128| {
         let lower = (least > i128::from(i64::MIN)).then(|| (inside(least), inside(least - 1)));
@@ -192,7 +192,7 @@ fn each_bound_is_accepted_and_the_next_value_is_rejected() {
     assert!(tried > 150, "{tried}");
 }
 
-/// The least number of items, if a list may be written.
+/// Returns the minimum number of items, if a list may be written.
 fn least_items(of: &ValueType) -> Option<usize> {
     of.alternatives().find_map(|of| match of {
         ValueType::List { least, .. } | ValueType::Array { least, .. } => Some(least),
@@ -215,7 +215,7 @@ fn empty_lists_are_accepted_where_the_table_says_so() {
     assert_none(&mistakes);
 }
 
-/// An item of a list with a largest number of items, as TOML.
+/// Returns item `number` of a list with a maximum length, as TOML.
 fn item_of(path: &str, number: usize) -> Option<String> {
     let address = format!("10.0.{}.{}", number / 256, number % 256);
     Some(match path {

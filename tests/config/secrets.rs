@@ -25,7 +25,7 @@ fn strings(value: &Spanned<DeValue>, found: &mut Vec<Range<usize>>) {
 }
 
 /// Returns the output of `check` for this config.
-fn said(dir: &Path, config: &str, secret: &str, format: &str) -> String {
+fn check_output(dir: &Path, config: &str, secret: &str, format: &str) -> String {
     let path = dir.join("config.toml");
     std::fs::write(&path, config).unwrap();
     std::fs::write(dir.join("secret"), secret).unwrap();
@@ -36,10 +36,12 @@ fn said(dir: &Path, config: &str, secret: &str, format: &str) -> String {
 }
 
 /// Returns the text around each part of the secret that is shown.
-fn shown(said: &str) -> Vec<String> {
-    let lower = said.to_ascii_lowercase();
-    let around =
-        |at: usize| said.get(said.floor_char_boundary(at.saturating_sub(120))..said.ceil_char_boundary(at + 40));
+fn shown(check_output: &str) -> Vec<String> {
+    let lower = check_output.to_ascii_lowercase();
+    let around = |at: usize| {
+        check_output
+            .get(check_output.floor_char_boundary(at.saturating_sub(120))..check_output.ceil_char_boundary(at + 40))
+    };
     lower.match_indices("hunter").filter_map(|(at, _)| around(at).map(str::to_owned)).collect()
 }
 
@@ -79,13 +81,13 @@ fn no_string_of_the_config_shows_its_secret() {
     let mut leaks = Vec::new();
     for with in all_at_once {
         for secret in [SECRET, PLAIN] {
-            leaks.extend(shown(&said(dir.path(), &replaced(&places, with), secret, "json")));
+            leaks.extend(shown(&check_output(dir.path(), &replaced(&places, with), secret, "json")));
         }
     }
-    // What is compared across keys is compared only where most keys are good.
+    // Keys are compared with each other only if most of them are valid, so only some values are replaced.
     for first in 0..GROUPS {
         let some: Vec<_> = places.iter().skip(first).step_by(GROUPS).cloned().collect();
-        leaks.extend(shown(&said(dir.path(), &replaced(&some, "${SECRET}"), PLAIN, "text")));
+        leaks.extend(shown(&check_output(dir.path(), &replaced(&some, "${SECRET}"), PLAIN, "text")));
     }
     leaks.sort();
     leaks.dedup();
@@ -96,8 +98,8 @@ fn no_string_of_the_config_shows_its_secret() {
 fn a_mistake_shows_the_text_as_it_is_written() {
     let dir = tempfile::tempdir().unwrap();
     let config = "[[route]]\nupstream = \"echo:\"\nlimits = [\"a\"]\n[limit.a]\nrate = \"${SECRET}/s\"\nkey = \"ip\"\n";
-    let said = said(dir.path(), config, PLAIN, "text");
-    assert!(said.contains("`${SECRET}` is not a positive whole number"), "{said}");
+    let check_output = check_output(dir.path(), config, PLAIN, "text");
+    assert!(check_output.contains("`${SECRET}` is not a positive whole number"), "{check_output}");
 }
 
 /// Configs with a mistake near a secret, with the literal CANARY in its place.

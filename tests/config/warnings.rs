@@ -17,8 +17,8 @@ fn an_auth_server_that_names_no_user() {
         ))
     };
     for auth in ["", ", copy_headers = [\"x-other\"]"] {
-        let told = limited(auth);
-        assert!(told.contains("share one budget of `x`") && told.contains("copy_headers = ["), "{told}");
+        let warnings = limited(auth);
+        assert!(warnings.contains("share one budget of `x`") && warnings.contains("copy_headers = ["), "{warnings}");
     }
     for auth in [", copy_headers = [\"remote-user\"]", ", copy_headers = [\"x-other\"], user = \"x-other\""] {
         assert_eq!(limited(auth), "");
@@ -29,8 +29,11 @@ fn an_auth_server_that_names_no_user() {
 fn a_redirect_to_itself_over_one_scheme() {
     let redirected =
         |to: &str| warned(&format!("[[route]]\nhost = [\"example.com\", \"www.example.com\"]\nredirect = \"{to}\""));
-    let told = redirected("https://www.example.com{path}");
-    assert!(told.contains("over HTTPS, `https://www.example.com/` leads") && told.contains("redirect_http"), "{told}");
+    let warnings = redirected("https://www.example.com{path}");
+    assert!(
+        warnings.contains("over HTTPS, `https://www.example.com/` leads") && warnings.contains("redirect_http"),
+        "{warnings}"
+    );
     assert!(redirected("http://example.com/x").contains("over plain HTTP"));
     for to in ["https://www.{host}{path}", "https://www.example.com:8443{path}", "https://example.org{path}"] {
         assert_eq!(redirected(to), "", "{to}");
@@ -39,28 +42,28 @@ fn a_redirect_to_itself_over_one_scheme() {
 
 #[test]
 fn hsts_for_development() {
-    let told = |hsts: &str, tls: &str| {
+    let warnings = |hsts: &str, tls: &str| {
         warned(&format!(
             "[[route]]\nupstream = \"echo:\"\n[[listener]]\naddress = \"127.0.0.1:1\"\nhsts = \"{hsts}\"\ntls = {{ {tls} }}"
         ))
     };
     let internal = "internal = { state = \"ca\" }";
-    assert!(told("1d", internal).contains("with all its ports"));
-    assert!(!told("0s", internal).contains("hsts"));
+    assert!(warnings("1d", internal).contains("with all its ports"));
+    assert!(!warnings("0s", internal).contains("hsts"));
 }
 
 #[test]
 fn a_token_that_expires_soon() {
-    let told = |expires: &str| {
+    let warnings = |expires: &str| {
         warned(&format!(
             "[[route]]\nupstream = \"echo:\"\n[[admin.tokens]]\nname = \"ops\"\ntoken = \"a-secret-of-16-characters\"\n\
              role = \"edit\"\nexpires = \"{expires}\""
         ))
     };
     let in_days = |days: i64| (jiff::Timestamp::now() + jiff::SignedDuration::from_hours(24 * days)).to_string();
-    let gone = told("2020-01-31");
-    assert!(gone.contains("the token `ops` has expired, at 2020-02-01T00:00:00Z"), "{gone}");
-    let soon = told(&in_days(13));
+    let expired = warnings("2020-01-31");
+    assert!(expired.contains("the token `ops` has expired, at 2020-02-01T00:00:00Z"), "{expired}");
+    let soon = warnings(&in_days(13));
     assert!(soon.contains("the token `ops` expires at ") && !soon.contains("secret"), "{soon}");
-    assert_eq!(told(&in_days(15)), "");
+    assert_eq!(warnings(&in_days(15)), "");
 }

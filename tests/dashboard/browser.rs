@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::support::app::run;
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, config, laid_out};
+use crate::support::gateway::{Gateway, config, config_arguments};
 
 const ROUTES: &str = r#"
 [limit.per-key]
@@ -87,9 +87,9 @@ fn run_script(name: &str, arguments: &[&str]) -> String {
 /// A gateway that has refused requests of the key `gold`, with further lines in `[admin]`.
 fn refusing_gateway(admin: &str) -> Gateway {
     let keys = format!("[admin]\nkeys = {{ \"header:x-key\" = \"plain\" }}\n{admin}");
-    let gateway = Gateway::whole(&config("", ROUTES).replace("[admin]\n", &keys));
+    let gateway = Gateway::with_config(&config("", ROUTES).replace("[admin]\n", &keys));
     for status in [200, 200, 429, 429, 429] {
-        assert_eq!(gateway.ask(&get("/", "x-key: gold\r\n")).status(), status);
+        assert_eq!(gateway.fetch(&get("/", "x-key: gold\r\n")).status(), status);
     }
     gateway
 }
@@ -105,7 +105,7 @@ fn check_screens(scheme: &str) {
     std::fs::create_dir(&shots).unwrap();
     run_script("screens.js", &[&address(&gateway), shots.to_str().unwrap(), scheme]);
     let taken: Vec<_> = std::fs::read_dir(&shots).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(taken.len(), 16, "8 screens, wide and narrow");
+    assert_eq!(taken.len(), 16, "there are 8 screens, wide and narrow");
     if let Some(kept) = std::env::var_os("SCREENSHOTS") {
         for shot in taken {
             std::fs::copy(&shot, Path::new(&kept).join(shot.file_name().unwrap())).unwrap();
@@ -142,7 +142,7 @@ fn the_most_refused_key_is_reset_with_the_keyboard() {
 #[test]
 fn keys_are_blocked_and_overridden_by_an_edit() {
     let gateway = refusing_gateway("edit = true\ntoken = \"hush-hush-hush-hush\"\n");
-    let statuses = |key: &str| [0; 5].map(|_| gateway.ask(&get("/", &format!("x-key: {key}\r\n"))).status());
+    let statuses = |key: &str| [0; 5].map(|_| gateway.fetch(&get("/", &format!("x-key: {key}\r\n"))).status());
     run_script("override.js", &[&address(&gateway), "hush-hush-hush-hush"]);
     assert_eq!(statuses("gold"), [429; 5]);
     for free in ["silver", "a\"]#, \u{e9}"] {
@@ -179,13 +179,13 @@ fn a_hashed_key_is_blocked_in_an_included_file() {
     let gateway = Gateway::launch(&[], |dir| {
         std::fs::create_dir(dir.join("conf.d")).unwrap();
         std::fs::write(dir.join("conf.d/limits.toml"), INCLUDED).unwrap();
-        laid_out(dir, &format!("include = \"conf.d/*.toml\"\n{}", config("", &format!("{settings}{routes}"))))
+        config_arguments(dir, &format!("include = \"conf.d/*.toml\"\n{}", config("", &format!("{settings}{routes}"))))
     });
-    let ask = |path: &str, fields: &str| gateway.ask(&get(path, fields)).status();
-    let statuses = |account: &str| [0; 4].map(|_| ask("/", &format!("x-account: {account}\r\n")));
+    let fetch = |path: &str, fields: &str| gateway.fetch(&get(path, fields)).status();
+    let statuses = |account: &str| [0; 4].map(|_| fetch("/", &format!("x-account: {account}\r\n")));
     assert_eq!(statuses("mallory-secret"), [200, 200, 429, 429]);
-    assert_eq!([0; 3].map(|_| ask("/", "")), [200, 200, 429]);
-    assert_eq!([0; 6].map(|_| ask("/queue", "x-tenant: big\r\n"))[5], 429);
+    assert_eq!([0; 3].map(|_| fetch("/", "")), [200, 200, 429]);
+    assert_eq!([0; 6].map(|_| fetch("/queue", "x-tenant: big\r\n"))[5], 429);
     let file = gateway.dir.path().join("conf.d/limits.toml");
     run_script("hashed_override.js", &[&address(&gateway), "hush-hush-hush-hush", file.to_str().unwrap()]);
     assert_eq!(statuses("mallory-secret"), [429; 4]);
@@ -202,10 +202,10 @@ fn only_keys_whose_block_means_them_are_blocked() {
     let keys = "[admin]\nkeys = { header = \"plain\", \"header:x-pin\" = \"hidden\" }\n\
                 edit = true\ntoken = \"hush-hush-hush-hush\"\n";
     let text = config("trusted_proxies = [\"127.0.0.0/8\"]", KINDS).replace("[admin]\n", keys);
-    let gateway = Gateway::whole(&text);
+    let gateway = Gateway::with_config(&text);
     let file = gateway.config();
     run_script("kinds.js", &[&address(&gateway), "hush-hush-hush-hush", file.to_str().unwrap()]);
-    let status = |client: &str| gateway.ask(&get("/tiers", &format!("x-forwarded-for: {client}\r\n"))).status();
+    let status = |client: &str| gateway.fetch(&get("/tiers", &format!("x-forwarded-for: {client}\r\n"))).status();
     let clients = ["2001:db8:1:1::1", "2001:db8:1:ff::1", "2001:db8:2::1", "192.0.2.1"];
     assert_eq!(clients.map(status), [429, 429, 200, 200]);
     let text = std::fs::read_to_string(file).unwrap();

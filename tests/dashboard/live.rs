@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::support::client::Client;
 use crate::support::gateway::{Gateway, config};
-use crate::support::until;
+use crate::support::wait_until;
 
 const ROUTES: &str = r#"
 [limit.one]
@@ -71,7 +71,7 @@ impl Stream {
 
     /// The first event for which `wanted` is true.
     #[track_caller]
-    fn until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
+    fn read_until(&mut self, wanted: impl Fn(&Value) -> bool) -> Value {
         for _ in 0..20 {
             let event = self.event().expect("the stream ended");
             if wanted(&event) {
@@ -90,7 +90,7 @@ fn events_have_the_numbers_of_the_metrics() {
     for status in [200, 429, 429] {
         assert_eq!(gateway.get("/").status(), status);
     }
-    let event = stream.until(|event| event["requests"]["total"] == 3);
+    let event = stream.read_until(|event| event["requests"]["total"] == 3);
     let requests = &event["requests"];
     assert_eq!((&requests["refused_total"], &requests["failed_total"]), (&2.into(), &0.into()), "{event}");
     assert!(requests["per_second"].as_f64().unwrap() > 0.0 && requests["p50_ms"].as_f64().unwrap() > 0.0, "{event}");
@@ -114,8 +114,8 @@ fn a_rejected_config_is_in_the_event_and_a_new_one_ends_the_stream() {
     stream.event();
     let valid = std::fs::read_to_string(gateway.config()).unwrap();
     gateway.write_config(&valid.replace("1/h", "1/hour-or-so"));
-    assert_eq!(gateway.admin_ask("POST", "/-/reload", "", "").status(), 422);
-    let event = stream.until(|event| event["last_reload"]["result"] == "failure");
+    assert_eq!(gateway.admin_request("POST", "/-/reload", "", "").status(), 422);
+    let event = stream.read_until(|event| event["last_reload"]["result"] == "failure");
     let mistakes = event["last_reload"]["diagnostics"].as_array().unwrap();
     assert!(mistakes[0]["line"].is_u64() && mistakes[0]["message"].is_string(), "{event}");
     // Access is checked again after the config changed.
@@ -126,7 +126,7 @@ fn a_rejected_config_is_in_the_event_and_a_new_one_ends_the_stream() {
 
 #[test]
 fn only_authorized_clients_get_a_stream() {
-    let gateway = Gateway::whole(&config("", ROUTES).replace("[admin]\n", "[admin]\ntoken = \"hush\"\n"));
+    let gateway = Gateway::with_config(&config("", ROUTES).replace("[admin]\n", "[admin]\ntoken = \"hush\"\n"));
     Stream::open(&gateway, "", 401);
     Stream::open(&gateway, "authorization: Bearer hush\r\n", 200).event().unwrap();
     let open = Gateway::start(ROUTES);
@@ -140,7 +140,7 @@ fn viewers_that_do_not_read_harm_nobody() {
     let gateway = Gateway::start(ROUTES);
     let silent: Vec<Stream> = (1..STREAMS).map(|_| Stream::open(&gateway, "", 200)).collect();
     let mut reads = Stream::open(&gateway, "", 200);
-    let refused = gateway.admin_ask("GET", "/-/live", "", "");
+    let refused = gateway.admin_request("GET", "/-/live", "", "");
     assert_eq!((refused.status(), refused.get("retry-after")), (503, Some("1")), "{}", refused.text());
     for _ in 0..3 {
         reads.event().unwrap();
@@ -148,10 +148,10 @@ fn viewers_that_do_not_read_harm_nobody() {
     assert_eq!(gateway.admin("/livez").status(), 200);
     // Their slots are free once they leave.
     drop(silent);
-    until("a slot is free", || {
+    wait_until("a slot is free", || {
         let mut client = Client::connect(gateway.admin);
         client.send(format!("GET /-/live HTTP/1.1\r\nhost: {}\r\n\r\n", gateway.admin));
-        client.try_head().is_ok_and(|head| head.status() == 200)
+        client.try_read_head().is_ok_and(|head| head.status() == 200)
     });
 }
 
@@ -168,7 +168,7 @@ fn an_event_is_small_however_large_the_config_is() {
     }
     let gateway = Gateway::start(&routes);
     let mut stream = Stream::open(&gateway, "", 200);
-    let event = stream.until(|event| event["servers"]["unhealthy_count"] == 200);
+    let event = stream.read_until(|event| event["servers"]["unhealthy_count"] == 200);
     assert_eq!((&event["limits"]["count"], &event["servers"]["fail_open_count"]), (&200.into(), &200.into()));
     assert!(!event["limits"]["list"].as_array().unwrap().is_empty());
     assert!(!event["servers"]["unhealthy"].as_array().unwrap().is_empty());

@@ -16,8 +16,8 @@ fn element<'t>(html: &'t str, name: &str) -> &'t str {
 
 #[test]
 fn the_page_needs_no_token_and_holds_no_data() {
-    let gateway = Gateway::whole(&config("", ROUTES).replace("[admin]\n", "[admin]\ntoken = \"hush\"\n"));
-    let page = gateway.admin_ask("GET", "/", "", "");
+    let gateway = Gateway::with_config(&config("", ROUTES).replace("[admin]\n", "[admin]\ntoken = \"hush\"\n"));
+    let page = gateway.admin_request("GET", "/", "", "");
     assert_eq!((page.status(), page.get("content-type")), (200, Some("text/html; charset=utf-8")));
     let html = page.text();
     assert!(!html.contains("secret-name") && !html.contains("hush"));
@@ -39,10 +39,10 @@ fn the_page_needs_no_token_and_holds_no_data() {
         hash("style")
     );
     assert_eq!(policy, expected);
-    assert_eq!(gateway.admin_ask("HEAD", "/", "", "").status(), 200);
-    let refused = gateway.admin_ask("POST", "/", "", "");
+    assert_eq!(gateway.admin_request("HEAD", "/", "", "").status(), 200);
+    let refused = gateway.admin_request("POST", "/", "", "");
     assert_eq!((refused.status(), refused.get("allow")), (405, Some("GET, HEAD")));
     // Under any host name too, because it shows nothing.
-    let elsewhere = gateway.admin_ask("GET", "/-/status", "", "");
+    let elsewhere = gateway.admin_request("GET", "/-/status", "", "");
     assert_eq!(elsewhere.status(), 401);
 }

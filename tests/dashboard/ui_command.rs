@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 
 use crate::support::client::Client;
 use crate::support::gateway::{Gateway, config, program};
-use crate::support::put;
+use crate::support::write_atomically;
 
 fn run_ui(config: &std::path::Path, arguments: &[&str]) -> (bool, String, String) {
     let Output { status, stdout, stderr } = program().args(["ui", "-c"]).arg(config).args(arguments).output().unwrap();
@@ -19,7 +19,7 @@ fn respond_once(status: &str, body: &str) -> (std::net::SocketAddr, JoinHandle<S
     use std::io::{Read, Write};
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let response = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let thread = std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut seen = Vec::new();
@@ -29,7 +29,7 @@ fn respond_once(status: &str, body: &str) -> (std::net::SocketAddr, JoinHandle<S
             assert!(read > 0);
             seen.extend_from_slice(&piece[..read]);
         }
-        stream.write_all(answer.as_bytes()).unwrap();
+        stream.write_all(response.as_bytes()).unwrap();
         String::from_utf8(seen).unwrap()
     });
     (addr, thread)
@@ -41,7 +41,7 @@ fn without_a_token_the_link_is_the_page() {
     let (is_ok, link, note) = run_ui(&gateway.config(), &[]);
     assert!(is_ok && note.contains("no token is set"), "{note}");
     assert_eq!(link, format!("http://{}/\n", gateway.admin));
-    let page = Client::connect(gateway.admin).ask(&format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", gateway.admin), "");
+    let page = Client::connect(gateway.admin).fetch(&format!("GET / HTTP/1.1\r\nhost: {}\r\n\r\n", gateway.admin), "");
     assert!(page.text().contains("<title>Sluicegate</title>"));
 }
 
@@ -53,7 +53,7 @@ fn with_a_token_the_link_has_a_code() {
     let routes = "[[route]]\npath = \"/\"\nupstream = \"echo:\"\n";
     let text = config("", routes)
         .replace("[admin]\nlisten = \"127.0.0.1:0\"", &format!("[admin]\ntoken = \"hush\"\nlisten = \"{addr}\""));
-    put(&file, &text);
+    write_atomically(&file, &text);
     let (is_ok, link, note) = run_ui(&file, &["--role", "read"]);
     assert!(is_ok, "{note}");
     assert_eq!(link, format!("http://{addr}/#code=Zm9v-9\n"));
@@ -70,7 +70,7 @@ fn mistakes_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("sluicegate.toml");
     let routes = "[[route]]\npath = \"/\"\nupstream = \"echo:\"\n";
-    put(
+    write_atomically(
         &file,
         &config("", routes).replace("[admin]\nlisten = \"127.0.0.1:0\"", "[admin]\nlisten = \"unix:/tmp/none\""),
     );
@@ -78,7 +78,7 @@ fn mistakes_are_reported() {
     assert!(!is_ok && link.is_empty() && note.contains("Unix socket"), "{note}");
     let (addr, _seen) = respond_once("401 Unauthorized", "{}");
     let listen = format!("[admin]\ntoken = \"old\"\nlisten = \"{addr}\"");
-    put(&file, &config("", routes).replace("[admin]\nlisten = \"127.0.0.1:0\"", &listen));
+    write_atomically(&file, &config("", routes).replace("[admin]\nlisten = \"127.0.0.1:0\"", &listen));
     let (is_ok, _, note) = run_ui(&file, &[]);
     assert!(!is_ok && note.contains("rejects the token"), "{note}");
 }

@@ -1,13 +1,13 @@
 //! Responses to an asking proxy: for the name of a route, with delays, with refusals of the operator, and without the
 //! store.
 
-use super::{ask, forwarded, gateway};
+use super::{fetch, forwarded, gateway};
 use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 
 #[test]
 fn a_route_is_decided_by_its_name() {
@@ -24,45 +24,45 @@ fn a_route_is_decided_by_its_name() {
          [decide.free]\nfrom = \"path\"\n",
     );
     let name = "items%20of%2fus";
-    let first = ask(&gateway, name, "/items/7", "");
+    let first = fetch(&gateway, name, "/items/7", "");
     assert_eq!(
         (first.status(), first.get("x-of-route"), first.get("ratelimit-policy")),
         (200, None, Some("\"one\";q=1;w=86400"))
     );
-    let refused = ask(&gateway, name, "/items/7", "");
+    let refused = fetch(&gateway, name, "/items/7", "");
     assert_eq!((refused.status(), refused.text().starts_with("wait ")), (420, true));
-    assert_eq!(ask(&gateway, name, "/items/8", "").status(), 200);
+    assert_eq!(fetch(&gateway, name, "/items/8", "").status(), 200);
     let from = |ip: &str| get(&format!("/decide/{name}"), &forwarded("GET", "/items/7", "").replace("192.0.2.1", ip));
-    assert_eq!(gateway.ask(&from("192.0.2.50")).status(), 200, "`allow`");
-    assert_eq!(gateway.ask(&from("192.0.2.60")).status(), 403, "`deny`");
+    assert_eq!(gateway.fetch(&from("192.0.2.50")).status(), 200, "`allow`");
+    assert_eq!(gateway.fetch(&from("192.0.2.60")).status(), 403, "`deny`");
     gateway.assert_metric(
         "limit_decisions_total",
         &[("route", "items of/us"), ("limit", "one"), ("decision", "bypass")],
         1.0,
     );
     for undecidable in ["slow", "form"] {
-        assert_eq!(ask(&gateway, undecidable, "/", "").status(), 404, "{undecidable}");
+        assert_eq!(fetch(&gateway, undecidable, "/", "").status(), 404, "{undecidable}");
     }
     assert_eq!(gateway.get("/decide/free/x").status(), 200);
-    // A changed config applies to the next question; a name that is gone is unknown.
+    // A changed config applies to the next question; a removed name is unknown.
     gateway.reload_with("[decide.free]\nfrom = \"path\"", "[decide.free]\nfrom = \"original\"");
     assert_eq!(gateway.get("/decide/free/x").status(), 400);
 }
 
 #[test]
-fn a_request_that_must_wait_gets_its_answer_when_it_is_its_turn() {
+fn a_request_that_must_wait_gets_its_response_when_it_is_its_turn() {
     let gateway = gateway(
         "[limit.line]\nalgorithm = \"leaky_bucket\"\nrate = \"5/s\"\nqueue = \"1s\"\nkey = \"ip\"\n\
          [decide.a]\nlimits = [\"line\"]\n",
     );
     let watch = Stopwatch::start();
-    assert!((0..3).all(|_| ask(&gateway, "a", "/", "").status() == 200));
+    assert!((0..3).all(|_| fetch(&gateway, "a", "/", "").status() == 200));
     watch.assert_ms(390..20_000);
     gateway.assert_metric("limit_decisions_total", &[("route", "a"), ("limit", "line"), ("decision", "delayed")], 2.0);
 }
 
 #[test]
-fn without_the_store_on_error_decides_and_no_answer_is_5xx() {
+fn without_the_store_on_error_decides_and_no_response_is_5xx() {
     let mut redis = RedisServer::start(&[]);
     let limit = |name: &str, how: &str| {
         format!(
@@ -77,16 +77,16 @@ fn without_the_store_on_error_decides_and_no_answer_is_5xx() {
         limit("closed", "closed"),
         limit("local", "local")
     ));
-    gateway.until_connected();
-    assert_eq!(ask(&gateway, "closed", "/", "").status(), 200);
+    gateway.wait_for_store();
+    assert_eq!(fetch(&gateway, "closed", "/", "").status(), 200);
     redis.kill();
-    let statuses = |name: &str| (0..3).map(|_| ask(&gateway, name, "/", "").status()).collect::<Vec<_>>();
+    let statuses = |name: &str| (0..3).map(|_| fetch(&gateway, name, "/", "").status()).collect::<Vec<_>>();
     assert_eq!(statuses("open"), [200, 200, 200]);
     assert_eq!(statuses("closed"), [429, 429, 429]);
     assert_eq!(statuses("local"), [200, 200, 429]);
-    let refused = ask(&gateway, "closed", "/", "");
+    let refused = fetch(&gateway, "closed", "/", "");
     assert_eq!((refused.json()["status"].as_u64(), refused.get("retry-after")), (Some(429), Some("2")));
-    let refused = ask(&gateway, "closed-403", "/", "");
+    let refused = fetch(&gateway, "closed-403", "/", "");
     assert_eq!((refused.status(), refused.get("x-limit-status")), (403, Some("429")));
     gateway.assert_metric(
         "rejections_total",
@@ -104,8 +104,8 @@ fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
     ca.issue(&["localhost"], "gateway").save(dir.path(), "server");
     ca.issue(&["nginx"], "nginx").save(dir.path(), "client");
     std::fs::write(path("ca.pem"), ca.pem()).unwrap();
-    let secure = Reserved::new();
-    let gateway = Gateway::whole(&format!(
+    let secure = ReservedPort::new();
+    let gateway = Gateway::with_config(&format!(
         "[server]\ntrusted_proxies = [\"127.0.0.1\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\nproxy_protocol = true\n\
          [[listener]]\naddress = \"unix:{}\"\nserve = \"decide\"\n\
@@ -131,7 +131,7 @@ fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
             .concat(),
         )
     };
-    // The certificate comes before any question.
+    // The client certificate is verified before any question is read.
     let by_tls = |arguments: &[&str]| {
         let url = format!("https://localhost:{}/decide/a", secure.port());
         let shown = ["-s", "-o", "/dev/null", "-w", "%{http_code}", "-H", "x-forwarded-for: 192.0.2.9"];
@@ -145,7 +145,7 @@ fn tls_unix_sockets_and_the_proxy_header_serve_questions_too() {
     assert_eq!([0; 3].map(|_| by_tls(&trusted)), ["200", "200", "429"]);
     assert_eq!(by_tls(&trusted[..2]), "000");
     assert_eq!(by_socket(), "200");
-    let through = |peer: &str| gateway.ask(&format!("PROXY TCP4 {peer} 127.0.0.1 1 2\r\n{question}")).status();
+    let through = |peer: &str| gateway.fetch(&format!("PROXY TCP4 {peer} 127.0.0.1 1 2\r\n{question}")).status();
     assert_eq!(through("127.0.0.1"), 200);
     assert_eq!(through("198.51.100.7"), 403, "the peer that the PROXY header names is not trusted");
     assert_eq!(by_socket(), "429");
@@ -174,8 +174,8 @@ fn explain_and_diff_know_decisions() {
     }
     let missing = run(&question);
     assert!(missing.contains("400") && missing.contains("decide_facts"), "{missing}");
-    let stranger = run(&[&question[..6], &["198.51.100.1"], &facts].concat());
-    assert!(stranger.contains("403") && stranger.contains("decide_peer"), "{stranger}");
+    let untrusted = run(&[&question[..6], &["198.51.100.1"], &facts].concat());
+    assert!(untrusted.contains("403") && untrusted.contains("decide_peer"), "{untrusted}");
     let diff = run(&["diff", &old, &new]);
     let weaker = diff.lines().filter(|line| line.contains("decide x") || line.contains("decide.x")).count();
     assert!(weaker == 2 && diff.contains("limits") && diff.contains("once"), "{diff}");

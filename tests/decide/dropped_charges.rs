@@ -21,7 +21,7 @@ fn gateway(redis: Option<&RedisServer>, config: &str) -> Gateway {
         redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
     let gateway = super::gateway(&format!("{store}{config}"));
     if redis.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
@@ -30,16 +30,16 @@ fn left(gateway: &Gateway, limit: &str, key: &str) -> Value {
     gateway.admin(&format!("/-/limits/{limit}/state?key={key}")).json()["remaining"].clone()
 }
 
-/// Takes over the admin API, and returns the limits of the response.
+/// Charges the limits over the admin API, and returns the limits of the response.
 #[track_caller]
 fn take(gateway: &Gateway, limits: Value, key: Value) -> Vec<Value> {
     let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": key }] }).to_string();
-    let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body);
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()["decisions"][0]["limits"].as_array().unwrap().clone()
+    let response = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body);
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()["decisions"][0]["limits"].as_array().unwrap().clone()
 }
 
-/// Tells for each limit of a response whether it has a receipt.
+/// Returns for each limit of a response whether it has a receipt.
 fn receipts(limits: &[Value]) -> Vec<bool> {
     limits.iter().map(|limit| limit["receipt"].is_string()).collect()
 }
@@ -91,26 +91,26 @@ fn another_proxy_cannot_settle_what_was_not_charged() {
                  [limit.plain]\nrate = \"99/h\"\nkey = \"ip\"\nrefund_on = [\"5xx\"]\n"
             ),
         );
-        let ask = |ip: &str| {
-            gateway.ask(&get(
+        let fetch = |ip: &str| {
+            gateway.fetch(&get(
                 "/decide/a",
                 &format!(
                     "x-forwarded-for: {ip}\r\nx-forwarded-method: GET\r\nx-forwarded-host: a\r\nx-forwarded-uri: /\r\n"
                 ),
             ))
         };
-        let settle = |answer: &Message| {
-            assert_eq!(answer.status(), 200, "{}", answer.text());
-            let receipt = answer.get("x-limit-receipt").expect("a receipt");
+        let settle = |response: &Message| {
+            assert_eq!(response.status(), 200, "{}", response.text());
+            let receipt = response.get("x-limit-receipt").expect("a receipt");
             let settled =
-                gateway.ask(&post("/settle/a", 0, &format!("x-limit-receipt: {receipt}\r\nx-limit-status: 503\r\n")));
+                gateway.fetch(&post("/settle/a", 0, &format!("x-limit-receipt: {receipt}\r\nx-limit-status: 503\r\n")));
             settled.json()["settled"].clone()
         };
-        FILL.iter().for_each(|ip| assert_eq!(ask(ip).status(), 200));
-        assert_eq!(settle(&ask(LAST)), json!({ "plain": -1 }));
+        FILL.iter().for_each(|ip| assert_eq!(fetch(ip).status(), 200));
+        assert_eq!(settle(&fetch(LAST)), json!({ "plain": -1 }));
         assert_eq!((left(&gateway, "tiers", LAST), left(&gateway, "tiers.56", LAST)), (json!(1), json!(0)));
         let other = "2001:db8:2::1";
-        assert_eq!(settle(&ask(other)), json!({ "plain": -1, "tiers": -1, "tiers.56": -1 }));
+        assert_eq!(settle(&fetch(other)), json!({ "plain": -1, "tiers": -1, "tiers.56": -1 }));
     });
 }
 

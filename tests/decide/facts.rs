@@ -1,6 +1,6 @@
 //! Sources of the facts of a request, and attempts of a client to change them.
 
-use super::{NAMES, ask, assert_logged, forwarded, gateway, gateway_with};
+use super::{NAMES, assert_logged, fetch, forwarded, gateway, gateway_with};
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
@@ -25,27 +25,27 @@ fn each_family_states_the_same_request() {
         ),
     ];
     for (used, question) in questions.iter().enumerate() {
-        let answer = gateway.ask(question);
-        assert_eq!((answer.status(), answer.body.len()), (200, 0), "{question}\n{}", answer.text());
-        assert_eq!(answer.get("ratelimit-policy"), Some("\"three\";q=3;w=86400"));
+        let response = gateway.fetch(question);
+        assert_eq!((response.status(), response.body.len()), (200, 0), "{question}\n{}", response.text());
+        assert_eq!(response.get("ratelimit-policy"), Some("\"three\";q=3;w=86400"));
         assert_eq!(left(&gateway, "192.0.2.1", "POST", "a.test", "/a%2520b"), 2 - used as i64, "{question}");
     }
-    // The budget is spent for the other families too.
+    // The budget is exhausted for the other families too.
     for question in [
         "POST /decide/path/a%20b?q HTTP/1.1\r\nhost: a.test\r\nx-forwarded-for: 192.0.2.1\r\nx-key: k\r\ncontent-length: 0\r\n\r\n".to_owned(),
         get("/decide/fwd", &forwarded("POST", "/a%20b", "x-key: k\r\n")),
     ] {
-        let answer = gateway.ask(&question);
-        assert_eq!(answer.status(), 429, "{question}");
-        assert!(answer.get("retry-after").is_some() && answer.get("ratelimit").is_some());
-        assert_eq!(answer.json()["violated-policies"][0], "three");
+        let response = gateway.fetch(&question);
+        assert_eq!(response.status(), 429, "{question}");
+        assert!(response.get("retry-after").is_some() && response.get("ratelimit").is_some());
+        assert_eq!(response.json()["violated-policies"][0], "three");
     }
     let url =
         "x-forwarded-for: 192.0.2.1\r\nx-original-method: POST\r\nx-original-url: https://a.test/a%20b\r\nx-key: k\r\n";
-    let answer = gateway.ask(&get("/decide/orig", url));
-    assert_eq!((answer.status(), answer.get("x-limit-status")), (403, Some("429")), "{}", answer.text());
-    assert!(answer.get("retry-after").is_some() && answer.get("ratelimit").is_some());
-    assert_eq!(answer.json()["status"], 429);
+    let response = gateway.fetch(&get("/decide/orig", url));
+    assert_eq!((response.status(), response.get("x-limit-status")), (403, Some("429")), "{}", response.text());
+    assert!(response.get("retry-after").is_some() && response.get("ratelimit").is_some());
+    assert_eq!(response.json()["status"], 429);
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 2.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "orig"), ("limit", "three"), ("decision", "deny")], 1.0);
     gateway.assert_metric("requests_total", &[("route", "orig"), ("method", "GET"), ("code", "403")], 1.0);
@@ -85,7 +85,7 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         ("fwd", other("uri: /", "uri: /a#b")),
         ("fwd", other("method: GET", "method: G T")),
         ("fwd", without("x-forwarded-for") + "forwarded: for=192.0.2.7\r\n"),
-        // The headers of another family are none.
+        // The headers of another family are ignored.
         ("fwd", format!("{orig}x-original-url: http://a.test/\r\n")),
         ("orig", good.clone()),
         ("orig", "x-original-uri: /\r\n".to_owned()),
@@ -94,8 +94,8 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         ("orig", format!("{orig}x-original-uri: /\r\nx-original-uri: /\r\n")),
         ("orig", format!("{orig}{orig}x-original-uri: /\r\n")),
     ] {
-        let answer = gateway.ask(&get(&format!("/decide/{name}"), &fields));
-        assert_eq!((answer.status(), answer.get("x-limit-status")), (400, None), "{name} {fields:?}");
+        let response = gateway.fetch(&get(&format!("/decide/{name}"), &fields));
+        assert_eq!((response.status(), response.get("x-limit-status")), (400, None), "{name} {fields:?}");
         counted += 1.0;
     }
     gateway.assert_metric("decide_requests_total", &[("result", "bad_facts")], counted);
@@ -111,9 +111,9 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         "//decide/fwd",
         "/settle/none",
     ] {
-        assert_eq!(gateway.ask(&get(target, &good)).status(), 404, "{target}");
+        assert_eq!(gateway.fetch(&get(target, &good)).status(), 404, "{target}");
     }
-    assert_eq!(gateway.ask(&get("/decide/%66wd", &good)).status(), 200, "an encoded name");
+    assert_eq!(gateway.fetch(&get("/decide/%66wd", &good)).status(), 200, "an encoded name");
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 1.0);
 }
 
@@ -132,27 +132,27 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         ("GET", "*"),
         ("GET", "/\u{e9}"),
     ] {
-        let answer = gateway.ask(&get("/decide/fwd", &forwarded(method, uri, "")));
-        assert_eq!(answer.status(), 400, "{method} {uri} {}", answer.text());
+        let response = gateway.fetch(&get("/decide/fwd", &forwarded(method, uri, "")));
+        assert_eq!(response.status(), 400, "{method} {uri} {}", response.text());
         let fields = format!("x-forwarded-for: 192.0.2.1\r\nx-original-method: {method}\r\nx-original-uri: {uri}\r\n");
-        let answer = gateway.ask(&get("/decide/orig", &fields));
-        assert_eq!((answer.status(), answer.get("x-limit-status")), (403, Some("400")), "{method} {uri}");
+        let response = gateway.fetch(&get("/decide/orig", &fields));
+        assert_eq!((response.status(), response.get("x-limit-status")), (403, Some("400")), "{method} {uri}");
     }
     for host in ["a,b", "a/b", "[::1", "a..b"] {
         let fields = forwarded("GET", "/", "").replace("host: a.test", &format!("host: {host}"));
-        assert_eq!(gateway.ask(&get("/decide/fwd", &fields)).status(), 400, "{host}");
+        assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400, "{host}");
     }
     gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 24.0);
-    // An encoded slash leads nowhere else here, and methods that nobody registered exist.
-    assert_eq!(ask(&gateway, "fwd", "/a%2Fb", "").status(), 200);
-    assert_eq!(gateway.ask(&get("/decide/fwd", &forwarded("OPTIONS", "*", ""))).status(), 200);
-    assert_eq!(gateway.ask(&get("/decide/fwd", &forwarded("PURGE", "/", ""))).status(), 200);
+    // An encoded slash selects no other name here, and unregistered methods are valid.
+    assert_eq!(fetch(&gateway, "fwd", "/a%2Fb", "").status(), 200);
+    assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("OPTIONS", "*", ""))).status(), 200);
+    assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("PURGE", "/", ""))).status(), 200);
 }
 
 #[test]
 fn clients_cannot_choose_their_key_through_other_headers() {
     let gateway = gateway(NAMES);
-    // What a client of nginx may add to each of its requests: nginx passes all of it on.
+    // Headers that a client may add to its requests; nginx passes all of them on.
     let attempts = |n: usize| {
         [
             format!("x-forwarded-method: PUT\r\nx-forwarded-host: b{n}.test\r\nx-forwarded-uri: /{n}\r\n"),
@@ -166,18 +166,18 @@ fn clients_cannot_choose_their_key_through_other_headers() {
     let mut admitted = 0;
     for n in 1..4 {
         for extra in attempts(n) {
-            let answer = gateway.ask(&get("/decide/orig", &format!("{own}{extra}")));
-            admitted += i32::from(answer.status() == 200);
-            assert!([200, 403].contains(&answer.status()), "{extra} {}", answer.text());
-            assert_eq!(answer.status() == 200, admitted <= 3 && answer.get("x-limit-status").is_none(), "{extra}");
+            let response = gateway.fetch(&get("/decide/orig", &format!("{own}{extra}")));
+            admitted += i32::from(response.status() == 200);
+            assert!([200, 403].contains(&response.status()), "{extra} {}", response.text());
+            assert_eq!(response.status() == 200, admitted <= 3 && response.get("x-limit-status").is_none(), "{extra}");
         }
     }
     assert_eq!(admitted, 3);
-    // Envoy puts the path of the client behind its prefix: dots in it lead to no other name.
+    // Envoy puts its prefix before the path of the client, whose dots must not lead to another name.
     for path in ["/../fwd", "/../../settle/fwd", "/%2e%2e/%2e%2e/settle/path"] {
         let target =
             format!("POST /decide/path{path} HTTP/1.1\r\nhost: a.test\r\nx-limit-cost: 0\r\ncontent-length: 0\r\n\r\n");
-        assert_eq!(gateway.ask(&target).status(), 400, "{path}");
+        assert_eq!(gateway.fetch(&target).status(), 400, "{path}");
     }
     gateway.assert_metric("decide_requests_total", &[("result", "settled")], 0.0);
 }
@@ -188,21 +188,21 @@ fn only_trusted_peers_may_ask_and_the_client_is_found_as_usual() {
         "workers = 1",
         &format!("{NAMES}[[route]]\nname = \"web\"\nrespond = {{}}\nlimits = [\"three\"]\n"),
     );
-    let stranger = [127, 0, 0, 66];
+    let untrusted = [127, 0, 0, 66];
     for target in ["/decide/fwd", "/decide/none", "/settle/fwd"] {
-        let answer = gateway.client_from(stranger).ask(&get(target, &forwarded("GET", "/", "")), "");
-        assert_eq!((answer.status(), answer.get("x-limit-status")), (403, None));
+        let response = gateway.client_from(untrusted).fetch(&get(target, &forwarded("GET", "/", "")), "");
+        assert_eq!((response.status(), response.get("x-limit-status")), (403, None));
     }
     let nginx = "x-original-method: GET\r\nx-original-uri: /\r\n";
-    let answer = gateway.client_from(stranger).ask(&get("/decide/orig", nginx), "");
-    assert_eq!((answer.status(), answer.get("x-limit-status")), (403, None), "nginx takes it for no limit");
+    let response = gateway.client_from(untrusted).fetch(&get("/decide/orig", nginx), "");
+    assert_eq!((response.status(), response.get("x-limit-status")), (403, None), "nginx takes it for no limit");
     gateway.assert_metric("decide_requests_total", &[("result", "untrusted_peer")], 4.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 0.0);
     assert_logged(&gateway, &[("reason", "decide_peer")]);
-    // A chain of trusted proxies is walked from the right; what the client wrote to its left means nothing.
+    // A chain of trusted proxies is read from the right; addresses that the client wrote to its left have no effect.
     for (chain, client) in [("203.0.113.9, 192.0.2.7", "192.0.2.7"), ("192.0.2.8, 127.0.0.2", "192.0.2.8")] {
         let fields = forwarded("GET", "/", "").replace("192.0.2.1", chain);
-        assert_eq!(gateway.ask(&get("/decide/web", &fields)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/decide/web", &fields)).status(), 200);
         assert_logged(&gateway, &[("client", client), ("route", "web")]);
     }
 }
@@ -214,15 +214,15 @@ fn http2_keep_alive_and_bodies_work() {
     let mut request = h2::post("/decide/path/x?y");
     request.headers_mut().insert("x-forwarded-for", "192.0.2.1".parse().unwrap());
     for status in [200, 200, 200, 429] {
-        let answer = h2.ask(request.clone(), Sent { body: b"never read", ..Sent::default() });
-        assert_eq!(answer.status(), status, "{}", answer.text());
+        let response = h2.fetch(request.clone(), Sent { body: b"never read", ..Sent::default() });
+        assert_eq!(response.status(), status, "{}", response.text());
     }
     let mut request = h2::get("/decide/fwd");
     for (name, value) in [("x-forwarded-for", "192.0.2.1"), ("x-forwarded-method", "POST"), ("x-forwarded-uri", "/x")] {
         request.headers_mut().insert(name, value.parse().unwrap());
     }
     request.headers_mut().insert("x-forwarded-host", "a.test".parse().unwrap());
-    assert_eq!(h2.ask(request, Sent::default()).status(), 429, "the same budget over both versions and families");
+    assert_eq!(h2.fetch(request, Sent::default()).status(), 429, "the same budget over both versions and families");
     // A small body is read and dropped, so the connection stays usable; for a large one it is closed, unread.
     let mut client = Client::connect(gateway.addr);
     for n in 0..3 {
@@ -230,18 +230,18 @@ fn http2_keep_alive_and_bodies_work() {
             "POST /decide/fwd HTTP/1.1\r\nhost: x\r\ncontent-length: 5\r\n{}\r\n",
             forwarded("GET", &format!("/k{n}"), "")
         );
-        assert_eq!(client.ask(&head, "hello").status(), 200);
+        assert_eq!(client.fetch(&head, "hello").status(), 200);
     }
     let large = format!(
         "POST /decide/fwd HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000\r\n{}\r\n",
         forwarded("GET", "/l", "")
     );
-    let answer = client.ask(&large, "");
-    assert_eq!((answer.status(), answer.get("connection")), (200, Some("close")));
+    let response = client.fetch(&large, "");
+    assert_eq!((response.status(), response.get("connection")), (200, Some("close")));
     let mut head = Client::connect(gateway.addr);
     head.send(format!("HEAD /decide/fwd HTTP/1.1\r\nhost: x\r\n{}\r\n", forwarded("GET", "/h", "")));
-    assert_eq!(head.answer("HEAD").status(), 200);
+    assert_eq!(head.read_response("HEAD").status(), 200);
     // nginx asks with HTTP/1.0 unless it is told otherwise.
     let old = format!("GET /decide/fwd HTTP/1.0\r\n{}\r\n", forwarded("GET", "/old", ""));
-    assert_eq!(gateway.ask(&old).status(), 200);
+    assert_eq!(gateway.fetch(&old).status(), 200);
 }

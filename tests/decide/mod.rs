@@ -11,7 +11,7 @@ mod repeats;
 use crate::support::client;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// Names for all families, with one budget of 3 for each client address, path and `X-Key`.
 const NAMES: &str = "[limit.three]\nrate = \"3/day\"\nkey = [\"ip\", \"path\", \"host\", \"method\", \"header:x-key\"]\nmissing = \"shared\"\n\
@@ -25,13 +25,13 @@ fn gateway(rest: &str) -> Gateway {
 }
 
 fn gateway_with(server: &str, rest: &str) -> Gateway {
-    Gateway::whole(&format!(
+    Gateway::with_config(&format!(
         "[server]\ntrusted_proxies = [\"127.0.0.0/26\"]\naccess_log = true\n{server}\n\
          [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\n[admin]\nlisten = \"127.0.0.1:0\"\n{rest}"
     ))
 }
 
-/// The headers of the family `forwarded` for a request of 192.0.2.1, with `more`.
+/// Returns the headers of the family `forwarded` for a request of 192.0.2.1, and `more`.
 fn forwarded(method: &str, uri: &str, more: &str) -> String {
     format!(
         "x-forwarded-for: 192.0.2.1\r\nx-forwarded-method: {method}\r\nx-forwarded-host: a.test\r\n\
@@ -39,16 +39,16 @@ fn forwarded(method: &str, uri: &str, more: &str) -> String {
     )
 }
 
-/// Asks about a request by the family `forwarded`.
+/// Sends a question about a request by the family `forwarded`.
 #[track_caller]
-fn ask(gateway: &Gateway, name: &str, uri: &str, more: &str) -> Message {
-    gateway.ask(&client::get(&format!("/decide/{name}"), &forwarded("GET", uri, more)))
+fn fetch(gateway: &Gateway, name: &str, uri: &str, more: &str) -> Message {
+    gateway.fetch(&client::get(&format!("/decide/{name}"), &forwarded("GET", uri, more)))
 }
 
 /// Waits until the last line of the access log has these values.
 #[track_caller]
 fn assert_logged(gateway: &Gateway, values: &[(&str, &str)]) {
-    until(&format!("the last line has {values:?}"), || {
+    wait_until(&format!("the last line has {values:?}"), || {
         let text = gateway.stdout();
         let line: serde_json::Value = serde_json::from_str(text.lines().last().unwrap_or("{}")).unwrap_or_default();
         values.iter().all(|(field, value)| line[field] == *value)

@@ -13,9 +13,9 @@ use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::manual::Page;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const PAGE: &str = "docs/guides/limits-for-other-proxies.md";
 /// Addresses in the recipes.
@@ -43,7 +43,7 @@ impl Drop for Site {
     }
 }
 
-/// The block of a section in some language.
+/// Returns the block of a section in this language.
 fn block(section: &str, language: &str) -> String {
     let page = Page::read(PAGE);
     let mut blocks = page.blocks.into_iter().filter(|block| block.title == section && block.language == language);
@@ -54,9 +54,9 @@ impl Site {
     /// Starts a recipe that listens on `port`. `launch` writes its files and returns the command.
     fn start(recipe: &str, port: &str, launch: impl FnOnce(&Path, &str) -> Command) -> Site {
         let config = block("The gateway", "toml").replace(DECIDE, "127.0.0.1:0");
-        let gateway = Gateway::whole(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
         let app = Upstream::text("the app");
-        let (dir, reserved) = (tempfile::tempdir().unwrap(), Reserved::new());
+        let (dir, reserved) = (tempfile::tempdir().unwrap(), ReservedPort::new());
         let addr = reserved.addr();
         let text = recipe
             .replace(DECIDE, &gateway.addr.to_string())
@@ -75,23 +75,23 @@ impl Site {
         let name = command.get_program().to_string_lossy().into_owned();
         let proxy = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}; install it: make tools"));
         let site = Site { addr, gateway, app, proxy, dir };
-        until("the proxy listens", || std::net::TcpStream::connect(addr).is_ok());
+        wait_until("the proxy listens", || std::net::TcpStream::connect(addr).is_ok());
         site
     }
 
-    fn ask(&self, method: &str, target: &str, fields: &str, body: &str) -> Message {
+    fn fetch(&self, method: &str, target: &str, fields: &str, body: &str) -> Message {
         let head = format!(
             "{method} {target} HTTP/1.1\r\nhost: www.example.com\r\ncontent-length: {}\r\n{fields}\r\n",
             body.len()
         );
-        Client::from(CLIENT, self.addr).ask(&head, body)
+        Client::from(CLIENT, self.addr).fetch(&head, body)
     }
 
-    /// Spends the limit of 5 in burst and 30 a minute, however the client disguises itself. `shows_state`: admitted
-    /// clients see what is left.
+    /// Exhausts the limit of 5 in burst and 30 a minute, however the client disguises itself. With `shows_state`,
+    /// admitted clients see the remaining units.
     fn spend(&self, shows_state: bool) {
         let begun = Instant::now();
-        let first = self.ask("POST", "/a%20b/../c?x=/../y", "", "a body for the app");
+        let first = self.fetch("POST", "/a%20b/../c?x=/../y", "", "a body for the app");
         assert_eq!((first.status(), first.text().as_str()), (200, "the app"), "{}", first.head);
         assert_eq!(first.get("ratelimit").is_some_and(|state| state.contains("\"per-ip\";r=4;t=")), shows_state);
         let passed = self.app.request();
@@ -113,12 +113,12 @@ impl Site {
                 ),
                 "content-type: application/grpc\r\nx-request-id: 1\r\n".to_owned(),
             ];
-            let answer = self.ask("GET", "/", &fields[n % fields.len()], "");
-            match answer.status() {
+            let response = self.fetch("GET", "/", &fields[n % fields.len()], "");
+            match response.status() {
                 // Envoy refuses calls of gRPC clients with the status of gRPC.
-                200 if answer.get("grpc-status").is_some() => {}
+                200 if response.get("grpc-status").is_some() => {}
                 200 => admitted += 1,
-                429 => refused = Some(answer),
+                429 => refused = Some(response),
                 // nginx and Envoy may refuse a client that contradicts itself, but must not let it pass.
                 other => assert!([400, 403, 500].contains(&other), "{other}: {:?}", fields[n % fields.len()]),
             }
@@ -132,7 +132,7 @@ impl Site {
             "{}",
             refused.head
         );
-        assert_eq!(self.app.requests().len() as u64 + 1, admitted, "the app gets what is admitted");
+        assert_eq!(self.app.requests().len() as u64 + 1, admitted, "the application gets the admitted requests");
         let decided = self.gateway.metrics();
         let bad =
             decided.lines().find(|line| line.starts_with("sluicegate_decide_requests_total{result=\"bad_facts\"}"));
@@ -142,9 +142,9 @@ impl Site {
     /// Stops the gateway; the proxy refuses with `status`, and the app gets nothing.
     fn assert_closed_without_gateway(&mut self, status: u16) {
         self.gateway.signal("KILL");
-        until("the gateway is gone", || std::net::TcpStream::connect(self.gateway.addr).is_err());
+        wait_until("the gateway has stopped", || std::net::TcpStream::connect(self.gateway.addr).is_err());
         self.app.requests();
-        assert_eq!(self.ask("GET", "/", "", "").status(), status);
+        assert_eq!(self.fetch("GET", "/", "", "").status(), status);
         assert!(self.app.requests().is_empty());
     }
 }
@@ -170,9 +170,9 @@ fn nginx_turns_403_into_429_and_its_internal_redirects_are_charged_once() {
     let more = "    location /tried {\n        auth_request /_limit;\n        try_files /none /moved;\n    }\n\n    location / {";
     let recipe = block("nginx", "nginx").replacen("    location / {", more, 1);
     let site = Site::start(&recipe, "8000", nginx);
-    let answer = site.ask("GET", "/tried", "", "");
-    assert_eq!((answer.status(), answer.text().as_str()), (200, "the app"), "{}", answer.head);
-    assert!(answer.get("ratelimit").is_some_and(|state| state.contains("r=4;")), "{}", answer.head);
+    let response = site.fetch("GET", "/tried", "", "");
+    assert_eq!((response.status(), response.text().as_str()), (200, "the app"), "{}", response.head);
+    assert!(response.get("ratelimit").is_some_and(|state| state.contains("r=4;")), "{}", response.head);
     site.gateway.assert_metric("decide_requests_total", &[("result", "admitted")], 2.0);
     site.gateway.assert_metric("decide_requests_total", &[("result", "replayed")], 1.0);
 }

@@ -1,6 +1,6 @@
 //! Receipts: corrections of charges when the response is known, at most once, by nobody but the asking proxy.
 
-use super::{ask, gateway, gateway_with};
+use super::{fetch, gateway, gateway_with};
 use crate::support::client::{call, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
@@ -16,7 +16,7 @@ const LIMITS: &str = "[limit.logins]\nrate = \"10/day\"\nkey = \"ip\"\ncharge_on
 
 #[track_caller]
 fn settle(gateway: &Gateway, name: &str, receipt: &str, end: &str) -> Message {
-    gateway.ask(&post(&format!("/settle/{name}"), 0, &format!("x-limit-receipt: {receipt}\r\n{end}\r\n")))
+    gateway.fetch(&post(&format!("/settle/{name}"), 0, &format!("x-limit-receipt: {receipt}\r\n{end}\r\n")))
 }
 
 fn remaining(gateway: &Gateway, limit: &str) -> i64 {
@@ -24,32 +24,32 @@ fn remaining(gateway: &Gateway, limit: &str) -> i64 {
 }
 
 #[track_caller]
-fn receipt(answer: &Message) -> String {
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.get("x-limit-receipt").expect("a receipt").to_owned()
+fn receipt(response: &Message) -> String {
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.get("x-limit-receipt").expect("a receipt").to_owned()
 }
 
 fn settle_by_rules(gateway: &Gateway) {
-    let login = receipt(&ask(gateway, "login", "/", ""));
+    let login = receipt(&fetch(gateway, "login", "/", ""));
     assert_eq!((remaining(gateway, "logins"), remaining(gateway, "all")), (9, 49));
     let settled = settle(gateway, "login", &login, "x-limit-status: 200");
     assert_eq!((settled.status(), settled.text().as_str()), (200, "{\"settled\":{\"logins\":-1}}"));
     assert_eq!((remaining(gateway, "logins"), remaining(gateway, "all")), (10, 49), "only limits with rules change");
-    let failed = receipt(&ask(gateway, "login", "/", ""));
+    let failed = receipt(&fetch(gateway, "login", "/", ""));
     assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 401").text(), "{\"settled\":{}}");
     assert_eq!(remaining(gateway, "logins"), 9);
-    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 200").status(), 409, "it was redeemed");
+    assert_eq!(settle(gateway, "login", &failed, "x-limit-status: 200").status(), 409, "the receipt was used");
     // The true cost, more and less than reserved.
-    let more = receipt(&ask(gateway, "llm", "/", "x-cost: 10\r\n"));
+    let more = receipt(&fetch(gateway, "llm", "/", "x-cost: 10\r\n"));
     let settled = settle(gateway, "llm", &more, "x-limit-status: 200\r\nx-actual-cost: 35");
     assert_eq!(settled.json()["settled"]["tokens"], 25);
-    let less = receipt(&ask(gateway, "llm", "/", "x-cost: 10\r\n"));
+    let less = receipt(&fetch(gateway, "llm", "/", "x-cost: 10\r\n"));
     assert_eq!(settle(gateway, "llm", &less, "x-limit-cost: 4").json()["settled"]["tokens"], -6);
     assert_eq!(remaining(gateway, "tokens"), 100 - 35 - 4);
-    let both = receipt(&ask(gateway, "both", "/", "x-cost: 10\r\n"));
+    let both = receipt(&fetch(gateway, "both", "/", "x-cost: 10\r\n"));
     let settled = settle(gateway, "both", &both, "x-limit-cost: 0").json();
     assert_eq!((&settled["settled"]["tokens"], &settled["settled"]["logins"]), (&(-10).into(), &(-1).into()));
-    assert_eq!(ask(gateway, "plain", "/", "").get("x-limit-receipt"), None);
+    assert_eq!(fetch(gateway, "plain", "/", "").get("x-limit-receipt"), None);
 }
 
 #[test]
@@ -62,29 +62,33 @@ fn receipts_hold_for_all_gateways_with_one_secret_and_store() {
     let redis = RedisServer::start(&[]);
     let config = |secret: &str| {
         let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{LIMITS}", redis.url());
-        let gateway = Gateway::whole(&format!(
+        let gateway = Gateway::with_config(&format!(
             "[server]\ntrusted_proxies = [\"127.0.0.1\"]\nworkers = 1\n\
              [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"decide\"\n\
              [admin]\nlisten = \"127.0.0.1:0\"\nkeys_secret = \"{secret}\"\n{config}"
         ));
-        gateway.until_connected();
+        gateway.wait_for_store();
         gateway
     };
     let secret = "0123456789abcdef0123456789abcdef";
-    let [one, other, stranger] = [secret, secret, "another secret of 32 bytes......"].map(config);
+    let [one, other, untrusted] = [secret, secret, "another secret of 32 bytes......"].map(config);
     settle_by_rules(&one);
-    let login = receipt(&ask(&one, "login", "/", ""));
-    assert_eq!(settle(&stranger, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
+    let login = receipt(&fetch(&one, "login", "/", ""));
+    assert_eq!(settle(&untrusted, "login", &login, "x-limit-cost: 0").status(), 400, "another secret");
     let before = remaining(&one, "logins");
     assert_eq!(settle(&other, "login", &login, "x-limit-cost: 0").status(), 200);
-    assert_eq!(settle(&one, "login", &login, "x-limit-cost: 0").status(), 409, "redeemed at the other gateway");
+    assert_eq!(
+        settle(&one, "login", &login, "x-limit-cost: 0").status(),
+        409,
+        "the receipt was used at the other gateway"
+    );
     assert_eq!(remaining(&one, "logins"), before + 1);
 }
 
 #[test]
 fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
     let gateway = gateway_with("workers = 2", LIMITS);
-    let token = receipt(&ask(&gateway, "login", "/", ""));
+    let token = receipt(&fetch(&gateway, "login", "/", ""));
     let mut changed = token.clone().into_bytes();
     changed[60] = if changed[60] == b'A' { b'B' } else { b'A' };
     let changed = String::from_utf8(changed).unwrap();
@@ -105,13 +109,13 @@ fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
         assert_eq!(settle(&gateway, name, token, end).status(), status, "{name} {end}");
     }
     let fields = format!("x-limit-receipt: {token}\r\nx-limit-cost: 0\r\n");
-    assert_eq!(gateway.ask(&call("GET", "/settle/login", &fields, 0)).status(), 400);
+    assert_eq!(gateway.fetch(&call("GET", "/settle/login", &fields, 0)).status(), 400);
     let twice = format!("{fields}x-limit-receipt: {token}\r\n");
-    assert_eq!(gateway.ask(&post("/settle/login", 0, &twice)).status(), 400);
-    let stranger = gateway.client_from([127, 0, 0, 66]).ask(&post("/settle/login", 0, &fields), "");
-    assert_eq!(stranger.status(), 403);
+    assert_eq!(gateway.fetch(&post("/settle/login", 0, &twice)).status(), 400);
+    let untrusted = gateway.client_from([127, 0, 0, 66]).fetch(&post("/settle/login", 0, &fields), "");
+    assert_eq!(untrusted.status(), 403);
     assert_eq!(remaining(&gateway, "logins"), 9);
-    // Parallel settlements: one of them counts.
+    // Only one of several concurrent settlements counts.
     let statuses: Vec<u16> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             (0..6).map(|_| scope.spawn(|| settle(&gateway, "login", &token, "x-limit-cost: 0").status())).collect();
@@ -120,9 +124,9 @@ fn nobody_gets_anything_for_a_receipt_that_is_not_theirs_or_not_whole() {
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 1, "{statuses:?}");
     assert_eq!(remaining(&gateway, "logins"), 10);
     // A huge cost is clamped, and spends the limit instead of overflowing it.
-    let llm = receipt(&ask(&gateway, "llm", "/", "x-cost: 1\r\n"));
+    let llm = receipt(&fetch(&gateway, "llm", "/", "x-cost: 1\r\n"));
     assert_eq!(settle(&gateway, "llm", &llm, "x-limit-cost: 99999999999999999999999").status(), 200);
-    assert_eq!(ask(&gateway, "llm", "/", "x-cost: 1\r\n").status(), 429);
+    assert_eq!(fetch(&gateway, "llm", "/", "x-cost: 1\r\n").status(), 429);
     gateway.assert_metric("decide_requests_total", &[("result", "settled")], 2.0);
     assert!(gateway.metric("decide_requests_total", &[("result", "not_settled")]).unwrap() >= 9.0);
 }
@@ -135,13 +139,13 @@ fn a_receipt_has_only_what_was_charged() {
         "[limit.tiers]\n{tiers}mode = \"shadow\"\n[limit.now]\nrate = \"100/day\"\n\
          [limit.next]\n{tiers}candidate_of = \"now\"\n[decide.a]\nlimits = [\"tiers\", \"now\"]\n"
     ));
-    let ask = |client: &str| {
+    let fetch = |client: &str| {
         let fields = super::forwarded("GET", "/", "").replace("192.0.2.1", client);
-        gateway.ask(&crate::support::client::get("/decide/a", &fields))
+        gateway.fetch(&crate::support::client::get("/decide/a", &fields))
     };
-    let first = receipt(&ask("2001:db8::1"));
-    let over = ask("2001:db8::2");
-    assert_eq!((over.status(), over.get("x-limit-receipt")), (200, None), "the /64 is over its numbers");
+    let first = receipt(&fetch("2001:db8::1"));
+    let over = fetch("2001:db8::2");
+    assert_eq!((over.status(), over.get("x-limit-receipt")), (200, None), "the /64 exceeds its limit");
     let left = |limit: &str| {
         gateway.admin(&format!("/-/limits/{limit}/state?key=2001:db8::1")).json()["remaining"].as_i64().unwrap()
     };
@@ -154,8 +158,8 @@ fn a_receipt_has_only_what_was_charged() {
         "{\"operation\": \"take\", \"decisions\": [{\"limits\": [\"tiers\"], \"key\": {\"ip\": \"2001:db8::1\"}}]}";
     let receipts = || {
         let fields = "content-type: application/json\r\n";
-        let answer = gateway.admin_ask("POST", "/-/decide", fields, body).json();
-        let limits = answer["decisions"][0]["limits"].as_array().unwrap_or_else(|| panic!("{answer}")).clone();
+        let response = gateway.admin_request("POST", "/-/decide", fields, body).json();
+        let limits = response["decisions"][0]["limits"].as_array().unwrap_or_else(|| panic!("{response}")).clone();
         limits.iter().filter(|limit| limit["receipt"].is_string()).count()
     };
     assert_eq!([receipts(), receipts()], [3, 0]);
@@ -170,10 +174,10 @@ fn a_candidate_costs_no_receipt() {
          [decide.a]\nlimits = [\"logins\"]\n",
     );
     for (length, settled) in [(3, "{\"logins\":-1,\"next\":-1}"), (2500, "{\"logins\":-1}")] {
-        let token = receipt(&ask(&gateway, "a", "/", &format!("x-key: {}\r\n", "k".repeat(length))));
+        let token = receipt(&fetch(&gateway, "a", "/", &format!("x-key: {}\r\n", "k".repeat(length))));
         assert!(token.len() <= 3072, "{}", token.len());
-        let answer = settle(&gateway, "a", &token, "x-limit-cost: 0");
-        assert_eq!((answer.status(), answer.text()), (200, format!("{{\"settled\":{settled}}}")));
+        let response = settle(&gateway, "a", &token, "x-limit-cost: 0");
+        assert_eq!((response.status(), response.text()), (200, format!("{{\"settled\":{settled}}}")));
     }
     assert_eq!(remaining(&gateway, "logins"), 10);
     gateway.assert_metric("decide_requests_total", &[("result", "no_receipt")], 0.0);
@@ -184,7 +188,7 @@ fn a_receipt_expires_with_its_charge() {
     let gateway = gateway(
         "[limit.short]\nrate = \"10/s\"\nburst = 1\nkey = \"ip\"\ncharge_on = [401]\n[decide.a]\nlimits = [\"short\"]\n",
     );
-    let token = receipt(&ask(&gateway, "a", "/", ""));
+    let token = receipt(&fetch(&gateway, "a", "/", ""));
     std::thread::sleep(std::time::Duration::from_millis(150));
     assert_eq!(settle(&gateway, "a", &token, "x-limit-cost: 0").status(), 410);
     // A receipt that is too long for the buffers of proxies is left out.
@@ -192,6 +196,6 @@ fn a_receipt_expires_with_its_charge() {
     let long = super::gateway(
         "[limit.l]\nrate = \"10/day\"\nkey = \"header:x-key\"\ncharge_on = [401]\n[decide.a]\nlimits = [\"l\"]\n",
     );
-    let answer = ask(&long, "a", "/", &format!("x-key: {key}\r\n"));
-    assert!(answer.status() == 200 && answer.get("x-limit-receipt").is_none_or(|token| token.len() <= 3072));
+    let response = fetch(&long, "a", "/", &format!("x-key: {key}\r\n"));
+    assert!(response.status() == 200 && response.get("x-limit-receipt").is_none_or(|token| token.len() <= 3072));
 }

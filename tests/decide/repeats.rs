@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use super::{ask, forwarded, gateway, gateway_with};
+use super::{fetch, forwarded, gateway, gateway_with};
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
@@ -16,48 +16,48 @@ const ONCE: &str = "[limit.ten]\nrate = \"10/day\"\nkey = [\"ip\", \"path\"]\nre
                     [decide.fair]\nlimits = [\"fair\"]\nonce = \"header:x-request-id\"\n\
                     [decide.one]\nlimits = [\"one\"]\nonce = \"header:x-request-id\"\n";
 
-/// Units that the answer leaves.
+/// Returns the units that the response reports as left.
 #[track_caller]
-fn left(answer: &crate::support::http::Message) -> i64 {
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    let state = answer.get("ratelimit").unwrap();
+fn left(response: &crate::support::http::Message) -> i64 {
+    assert_eq!(response.status(), 200, "{}", response.text());
+    let state = response.get("ratelimit").unwrap();
     state.split(";r=").nth(1).unwrap().split(';').next().unwrap().parse().unwrap()
 }
 
 #[test]
-fn a_repeated_question_gets_the_same_answer_and_charges_nothing() {
+fn a_repeated_question_gets_the_same_response_and_charges_nothing() {
     let gateway = gateway(ONCE);
     let id = "x-request-id: 1\r\n";
-    let first = ask(&gateway, "a", "/", id);
+    let first = fetch(&gateway, "a", "/", id);
     for _ in 0..3 {
-        let again = ask(&gateway, "a", "/", id);
+        let again = fetch(&gateway, "a", "/", id);
         assert_eq!((again.status(), left(&again)), (200, 9));
         assert_eq!(again.get("x-limit-receipt"), first.get("x-limit-receipt"));
     }
     gateway.assert_metric("decide_requests_total", &[("result", "replayed")], 3.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "a"), ("limit", "ten"), ("decision", "allow")], 1.0);
-    // Another id, name, client or key is another question; so is one without an id.
-    assert_eq!(left(&ask(&gateway, "a", "/", "x-request-id: 2\r\n")), 8);
-    assert_eq!(left(&ask(&gateway, "b", "/", id)), 7);
-    assert_eq!(left(&ask(&gateway, "a", "/", "")), 6);
-    assert_eq!(left(&ask(&gateway, "a", "/", "x-request-id:\r\n")), 5);
-    // The answer with this id left 8.
+    // Another id, name, client or key makes another question; one without an id is never a repetition.
+    assert_eq!(left(&fetch(&gateway, "a", "/", "x-request-id: 2\r\n")), 8);
+    assert_eq!(left(&fetch(&gateway, "b", "/", id)), 7);
+    assert_eq!(left(&fetch(&gateway, "a", "/", "")), 6);
+    assert_eq!(left(&fetch(&gateway, "a", "/", "x-request-id:\r\n")), 5);
+    // The first question with this id left 8 units.
     let id = "x-request-id: 2\r\n";
-    assert_eq!(left(&ask(&gateway, "a", "/other", id)), 9, "the id of another request buys nothing");
-    let stranger = forwarded("GET", "/", id).replace("192.0.2.1", "192.0.2.2");
-    assert_eq!(left(&gateway.ask(&get("/decide/a", &stranger))), 9, "nor does that of another client");
-    assert_eq!(ask(&gateway, "a", "/", "x-request-id: 1\r\nx-request-id: 1\r\n").status(), 400);
-    ask(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
-    ask(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
-    ask(&gateway, "fair", "/", "x-tenant: b\r\nx-request-id: 1\r\n");
+    assert_eq!(left(&fetch(&gateway, "a", "/other", id)), 9, "the id of another request has no effect");
+    let other_client = forwarded("GET", "/", id).replace("192.0.2.1", "192.0.2.2");
+    assert_eq!(left(&gateway.fetch(&get("/decide/a", &other_client))), 9, "the id of another client has no effect");
+    assert_eq!(fetch(&gateway, "a", "/", "x-request-id: 1\r\nx-request-id: 1\r\n").status(), 400);
+    fetch(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
+    fetch(&gateway, "fair", "/", "x-tenant: a\r\nx-request-id: 1\r\n");
+    fetch(&gateway, "fair", "/", "x-tenant: b\r\nx-request-id: 1\r\n");
     let of_tenants = [("route", "fair"), ("limit", "fair"), ("decision", "allow")];
     gateway.assert_metric("limit_decisions_total", &of_tenants, 2.0);
     // Refusals repeat as well.
-    assert_eq!(ask(&gateway, "one", "/", "x-request-id: a\r\n").status(), 200);
-    assert_eq!(ask(&gateway, "one", "/", "x-request-id: b\r\n").status(), 429);
-    let again = ask(&gateway, "one", "/", "x-request-id: b\r\n");
+    assert_eq!(fetch(&gateway, "one", "/", "x-request-id: a\r\n").status(), 200);
+    assert_eq!(fetch(&gateway, "one", "/", "x-request-id: b\r\n").status(), 429);
+    let again = fetch(&gateway, "one", "/", "x-request-id: b\r\n");
     assert_eq!((again.status(), again.json()["violated-policies"][0].as_str()), (429, Some("one")));
-    assert_eq!(ask(&gateway, "one", "/", "x-request-id: a\r\n").status(), 200, "the admission is still known");
+    assert_eq!(fetch(&gateway, "one", "/", "x-request-id: a\r\n").status(), 200, "the admission is still known");
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn parallel_questions_with_one_id_are_charged_once_by_all_workers() {
     for round in 0..3 {
         let id = format!("x-request-id: {round}\r\n");
         thread::scope(|scope| {
-            let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| ask(&gateway, "a", "/", &id))).collect();
+            let threads: Vec<_> = (0..12).map(|_| scope.spawn(|| fetch(&gateway, "a", "/", &id))).collect();
             threads.into_iter().for_each(|thread| assert_eq!(left(&thread.join().unwrap()), 9 - round));
         });
     }
@@ -77,17 +77,17 @@ fn parallel_questions_with_one_id_are_charged_once_by_all_workers() {
 fn gateways_with_one_redis_charge_a_question_once() {
     let mut redis = RedisServer::start(&[]);
     let config = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ONCE}", redis.url());
-    // One gateway already tries a candidate, by a value that each repetition states anew.
+    // One gateway already has a candidate whose key is a value that differs in each repetition.
     let tried = "[limit.tried]\nrate = \"3/day\"\nkey = \"header:x-trace\"\ncandidate_of = \"ten\"\n\
                  [limit.more]\nrate = \"2/day\"\nkey = \"ip\"\ncandidate_of = \"one\"\n";
     let other = format!("{config}{tried}");
     let gateways = [gateway_with("workers = 2", &config), gateway_with("workers = 2", &other)];
-    gateways.iter().for_each(Gateway::until_connected);
+    gateways.iter().for_each(Gateway::wait_for_store);
     for round in 0..3 {
         let id = format!("x-request-id: {round}\r\n");
         thread::scope(|scope| {
-            let ask = |n: usize| ask(&gateways[n % 2], "a", "/", &format!("{id}x-trace: {n}\r\n"));
-            let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || ask(n))).collect();
+            let fetch = |n: usize| fetch(&gateways[n % 2], "a", "/", &format!("{id}x-trace: {n}\r\n"));
+            let threads: Vec<_> = (0..8).map(|n| scope.spawn(move || fetch(n))).collect();
             threads.into_iter().for_each(|thread| assert_eq!(left(&thread.join().unwrap()), 9 - round));
         });
     }
@@ -99,14 +99,14 @@ fn gateways_with_one_redis_charge_a_question_once() {
         })
         .sum();
     assert!((decided - 3.0).abs() < 0.1, "{decided}");
-    // A refusal travels too, and each key expires.
-    assert_eq!(ask(&gateways[0], "one", "/", "x-request-id: a\r\n").status(), 200);
-    assert_eq!(ask(&gateways[0], "one", "/", "x-request-id: b\r\n").status(), 429);
-    let again = ask(&gateways[1], "one", "/", "x-request-id: b\r\n");
+    // A refusal is shared too, and each key expires.
+    assert_eq!(fetch(&gateways[0], "one", "/", "x-request-id: a\r\n").status(), 200);
+    assert_eq!(fetch(&gateways[0], "one", "/", "x-request-id: b\r\n").status(), 429);
+    let again = fetch(&gateways[1], "one", "/", "x-request-id: b\r\n");
     assert_eq!((again.status(), again.get("retry-after").is_some()), (429, true));
     let compared = [("route", "one"), ("limit", "more"), ("effect", "would_admit")];
     gateways[1].assert_metric("candidate_decisions_total", &compared, 0.0);
-    assert_eq!(ask(&gateways[1], "one", "/", "x-request-id: a\r\n").status(), 200);
+    assert_eq!(fetch(&gateways[1], "one", "/", "x-request-id: a\r\n").status(), 200);
     let mut client = redis.client();
     let keys: Vec<String> = redis::cmd("KEYS").arg("sg:{once=*").query(&mut client).unwrap();
     assert_eq!(keys.len(), 5);
@@ -114,8 +114,8 @@ fn gateways_with_one_redis_charge_a_question_once() {
         let ttl: i64 = redis::cmd("PTTL").arg(&key).query(&mut client).unwrap();
         assert!((1..=10_000).contains(&ttl), "{key} {ttl}");
     }
-    // Without Redis, each gateway still answers its own questions once.
+    // Without Redis, each gateway still charges its own questions once.
     redis.kill();
-    let local = ask(&gateways[0], "a", "/", "x-request-id: z\r\n");
-    assert_eq!(left(&ask(&gateways[0], "a", "/", "x-request-id: z\r\n")), left(&local));
+    let local = fetch(&gateways[0], "a", "/", "x-request-id: z\r\n");
+    assert_eq!(left(&fetch(&gateways[0], "a", "/", "x-request-id: z\r\n")), left(&local));
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::{Editor, MAIN, TOKEN, version};
 use crate::support::client::{Client, call};
 use crate::support::gateway::{Gateway, program};
-use crate::support::until;
+use crate::support::wait_until;
 
 #[test]
 fn of_two_editors_one_wins() {
@@ -58,7 +58,7 @@ fn a_kill_in_the_middle_leaves_a_whole_file() {
     assert!(old > 0, "no kill came before the rename");
 }
 
-/// Starts the gateway where `etc` is a file system of its own, prepared by `script`; the shell's `$1` is `etc`.
+/// Starts the gateway with a file system of its own at `etc`, prepared by `script`; the shell's `$1` is `etc`.
 fn start_on_disk(script: &str) -> Editor {
     let dir = tempfile::tempdir().unwrap();
     let etc = dir.path().join("etc");
@@ -72,7 +72,7 @@ fn start_on_disk(script: &str) -> Editor {
 }
 
 impl Editor {
-    /// Reads a file as the gateway sees it, whose mounts nobody else has.
+    /// Reads a file through the gateway's own mounts.
     fn inside(&self, name: &str) -> String {
         fs::read_to_string(format!("/proc/{}/root{}/{name}", self.gateway.pid(), self.etc.display())).unwrap()
     }
@@ -84,9 +84,9 @@ fn a_full_disk_refuses_an_edit_and_keeps_the_file() {
         "mount -t tmpfs -o size=64k none $1 && cp sluicegate.toml $1 && mkdir $1/conf.d && \
          cat /dev/zero > $1/filler 2>/dev/null; true",
     );
-    let answer = editor.put(format!("{}# {}\n", version("two"), "x".repeat(20_000)));
-    assert_eq!(answer.status(), 507, "{}", answer.text());
-    assert!(answer.text().contains("free some space"), "{}", answer.text());
+    let response = editor.put(format!("{}# {}\n", version("two"), "x".repeat(20_000)));
+    assert_eq!(response.status(), 507, "{}", response.text());
+    assert!(response.text().contains("free some space"), "{}", response.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("one"), "one".to_owned()));
     let filler = format!("/proc/{}/root{}/filler", editor.gateway.pid(), editor.etc.display());
     fs::write(filler, "").unwrap();
@@ -99,11 +99,11 @@ fn a_read_only_directory_refuses_edits_and_names_the_remedy() {
     let editor =
         start_on_disk("mount -t tmpfs none $1 && cp sluicegate.toml $1 && mkdir $1/conf.d && mount -o remount,ro $1");
     assert_eq!(editor.get("/-/config/files").json()["files"][0]["writable"], false);
-    let answer = editor.put(version("two"));
-    assert_eq!(answer.status(), 409, "{}", answer.text());
-    assert!(answer.text().contains("ConfigMap"), "{}", answer.text());
+    let response = editor.put(version("two"));
+    assert_eq!(response.status(), 409, "{}", response.text());
+    assert!(response.text().contains("ConfigMap"), "{}", response.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("one"), "one".to_owned()));
-    // The ConfigMap changes, and an operator goes back.
+    // The ConfigMap changes, and the operator tries a rollback.
     let mount = |script: &str| {
         let mut command = Command::new("nsenter");
         command.args(["--target", &editor.gateway.pid().to_string(), "--user", "--mount", "sh", "-c", script]);
@@ -112,7 +112,7 @@ fn a_read_only_directory_refuses_edits_and_names_the_remedy() {
     fs::write(editor.gateway.dir.path().join("sluicegate.toml"), version("two")).unwrap();
     let dir = editor.gateway.dir.path().display();
     mount(&format!("mount -o remount,rw $0 && cp {dir}/sluicegate.toml $0 && mount -o remount,ro $0"));
-    until("the new config is in force", || editor.served() == "two");
+    wait_until("the new config is in force", || editor.served() == "two");
     let back = editor.roll_back(1);
     assert_eq!((back.status(), &back.json()["pinned"]), (200, &1.into()), "{}", back.text());
     assert_eq!((editor.inside("sluicegate.toml"), editor.served()), (version("two"), "one".to_owned()));
@@ -124,10 +124,10 @@ fn a_single_file_that_is_mounted_names_the_remedy() {
         "cp sluicegate.toml source.toml && touch $1/sluicegate.toml && mkdir $1/conf.d && \
          mount --bind source.toml $1/sluicegate.toml",
     );
-    let answer = editor.put(version("two"));
-    assert_eq!(answer.status(), 409, "{}", answer.text());
-    assert!(answer.text().contains("mount its directory instead"), "{}", answer.text());
+    let response = editor.put(version("two"));
+    assert_eq!(response.status(), 409, "{}", response.text());
+    assert!(response.text().contains("mount its directory instead"), "{}", response.text());
     assert_eq!(editor.inside("sluicegate.toml"), version("one"));
     assert_eq!(editor.names(), ["sluicegate.toml"], "no temporary file is left");
-    until("it serves on", || editor.served() == "one");
+    wait_until("the gateway still serves", || editor.served() == "one");
 }

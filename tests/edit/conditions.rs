@@ -8,7 +8,7 @@ const FIELDS: &str = "authorization: Bearer s3cret-of-the-operator\r\ncontent-ty
 #[test]
 fn files_are_listed_and_read_as_they_are() {
     let main = version("one").replace("\"s3cret-of-the-operator\"", "\"${NO_TOKEN:-s3cret-of-the-operator}\"");
-    let editor = Editor::laid_out(|dir| {
+    let editor = Editor::config_arguments(|dir| {
         std::fs::write(dir.join("sluicegate.toml"), &main).unwrap();
         std::fs::create_dir(dir.join("conf.d")).unwrap();
         std::fs::write(dir.join("conf.d/a.toml"), "[limit.a]\nrate = \"1/s\"\n").unwrap();
@@ -57,16 +57,16 @@ fn without_permission_nothing_is_read_or_written() {
         assert_eq!(editor.gateway.admin(path).status(), 401, "{path}");
     }
     let tag = format!("content-type: application/toml\r\nif-match: {}\r\n", editor.tag(MAIN));
-    assert_eq!(editor.gateway.admin_ask("PUT", MAIN, &tag, version("two")).status(), 401);
-    assert_eq!(editor.gateway.admin_ask("POST", "/-/rollback", "", "{}").status(), 401);
+    assert_eq!(editor.gateway.admin_request("PUT", MAIN, &tag, version("two")).status(), 401);
+    assert_eq!(editor.gateway.admin_request("POST", "/-/rollback", "", "{}").status(), 401);
     // A page of another site, in the browser of the operator.
     for site in ["origin: http://evil.example\r\n", "origin: null\r\n", "sec-fetch-site: cross-site\r\n"] {
-        let answer = editor.gateway.admin_ask("PUT", MAIN, &format!("{TOKEN}{tag}{site}"), version("two"));
-        assert_eq!(answer.status(), 403, "{site}");
+        let response = editor.gateway.admin_request("PUT", MAIN, &format!("{TOKEN}{tag}{site}"), version("two"));
+        assert_eq!(response.status(), 403, "{site}");
     }
     let fixed = Editor::with(&named("one", ""));
-    let answer = fixed.put(version("two"));
-    assert_eq!((answer.status(), answer.text().contains("set `edit = true` in [admin]")), (403, true));
+    let response = fixed.put(version("two"));
+    assert_eq!((response.status(), response.text().contains("set `edit = true` in [admin]")), (403, true));
     assert_eq!(fixed.get("/-/config/files").json()["editable"], false);
     assert_eq!((editor.text(), fixed.text()), (version("one"), named("one", "")));
 }
@@ -75,7 +75,7 @@ fn without_permission_nothing_is_read_or_written() {
 fn an_edit_needs_an_entity_tag_and_a_content_type() {
     let editor = Editor::start();
     let tag = editor.tag(MAIN);
-    let put = |fields: &str| editor.gateway.admin_ask("PUT", MAIN, &format!("{TOKEN}{fields}"), version("two"));
+    let put = |fields: &str| editor.gateway.admin_request("PUT", MAIN, &format!("{TOKEN}{fields}"), version("two"));
     for (fields, status) in [
         (String::new(), 428),
         (format!("if-match: {tag}\r\ncontent-type: application/json\r\n"), 415),
@@ -87,13 +87,13 @@ fn an_edit_needs_an_entity_tag_and_a_content_type() {
         ("content-type: application/toml\r\nif-match: \"1-0000000000000000\"\r\n".to_owned(), 412),
         (format!("content-type: application/toml\r\nif-match: {}\r\n", tag.replace("\"1-", "\"2-")), 412),
     ] {
-        let answer = put(&fields);
+        let response = put(&fields);
         assert_eq!(
-            (answer.status(), answer.get("content-type")),
+            (response.status(), response.get("content-type")),
             (status, Some("application/problem+json")),
             "{fields}"
         );
-        assert!(answer.json()["type"].as_str().unwrap().starts_with("urn:sluicegate:problem:"), "{fields}");
+        assert!(response.json()["type"].as_str().unwrap().starts_with("urn:sluicegate:problem:"), "{fields}");
     }
     assert_eq!(editor.text(), version("one"));
     let fields = format!("content-type: application/TOML; charset=utf-8\r\nif-match: \"9-1\", {tag}\r\n");
@@ -115,10 +115,10 @@ fn bodies_are_bounded_texts() {
     let tag = editor.tag(MAIN);
     let mut slow = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
     slow.send("# half");
-    assert_eq!(slow.answer("PUT").status(), 408);
-    let mut gone = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
-    gone.send(&version("two")[..100]);
-    drop(gone);
+    assert_eq!(slow.read_response("PUT").status(), 408);
+    let mut leaving = start_body(&editor, &format!("{FIELDS}if-match: {tag}\r\n"), 1000);
+    leaving.send(&version("two")[..100]);
+    drop(leaving);
     assert_eq!((editor.served(), editor.text()), ("one".to_owned(), version("one")));
     assert_eq!(editor.put(long(1024 * 1024)).status(), 200, "exactly 1 MiB");
     assert_eq!(editor.served(), "two");
@@ -132,7 +132,7 @@ fn a_client_that_leaves_does_not_break_an_edit_off() {
     let text = version("two");
     client.send(format!("{}{text}", crate::support::client::call("PUT", MAIN, &fields, text.len())));
     // The gateway may notice that a client left before it begins the edit, and then does not begin.
-    crate::support::until("the edit has begun", || editor.text() == text);
+    crate::support::wait_until("the edit has begun", || editor.text() == text);
     drop(client);
-    crate::support::until("the edit is in force", || editor.served() == "two");
+    crate::support::wait_until("the edit is in force", || editor.served() == "two");
 }

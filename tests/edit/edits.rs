@@ -1,4 +1,4 @@
-//! Edits that succeed, that are refused, and that cannot be put in force.
+//! Edits that succeed, that are refused, and that cannot be applied.
 
 use std::fs;
 use std::net::TcpListener;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Editor, MAIN, TOKEN, version};
 use crate::support::client::{Client, call};
-use crate::support::until;
+use crate::support::wait_until;
 
 #[test]
 fn an_edit_is_in_force_when_its_response_arrives() {
@@ -16,29 +16,29 @@ fn an_edit_is_in_force_when_its_response_arrives() {
     let keeps = fs::metadata(editor.main()).unwrap();
     for round in 2..12 {
         let text = version(&format!("r{round}"));
-        let answer = editor.put(&text);
-        assert_eq!(answer.status(), 200, "{}", answer.text());
+        let response = editor.put(&text);
+        assert_eq!(response.status(), 200, "{}", response.text());
         // Several connections, so that every worker is asked.
         assert!((0..6).all(|_| editor.served() == format!("r{round}")), "round {round}");
-        let body = answer.json();
+        let body = response.json();
         assert_eq!((&body["generation"], &body["result"]), (&round.into(), &"success".into()));
         assert_eq!(body["diff"]["routes"]["added"][0], format!("r{round}"));
         assert!(body["applied_ms"].is_u64() && body["files"][0] == "sluicegate.toml");
-        assert_eq!(answer.get("etag"), Some(editor.tag(MAIN).as_str()));
+        assert_eq!(response.get("etag"), Some(editor.tag(MAIN).as_str()));
         assert_eq!(editor.text(), text);
     }
     let now = fs::metadata(editor.main()).unwrap();
     assert_eq!((now.mode(), now.uid(), now.gid()), (keeps.mode(), keeps.uid(), keeps.gid()));
     assert_eq!(editor.names(), ["sluicegate.toml"], "no temporary file is left");
-    // The watcher has seen every one of them.
+    // The watcher has noticed every one of them.
     std::thread::sleep(Duration::from_millis(600));
     assert_eq!(editor.loads(), 10.0, "no file was loaded twice");
     assert_eq!(editor.get("/-/status").json()["last_reload"]["trigger"], "edit");
-    // It still notices what others save.
+    // The watcher still notices changes by other programs.
     fs::write(editor.main(), version("saved")).unwrap();
-    until("a save is in force", || editor.served() == "saved");
+    wait_until("a save is in force", || editor.served() == "saved");
     fs::write(editor.main(), version("r11")).unwrap();
-    until("the text of the last edit is in force again", || editor.served() == "r11");
+    wait_until("the text of the last edit is in force again", || editor.served() == "r11");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn mistakes_are_shown_and_change_nothing() {
     }
     assert_eq!((editor.text(), editor.loads(), editor.generation()), (version("one"), 0.0, 1));
     let starred = version("two").replace("body = \"two\"", "body = \"*** two ***\"");
-    assert_eq!(editor.put(format!("# ***\n{starred}")).status(), 200, "stars alone are no mask");
+    assert_eq!(editor.put(format!("# ***\n{starred}")).status(), 200, "asterisks alone are not a mask");
 }
 
 #[test]
@@ -97,12 +97,12 @@ fn a_stale_edit_gets_the_difference() {
     let seen = editor.tag(MAIN);
     fs::write(editor.main(), version("vim")).unwrap();
     assert_eq!(editor.put_to(MAIN, &seen, version("four")).status(), 412);
-    until("the save is in force", || editor.served() == "vim");
+    wait_until("the save is in force", || editor.served() == "vim");
     // The file is gone.
     let seen = editor.tag(MAIN);
     fs::remove_file(editor.main()).unwrap();
-    let gone = editor.put_to(MAIN, &seen, version("five"));
-    assert_eq!((gone.status(), &gone.json()["type"]), (409, &"urn:sluicegate:problem:unreadable-file".into()));
+    let stale = editor.put_to(MAIN, &seen, version("five"));
+    assert_eq!((stale.status(), &stale.json()["type"]), (409, &"urn:sluicegate:problem:unreadable-file".into()));
     assert!(!editor.main().exists() && editor.served() == "vim");
     assert_eq!(editor.get("/-/config/files").json()["files"][0]["etag"], serde_json::Value::Null);
 }
@@ -115,8 +115,8 @@ fn includes_come_and_go_with_an_edit() {
     let include = "include = [\"conf.d/*.toml\", \"more/*.toml\"]";
     let with =
         version("one").replace("include = \"conf.d/*.toml\"", include).replace("path = ", "limits = [\"b\"]\npath = ");
-    let answer = editor.put(&with);
-    assert_eq!(answer.status(), 200, "{}", answer.text());
+    let response = editor.put(&with);
+    assert_eq!(response.status(), 200, "{}", response.text());
     assert_eq!(editor.get("/-/config/files").json()["files"][1]["name"], "more/b.toml");
     let path = "/-/config/files/more%2Fb.toml";
     let invalid = editor.put_to(path, &editor.tag(path), "[limit.c]\nrate = \"1/s\"\n");
@@ -126,12 +126,12 @@ fn includes_come_and_go_with_an_edit() {
     assert_eq!(editor.put(version("two")).status(), 200);
     assert_eq!(editor.get(path).status(), 404);
     fs::write(editor.etc.join("conf.d/c.toml"), "[limit.c]\nrate = \"1/s\"\n").unwrap();
-    until("a new file is noticed", || editor.get("/-/limits/c").status() == 200);
+    wait_until("a new file is noticed", || editor.get("/-/limits/c").status() == 200);
 }
 
 #[test]
 fn links_stay_and_their_targets_change() {
-    let editor = Editor::laid_out(|dir| {
+    let editor = Editor::config_arguments(|dir| {
         fs::create_dir(dir.join("real")).unwrap();
         fs::write(dir.join("real/config"), version("one")).unwrap();
         symlink("real/config", dir.join("sluicegate.toml")).unwrap();
@@ -146,18 +146,21 @@ fn links_stay_and_their_targets_change() {
 #[test]
 fn an_edit_of_the_admin_listener_itself_gets_its_response() {
     let mut editor = Editor::start();
-    let port = crate::support::ports::Reserved::new();
+    let port = crate::support::ports::ReservedPort::new();
     let moved = version("two").replacen(
         "[admin]\nlisten = \"127.0.0.1:0\"",
         &format!("[admin]\nlisten = \"{}\"", port.addr()),
         1,
     );
     let moved = moved.replace("s3cret-of-the-operator", "another-token-of-them");
-    let answer = editor.put(&moved);
-    assert_eq!((answer.status(), &answer.json()["diff"]["settings"]["changed"]), (200, &serde_json::json!(["admin"])));
+    let response = editor.put(&moved);
+    assert_eq!(
+        (response.status(), &response.json()["diff"]["settings"]["changed"]),
+        (200, &serde_json::json!(["admin"]))
+    );
     editor.gateway.admin = port.addr();
-    assert_eq!(editor.get("/-/status").status(), 401, "the old token is void");
-    let new = editor.gateway.admin_ask("GET", "/-/status", "authorization: Bearer another-token-of-them\r\n", "");
+    assert_eq!(editor.get("/-/status").status(), 401, "the old token is invalid");
+    let new = editor.gateway.admin_request("GET", "/-/status", "authorization: Bearer another-token-of-them\r\n", "");
     assert_eq!((new.status(), &new.json()["generation"]), (200, &2.into()));
 }
 
@@ -166,13 +169,15 @@ fn an_edit_that_cannot_be_applied_is_undone() {
     let editor = Editor::start();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("listen = [\"{}\"]", taken.local_addr().unwrap());
-    let answer = editor.put(version("two").replace("listen = [\"127.0.0.1:0\"]", &listen));
-    assert_eq!(answer.status(), 422, "{}", answer.text());
-    let body = answer.json();
+    let response = editor.put(version("two").replace("listen = [\"127.0.0.1:0\"]", &listen));
+    assert_eq!(response.status(), 422, "{}", response.text());
+    let body = response.json();
     assert_eq!((&body["type"], &body["restored"]), (&"urn:sluicegate:problem:not-applied".into(), &true.into()));
     assert!(body["diagnostics"][0]["message"].as_str().unwrap().contains("in use"), "{body}");
     assert_eq!((editor.text(), editor.served()), (version("one"), "one".to_owned()));
-    until("the config is valid again", || editor.gateway.metric("config_last_reload_successful", &[]) == Some(1.0));
+    wait_until("the config is valid again", || {
+        editor.gateway.metric("config_last_reload_successful", &[]) == Some(1.0)
+    });
     assert_eq!(editor.put(version("three")).status(), 200);
     assert_eq!(editor.served(), "three");
 }
@@ -184,13 +189,13 @@ fn reloads_at_the_same_time_change_nothing_about_an_edit() {
         let storm = scope.spawn(|| {
             for i in 0..60 {
                 let head = call("POST", if i % 2 == 0 { "/-/reload" } else { "/-/reload?dry_run=1" }, TOKEN, 0);
-                assert_eq!(Client::connect(editor.gateway.admin).ask(&head, "").status(), 200);
+                assert_eq!(Client::connect(editor.gateway.admin).fetch(&head, "").status(), 200);
             }
         });
         for round in 0..8 {
             editor.gateway.signal("HUP");
-            let answer = editor.put(version(&format!("r{round}")));
-            assert_eq!(answer.status(), 200, "{}", answer.text());
+            let response = editor.put(version(&format!("r{round}")));
+            assert_eq!(response.status(), 200, "{}", response.text());
             assert_eq!(editor.served(), format!("r{round}"));
         }
         storm.join().unwrap();

@@ -42,14 +42,14 @@ impl Editor {
     }
 
     fn with(config: &str) -> Editor {
-        Editor::laid_out(|dir| {
+        Editor::config_arguments(|dir| {
             fs::write(dir.join("sluicegate.toml"), config).unwrap();
             fs::create_dir(dir.join("conf.d")).unwrap();
         })
     }
 
     /// `lay_out` writes `sluicegate.toml` into a directory.
-    fn laid_out(lay_out: impl FnOnce(&Path)) -> Editor {
+    fn config_arguments(lay_out: impl FnOnce(&Path)) -> Editor {
         let mut etc = PathBuf::new();
         let gateway = Gateway::launch(&[], |dir| {
             etc = dir.join("etc");
@@ -70,14 +70,14 @@ impl Editor {
 
     #[track_caller]
     fn get(&self, path: &str) -> Message {
-        self.gateway.admin_ask("GET", path, TOKEN, "")
+        self.gateway.admin_request("GET", path, TOKEN, "")
     }
 
     #[track_caller]
     fn tag(&self, path: &str) -> String {
-        let answer = self.get(path);
-        assert_eq!(answer.status(), 200, "{}", answer.text());
-        answer.get("etag").unwrap().to_owned()
+        let response = self.get(path);
+        assert_eq!(response.status(), 200, "{}", response.text());
+        response.get("etag").unwrap().to_owned()
     }
 
     /// Sends a new text of the main file, with the tag that it has now.
@@ -89,17 +89,17 @@ impl Editor {
     #[track_caller]
     fn put_to(&self, path: &str, tag: &str, text: impl AsRef<[u8]>) -> Message {
         let fields = format!("{TOKEN}content-type: application/toml\r\nif-match: {tag}\r\n");
-        self.gateway.admin_ask("PUT", path, &fields, text)
+        self.gateway.admin_request("PUT", path, &fields, text)
     }
 
     #[track_caller]
     fn roll_back(&self, generation: u64) -> Message {
         let tag = self.tag("/-/config/history");
         let fields = format!("{TOKEN}content-type: application/json\r\nif-match: {tag}\r\n");
-        self.gateway.admin_ask("POST", "/-/rollback", &fields, format!("{{\"generation\": {generation}}}"))
+        self.gateway.admin_request("POST", "/-/rollback", &fields, format!("{{\"generation\": {generation}}}"))
     }
 
-    /// Returns the response that clients get now: the name of the config in force.
+    /// Returns the response to clients, which is the name of the config in force.
     #[track_caller]
     fn served(&self) -> String {
         self.gateway.get("/").text()
@@ -123,7 +123,7 @@ impl Editor {
     }
 }
 
-/// Sends the head of a request with a body of `length` bytes, and nothing of the body.
+/// Sends the head of a request with a body of `length` bytes, but no body.
 fn start_body(editor: &Editor, fields: &str, length: usize) -> Client {
     let mut client = Client::connect(editor.gateway.admin);
     client.send(crate::support::client::call("PUT", MAIN, fields, length));

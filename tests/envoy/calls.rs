@@ -1,4 +1,4 @@
-//! Calls of grpcio, which reads and writes messages by itself.
+//! Calls by grpcio, an independent implementation of gRPC.
 
 use crate::support::app::run_script;
 use crate::support::gateway::Gateway;
@@ -92,7 +92,7 @@ mode = "shadow"
 /// A gateway whose first address is that of gRPC. `more` follows the rules.
 fn gateway(server: &str, more: &str) -> Gateway {
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
-    Gateway::whole(&format!("[server]\nworkers = 1\n{server}\n{admin}\n{RULES}\n{more}"))
+    Gateway::with_config(&format!("[server]\nworkers = 1\n{server}\n{admin}\n{RULES}\n{more}"))
 }
 
 #[track_caller]
@@ -102,7 +102,7 @@ fn scenario(name: &str, gateway: &Gateway) {
 
 #[test]
 fn descriptors_are_decided_in_memory() {
-    // A candidate changes no answer.
+    // A candidate changes no response.
     let more = "[limit.logins-wide]\nrate = \"5/min\"\ncandidate_of = \"logins\"\n";
     let gateway = gateway(TRUSTED, more);
     scenario("decisions", &gateway);
@@ -131,7 +131,7 @@ fn tenants_share_a_budget_and_are_refunded_apart() {
 fn descriptors_are_decided_by_redis() {
     let redis = RedisServer::start(&[]);
     let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", redis.url()));
-    gateway.until_connected();
+    gateway.wait_for_store();
     scenario("decisions", &gateway);
 }
 
@@ -139,7 +139,7 @@ fn descriptors_are_decided_by_redis() {
 fn descriptors_are_decided_by_a_cluster() {
     let cluster = RedisCluster::start(0);
     let gateway = gateway(TRUSTED, &format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url()));
-    gateway.until_connected();
+    gateway.wait_for_store();
     scenario("decisions", &gateway);
 }
 
@@ -193,7 +193,8 @@ candidate_of = "first"
     assert_eq!((left("x"), left("y")), (0.into(), 2.into()), "in force, it would refuse the whole request");
 }
 
-/// The networks of one limit count as one limit of a request, and descriptors that share a network are charged together.
+/// The networks of one limit count as one limit of a request, and descriptors that share a network are charged
+/// together.
 #[test]
 fn descriptors_of_ipv6_clients_may_share_networks() {
     let more = r#"
@@ -223,7 +224,7 @@ mode = "shadow"
             redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
         let gateway = gateway(TRUSTED, &format!("{more}{store}"));
         if redis.is_some() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         scenario("tiers", &gateway);
         let left = |limit: &str, ip: &str| {

@@ -1,4 +1,4 @@
-//! `sluicegate explain` and `POST /-/explain` of descriptors and checks: they tell what calls get.
+//! `sluicegate explain` and `POST /-/explain` of descriptors and checks: they predict the responses to calls.
 
 use std::fs;
 
@@ -72,7 +72,8 @@ key = "header:x-api-key"
 missing = "refuse"
 "#;
 
-/// Runs `sluicegate explain` in the directory of the gateway. Returns its exit code, standard output and standard error.
+/// Runs `sluicegate explain` in the directory of the gateway. Returns its exit code, standard output and standard
+/// error.
 fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
     let output = program().current_dir(gateway.dir.path()).arg("explain").args(arguments).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -81,7 +82,7 @@ fn run(gateway: &Gateway, arguments: &[&str]) -> (i32, String, String) {
 
 #[test]
 fn a_descriptor_is_explained_as_it_is_decided() {
-    let gateway = Gateway::whole(CONFIG);
+    let gateway = Gateway::with_config(CONFIG);
     fs::write(gateway.dir.path().join("c.toml"), CONFIG).unwrap();
     let rls = |entries: &[&str]| run(&gateway, &[&["-c", "c.toml", "--rls", "edge"], entries].concat());
     for (entries, code, parts) in [
@@ -142,12 +143,13 @@ fn a_descriptor_is_explained_as_it_is_decided() {
 
 #[test]
 fn the_live_state_of_descriptors_is_shown_and_not_charged() {
-    let gateway = Gateway::whole(CONFIG);
+    let gateway = Gateway::with_config(CONFIG);
     let explain = |body: Value| {
-        let answer = gateway.admin_ask("POST", "/-/explain", "content-type: application/json\r\n", body.to_string());
-        (answer.status(), serde_json::from_str::<Value>(&answer.text()).unwrap_or_default())
+        let response =
+            gateway.admin_request("POST", "/-/explain", "content-type: application/json\r\n", body.to_string());
+        (response.status(), serde_json::from_str::<Value>(&response.text()).unwrap_or_default())
     };
-    let ask = |hits: i64| {
+    let fetch = |hits: i64| {
         let (status, found) = explain(
             json!({ "rls": { "domain": "edge", "descriptors": [{ "entries": { "a": "KEY" }, "hits": hits }] } }),
         );
@@ -160,27 +162,27 @@ fn the_live_state_of_descriptors_is_shown_and_not_charged() {
         for (name, value) in [("content-type", "application/grpc"), ("te", "trailers")] {
             request.headers_mut().insert(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
-        client.ask(request, Sent { body: &framed(&question("edge", "a", "KEY")), trailers: None }).body[6]
+        client.fetch(request, Sent { body: &framed(&question("edge", "a", "KEY")), trailers: None }).body[6]
     };
     for left in [3, 2, 1] {
         for hits in [1, 0, -1] {
-            let found = ask(hits);
+            let found = fetch(hits);
             assert_eq!(found["rls"]["descriptors"][0]["limits"][0]["state"]["remaining"], left, "{found}");
             assert_eq!(found["rls"]["descriptors"][0]["status"]["code"], "OK", "{found}");
         }
         assert_eq!(call(), 1);
     }
-    let found = ask(1);
+    let found = fetch(1);
     assert_eq!(call(), 2);
     assert_eq!((&found["verdict"]["decision"], &found["verdict"]["limit"]), (&"refuse".into(), &"few".into()));
     assert_eq!(found["rls"]["descriptors"][0]["status"]["code"], "OVER_LIMIT", "{found}");
-    assert_eq!(ask(0)["rls"]["descriptors"][0]["status"]["code"], "OVER_LIMIT");
-    let refund = &ask(-2)["rls"]["descriptors"][0];
+    assert_eq!(fetch(0)["rls"]["descriptors"][0]["status"]["code"], "OVER_LIMIT");
+    let refund = &fetch(-2)["rls"]["descriptors"][0];
     assert_eq!(
         (&refund["limits"][0]["state"]["remaining_after"], &refund["status"]["code"]),
         (&2.into(), &"OK".into())
     );
-    assert!(!ask(1).to_string().contains("KEY"), "values are hashed by default");
+    assert!(!fetch(1).to_string().contains("KEY"), "values are hashed by default");
     let pairs = json!({ "rls": { "domain": "edge", "descriptors": [{ "entries": [["path", "x"], ["user", "u"]] }] } });
     assert!(!explain(pairs).1.to_string().contains("SECRET"));
     for body in [
@@ -194,13 +196,13 @@ fn the_live_state_of_descriptors_is_shown_and_not_charged() {
         assert_eq!(explain(body.clone()).0, 422, "{body}");
     }
     for hits in [i64::MIN / 1024, i64::MAX / 1024] {
-        assert_eq!(ask(hits)["live"], true);
+        assert_eq!(fetch(hits)["live"], true);
     }
 }
 
 #[test]
 fn an_authorization_check_is_explained() {
-    let gateway = Gateway::whole(CONFIG);
+    let gateway = Gateway::with_config(CONFIG);
     fs::write(gateway.dir.path().join("c.toml"), CONFIG).unwrap();
     let check = |name: &str, more: &[&str]| {
         let arguments = ["-c", "c.toml", "GET", "http://a.test/a/../b", "--ext-authz", name, "--from", "192.0.2.7"];

@@ -6,7 +6,7 @@ use crate::support::app::App;
 use crate::support::ca::Ca;
 use crate::support::client::{self, Client};
 use crate::support::gateway::Gateway;
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 use crate::support::token::{SECRET, hs256};
 use crate::support::upstream::Upstream;
 
@@ -32,10 +32,10 @@ fn start_changed(
     change_own: impl FnOnce(String) -> String,
     change_envoy: impl Fn(String) -> String,
 ) -> (Gateway, App) {
-    let port = Reserved::new();
+    let port = ReservedPort::new();
     let own = change_own(block(title, "toml")).replace("127.0.0.1:8081", &port.addr().to_string());
     assert!(own.contains(&port.addr().to_string()));
-    let gateway = Gateway::whole(&format!("{own}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+    let gateway = Gateway::with_config(&format!("{own}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     let envoy = App::envoy(|addr: SocketAddr| {
         let ports = [("10000", addr.port()), ("3000", app.addr.port()), ("8081", port.port())];
         ports.iter().fold(change_envoy(block(title, "yaml")), |text, (from, to)| {
@@ -51,44 +51,44 @@ fn start_changed(
 fn envoy_limits_by_descriptors() {
     let app = Upstream::text("hello");
     let (gateway, envoy) = start("Limit requests by descriptors", &app);
-    let login = || client::ask(envoy.addr, &client::get("/login", ""));
+    let login = || client::fetch(envoy.addr, &client::get("/login", ""));
     for left in ["1", "0"] {
-        let answer = login();
-        assert_eq!((answer.status(), answer.text().as_str()), (200, "hello"));
-        assert!(answer.get("ratelimit").unwrap().starts_with(&format!("\"logins\";r={left};t=")), "{left}");
+        let response = login();
+        assert_eq!((response.status(), response.text().as_str()), (200, "hello"));
+        assert!(response.get("ratelimit").unwrap().starts_with(&format!("\"logins\";r={left};t=")), "{left}");
     }
     let refused = login();
     assert_eq!((refused.status(), refused.get("content-type")), (429, Some("application/problem+json")));
     let wait: u32 = refused.get("retry-after").unwrap().parse().unwrap();
     assert!((20..=30).contains(&wait), "{wait}");
     assert!(refused.text().contains("\"violated-policies\":[\"logins\"]"), "{}", refused.text());
-    assert_eq!(client::ask(envoy.addr, &client::get("/", "")).status(), 200);
+    assert_eq!(client::fetch(envoy.addr, &client::get("/", "")).status(), 200);
     gateway.assert_metric("rls_descriptors_total", &[("result", "limited")], 3.0);
     // Without the gateway, `failure_mode_deny` refuses.
     drop(gateway);
     assert_eq!(login().status(), 500);
-    assert_eq!(client::ask(envoy.addr, &client::get("/", "")).status(), 200);
+    assert_eq!(client::fetch(envoy.addr, &client::get("/", "")).status(), 200);
 }
 
 #[test]
 fn envoy_limits_by_the_whole_request() {
     let app = Upstream::text("hello");
     let (gateway, envoy) = start("Limit by the whole request (ext_authz)", &app);
-    let ask = |target: &str, fields: &str| client::ask(envoy.addr, &client::get(target, fields));
+    let fetch = |target: &str, fields: &str| client::fetch(envoy.addr, &client::get(target, fields));
     for left in ["1", "0"] {
-        let answer = ask("/a?b", "x-api-key: k1\r\n");
-        assert_eq!((answer.status(), answer.text().as_str()), (200, "hello"));
-        assert!(answer.get("ratelimit").unwrap().starts_with(&format!("\"per-key\";r={left};t=")), "{left}");
+        let response = fetch("/a?b", "x-api-key: k1\r\n");
+        assert_eq!((response.status(), response.text().as_str()), (200, "hello"));
+        assert!(response.get("ratelimit").unwrap().starts_with(&format!("\"per-key\";r={left};t=")), "{left}");
     }
-    let refused = ask("/other", "x-api-key: k1\r\n");
+    let refused = fetch("/other", "x-api-key: k1\r\n");
     assert_eq!((refused.status(), refused.get("content-type")), (429, Some("application/problem+json")));
     let wait: u32 = refused.get("retry-after").unwrap().parse().unwrap();
     assert!((20..=30).contains(&wait), "{wait}");
-    assert_eq!(ask("/a", "x-api-key: k2\r\n").status(), 200);
+    assert_eq!(fetch("/a", "x-api-key: k2\r\n").status(), 200);
     // A missing key, a repeated one, and a path that servers could read differently.
-    assert_eq!(ask("/a", "").status(), 403);
-    assert_eq!(ask("/a", "x-api-key: k3\r\nx-api-key: k4\r\n").status(), 400);
-    assert_eq!(ask("/health", "").status(), 200);
+    assert_eq!(fetch("/a", "").status(), 403);
+    assert_eq!(fetch("/a", "x-api-key: k3\r\nx-api-key: k4\r\n").status(), 400);
+    assert_eq!(fetch("/health", "").status(), 200);
     gateway.assert_metric(
         "limit_decisions_total",
         &[("route", "api"), ("limit", "per-key"), ("decision", "allow")],
@@ -96,7 +96,7 @@ fn envoy_limits_by_the_whole_request() {
     );
     gateway.assert_metric("rpc_calls_total", &[("method", "Check"), ("code", "OK")], 6.0);
     drop(gateway);
-    assert_eq!(ask("/a", "x-api-key: k5\r\n").status(), 403);
+    assert_eq!(fetch("/a", "x-api-key: k5\r\n").status(), 403);
 }
 
 /// Checks about routes with lists, tokens and different strictness. Envoy reaches the gateway over TLS and has no
@@ -138,25 +138,25 @@ fn envoy_asks_about_routes_over_tls() {
         text.replacen("disabled: true", lenient, 1).replace("timeout: 0.05s", "timeout: 5s")
     };
     let (gateway, envoy) = start_changed("Limit by the whole request (ext_authz)", &app, own, envoy);
-    let ask = |last: u8, target: &str, token: &str| {
+    let fetch = |last: u8, target: &str, token: &str| {
         let mut client = Client::from([127, 0, 0, last].into(), envoy.addr);
         let fields = if token.is_empty() { String::new() } else { format!("authorization: Bearer {token}\r\n") };
-        client.ask(&client::get(target, &fields), "").status()
+        client.fetch(&client::get(target, &fields), "").status()
     };
     let [anna, bert] = ["anna", "bert"].map(|name| hs256(SECRET, &format!("{{\"sub\":\"{name}\"}}")));
     let forged = hs256("another secret, of enough bytes...", "{\"sub\":\"anna\"}");
     // Tokens have budgets of their own, whoever sends them; without a valid one, `missing` refuses.
     assert_eq!(
-        [(2, &anna), (3, &anna), (2, &anna), (2, &bert)].map(|(last, token)| ask(last, "/", token)),
+        [(2, &anna), (3, &anna), (2, &anna), (2, &bert)].map(|(last, token)| fetch(last, "/", token)),
         [200, 200, 429, 200]
     );
-    assert_eq!([ask(2, "/", &forged), ask(2, "/", "")], [403, 403]);
+    assert_eq!([fetch(2, "/", &forged), fetch(2, "/", "")], [403, 403]);
     // The lists, by the address that Envoy sees. A client cannot claim another one.
-    assert_eq!([ask(66, "/", &bert), ask(77, "/", &anna), ask(77, "/", "")], [403, 200, 200]);
+    assert_eq!([fetch(66, "/", &bert), fetch(77, "/", &anna), fetch(77, "/", "")], [403, 200, 200]);
     let mut claiming = Client::from([127, 0, 0, 4].into(), envoy.addr);
-    assert_eq!(claiming.ask(&client::get("/", "x-forwarded-for: 127.0.0.77\r\n"), "").status(), 403);
+    assert_eq!(claiming.fetch(&client::get("/", "x-forwarded-for: 127.0.0.77\r\n"), "").status(), 403);
     // What servers could read in two ways, by the strictness of each route. Both have the same limit.
-    assert_eq!([ask(2, "/a%2Fb", &bert), ask(2, "/health%2Fb", &bert)], [400, 200]);
-    assert_eq!(ask(2, "/health%2Fb", &bert), 429);
+    assert_eq!([fetch(2, "/a%2Fb", &bert), fetch(2, "/health%2Fb", &bert)], [400, 200]);
+    assert_eq!(fetch(2, "/health%2Fb", &bert), 429);
     assert_eq!(gateway.metric("rpc_calls_total", &[("method", "Check"), ("code", "INTERNAL")]), None);
 }

@@ -1,5 +1,5 @@
-//! Calls of grpcio over TLS, with client certificates, and through a Unix socket; and authorization checks that no proxy
-//! in between has made harmless.
+//! Calls of grpcio over TLS, with client certificates, and through a Unix socket; and authorization checks that no
+//! proxy in between has made harmless.
 
 use crate::support::app::run_script;
 use crate::support::ca::Ca;
@@ -27,22 +27,22 @@ fn calls_come_over_tls_with_client_certificates_and_through_sockets() {
             path("server.key")
         )
     };
-    let gateway = Gateway::whole(&format!(
+    let gateway = Gateway::with_config(&format!(
         "[server]\nworkers = 1\ntrusted_proxies = [\"127.0.0.1\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n{}\
          [[listener]]\naddress = \"unix:{}\"\nserve = \"grpc\"\n{RULES}",
         tls(&format!("client_ca = \"{}\"\nclient_auth = \"required\"", path("ca.pem"))),
         path("grpc.sock")
     ));
     let secure = format!("localhost:{}", gateway.addr.port());
-    let ask = |scenario: &str, own: &str| {
+    let fetch = |scenario: &str, own: &str| {
         run_script(
             CLIENT,
             &[scenario, &secure, &path("ca.pem"), &path(&format!("{own}.pem")), &path(&format!("{own}.key"))],
         )
     };
-    ask("secure", "client");
+    fetch("secure", "client");
     // Neither a certificate of another authority nor plain text reaches the limits.
-    ask("refused", "stranger");
+    fetch("refused", "stranger");
     run_script(CLIENT, &["unreachable", &gateway.addr.to_string()]);
     gateway.assert_metric("rpc_calls_total", &[("method", "ShouldRateLimit"), ("code", "OK")], 2.0);
     run_script(CLIENT, &["socket", &format!("unix:{}", path("grpc.sock"))]);
@@ -50,7 +50,7 @@ fn calls_come_over_tls_with_client_certificates_and_through_sockets() {
 
 #[test]
 fn checks_obey_deny_allow_tokens_and_strictness() {
-    let gateway = Gateway::whole(&format!(
+    let gateway = Gateway::with_config(&format!(
         "[server]\nworkers = 1\ntrusted_proxies = [\"127.0.0.1\", \"10.0.0.1\"]\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [jwt]\nkey = \"{SECRET}\"\nalgorithms = [\"HS256\"]\n\
          [[listener]]\naddress = \"127.0.0.1:0\"\nserve = \"grpc\"\n\

@@ -28,9 +28,9 @@ when = { header = { x-plan = \"PLAN-SECRET\" } }
 ";
 
 fn explain(gateway: &Gateway, body: &Value) -> Value {
-    let answer = gateway.admin_ask("POST", "/-/explain", "content-type: application/json\r\n", body.to_string());
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()
+    let response = gateway.admin_request("POST", "/-/explain", "content-type: application/json\r\n", body.to_string());
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn the_live_state_decides_and_nothing_is_charged() {
         assert_eq!(found["limits"][0]["state"]["remaining"], 3, "{found}");
         assert_eq!(found["limits"][0]["state"]["remaining_after"], 2);
     }
-    assert_eq!([0; 3].map(|_| gateway.ask(&get("/v1/x", fields)).status()), [200; 3]);
+    assert_eq!([0; 3].map(|_| gateway.fetch(&get("/v1/x", fields)).status()), [200; 3]);
     let found = explain(&gateway, &body);
     assert_eq!((&found["verdict"]["decision"], &found["verdict"]["limit"]), (&"refuse".into(), &"per-key".into()));
     assert!(found["verdict"]["retry_after_ms"].as_i64().unwrap() > 86_000_000, "{found}");
@@ -66,16 +66,16 @@ fn the_live_state_decides_and_nothing_is_charged() {
 fn a_token_is_required_and_no_secret_is_shown() {
     let config = "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
         token = \"TOKEN-SECRET-1234567\"\nkeys_secret = \"HASH-SECRET-0123456789abcdefghijklmn\"\n";
-    let gateway = Gateway::whole(&format!("{config}{CONFIG}"));
+    let gateway = Gateway::with_config(&format!("{config}{CONFIG}"));
     let body = json!({ "url": "http://a.test/v1/x", "headers": { "x-api-key": "KEY-SECRET" } }).to_string();
-    let ask = |fields: &str| gateway.admin_ask("POST", "/-/explain", fields, &body);
+    let fetch = |fields: &str| gateway.admin_request("POST", "/-/explain", fields, &body);
     for fields in ["", "authorization: Bearer WRONG\r\n"] {
-        assert_eq!(ask(fields).status(), 401, "{fields}");
+        assert_eq!(fetch(fields).status(), 401, "{fields}");
     }
-    let answer = ask("authorization: Bearer TOKEN-SECRET-1234567\r\n");
-    assert_eq!(answer.status(), 200);
-    assert!(!answer.text().contains("SECRET"), "{}", answer.text());
-    assert_eq!(gateway.admin_ask("GET", "/-/explain", "", "").status(), 405);
+    let response = fetch("authorization: Bearer TOKEN-SECRET-1234567\r\n");
+    assert_eq!(response.status(), 200);
+    assert!(!response.text().contains("SECRET"), "{}", response.text());
+    assert_eq!(gateway.admin_request("GET", "/-/explain", "", "").status(), 405);
 
     // The command finds the token in the config.
     let url = format!("http://{}", gateway.admin);
@@ -106,14 +106,14 @@ fn wrong_and_huge_bodies_are_refused() {
         (r#"{"url": "http://a.test/", "body_base64": "%"}"#, 422),
         (r#"{"url": "http://a.test/\u0000"}"#, 422),
     ] {
-        let answer = gateway.admin_ask("POST", "/-/explain", "", body);
-        assert_eq!(answer.status(), status, "{body}: {}", answer.text());
+        let response = gateway.admin_request("POST", "/-/explain", "", body);
+        assert_eq!(response.status(), status, "{body}: {}", response.text());
     }
-    let misspelt = gateway.admin_ask("POST", "/-/explain", "", r#"{"url": "http://a.test/", "methd": "GET"}"#);
+    let misspelt = gateway.admin_request("POST", "/-/explain", "", r#"{"url": "http://a.test/", "methd": "GET"}"#);
     assert!(misspelt.text().contains("did you mean `method`?"), "{}", misspelt.text());
     let mut client = Client::connect(gateway.admin);
     client.send(call("POST", "/-/explain", "content-type: application/json\r\n", 100 * 1024 * 1024));
-    assert_eq!(client.answer("POST").status(), 413, "before the body has arrived");
+    assert_eq!(client.read_response("POST").status(), 413, "before the body has arrived");
     let long = json!({ "url": format!("http://a.test/{}", "a".repeat(100_000)) });
     assert_eq!(explain(&gateway, &long)["verdict"]["status"], 431);
     let many: Vec<_> = (0..2000).map(|i| [format!("x-{i}"), "v".to_owned()]).collect();

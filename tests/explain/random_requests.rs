@@ -1,5 +1,5 @@
 //! The verdict on random requests is that of the running gateway: `sluicegate test` gets the same requests in the same
-//! order, in virtual time, and its limits are used up in the same way.
+//! order, in virtual time, and its limits are exhausted in the same way.
 
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::run;
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::wait_until;
 
 const REQUESTS: usize = 10_000;
 const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\", \"10.0.0.0/8\"]\naccess_log = { format = \"json\" }\n";
@@ -262,9 +262,9 @@ fn send_all(gateway: &Gateway, requests: &[RandomRequest]) -> Vec<u16> {
     let mut statuses = Vec::with_capacity(requests.len());
     for request in requests {
         let mut connected = client.take().unwrap_or_else(|| gateway.client());
-        let answer = connected.ask(&request.head(), request.body.as_deref().unwrap_or_default());
-        statuses.push(answer.status());
-        if answer.get("connection").is_none_or(|value| value != "close") {
+        let response = connected.fetch(&request.head(), request.body.as_deref().unwrap_or_default());
+        statuses.push(response.status());
+        if response.get("connection").is_none_or(|value| value != "close") {
             client = Some(connected);
         }
     }
@@ -289,7 +289,7 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
     let explained = explained["cases"].as_array().unwrap();
 
     let last = format!("request-{:05}", REQUESTS - 1);
-    until("the last request is logged", || gateway.stdout().contains(&last));
+    wait_until("the last request is logged", || gateway.stdout().contains(&last));
     let log = gateway.stdout();
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let by_id: HashMap<&str, &Value> =
@@ -322,7 +322,7 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
             _ => assert_eq!(line["route"], found["route"], "{}", about()),
         }
     }
-    // The requests reach what they are meant to reach.
+    // The requests have all these outcomes.
     for outcome in [
         "admit ",
         "bypass ",

@@ -8,8 +8,8 @@ use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{self, H2Client, Sent};
 use crate::support::http::Message;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// A part of every claim. Neither the auth server nor the application must read it.
 const FORGED: &str = "mallory";
@@ -33,7 +33,7 @@ const CLAIMS: &[&[(&str, &str)]] = &[
     &[("x!role", FORGED), ("x~role", FORGED)],
 ];
 
-/// Headers of which auth servers take the request to judge.
+/// Headers from which auth servers read the request that they judge.
 const TARGETS: &[&str] = &[
     "x-forwarded-uri",
     "x-forwarded-method",
@@ -55,7 +55,7 @@ fn lines(fields: &[(&str, &str)]) -> String {
     fields.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect()
 }
 
-/// The application got what the auth server stated, and nothing that the client claims.
+/// Asserts that the application got the identity that the auth server stated, and no claim of the client.
 #[track_caller]
 fn assert_identity(request: &Message, user: Option<&str>, claim: &[(&str, &str)]) {
     assert!(!request.head.contains(FORGED), "{claim:?}:\n{}", request.head);
@@ -63,7 +63,7 @@ fn assert_identity(request: &Message, user: Option<&str>, claim: &[(&str, &str)]
     assert_eq!((request.get("remote-user"), request.get("x-role")), (user, role), "{claim:?}:\n{}", request.head);
 }
 
-/// An auth server that admits as `user`, or without any identity.
+/// Starts an auth server that admits requests as `user`, or without an identity.
 fn pair(user: Option<&'static str>) -> Pair {
     Pair::start(COPIED, move |_| match user {
         Some(user) => admit(user),
@@ -76,10 +76,10 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
     for user in [Some("alice"), None] {
         let pair = pair(user);
         for claim in CLAIMS {
-            let answer = pair.gateway.ask(&get("/", &lines(claim)));
-            let asked = pair.auth.requests();
-            assert!(asked.iter().all(|asked| !asked.head.contains(FORGED)), "{claim:?}: {asked:?}");
-            match answer.status() {
+            let response = pair.gateway.fetch(&get("/", &lines(claim)));
+            let auth_requests = pair.auth.requests();
+            assert!(auth_requests.iter().all(|request| !request.head.contains(FORGED)), "{claim:?}: {auth_requests:?}");
+            match response.status() {
                 200 => assert_identity(&pair.app.request(), user, claim),
                 status => assert_eq!((status, pair.app.requests().len()), (400, 0), "{claim:?}"),
             }
@@ -95,7 +95,7 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
             peer.send(crate::support::upstream::ok("ended"))
         });
         let pair = Pair::with("", COPIED, "", responding(|_| admit("alice")), app);
-        assert_eq!(pair.gateway.client().ask(chunked, "").text(), "ended");
+        assert_eq!(pair.gateway.client().fetch(chunked, "").text(), "ended");
         pair.app.request();
         assert_eq!(pair.app.request().head, "1\r\na\r\n0\r\nx-sum: 1\r\n\r\n");
     }
@@ -113,7 +113,7 @@ fn no_spelling_of_an_identity_header_passes_over_http2() {
                 let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
                 request.headers_mut().append(name, HeaderValue::from_str(value).unwrap());
             }
-            if client.ask(request, Sent::default()).status() == 200 {
+            if client.fetch(request, Sent::default()).status() == 200 {
                 assert!(!pair.auth.request().head.contains(FORGED), "{claim:?}");
                 assert_identity(&pair.app.request(), user, claim);
             }
@@ -125,7 +125,7 @@ fn no_spelling_of_an_identity_header_passes_over_http2() {
                 .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value))),
         );
         let sent = Sent { body: b"body", trailers: Some(trailers) };
-        assert_eq!(client.ask(request, sent).status(), 200);
+        assert_eq!(client.fetch(request, sent).status(), 200);
         let forwarded = pair.app.request();
         assert_identity(&forwarded, user, &[("trailer", "")]);
         assert_eq!(forwarded.text(), "body");
@@ -142,11 +142,11 @@ fn an_identity_header_is_removed_on_every_route() {
         app = app.url()
     ));
     let fields = "remote-user: mallory\r\nauthorization: Basic x\r\n";
-    assert_eq!(gateway.ask(&get("/public", fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/public", fields)).status(), 200);
     let forwarded = app.request();
     assert_eq!((forwarded.get("remote-user"), forwarded.get("authorization")), (None, Some("Basic x")));
     // Credentials reach the auth server, and only those that it returns reach the application.
-    assert_eq!(gateway.ask(&get("/", fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/", fields)).status(), 200);
     assert_eq!((auth.request().get("authorization"), app.request().get("authorization")), (Some("Basic x"), None));
 }
 
@@ -158,26 +158,30 @@ fn only_the_gateway_states_the_request_to_the_auth_server() {
             for value in ["/public", "GET", "public.test", "https://public.test/public"] {
                 let fields = format!("{name}: {value}\r\n{name}: {value}\r\n");
                 assert_eq!(
-                    pair.gateway.client().ask(&post("/admin?x", 0, &fields), "").status(),
+                    pair.gateway.client().fetch(&post("/admin?x", 0, &fields), "").status(),
                     200,
                     "{name}: {value}"
                 );
-                let asked = pair.auth.request();
-                let said =
-                    [asked.get("x-forwarded-uri"), asked.get("x-forwarded-method"), asked.get("x-forwarded-host")];
-                assert_eq!(said, [Some("/admin?x"), Some("POST"), Some("a.test")], "{name}: {value}");
-                let others = asked.fields().filter(|(_, said)| said == &value && value != "GET").count();
-                assert_eq!(others, 0, "{name}: {value}\n{}", asked.head);
+                let auth_request = pair.auth.request();
+                let verdict_of = [
+                    auth_request.get("x-forwarded-uri"),
+                    auth_request.get("x-forwarded-method"),
+                    auth_request.get("x-forwarded-host"),
+                ];
+                assert_eq!(verdict_of, [Some("/admin?x"), Some("POST"), Some("a.test")], "{name}: {value}");
+                let others =
+                    auth_request.fields().filter(|(_, forwarded)| forwarded == &value && value != "GET").count();
+                assert_eq!(others, 0, "{name}: {value}\n{}", auth_request.head);
             }
         }
         let fields = "x-forwarded-for: 203.0.113.66\r\nx-forwarded-proto: https\r\nx-real-ip: 203.0.113.66\r\n";
-        assert_eq!(pair.gateway.ask(&get("/", fields)).status(), 200);
-        let asked = pair.auth.requests().pop().unwrap();
+        assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
+        let auth_request = pair.auth.requests().pop().unwrap();
         let expected = match trusted {
             "" => [Some("127.0.0.1"), Some("http"), Some("127.0.0.1")],
             _ => [Some("203.0.113.66, 127.0.0.1"), Some("https"), Some("203.0.113.66")],
         };
-        assert_eq!(["x-forwarded-for", "x-forwarded-proto", "x-real-ip"].map(|name| asked.get(name)), expected);
+        assert_eq!(["x-forwarded-for", "x-forwarded-proto", "x-real-ip"].map(|name| auth_request.get(name)), expected);
     }
 }
 
@@ -198,7 +202,7 @@ fn no_header_of_a_client_makes_the_application_serve_another_request() {
         let pair = Pair::with(trusted, COPIED, "", responding(|_| admit("alice")), Upstream::text("the application"));
         for name in OVERRIDES {
             let fields = format!("{name}: {FORGED}\r\n{name}: {FORGED}\r\nx-kept: 1\r\n");
-            assert_eq!(pair.gateway.ask(&post("/public", 0, &fields)).status(), 200, "{name}");
+            assert_eq!(pair.gateway.fetch(&post("/public", 0, &fields)).status(), 200, "{name}");
             for got in [pair.auth.request(), pair.app.request()] {
                 assert!(!got.head.contains(FORGED) && got.get("x-kept") == Some("1"), "{name}: {}", got.head);
             }
@@ -250,16 +254,24 @@ fn the_auth_server_judges_the_path_that_the_application_gets() {
             for path in PATHS {
                 let mut client = pair.gateway.client();
                 client.send(get(path, ""));
-                let status = client.try_answer("GET").map_or(400, |answer| answer.status());
+                let status = client.try_read_response("GET").map_or(400, |response| response.status());
                 if status != 200 {
                     assert!(matches!(status, 400 | 404), "{strictness} {slashes} {path}: {status}");
-                    assert!(pair.auth.requests().is_empty(), "{path}: refused, but asked about");
+                    assert!(pair.auth.requests().is_empty(), "{path}: refused, but sent to the auth server");
                     continue;
                 }
                 passed += 1;
-                let (asked, forwarded) = (pair.auth.request(), pair.app.request());
-                assert_eq!(asked.get("x-forwarded-uri"), Some(forwarded.target()), "{strictness} {slashes} {path}");
-                assert_eq!(asked.get("x-forwarded-host"), forwarded.get("host"), "{strictness} {slashes} {path}");
+                let (auth_request, forwarded) = (pair.auth.request(), pair.app.request());
+                assert_eq!(
+                    auth_request.get("x-forwarded-uri"),
+                    Some(forwarded.target()),
+                    "{strictness} {slashes} {path}"
+                );
+                assert_eq!(
+                    auth_request.get("x-forwarded-host"),
+                    forwarded.get("host"),
+                    "{strictness} {slashes} {path}"
+                );
             }
             assert!(passed > 8, "{strictness} {slashes}: {passed}");
         }
@@ -270,7 +282,7 @@ fn the_auth_server_judges_the_path_that_the_application_gets() {
 fn a_request_without_a_host_cannot_be_judged() {
     let pair = pair(Some("alice"));
     for (host, status) in [("", 400), ("host: a.test\r\n", 200)] {
-        assert_eq!(pair.gateway.ask(&format!("GET / HTTP/1.0\r\n{host}\r\n")).status(), status);
+        assert_eq!(pair.gateway.fetch(&format!("GET / HTTP/1.0\r\n{host}\r\n")).status(), status);
         assert_eq!(
             (pair.auth.requests().len(), pair.app.requests().len()),
             if status == 200 { (1, 1) } else { (0, 0) }
@@ -283,8 +295,8 @@ fn rewrites_apply_after_the_check() {
     let rest = "rewrite = { strip_prefix = \"/app\", add_prefix = \"/v2\" }\nrequest_headers = { remove = [\"x-role\"], set = { x-set = \"1\" } }";
     let pair = Pair::with("", COPIED, rest, responding(|_| admit("alice")), Upstream::text("the application"));
     assert_eq!(pair.gateway.get("/app/x").status(), 200);
-    let (asked, forwarded) = (pair.auth.request(), pair.app.request());
-    assert_eq!((asked.get("x-forwarded-uri"), forwarded.target()), (Some("/app/x"), "/v2/x"));
+    let (auth_request, forwarded) = (pair.auth.request(), pair.app.request());
+    assert_eq!((auth_request.get("x-forwarded-uri"), forwarded.target()), (Some("/app/x"), "/v2/x"));
     assert_eq!(
         (forwarded.get("remote-user"), forwarded.get("x-role"), forwarded.get("x-set")),
         (Some("alice"), None, Some("1"))
@@ -295,15 +307,15 @@ fn rewrites_apply_after_the_check() {
 fn headers_in_the_name_of_the_client_are_copied_all_the_same() {
     // Headers of untrusted clients with these names are removed, unlike those of the auth server.
     let options = "copy_headers = [\"X-Forwarded-User\", \"x-forwarded-email\", \"x-forwarded-groups\"]";
-    let answer = "HTTP/1.1 200 OK\r\nx-forwarded-user: alice\r\nx-forwarded-groups: a\r\nx-forwarded-groups: b\r\n\
+    let response = "HTTP/1.1 200 OK\r\nx-forwarded-user: alice\r\nx-forwarded-groups: a\r\nx-forwarded-groups: b\r\n\
                   x-other: 1\r\ncontent-length: 0\r\n\r\n";
-    let pair = Pair::start(options, |_| answer.to_owned());
+    let pair = Pair::start(options, |_| response.to_owned());
     let fields = "x-forwarded-user: mallory\r\nx-forwarded-email: mallory\r\nconnection: x-other\r\n";
-    assert_eq!(pair.gateway.ask(&get("/", fields)).status(), 200);
+    assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
     assert!(!pair.auth.request().head.contains(FORGED));
     let forwarded = pair.app.request();
     assert_eq!(forwarded.all("x-forwarded-groups"), ["a", "b"]);
     let copied = ["x-forwarded-user", "x-forwarded-email", "x-other"].map(|name| forwarded.get(name));
     assert_eq!(copied, [Some("alice"), None, None]);
-    until("the user is logged", || pair.gateway.stdout().contains("\"user\":\"alice\""));
+    wait_until("the user is logged", || pair.gateway.stdout().contains("\"user\":\"alice\""));
 }

@@ -8,8 +8,8 @@ use super::pair::{COPIED, Pair, admit, admitting, echoing_socket, responding};
 use crate::support::client::{get, post};
 use crate::support::frames::*;
 use crate::support::h2::{self, H2Client, Sent};
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const TO_LOGIN: &str = "HTTP/1.1 302 Found\r\nlocation: https://login.a.test/?rd=%2F\r\nset-cookie: state=1; Path=/\r\n\
                         set-cookie: nonce=2\r\ncache-control: no-store\r\nkeep-alive: timeout=5\r\nx-shown: yes\r\n\
@@ -22,25 +22,25 @@ fn the_auth_server_gets_the_head_and_the_application_the_body() {
     let fields = "cookie: session=1\r\nauthorization: Bearer x\r\naccept: a/b\r\nif-none-match: \"1\"\r\nrange: bytes=0-1\r\n\
                   te: trailers\r\nconnection: te\r\n";
     for framing in ["length", "chunked", "h2"] {
-        let answer = match framing {
-            "length" => pair.gateway.client().ask(&post("/a/b?c=d&e", body.len() as u64, fields), &body).status(),
+        let response = match framing {
+            "length" => pair.gateway.client().fetch(&post("/a/b?c=d&e", body.len() as u64, fields), &body).status(),
             "chunked" => {
                 let head =
                     format!("POST /a/b?c=d&e HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n{fields}\r\n");
                 let chunked = [format!("{:x}\r\n", body.len()).as_bytes(), &body, b"\r\n0\r\n\r\n"].concat();
-                pair.gateway.client().ask(&head, chunked).status()
+                pair.gateway.client().fetch(&head, chunked).status()
             }
             _ => {
                 let mut request = h2::post("/a/b?c=d&e");
                 for (name, value) in [("cookie", "session=1"), ("authorization", "Bearer x"), ("accept", "a/b")] {
                     request.headers_mut().append(name, value.parse().unwrap());
                 }
-                H2Client::connect(pair.gateway.addr).ask(request, Sent { body: &body, trailers: None }).status()
+                H2Client::connect(pair.gateway.addr).fetch(request, Sent { body: &body, trailers: None }).status()
             }
         };
-        assert_eq!(answer, 200, "{framing}");
-        let asked = pair.auth.request();
-        assert_eq!(asked.start_line(), "GET /verify?from=gateway HTTP/1.1");
+        assert_eq!(response, 200, "{framing}");
+        let auth_request = pair.auth.request();
+        assert_eq!(auth_request.start_line(), "GET /verify?from=gateway HTTP/1.1");
         for (name, value) in [
             ("host", Some(pair.auth.addr.to_string().as_str())),
             ("x-forwarded-method", Some("POST")),
@@ -59,13 +59,13 @@ fn the_auth_server_gets_the_head_and_the_application_the_body() {
             ("te", None),
             ("connection", None),
         ] {
-            assert_eq!(asked.get(name), value, "{framing}: {name}");
+            assert_eq!(auth_request.get(name), value, "{framing}: {name}");
         }
         let forwarded = pair.app.request();
         assert!(forwarded.body == body, "{framing}: the body differs");
         assert_eq!(forwarded.start_line(), "POST /a/b?c=d&e HTTP/1.1");
         assert_eq!((forwarded.get("remote-user"), forwarded.get("x-role")), (Some("alice"), Some("admin")));
-        assert_eq!(forwarded.get("x-request-id"), asked.get("x-request-id"), "{framing}");
+        assert_eq!(forwarded.get("x-request-id"), auth_request.get("x-request-id"), "{framing}");
         assert_eq!((forwarded.get("x-forwarded-uri"), forwarded.get("x-forwarded-method")), (None, None));
     }
     assert_eq!(pair.auth.connections(), 1, "the connection is used again");
@@ -76,27 +76,31 @@ fn a_refusal_of_the_auth_server_is_forwarded_unchanged() {
     let pair = Pair::start(COPIED, |_| TO_LOGIN.to_owned());
     let mut client = pair.gateway.client();
     for _ in 0..2 {
-        let answer = client.ask(&post("/", 5, ""), "hello");
-        assert_eq!((answer.status(), answer.text()), (302, "log in first".to_owned()));
-        assert_eq!(answer.get("location"), Some("https://login.a.test/?rd=%2F"));
-        assert_eq!(answer.all("set-cookie"), ["state=1; Path=/", "nonce=2"]);
-        assert_eq!((answer.get("cache-control"), answer.get("x-shown")), (Some("no-store"), Some("yes")));
-        assert_eq!((answer.get("keep-alive"), answer.get("x-hidden")), (None, None));
-        assert!(answer.get("via").unwrap().contains("sluicegate"));
+        let response = client.fetch(&post("/", 5, ""), "hello");
+        assert_eq!((response.status(), response.text()), (302, "log in first".to_owned()));
+        assert_eq!(response.get("location"), Some("https://login.a.test/?rd=%2F"));
+        assert_eq!(response.all("set-cookie"), ["state=1; Path=/", "nonce=2"]);
+        assert_eq!((response.get("cache-control"), response.get("x-shown")), (Some("no-store"), Some("yes")));
+        assert_eq!((response.get("keep-alive"), response.get("x-hidden")), (None, None));
+        assert!(response.get("via").unwrap().contains("sluicegate"));
     }
-    let head = client.ask("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n", "");
+    let head = client.fetch("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n", "");
     assert_eq!((head.status(), head.get("content-length")), (302, Some("12")));
-    assert_eq!(client.ask(&get("/", ""), "").text(), "log in first", "nothing of the body of HEAD is in the way");
+    assert_eq!(
+        client.fetch(&get("/", ""), "").text(),
+        "log in first",
+        "the connection after HEAD has no leftover bytes"
+    );
     let mut over_h2 = H2Client::connect(pair.gateway.addr);
     for method in ["GET", "HEAD"] {
         let request = Request::builder().method(method).uri("http://a.test/").body(()).unwrap();
-        let answer = over_h2.ask(request, Sent::default());
-        assert_eq!((answer.status(), answer.field("location")), (302, Some("https://login.a.test/?rd=%2F")));
-        assert_eq!(answer.text(), if method == "GET" { "log in first" } else { "" });
+        let response = over_h2.fetch(request, Sent::default());
+        assert_eq!((response.status(), response.field("location")), (302, Some("https://login.a.test/?rd=%2F")));
+        assert_eq!(response.text(), if method == "GET" { "log in first" } else { "" });
     }
     assert!(pair.app.requests().is_empty(), "the application got a request");
     pair.gateway.assert_metric("forward_auth_total", &[("route", "app"), ("outcome", "refused")], 6.0);
-    until("all requests are logged", || pair.gateway.stdout().lines().count() == 6);
+    wait_until("all requests are logged", || pair.gateway.stdout().lines().count() == 6);
     let log = pair.gateway.stdout();
     assert!(
         log.lines().all(|line| line.contains("\"status\":302,\"reason\":\"auth_refused\",\"setting\":\"auth\"")),
@@ -117,10 +121,10 @@ fn a_success_admits_and_every_other_status_refuses() {
     });
     let mut client = pair.gateway.client();
     for status in [200, 201, 202, 204, 206, 299] {
-        assert_eq!(client.ask(&get(&format!("/{status}"), ""), "").text(), "the application", "{status}");
+        assert_eq!(client.fetch(&get(&format!("/{status}"), ""), "").text(), "the application", "{status}");
     }
     for status in [300, 302, 304, 400, 401, 403, 404, 407, 418, 429, 500, 503, 599] {
-        assert_eq!(client.ask(&get(&format!("/{status}"), ""), "").status(), status);
+        assert_eq!(client.fetch(&get(&format!("/{status}"), ""), "").status(), status);
     }
     assert_eq!(pair.app.requests().len(), 6);
 }
@@ -146,7 +150,7 @@ fn a_client_that_expects_100_continue_gets_it_from_the_application() {
     let expecting = post("/", 5, "expect: 100-continue\r\n");
     let mut client = refusing.gateway.client();
     client.send(&expecting);
-    assert_eq!(client.try_head().unwrap().status(), 302);
+    assert_eq!(client.try_read_head().unwrap().status(), 302);
 
     let app = Upstream::start(|peer| {
         while let Some(head) = peer.head()? {
@@ -160,15 +164,15 @@ fn a_client_that_expects_100_continue_gets_it_from_the_application() {
     let pair = Pair::with("", "", "", admitting(), app);
     let mut client = pair.gateway.client();
     client.send(&expecting);
-    assert_eq!(client.try_head().unwrap().status(), 100);
+    assert_eq!(client.try_read_head().unwrap().status(), 100);
     assert_eq!(pair.auth.request().get("expect"), None);
     client.send("hello");
-    assert_eq!(client.answer("POST").text(), "hello");
+    assert_eq!(client.read_response("POST").text(), "hello");
 }
 
 #[test]
 fn a_websocket_opens_only_with_permission() {
-    const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
+    const UPGRADE: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                        sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let auth = responding(|request| match request.get("cookie") {
         Some("session=1") => admit("alice"),
@@ -176,21 +180,21 @@ fn a_websocket_opens_only_with_permission() {
     });
     let pair = Pair::with("", COPIED, "", auth, echoing_socket());
     let mut client = pair.gateway.client();
-    assert_eq!(client.ask(&get("/chat", ASK), "").status(), 302);
-    let asked = pair.auth.request();
-    assert_eq!((asked.get("upgrade"), asked.get("connection")), (None, None));
-    client.send(get("/chat", &format!("{ASK}cookie: session=1\r\n")));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.fetch(&get("/chat", UPGRADE), "").status(), 302);
+    let auth_request = pair.auth.request();
+    assert_eq!((auth_request.get("upgrade"), auth_request.get("connection")), (None, None));
+    client.send(get("/chat", &format!("{UPGRADE}cookie: session=1\r\n")));
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     client.send("ping");
     assert_eq!(client.bytes(4), b"ping");
     assert_eq!(pair.app.request().get("remote-user"), Some("alice"));
 
     let mut wire = Wire::connect(pair.gateway.addr, &[]);
     wire.send(connect(1, "/chat", "websocket"));
-    let refused = wire.until("the refusal", |frame| frame.kind == HEADERS && frame.stream == 1);
+    let refused = wire.read_until("the refusal", |frame| frame.kind == HEADERS && frame.stream == 1);
     drop(refused);
     assert_eq!(pair.auth.request().get("x-forwarded-method"), Some("GET"));
-    until("the refused tunnel holds no place", || pair.gateway.metric("tunnels", &[]) == Some(1.0));
+    wait_until("the refused tunnel has no slot", || pair.gateway.metric("tunnels", &[]) == Some(1.0));
     assert!(pair.app.requests().is_empty(), "the application got a refused handshake");
 }
 
@@ -200,9 +204,9 @@ fn only_listed_headers_reach_the_auth_server() {
     let pair = Pair::start(options, |_| "HTTP/1.1 200 OK\r\nx-api-key: alice\r\ncontent-length: 0\r\n\r\n".to_owned());
     let fields =
         "cookie: session=1\r\nauthorization: Bearer x\r\nx-api-key: 1\r\nx-key-owner: me\r\nuser-agent: test\r\n";
-    assert_eq!(pair.gateway.ask(&get("/", fields)).status(), 200);
-    let asked = pair.auth.request();
-    let mut names: Vec<&str> = asked.fields().map(|(name, _)| name).collect();
+    assert_eq!(pair.gateway.fetch(&get("/", fields)).status(), 200);
+    let auth_request = pair.auth.request();
+    let mut names: Vec<&str> = auth_request.fields().map(|(name, _)| name).collect();
     names.sort_unstable();
     let expected = [
         "cookie",
@@ -230,8 +234,8 @@ fn limits_and_the_log_know_the_user() {
     let auth = responding(|request| admit(request.get("cookie").unwrap()));
     let pair = Pair::with("", COPIED, rest, auth, Upstream::text("the application"));
     for (user, status) in [("alice", 200), ("bob", 200), ("alice", 429), ("bob", 429), ("carol", 200)] {
-        assert_eq!(pair.gateway.ask(&get("/", &format!("cookie: {user}\r\n"))).status(), status, "{user}");
-        until("the user is logged", || pair.gateway.stdout().contains(&format!("\"user\":\"{user}\"")));
+        assert_eq!(pair.gateway.fetch(&get("/", &format!("cookie: {user}\r\n"))).status(), status, "{user}");
+        wait_until("the user is logged", || pair.gateway.stdout().contains(&format!("\"user\":\"{user}\"")));
     }
     pair.gateway.assert_metric("forward_auth_total", &[("route", "app"), ("outcome", "admitted")], 5.0);
 }
@@ -255,14 +259,15 @@ fn only_refusals_are_charged_if_a_limit_says_so() {
     });
     let pair = Pair::with("", "limits = [\"failures\"]", rest, auth, Upstream::text("the application"));
     for _ in 0..4 {
-        assert_eq!(pair.gateway.ask(&get("/", "cookie: session\r\n")).status(), 200);
+        assert_eq!(pair.gateway.fetch(&get("/", "cookie: session\r\n")).status(), 200);
     }
     assert_eq!([(); 4].map(|()| pair.gateway.get("/").status()), [302, 302, 429, 429]);
 }
 
 #[test]
 fn an_upstream_with_a_path_is_an_auth_server_with_retries() {
-    let (auth, dead, app) = (admitting(), crate::support::ports::Reserved::new(), Upstream::text("the application"));
+    let (auth, dead, app) =
+        (admitting(), crate::support::ports::ReservedPort::new(), Upstream::text("the application"));
     let gateway = crate::support::gateway::Gateway::start(&format!(
         "[[route]]\npath = \"/\"\nupstream = \"{}\"\nauth = {{ forward = \"auth/check?a=1\", copy_headers = [\"remote-user>x-user\"] }}\n\
          [upstream.auth]\nservers = [\"http://{}\", \"{}\"]\nbalance = \"round_robin\"\n",
@@ -289,8 +294,8 @@ fn a_client_that_leaves_ends_the_exchange_with_the_auth_server() {
             let sender = client.sender();
             client.run(async move {
                 let mut sender = sender.ready().await.unwrap();
-                let (answer, _) = sender.send_request(h2::get("/"), true).unwrap();
-                let _ = tokio::time::timeout(Duration::from_millis(300), answer).await;
+                let (response, _) = sender.send_request(h2::get("/"), true).unwrap();
+                let _ = tokio::time::timeout(Duration::from_millis(300), response).await;
             });
             pair.auth.request();
         } else {
@@ -299,7 +304,7 @@ fn a_client_that_leaves_ends_the_exchange_with_the_auth_server() {
             pair.auth.request();
         }
         assert_eq!(pair.auth.connections(), before + 1);
-        pair.auth.until_all_ended();
+        pair.auth.wait_for_close();
     }
     assert!(pair.app.requests().is_empty());
 }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use super::pair::{COPIED, Pair, admitting};
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::{Peer, Upstream};
+use crate::support::wait_until;
 
 type Script = fn(&mut Peer) -> io::Result<()>;
 
-/// Responses that are no answer to the question.
+/// Responses that do not decide the request.
 const FAULTS: &[(&str, Script)] = &[
     ("hangs", |peer| peer.wait_for_end()),
     ("resets", |_| Ok(())),
@@ -70,10 +70,10 @@ fn an_auth_server_that_fails_lets_nothing_pass_unless_it_may() {
             let options = format!("{COPIED}, timeout = \"500ms\", on_error = \"{on_error}\"");
             let pair = Pair::with("", &options, "", failing(*script), Upstream::text("the application"));
             let begun = Instant::now();
-            let answer = pair.gateway.ask(&get("/", "remote-user: mallory\r\nx-role: mallory\r\n"));
-            assert_eq!(answer.status(), status, "{fault}: {}", answer.text());
+            let response = pair.gateway.fetch(&get("/", "remote-user: mallory\r\nx-role: mallory\r\n"));
+            assert_eq!(response.status(), status, "{fault}: {}", response.text());
             assert!(begun.elapsed() < Duration::from_secs(5), "{fault}: {:?}", begun.elapsed());
-            pair.auth.until_all_ended();
+            pair.auth.wait_for_close();
             if status == 200 {
                 assert!(!pair.app.request().head.contains("mallory"), "{fault}");
             } else {
@@ -81,7 +81,7 @@ fn an_auth_server_that_fails_lets_nothing_pass_unless_it_may() {
                 let reason = [("limit", "_none"), ("reason", "auth_server"), ("route", "app")];
                 pair.gateway.assert_metric("rejections_total", &reason, 1.0);
                 let logged = "\"reason\":\"auth_server\",\"setting\":\"on_error\"";
-                until("the failure is logged", || pair.gateway.stdout().contains(logged));
+                wait_until("the failure is logged", || pair.gateway.stdout().contains(logged));
             }
             let outcome = if status == 200 { "error_open" } else { "error_closed" };
             pair.gateway.assert_metric("forward_auth_total", &[("outcome", outcome), ("route", "app")], 1.0);
@@ -96,19 +96,19 @@ fn a_server_error_of_the_auth_server_is_a_failure() {
         let pair = Pair::start(&options, |_| {
             "HTTP/1.1 500 Oops\r\nremote-user: mallory\r\nset-cookie: a=b\r\ncontent-length: 4\r\n\r\noops".to_owned()
         });
-        let answer = pair.gateway.get("/");
-        assert_eq!((answer.status(), answer.text() == "oops"), (status, status == 500));
+        let response = pair.gateway.get("/");
+        assert_eq!((response.status(), response.text() == "oops"), (status, status == 500));
         pair.gateway.assert_metric("forward_auth_total", &[("outcome", outcome), ("route", "app")], 1.0);
         if status == 200 {
             assert_eq!(pair.app.request().get("remote-user"), None);
-            assert_eq!(answer.get("set-cookie"), None);
+            assert_eq!(response.get("set-cookie"), None);
         }
     }
 }
 
 #[test]
 fn a_dead_auth_server_is_a_refusal_at_once() {
-    let (dead, app) = (Reserved::new(), Upstream::text("the application"));
+    let (dead, app) = (ReservedPort::new(), Upstream::text("the application"));
     let config = |on_error: &str| {
         format!(
             "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\nauth = {{ forward = \"http://{}/\", on_error = \"{on_error}\" }}\n",
@@ -118,8 +118,8 @@ fn a_dead_auth_server_is_a_refusal_at_once() {
     };
     let gateway = Gateway::start(&config("closed"));
     let begun = Instant::now();
-    let answer = gateway.get("/");
-    assert_eq!((answer.status(), answer.get("content-type")), (503, Some("application/problem+json")));
+    let response = gateway.get("/");
+    assert_eq!((response.status(), response.get("content-type")), (503, Some("application/problem+json")));
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     gateway.reload_with("closed", "open");
     assert_eq!(gateway.get("/").status(), 200);
@@ -155,16 +155,16 @@ fn a_refusal_without_end_streams_and_ends_with_its_client() {
     let pair = Pair::with("", "", "", auth, Upstream::text("the application"));
     let mut client = pair.gateway.client();
     client.send(get("/", ""));
-    assert_eq!(client.try_head().unwrap().status(), 401);
+    assert_eq!(client.try_read_head().unwrap().status(), 401);
     assert!(client.bytes(10 << 20).contains(&b'x'));
     let before = pair.gateway.memory("VmRSS");
     std::thread::sleep(Duration::from_millis(500));
     assert!(pair.gateway.memory("VmRSS") < before + (16 << 20), "the gateway reads ahead of its client");
     drop(client);
-    pair.auth.until_all_ended();
+    pair.auth.wait_for_close();
     // HEAD gets no body, and the gateway does not read it forever.
-    assert_eq!(pair.gateway.ask("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 401);
-    pair.auth.until_all_ended();
+    assert_eq!(pair.gateway.fetch("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 401);
+    pair.auth.wait_for_close();
 }
 
 #[test]
@@ -198,15 +198,15 @@ fn the_body_of_a_permission_is_dropped() {
     let pair = Pair::with("", &format!("{COPIED}, timeout = \"1s\""), "", auth, Upstream::text("the application"));
     let mut client: Client = pair.gateway.client();
     for path in ["/", "/stalls", "/endless-after-its-head", "/"] {
-        let answer = client.ask(&get(path, ""), "");
-        assert_eq!((answer.status(), answer.text().as_str()), (200, "the application"), "{path}");
-        assert_eq!((answer.get("content-encoding"), pair.app.request().get("remote-user")), (None, Some("alice")));
+        let response = client.fetch(&get(path, ""), "");
+        assert_eq!((response.status(), response.text().as_str()), (200, "the application"), "{path}");
+        assert_eq!((response.get("content-encoding"), pair.app.request().get("remote-user")), (None, Some("alice")));
     }
-    assert_eq!(client.ask(&get("/endless", ""), "").status(), 503);
-    until("the connections of endless bodies are closed", || pair.auth.ended() >= 3);
+    assert_eq!(client.fetch(&get("/endless", ""), "").status(), 503);
+    wait_until("the connections of endless bodies are closed", || pair.auth.ended() >= 3);
     let opened = pair.auth.connections();
     for _ in 0..5 {
-        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
         std::thread::sleep(Duration::from_millis(50));
     }
     assert!(pair.auth.connections() <= opened + 1, "a connection whose body is read is used again");
@@ -214,9 +214,9 @@ fn the_body_of_a_permission_is_dropped() {
 
 #[test]
 fn an_auth_server_behind_the_same_route_is_a_loop() {
-    let port = Reserved::new();
+    let port = ReservedPort::new();
     let app = Upstream::text("the application");
-    let gateway = Gateway::whole(&format!(
+    let gateway = Gateway::with_config(&format!(
         "[server]\nlisten = [\"{addr}\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[route]]\npath = \"/\"\nupstream = \"{}\"\n\
          auth = {{ forward = \"http://{addr}/verify\" }}\n",
         app.url(),
@@ -235,8 +235,11 @@ fn a_name_that_is_not_a_user_is_a_failure_of_the_auth_server() {
             format!("HTTP/1.1 200 OK\r\nremote-user: {name}\r\ncontent-length: 0\r\n\r\n")
         });
         // An empty name is none.
-        let answer = pair.gateway.get("/").status();
-        assert!(answer == 503 || (answer == 200 && pair.app.request().get("remote-user") == Some("")), "{answer}");
+        let response = pair.gateway.get("/").status();
+        assert!(
+            response == 503 || (response == 200 && pair.app.request().get("remote-user") == Some("")),
+            "{response}"
+        );
     }
     for second in ["bob", "alice", ""] {
         let pair = Pair::start(&format!("{COPIED}, on_error = \"open\""), move |_| {

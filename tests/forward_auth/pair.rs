@@ -14,10 +14,10 @@ pub struct Pair {
 pub const COPIED: &str = "copy_headers = [\"remote-user\", \"x-role\"]";
 
 impl Pair {
-    /// Starts an auth server that responds as `answer` says, and an application that responds to everything. `options`
-    /// follow `forward` in `auth`.
-    pub fn start(options: &str, answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Pair {
-        let auth = responding(answer);
+    /// Starts an auth server that responds as `response` defines, and an application that responds to everything.
+    /// `options` follow `forward` in `auth`.
+    pub fn start(options: &str, response: impl Fn(&Message) -> String + Send + Sync + 'static) -> Pair {
+        let auth = responding(response);
         Pair::with("", options, "", auth, Upstream::text("the application"))
     }
 
@@ -34,11 +34,11 @@ impl Pair {
     }
 }
 
-/// A server that responds to each request as `answer` says.
-pub fn responding(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Upstream {
+/// A server that responds to each request as `response` defines.
+pub fn responding(response: impl Fn(&Message) -> String + Send + Sync + 'static) -> Upstream {
     Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            peer.send(answer(&request))?;
+            peer.send(response(&request))?;
         }
         Ok(())
     })

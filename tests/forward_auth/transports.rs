@@ -5,7 +5,7 @@ use http::Response;
 use super::pair::{COPIED, Pair, admit, admitting, responding};
 use crate::support::ca::Ca;
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::h2_server::Http2Server;
 use crate::support::upstream::{Upstream, ok};
 
@@ -19,21 +19,21 @@ fn gateway(forward: &str, app: &Upstream, rest: &str) -> Gateway {
 #[test]
 fn an_auth_server_may_speak_http2() {
     let app = Upstream::text("the application");
-    let auth = Http2Server::start(|mut asked| async move {
-        let is_known = asked.request.headers().contains_key("cookie");
+    let auth = Http2Server::start(|mut incoming| async move {
+        let is_known = incoming.request.headers().contains_key("cookie");
         let status = if is_known { 200 } else { 401 };
         let response = Response::builder().status(status).header("remote-user", "alice").body(()).unwrap();
-        asked.head(response, false)?.send_data("told".into(), true)
+        incoming.head(response, false)?.send_data("told".into(), true)
     });
     let gateway = gateway(&format!("h2c://{}/verify?a=b", auth.addr), &app, "");
     let mut client = gateway.client();
     for _ in 0..3 {
-        let refused = client.ask(&get("/x?y", ""), "");
+        let refused = client.fetch(&get("/x?y", ""), "");
         assert_eq!((refused.status(), refused.text().as_str()), (401, "told"));
-        let asked = auth.request();
-        assert_eq!(asked.uri.path_and_query().unwrap(), "/verify?a=b");
-        assert_eq!((asked.method.as_str(), asked.headers["x-forwarded-uri"].as_bytes()), ("GET", &b"/x?y"[..]));
-        assert_eq!(client.ask(&get("/", "cookie: a\r\nconnection: keep-alive\r\n"), "").text(), "the application");
+        let incoming = auth.request();
+        assert_eq!(incoming.uri.path_and_query().unwrap(), "/verify?a=b");
+        assert_eq!((incoming.method.as_str(), incoming.headers["x-forwarded-uri"].as_bytes()), ("GET", &b"/x?y"[..]));
+        assert_eq!(client.fetch(&get("/", "cookie: a\r\nconnection: keep-alive\r\n"), "").text(), "the application");
         auth.request();
         assert_eq!(app.request().get("remote-user"), Some("alice"));
     }
@@ -63,7 +63,7 @@ fn an_auth_server_over_tls_must_be_the_right_one() {
         ca.issue(&["localhost"], "auth").save(dir, "0");
         let config = "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                       tls = { certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }\n[[route]]\nupstream = ";
-        laid_out(dir, &format!("{config}\"{}\"\n", auth.url()))
+        config_arguments(dir, &format!("{config}\"{}\"\n", auth.url()))
     });
     for (name, status) in [("localhost", 200), ("127.0.0.1", 503)] {
         let gateway = Gateway::launch(&[], |dir| {
@@ -74,7 +74,7 @@ fn an_auth_server_over_tls_must_be_the_right_one() {
                 app.url(),
                 terminator.addr.port()
             );
-            laid_out(dir, &crate::support::gateway::config("", &rest))
+            config_arguments(dir, &crate::support::gateway::config("", &rest))
         });
         assert_eq!(gateway.get("/").status(), status, "{name}");
     }
@@ -98,7 +98,7 @@ fn an_auth_server_gets_a_proxy_header_that_names_the_client() {
     let upstream = format!("[upstream.auth]\nservers = [\"{}\"]\nproxy_protocol = \"v1\"", auth.url());
     let gateway = gateway("auth", &app, &upstream);
     for source in [[127, 0, 0, 1], [127, 0, 0, 9]] {
-        assert_eq!(gateway.client_from(source).ask(&get("/", ""), "").status(), 200);
+        assert_eq!(gateway.client_from(source).fetch(&get("/", ""), "").status(), 200);
         let [a, b, c, d] = source;
         assert!(auth.request().head.starts_with(&format!("PROXY TCP4 {a}.{b}.{c}.{d} 127.0.0.1 ")));
         assert_eq!(auth.request().get("x-forwarded-for"), Some(format!("{a}.{b}.{c}.{d}").as_str()));
@@ -111,12 +111,12 @@ fn a_key_of_the_user_selects_the_server_and_the_trace_continues() {
     let spans = format!("spans = {{ to = \"{}\" }}\n", collector.url());
     let pair = Pair::with(&spans, COPIED, "", responding(|_| admit("alice")), Upstream::text("the application"));
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
-    assert_eq!(pair.gateway.ask(&get("/", &format!("traceparent: {parent}\r\n"))).status(), 200);
-    let [asked, forwarded] =
+    assert_eq!(pair.gateway.fetch(&get("/", &format!("traceparent: {parent}\r\n"))).status(), 200);
+    let [incoming, forwarded] =
         [pair.auth.request(), pair.app.request()].map(|got| got.get("traceparent").unwrap().to_owned());
-    assert!(asked.starts_with(&parent[..35]) && asked != parent, "{asked}");
+    assert!(incoming.starts_with(&parent[..35]) && incoming != parent, "{incoming}");
     assert!(forwarded.starts_with(&parent[..35]) && forwarded != parent, "{forwarded}");
-    assert_eq!(pair.gateway.ask(&get("/", "x-forwarded-proto: https\r\n")).status(), 200);
+    assert_eq!(pair.gateway.fetch(&get("/", "x-forwarded-proto: https\r\n")).status(), 200);
     assert_eq!(pair.auth.request().get("x-forwarded-proto"), Some("http"));
 }
 
@@ -126,15 +126,15 @@ fn a_new_auth_server_takes_over_without_a_restart() {
     let app = Upstream::text("the application");
     let gateway = gateway(&format!("{}/verify", old.url()), &app, "");
     let mut client = gateway.client();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     gateway.reload_with(&old.url(), &new.url());
-    assert_eq!(client.ask(&get("/", ""), "").status(), 403);
-    // Without `auth`, nobody is asked, and nothing is removed from requests.
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 403);
+    // Without `auth`, there is no request to the auth server, and nothing is removed from requests.
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     let without: String =
         text.lines().filter(|line| !line.starts_with("auth = ")).map(|line| format!("{line}\n")).collect();
     gateway.reload(&without);
-    assert_eq!(client.ask(&get("/", "remote-user: me\r\n"), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", "remote-user: me\r\n"), "").status(), 200);
     assert_eq!((old.requests().len(), new.requests().len()), (1, 1));
     assert_eq!(app.requests().pop().unwrap().get("remote-user"), Some("me"));
 }

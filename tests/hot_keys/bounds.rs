@@ -24,7 +24,7 @@ fn many_keys_are_not_hot() {
     let mut client = gateway.client();
     for who in 0..400 {
         for _ in 0..2 {
-            assert_eq!(client.ask(&get("/", &format!("x-who: {who}\r\n")), "").status(), 200);
+            assert_eq!(client.fetch(&get("/", &format!("x-who: {who}\r\n")), "").status(), 200);
         }
     }
     assert_eq!((units(gateway, "granted"), gateway.metric("store_hot_keys", &[])), (0.0, Some(0.0)));

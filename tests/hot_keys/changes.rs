@@ -8,7 +8,7 @@ const WINDOW: &str = "algorithm = \"fixed_window\"\nrate = \"1200/min\"";
 #[track_caller]
 fn make_hot(gateways: &[Gateway]) -> usize {
     let mut admitted = 0;
-    crate::support::until("units are leased", || {
+    crate::support::wait_until("units are leased", || {
         admitted += send(gateways, 20).len();
         unspent(&gateways[0]) > 0.0
     });
@@ -20,7 +20,7 @@ fn a_reset_ends_the_leases_of_its_key() {
     let server = server();
     let gateways = gateways(1, &config(&server.url(), &format!("{WINDOW}\n{LEASE}")));
     make_hot(&gateways);
-    assert_eq!(gateways[0].admin_ask("DELETE", "/-/limits/all/state", "", "").status(), 200);
+    assert_eq!(gateways[0].admin_request("DELETE", "/-/limits/all/state", "", "").status(), 200);
     assert_eq!(unspent(&gateways[0]), 0.0);
     let admitted = send(&gateways, 120).len() + drain(&gateways[0]);
     assert_eq!(admitted, 1200, "a whole window after the reset");
@@ -49,14 +49,14 @@ fn idle_keys_return_their_units_and_are_forgotten() {
     let admitted = make_hot(&gateways);
     let state = gateways[0].admin("/-/limits/all/state").json();
     assert!(state["leased"].as_u64() > Some(0), "{state}");
-    crate::support::until("what was not spent is in the store again", || {
+    crate::support::wait_until("unspent units are in the store again", || {
         gateways[0].admin("/-/limits/all/state").json()["remaining"] == 1200 - admitted
     });
-    crate::support::until("the key is forgotten", || gateways[0].metric("store_hot_keys", &[]) == Some(0.0));
+    crate::support::wait_until("the key is forgotten", || gateways[0].metric("store_hot_keys", &[]) == Some(0.0));
     assert_eq!(gateways[0].admin("/-/limits/all/state").json()["leased"], serde_json::Value::Null);
 }
 
-/// A gateway that dies takes its units with it: at most one lease.
+/// A crashed gateway loses its leased units: at most one lease.
 #[test]
 fn a_crash_loses_at_most_one_lease() {
     let server = server();
@@ -66,17 +66,17 @@ fn a_crash_loses_at_most_one_lease() {
     dead.signal("KILL");
     dead.exit();
     let all = admitted + send(&gateways, 200).len() + drain(&gateways[0]);
-    // 1200 per minute are 20 within the horizon of a second.
+    // 1200 per minute are 20 within the horizon of one second.
     assert!((1200 - 20..=1200).contains(&all), "{all} of 1200");
 }
 
-/// Units of a lease are spent while Redis does not answer, until the lease ends. They were debited before.
+/// Units of a lease are spent while Redis does not respond, until the lease ends. They were debited before.
 #[test]
 fn an_outage_leaves_the_units_of_leases() {
     let server = server();
     let gateways = gateways(1, &config(&server.url(), &format!("{WINDOW}\n{LEASE}")).replace("\"5s\"", "\"40ms\""));
     let mut attempts = 0;
-    crate::support::until("a unit is spent during an outage", || {
+    crate::support::wait_until("a unit is spent during an outage", || {
         attempts += 1;
         make_hot(&gateways);
         server.signal("STOP");
@@ -85,8 +85,8 @@ fn an_outage_leaves_the_units_of_leases() {
         let admitted = statuses.iter().filter(|status| **status == 200).count();
         assert!(admitted as f64 <= most, "{admitted} of {most}");
         server.signal("CONT");
-        gateways[0].until_connected();
-        crate::support::until("Redis decides again", || gateways[0].get("/").status() == 200);
+        gateways[0].wait_for_store();
+        crate::support::wait_until("Redis decides again", || gateways[0].get("/").status() == 200);
         admitted > 0 || attempts > 20
     });
     assert!(attempts <= 20, "no unit was spent");

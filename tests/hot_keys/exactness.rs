@@ -15,11 +15,11 @@ fn assert_exact(url: &str, limit: usize, lines: &str) -> Vec<Gateway> {
     assert!(admitted <= limit, "{admitted} of {limit} at high load");
     let more = send(&gateways, limit / 5).len();
     let rest = drain(&gateways[0]) + drain(&gateways[1]);
-    // Nothing was lost either: what was leased and not spent went back.
+    // No unit was lost either: leased units that were not spent went back.
     assert_eq!(admitted + more + rest, limit, "{admitted} and {more} at high load, then {rest}");
     for gateway in &gateways {
         assert!(units(gateway, "spent") > 0.0 && unspent(gateway) == 0.0, "{}", gateway.metrics());
-        assert_eq!(units(gateway, "expired"), 0.0, "of a window, everything goes back");
+        assert_eq!(units(gateway, "expired"), 0.0, "a window gets all units back");
     }
     gateways
 }
@@ -61,20 +61,20 @@ fn a_bucket_never_admits_more_than_its_burst_and_refill() {
         let mut admissions = Vec::new();
         for pause in [0, 60, 120, 400] {
             std::thread::sleep(Duration::from_millis(pause));
-            let until = Instant::now() + Duration::from_millis(400);
-            // A few requests first, so that leases are granted, then as many as possible.
+            let deadline = Instant::now() + Duration::from_millis(400);
+            // First a few requests, so that leases are granted, then as many as possible.
             admissions.extend(send(&gateways, 10));
             std::thread::sleep(Duration::from_millis(pause / 3));
-            admissions.extend(send_while(&gateways, |_| Instant::now() < until));
+            admissions.extend(send_while(&gateways, |_| Instant::now() < deadline));
         }
         admissions.sort_by_key(|(_, answered)| *answered);
         for (first, (from, _)) in admissions.iter().enumerate() {
             let mut within = 0.0;
-            for (sent, until) in admissions[first.saturating_sub(8)..].iter().filter(|(sent, _)| sent >= from) {
+            for (sent, deadline) in admissions[first.saturating_sub(8)..].iter().filter(|(sent, _)| sent >= from) {
                 within += 1.0;
                 // The clock of Redis has milliseconds.
-                let most = 200.0 + 600.0 * (*until - *from.min(sent)).as_secs_f64() + 2.0;
-                assert!(within <= most, "{within} within {:?}", *until - *from);
+                let most = 200.0 + 600.0 * (*deadline - *from.min(sent)).as_secs_f64() + 2.0;
+                assert!(within <= most, "{within} within {:?}", *deadline - *from);
             }
         }
         assert!(gateways.iter().any(|gateway| units(gateway, "spent") > 0.0), "{algorithm}");

@@ -12,9 +12,9 @@ use redis::Connection;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::topology::ask;
+use crate::support::limiting::topology::run_command;
 
-/// Longest time that a lease lasts in these tests, unless they say otherwise.
+/// Longest lease in these tests, unless a test sets another.
 const HORIZON: Duration = Duration::from_secs(1);
 const LEASE: &str = "lease = { horizon = \"1s\", hot_after = \"20/s\" }";
 
@@ -27,11 +27,11 @@ fn config(url: &str, limit: &str) -> String {
     )
 }
 
-/// Starts gateways with two workers each, which know of each other.
+/// Starts gateways with two workers each, and waits until they count each other.
 fn gateways(count: usize, config: &str) -> Vec<Gateway> {
     let gateways: Vec<Gateway> = (0..count).map(|_| Gateway::with("workers = 2", config)).collect();
     for gateway in &gateways {
-        crate::support::until("every worker has reached the store", || {
+        crate::support::wait_until("every worker has reached the store", || {
             gateway.metric("store_gateways", &[]) >= Some(count as f64) && gateway.metric("store_up", &[]) == Some(1.0)
         });
     }
@@ -46,7 +46,7 @@ fn send(gateways: &[Gateway], requests: usize) -> Vec<Admission> {
     send_while(gateways, |sent| sent < requests)
 }
 
-/// Sends requests to each of `gateways` on two connections each, as long as `more` of the number sent.
+/// Sends requests to each of `gateways` on two connections each, as long as `more` returns true for the number sent.
 fn send_while(gateways: &[Gateway], more: impl Fn(usize) -> bool + Sync) -> Vec<Admission> {
     let run = |gateway: &Gateway| {
         let mut client = gateway.client();
@@ -56,7 +56,7 @@ fn send_while(gateways: &[Gateway], more: impl Fn(usize) -> bool + Sync) -> Vec<
                 break;
             }
             let since = Instant::now();
-            match client.ask(&get("/", ""), "").status() {
+            match client.fetch(&get("/", ""), "").status() {
                 200 => admissions.push((since, Instant::now())),
                 429 => {}
                 other => panic!("{other}"),
@@ -71,15 +71,16 @@ fn send_while(gateways: &[Gateway], more: impl Fn(usize) -> bool + Sync) -> Vec<
     })
 }
 
-/// Waits until all leases have ended, and then uses up the budget by single requests. Returns how many were admitted.
+/// Waits until all leases have ended, and then exhausts the budget with single requests. Returns how many were
+/// admitted.
 fn drain(gateway: &Gateway) -> usize {
     thread::sleep(HORIZON + Duration::from_millis(200));
     let mut client = gateway.client();
     let mut admitted = 0;
     loop {
-        match client.ask(&get("/", ""), "").status() {
+        match client.fetch(&get("/", ""), "").status() {
             200 => admitted += 1,
-            // What is left may still be leased.
+            // The remaining units may still be leased.
             _ if unspent(gateway) > 0.0 => thread::sleep(Duration::from_millis(50)),
             _ => return admitted,
         }
@@ -97,7 +98,7 @@ fn unspent(gateway: &Gateway) -> f64 {
 
 /// Number of calls of the script so far.
 fn script_calls(redis: &mut Connection) -> usize {
-    let stats: String = ask(redis, &["INFO", "commandstats"]);
+    let stats: String = run_command(redis, &["INFO", "commandstats"]);
     let calls = |line: &str| line.split("calls=").nth(1)?.split(',').next()?.parse::<usize>().ok();
     stats.lines().filter(|line| line.starts_with("cmdstat_eval")).filter_map(calls).sum()
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// Answers each request with its target once it is let go.
+/// Responds to each request with its target when the test releases it.
 fn held() -> (Upstream, Sender<()>) {
     let (release, wait) = channel::<()>();
     let wait = Mutex::new(wait);
@@ -38,26 +38,26 @@ fn term_lets_the_request_in_flight_finish_and_exits_with_0() {
         let mut gateway = in_front_of(&upstream, "");
         let (mut idle, mut busy) = (gateway.client(), gateway.client());
         release.send(()).unwrap();
-        assert_eq!(idle.ask(&get("/idle", ""), "").text(), "/idle");
+        assert_eq!(idle.fetch(&get("/idle", ""), "").text(), "/idle");
         upstream.request();
         busy.send(get("/busy", ""));
         upstream.request();
         gateway.signal(signal);
-        // One worker serves both, so it knows of the drain once the idle one is closed.
+        // The worker that serves both has begun the drain when the idle connection is closed.
         idle.assert_closed();
-        until("the listener is closed", || TcpStream::connect(gateway.addr).is_err());
+        wait_until("the listener is closed", || TcpStream::connect(gateway.addr).is_err());
         release.send(()).unwrap();
-        let answer = busy.answer("GET");
-        assert_eq!((answer.text().as_str(), answer.get("connection")), ("/busy", Some("close")), "{signal}");
+        let response = busy.read_response("GET");
+        assert_eq!((response.text().as_str(), response.get("connection")), ("/busy", Some("close")), "{signal}");
         busy.assert_closed();
         assert_eq!(gateway.exit().code(), Some(0), "{signal}");
     }
 }
 
-/// Runs `meanwhile` while the process is stopped, so that the process finds all effects at once when it continues.
+/// Runs `meanwhile` while the process is stopped. When the process continues, it finds all effects together.
 fn stopped(gateway: &Gateway, meanwhile: impl FnOnce()) {
     gateway.signal("STOP");
-    until("it is stopped", || {
+    wait_until("it is stopped", || {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", gateway.pid())).unwrap();
         stat.contains(") T ")
     });
@@ -72,23 +72,23 @@ fn requests_sent_before_the_shutdown_are_answered() {
         let mut gateway = in_front_of(&upstream, &format!("workers = {workers}"));
         let (mut rested, mut warm, mut fresh, mut idle) =
             (gateway.client(), gateway.client(), gateway.client(), gateway.client());
-        rested.ask(&get("/", ""), "");
-        idle.ask(&get("/", ""), "");
-        // Its parser has been put away.
+        rested.fetch(&get("/", ""), "");
+        idle.fetch(&get("/", ""), "");
+        // Its parser has been released.
         std::thread::sleep(Duration::from_millis(900));
-        warm.ask(&get("/", ""), "");
+        warm.fetch(&get("/", ""), "");
         let mut late = Vec::new();
         stopped(&gateway, || {
             for client in [&mut rested, &mut warm, &mut fresh] {
                 client.send(get("/", ""));
             }
-            // Connected by the system, not accepted by anybody.
+            // These connections are in the listen queue; the process has not accepted them.
             late.extend((0..50).map(|_| gateway.client()));
             late.iter_mut().for_each(|client| client.send(get("/", "")));
             gateway.signal("TERM");
         });
         for client in [&mut rested, &mut warm, &mut fresh].into_iter().chain(&mut late) {
-            assert_eq!(client.answer("GET").text(), "in");
+            assert_eq!(client.read_response("GET").text(), "in");
             client.assert_closed();
         }
         idle.assert_closed();
@@ -97,19 +97,19 @@ fn requests_sent_before_the_shutdown_are_answered() {
 }
 
 #[test]
-fn from_the_first_moment_of_the_end_answers_say_that_they_are_the_last() {
+fn from_the_first_moment_of_the_end_responses_say_that_they_are_the_last() {
     let upstream = Upstream::text("in");
     let mut gateway = in_front_of(&upstream, "shutdown_delay = \"2s\"");
     let config = std::fs::read_to_string(gateway.config()).unwrap();
     gateway.reload(&format!("{config}\n[[route]]\npath = \"/own\"\nrespond = {{ body = \"in\" }}\n"));
     let mut idle = gateway.client();
-    assert_eq!(idle.ask(&get("/before", ""), "").get("connection"), None);
+    assert_eq!(idle.fetch(&get("/before", ""), "").get("connection"), None);
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
-    // The worker hears of it a moment later.
-    until("answers say so", || gateway.get("/").get("connection") == Some("close"));
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    // The worker begins the drain a moment later.
+    wait_until("the response says so", || gateway.get("/").get("connection") == Some("close"));
     for (client, target) in [(&mut idle, "/again"), (&mut gateway.client(), "/new"), (&mut gateway.client(), "/own")] {
-        assert_eq!(client.ask(&get(target, ""), "").get("connection"), Some("close"));
+        assert_eq!(client.fetch(&get(target, ""), "").get("connection"), Some("close"));
         client.assert_closed();
     }
     assert_eq!(gateway.exit().code(), Some(0));
@@ -126,7 +126,7 @@ fn a_request_in_flight_ends_under_the_config_it_began_with() {
         let reloads = || gateway.log().matches("config reloaded").count();
         let seen = reloads();
         std::fs::write(&config, edited).unwrap();
-        until("the edit is in force", || reloads() > seen);
+        wait_until("the edit is in force", || reloads() > seen);
     };
     mark("first");
     let mut client = gateway.client();
@@ -134,9 +134,9 @@ fn a_request_in_flight_ends_under_the_config_it_began_with() {
     upstream.request();
     mark("second");
     release.send(()).unwrap();
-    assert_eq!(client.answer("GET").get("x-config"), Some("first"));
+    assert_eq!(client.read_response("GET").get("x-config"), Some("first"));
     release.send(()).unwrap();
-    assert_eq!(client.ask(&get("/", ""), "").get("x-config"), Some("second"));
+    assert_eq!(client.fetch(&get("/", ""), "").get("x-config"), Some("second"));
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_second_term_ends_at_once() {
     busy.send(get("/busy", ""));
     upstream.request();
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     let watch = Stopwatch::start();
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(1));
@@ -171,7 +171,7 @@ fn a_request_that_does_not_end_is_cut_at_the_shutdown_timeout() {
 fn readiness_fails_before_the_listener_closes() {
     let mut gateway = Gateway::with("shutdown_delay = \"600ms\"", "[[route]]\npath = \"/\"\nrespond = { }\n");
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     assert_eq!(gateway.admin("/livez").status(), 200);
     assert_eq!(gateway.get("/").status(), 200);
     assert_eq!(gateway.exit().code(), Some(0));
@@ -189,7 +189,7 @@ fn a_client_that_leaves_counts_as_499_and_frees_its_place() {
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")], 1.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 
-    // Within its upload too.
+    // A client that leaves during its upload.
     let mut leaving = gateway.client();
     leaving.send(post("/upload", 1000, "") + "some of it");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
@@ -198,7 +198,7 @@ fn a_client_that_leaves_counts_as_499_and_frees_its_place() {
     let left = [("route", "app"), ("method", "POST"), ("code", "499")];
     gateway.assert_metric("requests_total", &left, 1.0);
 
-    // What was left behind does not reach the next client.
+    // The unread rest does not reach the next client.
     release.send(()).unwrap();
     release.send(()).unwrap();
     assert_eq!(gateway.get("/next").text(), "/next");
@@ -210,14 +210,14 @@ fn a_client_that_leaves_ends_the_download() {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n")?;
         peer.wait_for_end()?;
-        // Seen by the test as one more request.
+        // Reported to the test like a request.
         peer.note("ended");
         Ok(())
     });
     let gateway = in_front_of(&upstream, "");
     let mut leaving = gateway.client();
     leaving.send(get("/", ""));
-    assert_eq!(leaving.try_head().unwrap().status(), 200);
+    assert_eq!(leaving.try_read_head().unwrap().status(), 200);
     upstream.request();
     drop(leaving);
     assert_eq!(upstream.request().head, "ended");
@@ -246,7 +246,7 @@ fn pipelined_requests_are_answered_in_order() {
     client.send(all.concat());
     for i in 0..10 {
         let expected = if i % 2 == 0 || i == 9 { format!("/{i} ") } else { format!("/{i} hi") };
-        assert_eq!(client.answer("GET").text(), expected);
+        assert_eq!(client.read_response("GET").text(), expected);
     }
 }
 
@@ -256,9 +256,9 @@ fn http_1_0_is_served_and_closed_unless_it_asks_to_be_kept() {
     let upstream = Upstream::fixed(chunked);
     let gateway = in_front_of(&upstream, "");
     let mut old = gateway.client();
-    let answer = old.ask("GET /old HTTP/1.0\r\n\r\n", "");
-    assert_eq!((answer.status(), answer.text().as_str()), (200, "abcde"));
-    assert_eq!(answer.get("transfer-encoding"), None);
+    let response = old.fetch("GET /old HTTP/1.0\r\n\r\n", "");
+    assert_eq!((response.status(), response.text().as_str()), (200, "abcde"));
+    assert_eq!(response.get("transfer-encoding"), None);
     old.assert_closed();
     let seen = upstream.request();
     assert_eq!(seen.start_line(), "GET /old HTTP/1.1");
@@ -266,11 +266,11 @@ fn http_1_0_is_served_and_closed_unless_it_asks_to_be_kept() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nrespond = { body = \"kept\" }\n");
     let mut kept = gateway.client();
     for _ in 0..2 {
-        let answer = kept.ask("GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", "");
-        assert_eq!(answer.text(), "kept");
-        assert!(answer.get("connection").unwrap().eq_ignore_ascii_case("keep-alive"));
+        let response = kept.fetch("GET / HTTP/1.0\r\nhost: a\r\nconnection: keep-alive\r\n\r\n", "");
+        assert_eq!(response.text(), "kept");
+        assert!(response.get("connection").unwrap().eq_ignore_ascii_case("keep-alive"));
     }
-    let last = kept.ask(&get("/", "connection: close\r\n"), "");
+    let last = kept.fetch(&get("/", "connection: close\r\n"), "");
     assert_eq!(last.get("connection"), Some("close"));
     kept.assert_closed();
 }
@@ -286,8 +286,8 @@ fn head_has_the_headers_of_get_and_no_body() {
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     for _ in 0..2 {
-        let answer = client.ask("HEAD /x HTTP/1.1\r\nhost: a\r\n\r\n", "");
-        assert_eq!((answer.get("content-length"), answer.get("etag")), (Some("1234"), Some("\"x\"")));
+        let response = client.fetch("HEAD /x HTTP/1.1\r\nhost: a\r\n\r\n", "");
+        assert_eq!((response.get("content-length"), response.get("etag")), (Some("1234"), Some("\"x\"")));
         assert_eq!(upstream.request().start_line(), "HEAD /x HTTP/1.1");
     }
     assert_eq!(upstream.connections(), 1);
@@ -308,27 +308,27 @@ fn a_unix_socket_serves_like_a_port() {
     });
     let mut stream = std::os::unix::net::UnixStream::connect(gateway.dir.path().join("in.sock")).unwrap();
     stream.write_all(get("/unix", "connection: close\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.contains("GET /unix HTTP/1.1"), "{answer}");
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.contains("GET /unix HTTP/1.1"), "{response}");
 }
 
 #[test]
 fn a_request_that_arrived_while_the_process_was_stopped_is_answered() {
     let upstream = Upstream::text("in");
     let gateway = in_front_of(&upstream, "keepalive_timeout = \"1s\"");
-    // With its parser, and with the parser put away.
+    // With its parser, and with the parser released.
     for rested in [Duration::ZERO, Duration::from_millis(750)] {
         let (mut client, mut silent) = (gateway.client(), gateway.client());
         for client in [&mut client, &mut silent] {
-            assert_eq!(client.ask(&get("/", ""), "").text(), "in");
+            assert_eq!(client.fetch(&get("/", ""), "").text(), "in");
         }
         std::thread::sleep(rested);
         stopped(&gateway, || {
             client.send(get("/", ""));
             std::thread::sleep(Duration::from_millis(1500));
         });
-        assert_eq!(client.answer("GET").text(), "in", "{rested:?}");
+        assert_eq!(client.read_response("GET").text(), "in", "{rested:?}");
         silent.assert_closed();
         client.assert_closed();
     }

@@ -8,7 +8,7 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Upstream, ok};
 
-/// `/spent` has used its limit up; `/free` has none.
+/// The limit of `/spent` is exhausted; `/free` has none.
 fn spent(upstream: &Upstream) -> Gateway {
     let gateway = Gateway::start(&format!(
         r#"
@@ -38,7 +38,7 @@ fn spent(upstream: &Upstream) -> Gateway {
     gateway
 }
 
-/// Writes up to `bytes`; how many the gateway took before it closed.
+/// Writes up to `bytes`, and returns how many the gateway accepted before it closed.
 fn pour(client: &mut Client, bytes: usize) -> usize {
     let piece = [b'x'; 64 * 1024];
     let mut poured = 0;
@@ -54,8 +54,8 @@ fn a_client_that_expects_100_gets_429_and_sends_nothing() {
     let gateway = spent(&upstream);
     for length in [5, 1 << 30] {
         let mut client = gateway.client();
-        let answer = client.ask(&post("/spent", length, "expect: 100-continue\r\n"), "");
-        assert_eq!((answer.status(), answer.get("connection")), (429, Some("close")), "{length}");
+        let response = client.fetch(&post("/spent", length, "expect: 100-continue\r\n"), "");
+        assert_eq!((response.status(), response.get("connection")), (429, Some("close")), "{length}");
         client.assert_closed();
     }
     assert_eq!(upstream.connections(), 0);
@@ -67,19 +67,19 @@ fn a_small_unread_body_leaves_the_connection_usable() {
     let gateway = spent(&upstream);
     let mut client = gateway.client();
     for _ in 0..3 {
-        let answer = client.ask(&post("/spent", 5, ""), "12345");
-        assert_eq!((answer.status(), answer.get("connection")), (429, None));
-        assert_eq!(client.ask(&get("/free", ""), "").text(), "free");
+        let response = client.fetch(&post("/spent", 5, ""), "12345");
+        assert_eq!((response.status(), response.get("connection")), (429, None));
+        assert_eq!(client.fetch(&get("/free", ""), "").text(), "free");
     }
     // Body and next request in one piece, and a body that looks like a request.
     client.send(post("/spent", 27, "") + "GET /evil HTTP/1.1\r\nx: y\r\n\r" + &get("/free", ""));
-    assert_eq!(client.answer("POST").status(), 429);
-    assert_eq!(client.answer("GET").text(), "free");
+    assert_eq!(client.read_response("POST").status(), 429);
+    assert_eq!(client.read_response("GET").text(), "free");
     // The body comes only after the refusal.
     client.send(post("/spent", 40_000, ""));
-    assert_eq!(client.answer("POST").status(), 429);
+    assert_eq!(client.read_response("POST").status(), 429);
     client.send([b'x'; 40_000]);
-    assert_eq!(client.ask(&get("/free", ""), "").text(), "free");
+    assert_eq!(client.fetch(&get("/free", ""), "").text(), "free");
     assert_eq!(upstream.connections(), 0);
 }
 
@@ -92,9 +92,9 @@ fn a_large_unread_body_is_cut_and_the_close_announced() {
         let mut client = gateway.client();
         client.send(head);
         let poured = pour(&mut client, 100 << 20); // Socket buffers of both ends, and what the gateway had read before it decided.
-        assert!(poured < 16 << 20, "{poured} bytes were taken");
-        let answer = client.answer("POST");
-        assert_eq!((answer.status(), answer.get("connection")), (429, Some("close")));
+        assert!(poured < 16 << 20, "the gateway accepted {poured} bytes");
+        let response = client.read_response("POST");
+        assert_eq!((response.status(), response.get("connection")), (429, Some("close")));
     }
     assert_eq!(upstream.connections(), 0);
 }
@@ -107,24 +107,24 @@ fn the_body_cap_refuses_before_and_while_it_streams() {
         upstream.url()
     ));
     let mut client = gateway.client();
-    assert_eq!(client.ask(&post("/", 1024, ""), [b'x'; 1024]).status(), 200);
+    assert_eq!(client.fetch(&post("/", 1024, ""), [b'x'; 1024]).status(), 200);
     assert_eq!(upstream.request().body.len(), 1024);
     let chunked = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
     let body = |size: usize| [format!("{size:x}\r\n").as_bytes(), &vec![b'x'; size], b"\r\n0\r\n\r\n"].concat();
-    assert_eq!(client.ask(chunked, body(1024)).status(), 200);
+    assert_eq!(client.fetch(chunked, body(1024)).status(), 200);
     assert_eq!(upstream.connections(), 1);
 
-    // Announced: refused without a byte of it, and small enough to keep the connection.
-    let answer = client.ask(&post("/", 1025, ""), [b'x'; 1025]);
-    assert_eq!((answer.status(), answer.get("connection")), (413, None));
-    assert_eq!(answer.json()["detail"], "the request body is larger than allowed here");
+    // Refused because of its announced length, and small enough to keep the connection.
+    let response = client.fetch(&post("/", 1025, ""), [b'x'; 1025]);
+    assert_eq!((response.status(), response.get("connection")), (413, None));
+    assert_eq!(response.json()["detail"], "the request body is larger than allowed here");
     assert_eq!(upstream.connections(), 1);
     let mut large = gateway.client();
-    let answer = large.ask(&post("/", 1 << 30, "expect: 100-continue\r\n"), "");
-    assert_eq!((answer.status(), answer.get("connection")), (413, Some("close")));
+    let response = large.fetch(&post("/", 1 << 30, "expect: 100-continue\r\n"), "");
+    assert_eq!((response.status(), response.get("connection")), (413, Some("close")));
 
-    let answer = client.ask(chunked, body(1025));
-    assert_eq!(answer.status(), 413);
+    let response = client.fetch(chunked, body(1025));
+    assert_eq!(response.status(), 413);
     gateway.assert_metric("requests_total", &[("route", "capped"), ("method", "POST"), ("code", "413")], 3.0);
     gateway.assert_metric("http_rejected_total", &[("reason", "body_too_large")], 3.0);
     gateway.assert_metric("requests_in_flight", &[("route", "capped")], 0.0);
@@ -151,8 +151,8 @@ fn a_full_route_refuses_with_503_and_takes_the_next_when_one_ends() {
         upstream.request();
     }
     gateway.assert_metric("requests_in_flight", &[("route", "narrow")], 2.0);
-    let answer = gateway.get("/");
-    assert_eq!(answer.status(), 503);
+    let response = gateway.get("/");
+    assert_eq!(response.status(), 503);
     let full = [("route", "narrow"), ("limit", "_none"), ("reason", "max_in_flight")];
     gateway.assert_metric("rejections_total", &full, 1.0);
 
@@ -161,7 +161,7 @@ fn a_full_route_refuses_with_503_and_takes_the_next_when_one_ends() {
         let _ = client;
     }
     for client in &mut held {
-        assert_eq!(client.answer("GET").text(), "done");
+        assert_eq!(client.read_response("GET").text(), "done");
     }
     release.send(()).unwrap();
     gateway.assert_metric("requests_in_flight", &[("route", "narrow")], 0.0);
@@ -186,7 +186,7 @@ fn uploads_whose_response_breaks_off_leave_nothing_in_memory() {
     let upload = || {
         let mut client = gateway.client();
         let _ = client.try_send(post("/", 10_000_000, "") + &"x".repeat(15_000));
-        client.try_answer("POST").unwrap_err();
+        client.try_read_response("POST").unwrap_err();
     };
     let upload_many = |count: usize| {
         std::thread::scope(|scope| (0..20).for_each(|_| drop(scope.spawn(|| (0..count / 20).for_each(|_| upload())))));

@@ -1,4 +1,4 @@
-//! The exchange with an upstream: framing that contradicts itself, uploads and answers that overtake each
+//! The exchange with an upstream: framing that contradicts itself, uploads and responses that overtake each
 //! other, connections that are kept or not.
 
 use std::net::Shutdown;
@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 fn route(upstream: &Upstream, more: &str) -> String {
     format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{more}\n", upstream.url())
@@ -25,8 +25,8 @@ fn rejected(gateway: &Gateway, reason: &str) -> f64 {
 }
 
 #[test]
-fn answers_of_every_framing_leave_their_connection_for_the_next_request() {
-    let answers = [
+fn responses_of_every_framing_leave_their_connection_for_the_next_request() {
+    let responses = [
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ntrailer: x-a\r\n\r\n3;x=y\r\nabc\r\n0\r\nx-a: 1\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
@@ -35,12 +35,12 @@ fn answers_of_every_framing_leave_their_connection_for_the_next_request() {
         "HTTP/1.1 304 Not Modified\r\ncontent-length: 300\r\n\r\n",
         "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nabc",
     ];
-    for answer in answers {
+    for response in responses {
         // Whole, and in pieces.
         for piece in [usize::MAX, 7] {
             let upstream = Upstream::start(move |peer| {
                 while peer.request()?.is_some() {
-                    for bytes in answer.as_bytes().chunks(piece) {
+                    for bytes in response.as_bytes().chunks(piece) {
                         peer.send(bytes)?;
                         if piece != usize::MAX {
                             std::thread::sleep(Duration::from_millis(1));
@@ -52,16 +52,16 @@ fn answers_of_every_framing_leave_their_connection_for_the_next_request() {
             let gateway = Gateway::start(&route(&upstream, ""));
             let mut client = gateway.client();
             for _ in 0..20 {
-                let seen = client.ask(&get("/", ""), "");
-                assert_eq!(seen.text(), if seen.status() == 200 { "abc" } else { "" }, "{answer}");
+                let seen = client.fetch(&get("/", ""), "");
+                assert_eq!(seen.text(), if seen.status() == 200 { "abc" } else { "" }, "{response}");
             }
-            assert_eq!(upstream.connections(), 1, "{answer}");
+            assert_eq!(upstream.connections(), 1, "{response}");
         }
     }
 }
 
 #[test]
-fn head_answers_have_no_body_and_leave_their_connection() {
+fn head_responses_have_no_body_and_leave_their_connection() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             let whole = request.start_line().starts_with("GET");
@@ -73,9 +73,9 @@ fn head_answers_have_no_body_and_leave_their_connection() {
     let gateway = Gateway::start(&route(&upstream, ""));
     let mut client = gateway.client();
     for _ in 0..3 {
-        let head = client.ask("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n", "");
+        let head = client.fetch("HEAD / HTTP/1.1\r\nhost: a.test\r\n\r\n", "");
         assert_eq!((head.status(), head.get("content-length")), (200, Some("5")));
-        assert_eq!(client.ask(&get("/", ""), "").text(), "whole");
+        assert_eq!(client.fetch(&get("/", ""), "").text(), "whole");
     }
     assert_eq!(upstream.connections(), 1);
 }
@@ -87,7 +87,7 @@ fn any_method_may_have_a_body_of_unknown_length() {
     for method in ["GET", "HEAD", "DELETE", "POST"] {
         let mut client = gateway.client();
         let head = format!("{method} /_search HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n");
-        assert_eq!(client.ask(&head, "5\r\nquery\r\n1\r\n!\r\n0\r\n\r\n").status(), 200, "{method}");
+        assert_eq!(client.fetch(&head, "5\r\nquery\r\n1\r\n!\r\n0\r\n\r\n").status(), 200, "{method}");
         let seen = upstream.request();
         assert_eq!((seen.text().as_str(), seen.get("transfer-encoding")), ("query!", Some("chunked")), "{method}");
     }
@@ -97,14 +97,14 @@ fn any_method_may_have_a_body_of_unknown_length() {
     for method in ["GET", "HEAD"] {
         let watch = Stopwatch::start();
         let head = format!("{method} / HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\n\r\n");
-        assert_eq!(gateway.client().ask(&head, "5\r\nquery\r\n0\r\n\r\n").status(), 504, "{method}");
+        assert_eq!(gateway.client().fetch(&head, "5\r\nquery\r\n0\r\n\r\n").status(), 504, "{method}");
         watch.assert_ms(0..2000);
     }
 }
 
 #[test]
 fn contradictory_responses_are_502_and_end_the_connection() {
-    let answers = [
+    let responses = [
         "HTTP/1.1 200 OK\r\ncontent-length: 3\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 30\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\ncontent-length: 5, 5\r\n\r\nhello",
@@ -122,24 +122,24 @@ fn contradictory_responses_are_502_and_end_the_connection() {
         "HTTP/2 200 OK\r\ncontent-length: 5\r\n\r\nhello",
         "HTTP/1.1 99 Low\r\ncontent-length: 5\r\n\r\nhello",
     ];
-    for answer in answers {
+    for response in responses {
         let upstream = Upstream::start(move |peer| {
             peer.request()?;
-            peer.send(answer)?;
+            peer.send(response)?;
             peer.wait_for_end()?;
             peer.note("ended");
             Ok(())
         });
         let gateway = Gateway::start(&route(&upstream, ""));
-        assert_eq!(gateway.get("/").status(), 502, "{answer}");
+        assert_eq!(gateway.get("/").status(), 502, "{response}");
         upstream.request();
-        assert_eq!(upstream.request().head, "ended", "{answer}");
-        assert_eq!(outcomes(&gateway, &upstream, "broken"), 1.0, "{answer}");
+        assert_eq!(upstream.request().head, "ended", "{response}");
+        assert_eq!(outcomes(&gateway, &upstream, "broken"), 1.0, "{response}");
     }
 }
 
 #[test]
-fn broken_chunks_end_the_answer_for_all_to_see() {
+fn broken_chunks_end_the_response_for_all_to_see() {
     for chunks in [
         "5\nhello\r\n0\r\n\r\n",
         " 5\r\nhello\r\n0\r\n\r\n",
@@ -156,22 +156,23 @@ fn broken_chunks_end_the_answer_for_all_to_see() {
         let gateway = Gateway::start(&route(&upstream, ""));
         let mut client = gateway.client();
         client.send(get("/", ""));
-        client.try_answer("GET").unwrap_err();
+        client.try_read_response("GET").unwrap_err();
     }
 }
 
-/// A connection that closes without a byte looks as if its request had never been served, and many clients send it again.
+/// A connection that closes without a byte looks as if its request had never been served, and many clients send it
+/// again.
 #[test]
-fn the_part_of_an_answer_before_it_breaks_off_reaches_the_client() {
+fn the_part_of_a_response_before_it_breaks_off_reaches_the_client() {
     let large = "x".repeat(1 << 20);
     let sized = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{large}", 2 << 20);
-    for (answer, end) in [
+    for (response, end) in [
         ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n0123456789", "\r\n\r\n0123456789"),
         ("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\n", "\r\n\r\n"),
         ("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nzz\r\n", "\r\n\r\n5\r\nhello\r\n"),
         (&sized, &large),
     ] {
-        let sent = answer.to_owned();
+        let sent = response.to_owned();
         let upstream = Upstream::start(move |peer| {
             peer.request()?;
             peer.send(&sent)
@@ -180,10 +181,10 @@ fn the_part_of_an_answer_before_it_breaks_off_reaches_the_client() {
         for _ in 0..5 {
             let mut client = gateway.client();
             client.send(get("/", ""));
-            // The client takes its time for a large one.
+            // The client reads a large response after a pause.
             std::thread::sleep(Duration::from_millis(if end.len() > 100 { 100 } else { 0 }));
             let all = String::from_utf8(client.rest().unwrap()).unwrap();
-            assert!(all.starts_with("HTTP/1.1 200 ") && all.ends_with(end), "{} bytes of {answer:.60}", all.len());
+            assert!(all.starts_with("HTTP/1.1 200 ") && all.ends_with(end), "{} bytes of {response:.60}", all.len());
         }
     }
 }
@@ -224,13 +225,13 @@ fn interim_responses_extend_the_wait_for_the_response_up_to_a_bound() {
     let took = begun.elapsed();
     // Once 1.5 s, then ten times `response_timeout`.
     assert!((Duration::from_secs(5)..Duration::from_secs(12)).contains(&took), "{took:?}");
-    // A client that knows them gets them.
+    // A client that supports these interim responses gets them.
     let mut client = gateway.client();
     client.send(post("/2", 3, "upload-draft-interop-version: 6\r\n") + "abc");
-    let beats = [client.try_head().unwrap().head, client.try_head().unwrap().head];
+    let beats = [client.try_read_head().unwrap().head, client.try_read_head().unwrap().head];
     let expected = ["102 Processing\r\nx-beat: 0", "104 \r\nx-beat: 1"];
     assert_eq!(beats, expected.map(|head| format!("HTTP/1.1 {head}\r\n\r\n")));
-    assert_eq!(client.answer("POST").text(), "final");
+    assert_eq!(client.read_response("POST").text(), "final");
 }
 
 #[test]
@@ -252,7 +253,7 @@ fn bytes_after_a_response_do_not_answer_the_next_request() {
         let gateway = Gateway::start(&route(&upstream, ""));
         let mut client = gateway.client();
         for _ in 0..5 {
-            assert_eq!(client.ask(&get("/", ""), "").text(), "right");
+            assert_eq!(client.fetch(&get("/", ""), "").text(), "right");
             std::thread::sleep(Duration::from_millis(2 * pause));
         }
         assert_eq!(upstream.connections(), 5);
@@ -284,23 +285,23 @@ fn an_upload_continues_after_its_response_and_both_connections_stay() {
     let gateway = Gateway::with("header_timeout = \"500ms\"", &route(&upstream, timeouts));
     let mut client = gateway.client();
     client.send(post("/", 100, ""));
-    assert_eq!(client.answer("POST").text(), "early");
+    assert_eq!(client.read_response("POST").text(), "early");
     drip(&mut client, 10);
     upstream.request();
     assert_eq!(upstream.request().head, "whole");
-    assert_eq!(client.ask(&get("/", ""), "").text(), "early");
+    assert_eq!(client.fetch(&get("/", ""), "").text(), "early");
     assert_eq!((rejected(&gateway, "header_timeout"), upstream.connections()), (0.0, 1));
 
-    // Who stops sending is cut as any upload is.
+    // An upload that stops is ended like any other.
     client.send(post("/", 100, ""));
-    assert_eq!(client.answer("POST").text(), "early");
+    assert_eq!(client.read_response("POST").text(), "early");
     client.send("some");
     client.assert_closed();
     assert_eq!((rejected(&gateway, "header_timeout"), rejected(&gateway, "body_timeout")), (0.0, 1.0));
 }
 
 #[test]
-fn an_upload_that_moves_keeps_an_answer_alive_that_waits_for_it() {
+fn an_upload_that_moves_keeps_a_response_alive_that_waits_for_it() {
     let upstream = Upstream::start(|peer| {
         while peer.head()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\n")?;
@@ -313,7 +314,7 @@ fn an_upload_that_moves_keeps_an_answer_alive_that_waits_for_it() {
     let mut client = gateway.client();
     client.send(post("/", 100, ""));
     drip(&mut client, 10);
-    assert_eq!(client.answer("POST").text(), "whole");
+    assert_eq!(client.read_response("POST").text(), "whole");
     assert_eq!(rejected(&gateway, "stream_timeout"), 0.0);
 }
 
@@ -334,7 +335,7 @@ fn an_upstream_that_stops_reading_is_blamed_itself() {
             while writer.write_all(&[b'x'; 1 << 16]).is_ok() {}
         });
         let watch = Stopwatch::start();
-        assert_eq!(client.answer("POST").status(), 504, "{timeouts}");
+        assert_eq!(client.read_response("POST").status(), 504, "{timeouts}");
         watch.assert_ms(0..4000);
         assert_eq!((outcomes(&gateway, &upstream, "timeout"), rejected(&gateway, "body_timeout")), (1.0, 0.0));
         client.stream().shutdown(Shutdown::Both).unwrap();
@@ -343,7 +344,7 @@ fn an_upstream_that_stops_reading_is_blamed_itself() {
 }
 
 #[test]
-fn an_answer_arrives_though_the_upstream_closes_while_more_is_sent() {
+fn a_response_arrives_though_the_upstream_closes_while_more_is_sent() {
     let upstream = Upstream::start(|peer| {
         peer.head()?;
         peer.send("HTTP/1.1 413 Content Too Large\r\ncontent-length: 3\r\nconnection: close\r\n\r\nbig")
@@ -354,12 +355,12 @@ fn an_answer_arrives_though_the_upstream_closes_while_more_is_sent() {
         let mut client = gateway.client();
         client.send(post("/", body.len() as u64, ""));
         client.try_send(&body).unwrap_or_else(|error| panic!("{turn}: {error}"));
-        let answer = client.answer("POST");
-        assert_eq!((answer.status(), answer.text().as_str()), (413, "big"), "{turn}");
+        let response = client.read_response("POST");
+        assert_eq!((response.status(), response.text().as_str()), (413, "big"), "{turn}");
     }
 }
 
-/// All clients at once; each has its answer before the next burst.
+/// All clients at once; each has its response before the next burst.
 fn burst(gateway: &Gateway, clients: usize) {
     let barrier = Arc::new(Barrier::new(clients));
     let addr = gateway.addr;
@@ -369,7 +370,7 @@ fn burst(gateway: &Gateway, clients: usize) {
             std::thread::spawn(move || {
                 let mut client = Client::connect(addr);
                 barrier.wait();
-                assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+                assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
             })
         })
         .collect();
@@ -398,7 +399,7 @@ fn as_many_connections_are_kept_as_were_in_use() {
 }
 
 #[test]
-fn a_client_that_shuts_down_its_side_gets_its_answer() {
+fn a_client_that_shuts_down_its_side_gets_its_response() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             std::thread::sleep(Duration::from_millis(if request.target() == "/slow" { 2500 } else { 300 }));
@@ -411,17 +412,17 @@ fn a_client_that_shuts_down_its_side_gets_its_answer() {
         let mut client = gateway.client();
         client.send(&request);
         client.stream().shutdown(Shutdown::Write).unwrap();
-        assert_eq!(client.answer("GET").text(), "in", "{request}");
+        assert_eq!(client.read_response("GET").text(), "in", "{request}");
         client.assert_closed();
     }
     let mut client = gateway.client();
     client.send(get("/", "") + &get("/", ""));
     client.stream().shutdown(Shutdown::Write).unwrap();
-    assert_eq!([client.answer("GET").text(), client.answer("GET").text()], ["in", "in"]);
+    assert_eq!([client.read_response("GET").text(), client.read_response("GET").text()], ["in", "in"]);
     client.assert_closed();
 
-    // It may as well have left: that is seen after a second, and at once where the config says so.
-    // Then perhaps before its route was known.
+    // The client may also have left. That is noticed after a second, or at once with this setting, perhaps before the
+    // request has a route.
     let labels = ["app", "_none"].map(|route| [("route", route), ("method", "GET"), ("code", "499")]);
     for (server, least, most) in [("", 900, 2200), ("half_close_timeout = \"0s\"", 0, 700)] {
         let gateway = Gateway::with(server, &route(&upstream, ""));
@@ -429,7 +430,9 @@ fn a_client_that_shuts_down_its_side_gets_its_answer() {
         let mut client = gateway.client();
         client.send(get("/slow", ""));
         client.stream().shutdown(Shutdown::Write).unwrap();
-        until("it has left", || labels.iter().any(|labels| gateway.metric("requests_total", labels) == Some(1.0)));
+        wait_until("the client has left", || {
+            labels.iter().any(|labels| gateway.metric("requests_total", labels) == Some(1.0))
+        });
         watch.assert_ms(least..most);
         client.assert_closed();
     }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::{Peer, Upstream};
+use crate::support::wait_until;
 
 const MB: usize = 1_000_000;
 const PERIOD: usize = 251 * 1021;
@@ -56,7 +56,7 @@ fn send_pattern(peer: &mut Peer, total: usize, sizes: &[usize], chunked: bool) -
             buffer.extend_from_slice(b"\r\n");
         }
         sent += size;
-        // What a write ends with is any part of a chunk.
+        // A write may end in the middle of a chunk.
         if buffer.len() > 700_000 {
             let rest = buffer.split_off(buffer.len() - 3);
             peer.send(&buffer)?;
@@ -66,7 +66,7 @@ fn send_pattern(peer: &mut Peer, total: usize, sizes: &[usize], chunked: bool) -
     peer.send(&buffer)
 }
 
-/// Answers `/length`, `/chunked`, `/tiny` (chunks) and `/close` with so many bytes.
+/// Responds to `/length`, `/chunked`, `/tiny` (chunks) and `/close` with so many bytes.
 fn fast_server(total: usize) -> Upstream {
     Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
@@ -106,13 +106,13 @@ fn a_fast_response_arrives_whole_in_every_framing() {
     for target in ["/length", "/chunked", "/length", "/tiny", "/close", "/chunked", "/length"] {
         let mut check = Check::new();
         client.send(get(target, "te: trailers\r\n"));
-        let message = client.stream_answer("GET", |piece| check.take(piece)).unwrap();
+        let message = client.stream_response("GET", |piece| check.take(piece)).unwrap();
         assert_eq!(message.status(), 200);
         assert_eq!(check.seen, if target == "/tiny" { total / 20 } else { total }, "{target}");
     }
 }
 
-/// Each of these clients leaves a large buffer half written; the number of such buffers is bounded.
+/// Each of these clients leaves a large buffer partly written; the number of such buffers is bounded.
 #[test]
 fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
     let upstream = fast_server(40 * MB);
@@ -132,13 +132,13 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
         .collect();
     std::thread::sleep(Duration::from_millis(200));
     let held = gateway.memory("VmRSS").saturating_sub(before);
-    // 16 buffers of 1 MiB, and as much as 48 slow readers have anyway.
+    // 16 buffers of 1 MiB, and as much as 48 slow readers need without them.
     assert!(held < 34 << 20, "{} MiB for 48 clients", held >> 20);
-    // Whoever comes now is served, without a large buffer.
+    // Later clients are served without a large buffer.
     let mut late = Check::new();
     let mut client = gateway.client();
     client.send(get("/length", ""));
-    client.stream_answer("GET", |piece| late.take(piece)).unwrap();
+    client.stream_response("GET", |piece| late.take(piece)).unwrap();
     assert_eq!(late.seen, 40 * MB);
     // Those that continue get every byte, and those that leave free everything.
     for (index, mut client) in stopped.into_iter().enumerate() {
@@ -149,5 +149,5 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
             }
         }
     }
-    until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
+    wait_until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
 }

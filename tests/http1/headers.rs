@@ -1,4 +1,4 @@
-//! Headers towards the upstream server and back.
+//! Headers of requests to the upstream server and of its responses.
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
@@ -31,7 +31,7 @@ fn an_untrusted_client_cannot_speak_for_itself() {
         X-Forwarded-For: 1.2.3.4\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: evil\r\nX-Forwarded-Port: 1\r\n\
         X-Forwarded-Prefix: /evil\r\nX-Real-IP: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Request-Id: mine\r\n\
         x_real_ip: 1.2.3.4\r\nx.real.ip: 1.2.3.4\r\ntraceparent: 00-1-2-01\r\n\r\n";
-    assert_eq!(gateway.ask(request).status(), 200);
+    assert_eq!(gateway.fetch(request).status(), 200);
     let seen = upstream.request();
     assert_eq!(seen.start_line(), "GET /a?b=c HTTP/1.1");
     let expected = [
@@ -62,11 +62,11 @@ fn only_the_forwarding_fields_that_are_wanted_are_added() {
         ("[\"forwarded\"]", &[("forwarded", "for=127.0.0.1;host=\"a.test\";proto=http")]),
     ] {
         let gateway = in_front_of(&upstream, &format!("forwarded_headers = {wanted}"));
-        let answer = gateway.ask(&get("/", spoof));
-        assert_eq!((answer.status(), answer.get("via")), (200, None), "{wanted}");
+        let response = gateway.fetch(&get("/", spoof));
+        assert_eq!((response.status(), response.get("via")), (200, None), "{wanted}");
         let seen = upstream.request();
-        let told = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
-        let fields: Vec<_> = seen.fields().filter(|(name, _)| told(name)).collect();
+        let is_forwarding_header = |name: &str| name.starts_with("x-") || ["forwarded", "via"].contains(&name);
+        let fields: Vec<_> = seen.fields().filter(|(name, _)| is_forwarding_header(name)).collect();
         assert_eq!(fields, expected, "{wanted}");
     }
 }
@@ -75,12 +75,14 @@ fn only_the_forwarding_fields_that_are_wanted_are_added() {
 fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
     let upstream = Upstream::text("ok");
     let gateway = in_front_of(&upstream, "trusted_proxies = [\"127.0.0.1\", \"10.0.0.0/8\"]");
-    let ask = |fields: &str| {
-        assert_eq!(gateway.ask(&get("/", fields)).status(), 200, "{fields}");
+    let fetch = |fields: &str| {
+        assert_eq!(gateway.fetch(&get("/", fields)).status(), 200, "{fields}");
         upstream.request()
     };
-    let seen = ask("X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-For: 198.51.100.7, 10.1.1.1\r\n\
-        X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Request-Id: theirs\r\nForwarded: for=6.6.6.6\r\n");
+    let seen = fetch(
+        "X-Forwarded-For: 9.9.9.9\r\nX-Forwarded-For: 198.51.100.7, 10.1.1.1\r\n\
+        X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\nX-Request-Id: theirs\r\nForwarded: for=6.6.6.6\r\n",
+    );
     assert_eq!(seen.get("x-forwarded-for"), Some("9.9.9.9, 198.51.100.7, 10.1.1.1, 127.0.0.1"));
     assert_eq!(seen.get("x-real-ip"), Some("198.51.100.7"));
     assert_eq!(seen.get("x-forwarded-proto"), Some("https"));
@@ -88,13 +90,13 @@ fn a_trusted_proxy_is_continued_and_the_walk_ends_at_the_first_stranger() {
     assert_eq!(seen.get("x-request-id"), Some("theirs"));
     assert_eq!(seen.get("forwarded"), None);
 
-    let garbage = ask("X-Forwarded-For: 198.51.100.7, garbage, 10.1.1.1\r\n");
+    let garbage = fetch("X-Forwarded-For: 198.51.100.7, garbage, 10.1.1.1\r\n");
     assert_eq!(garbage.get("x-real-ip"), Some("10.1.1.1"));
-    let standard = ask("Forwarded: for=\"[2001:db8::1]:4711\";proto=https\r\n");
+    let standard = fetch("Forwarded: for=\"[2001:db8::1]:4711\";proto=https\r\n");
     assert_eq!(standard.get("x-real-ip"), Some("2001:db8::1"));
 
-    let mut stranger = gateway.client_from([127, 0, 0, 9]);
-    assert_eq!(stranger.ask(&get("/", "X-Forwarded-For: 198.51.100.7\r\n"), "").status(), 200);
+    let mut untrusted = gateway.client_from([127, 0, 0, 9]);
+    assert_eq!(untrusted.fetch(&get("/", "X-Forwarded-For: 198.51.100.7\r\n"), "").status(), 200);
     let seen = upstream.request();
     assert_eq!((seen.get("x-forwarded-for"), seen.get("x-real-ip")), (Some("127.0.0.9"), Some("127.0.0.9")));
 }
@@ -107,7 +109,7 @@ fn hop_by_hop_headers_are_dropped_in_both_directions() {
          Set-Cookie: a=1\r\nSet-Cookie: b=2\r\nServer: app\r\nX-Kept: yes\r\n\r\nok",
     );
     let gateway = in_front_of(&upstream, "");
-    let answer = gateway.ask(&get(
+    let response = gateway.fetch(&get(
         "/",
         "Connection: X-Secret, close\r\nX-Secret: 1\r\nKeep-Alive: 1\r\nProxy-Connection: keep-alive\r\n\
          TE: gzip, trailers\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQ\r\nProxy-Authorization: Basic eDp5\r\n\
@@ -133,8 +135,8 @@ fn hop_by_hop_headers_are_dropped_in_both_directions() {
         ("set-cookie", "b=2"),
         ("x-kept", "yes"),
     ];
-    assert_eq!(steady(&answer), pairs(&expected));
-    assert!(answer.get("via").unwrap().starts_with("1.1 sluicegate-"));
+    assert_eq!(steady(&response), pairs(&expected));
+    assert!(response.get("via").unwrap().starts_with("1.1 sluicegate-"));
 }
 
 #[test]
@@ -142,8 +144,8 @@ fn a_protected_header_in_connection_is_refused() {
     let upstream = Upstream::text("ok");
     let gateway = in_front_of(&upstream, "");
     for name in ["host", "X-Forwarded-For", "authorization", "Cookie", "x-real-ip", "forwarded", "content-length"] {
-        let answer = gateway.ask(&get("/", &format!("Connection: close, {name}\r\n")));
-        assert_eq!(answer.status(), 400, "{name}");
+        let response = gateway.fetch(&get("/", &format!("Connection: close, {name}\r\n")));
+        assert_eq!(response.status(), 400, "{name}");
     }
     assert_eq!(upstream.connections(), 0);
     gateway.assert_metric("http_rejected_total", &[("reason", "connection_field")], 7.0);
@@ -155,9 +157,9 @@ fn a_request_that_passes_itself_again_is_a_loop() {
     let gateway = in_front_of(&upstream, "");
     gateway.get("/");
     let via = upstream.request().get("via").unwrap().to_owned();
-    let answer = gateway.ask(&get("/", &format!("Via: 1.1 edge, {via}\r\n")));
-    assert_eq!(answer.status(), 508);
-    assert_eq!(gateway.ask(&get("/", "Via: 1.1 sluicegate-another\r\n")).status(), 200);
+    let response = gateway.fetch(&get("/", &format!("Via: 1.1 edge, {via}\r\n")));
+    assert_eq!(response.status(), 508);
+    assert_eq!(gateway.fetch(&get("/", "Via: 1.1 sluicegate-another\r\n")).status(), 200);
 }
 
 #[test]
@@ -174,8 +176,8 @@ fn a_route_edits_headers_and_may_send_the_servers_own_host() {
         "#,
         upstream.url()
     ));
-    let answer = gateway.ask(&get("/", "accept: */*\r\nx-env: spoofed\r\nx-env: twice\r\nx-debug: 1\r\n"));
-    assert_eq!((answer.get("server"), answer.get("x-a"), answer.get("x-b")), (None, Some("2"), Some("3")));
+    let response = gateway.fetch(&get("/", "accept: */*\r\nx-env: spoofed\r\nx-env: twice\r\nx-debug: 1\r\n"));
+    assert_eq!((response.get("server"), response.get("x-a"), response.get("x-b")), (None, Some("2"), Some("3")));
     let seen = upstream.request();
     assert_eq!(seen.get("host"), Some(upstream.addr.to_string().as_str()));
     assert_eq!(seen.get("x-forwarded-host"), Some("a.test"));
@@ -199,21 +201,21 @@ fn bodies_keep_their_framing_and_trailers_pass() {
     });
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
-    let answer = client.ask("PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n", "12345");
-    assert_eq!((answer.text().as_str(), answer.get("transfer-encoding")), ("12345", Some("chunked")));
+    let response = client.fetch("PUT /x HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n", "12345");
+    assert_eq!((response.text().as_str(), response.get("transfer-encoding")), ("12345", Some("chunked")));
     let seen = upstream.request();
     assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (Some("5"), None));
 
     let chunked = "POST /x HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
-    assert_eq!(client.ask(chunked, "1\r\na\r\n3;ext=1\r\nbcd\r\n0\r\n\r\n").text(), "abcd");
+    assert_eq!(client.fetch(chunked, "1\r\na\r\n3;ext=1\r\nbcd\r\n0\r\n\r\n").text(), "abcd");
     let seen = upstream.request();
     assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, Some("chunked")));
     assert_eq!(seen.body, b"abcd");
 
-    let empty = client.ask("POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", "");
+    let empty = client.fetch("POST /x HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n", "");
     assert_eq!(empty.status(), 200);
     assert_eq!(upstream.request().get("content-length"), Some("0"));
-    assert_eq!(client.ask("GET /x HTTP/1.1\r\nhost: a\r\n\r\n", "").status(), 200);
+    assert_eq!(client.fetch("GET /x HTTP/1.1\r\nhost: a\r\n\r\n", "").status(), 200);
     let seen = upstream.request();
     assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, None));
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const FIXED: &str = "[[route]]\nname = \"fixed\"\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -30,19 +30,19 @@ fn a_rested_connection_continues_as_before() {
     in_both(|gateway, strictness| {
         let mut client = gateway.client();
         for _ in 0..2 {
-            assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
+            assert_eq!(client.fetch(&get("/", ""), "").text(), "fixed");
             rest();
         }
-        assert_eq!(client.ask(&post("/", 4, ""), "body").text(), "fixed");
+        assert_eq!(client.fetch(&post("/", 4, ""), "body").text(), "fixed");
         rest();
         // Two requests at once, and the start of a third.
         let (one, third) = (get("/", ""), get("/third", ""));
         let (start, end) = third.split_at(9);
         client.send(format!("{one}{one}{start}"));
-        assert_eq!([client.answer("GET").text(), client.answer("GET").text()], ["fixed", "fixed"]);
+        assert_eq!([client.read_response("GET").text(), client.read_response("GET").text()], ["fixed", "fixed"]);
         rest();
         client.send(end);
-        assert_eq!(client.answer("GET").text(), "fixed", "{strictness}");
+        assert_eq!(client.read_response("GET").text(), "fixed", "{strictness}");
         gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 5.0);
         assert_eq!(gateway.metric("http_rejected_total", &[("reason", "header_timeout")]), Some(0.0));
     });
@@ -53,7 +53,7 @@ fn half_a_head_behind_a_request_has_the_time_of_a_head() {
     let gateway = Gateway::with("header_timeout = \"400ms\"", FIXED);
     let mut client = gateway.client();
     client.send(get("/", "") + "GET / HT");
-    assert_eq!(client.answer("GET").text(), "fixed");
+    assert_eq!(client.read_response("GET").text(), "fixed");
     client.assert_closed();
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 1.0);
 }
@@ -64,12 +64,12 @@ fn a_body_that_nobody_reads_is_no_request() {
         let body = get("/hidden", "");
         let mut client = gateway.client();
         client.send(post("/", body.len() as u64, "") + &body[..3]);
-        assert_eq!(client.answer("POST").text(), "fixed");
-        // The answer is there, the body is not: the connection looks idle.
+        assert_eq!(client.read_response("POST").text(), "fixed");
+        // The response has arrived before the request body is complete: the connection looks idle.
         rest();
         client.send(&body[3..]);
         rest();
-        assert_eq!(client.ask(&get("/", ""), "").text(), "fixed");
+        assert_eq!(client.fetch(&get("/", ""), "").text(), "fixed");
         gateway.assert_metric("requests_total", &[("route", "fixed"), ("method", "GET"), ("code", "200")], 1.0);
     });
 }
@@ -87,11 +87,11 @@ fn a_response_that_the_client_has_not_read_is_not_lost() {
     });
     // Meanwhile nothing is read.
     rest();
-    let answer = client.answer("POST");
+    let answer = client.read_response("POST");
     writer.join().unwrap();
     assert_eq!(answer.text().len() as u64, size);
     rest();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -107,10 +107,10 @@ fn a_connection_that_has_rested_forwards_the_same_facts() {
     let gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut client = gateway.client();
     let other = "GET / HTTP/1.1\r\nhost: b.test\r\n\r\n";
-    let before = [client.ask(&get("/", ""), "").text(), client.ask(other, "").text()];
+    let before = [client.fetch(&get("/", ""), "").text(), client.fetch(other, "").text()];
     assert!(before[0].contains("127.0.0.1") && before[0].contains("a.test") && before[1].contains("b.test"));
     rest();
-    assert_eq!([client.ask(&get("/", ""), "").text(), client.ask(other, "").text()], before);
+    assert_eq!([client.fetch(&get("/", ""), "").text(), client.fetch(other, "").text()], before);
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn connections_wake_in_every_way_and_lose_no_request() {
         let one = get("/", "");
         let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
         for client in &mut clients {
-            assert_eq!(client.ask(&one, "").text(), "fixed");
+            assert_eq!(client.fetch(&one, "").text(), "fixed");
         }
         rest();
         for (number, client) in clients.iter_mut().enumerate() {
@@ -144,7 +144,7 @@ fn connections_wake_in_every_way_and_lose_no_request() {
                 _ => {}
             }
             let answers = [1, 3, 1, 1, 1, 0][number % 6];
-            (0..answers).for_each(|_| assert_eq!(client.answer("GET").text(), "fixed", "{number}"));
+            (0..answers).for_each(|_| assert_eq!(client.read_response("GET").text(), "fixed", "{number}"));
             if [2, 5].contains(&(number % 6)) {
                 client.assert_closed();
             }
@@ -162,15 +162,15 @@ fn a_connection_at_rest_holds_at_most_3_kb_and_leaves_nothing_behind() {
     const COUNT: u64 = 1200;
     let patient = "max_connections_per_ip = 1300\nheader_timeout = \"10m\"\nkeepalive_timeout = \"10m\"";
     let gateway = Gateway::with(patient, FIXED);
-    // What the first request brings into memory stays.
+    // Memory that the first request allocates stays allocated.
     assert_eq!(gateway.get("/").status(), 200);
     let memory = gateway.watch_memory();
     let mut clients: Vec<Client> = (0..COUNT).map(|_| gateway.client()).collect();
     for client in &mut clients {
-        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     }
     let each = || memory.grown() / COUNT;
-    until("they are at rest", || each() < 3072);
+    wait_until("the connections are idle", || each() < 3072);
     drop(clients);
-    until("what they took is given back", || each() < 1024);
+    wait_until("their memory is released", || each() < 1024);
 }

@@ -19,14 +19,14 @@ fn in_front_of(upstream: &Upstream, more: &str) -> Gateway {
     Gateway::start(&format!("[[route]]\nname = \"app\"\nupstream = \"{}\"\n{more}\n", upstream.url()))
 }
 
-/// A server that reads a head and then does what the test says, one line after the other: bytes to send, or
-/// `body N` to read.
-fn told() -> (Upstream, Sender<&'static str>) {
-    let (say, said) = channel();
-    let said: Mutex<Receiver<&'static str>> = Mutex::new(said);
+/// A server that reads a head and then follows the steps of the test, one after the other: bytes to send, or `body N`
+/// to read.
+fn scripted_upstream() -> (Upstream, Sender<&'static str>) {
+    let (steps, script) = channel();
+    let script: Mutex<Receiver<&'static str>> = Mutex::new(script);
     let upstream = Upstream::start(move |peer: &mut Peer| {
         while peer.head()?.is_some() {
-            while let Ok(line) = said.lock().unwrap().recv() {
+            while let Ok(line) = script.lock().unwrap().recv() {
                 match line.strip_prefix("body ") {
                     Some(count) => {
                         let body = peer.exactly(count.parse().unwrap())?;
@@ -45,7 +45,7 @@ fn told() -> (Upstream, Sender<&'static str>) {
         }
         Ok(())
     });
-    (upstream, say)
+    (upstream, steps)
 }
 
 #[track_caller]
@@ -54,13 +54,13 @@ fn assert_silent(client: &mut Client, time: Duration) {
     stream.set_read_timeout(Some(time)).unwrap();
     let mut byte = [0];
     let peeked = stream.peek(&mut byte);
-    assert!(peeked.is_err(), "something came: {peeked:?}");
-    stream.set_read_timeout(Some(crate::support::PATIENCE)).unwrap();
+    assert!(peeked.is_err(), "received {peeked:?}");
+    stream.set_read_timeout(Some(crate::support::WAIT_MAX)).unwrap();
 }
 
 #[test]
 fn a_body_is_sent_once_the_server_asks_for_it() {
-    let (upstream, say) = told();
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     for _ in 0..2 {
@@ -68,23 +68,23 @@ fn a_body_is_sent_once_the_server_asks_for_it() {
         let head = upstream.request();
         assert_eq!((head.get("expect"), head.get("content-length")), (Some("100-continue"), Some("5")));
         assert_silent(&mut client, Duration::from_millis(300));
-        say.send(CONTINUE).unwrap();
-        assert_eq!(client.try_head().unwrap().head, CONTINUE);
-        say.send("body 5").unwrap();
+        steps.send(CONTINUE).unwrap();
+        assert_eq!(client.try_read_head().unwrap().head, CONTINUE);
+        steps.send("body 5").unwrap();
         client.send("12345");
         assert_eq!(upstream.request().target(), "12345");
-        say.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
-        let answer = client.answer("POST");
-        assert_eq!((answer.text().as_str(), answer.get("connection")), ("ok", None));
+        steps.send("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok").unwrap();
+        let response = client.read_response("POST");
+        assert_eq!((response.text().as_str(), response.get("connection")), ("ok", None));
     }
     assert_eq!(upstream.connections(), 1);
 }
 
 #[test]
-fn an_answer_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
-    let (upstream, say) = told();
+fn a_response_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
-    for (answer, status) in [
+    for (response, status) in [
         ("HTTP/1.1 417 Expectation Failed\r\ncontent-length: 2\r\n\r\nno", 417),
         ("HTTP/1.1 401 Unauthorized\r\ntransfer-encoding: chunked\r\n\r\n2\r\nno\r\n0\r\n\r\n", 401),
         ("HTTP/1.1 302 Found\r\ncontent-length: 2\r\n\r\nno", 302),
@@ -93,11 +93,11 @@ fn an_answer_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
             let mut client = gateway.client();
             client.send(post("/", length, EXPECT));
             upstream.request();
-            say.send(answer).unwrap();
-            say.send("end").unwrap();
-            let answer = client.answer("POST");
+            steps.send(response).unwrap();
+            steps.send("end").unwrap();
+            let response = client.read_response("POST");
             assert_eq!(
-                (answer.status(), answer.text().as_str(), answer.get("connection")),
+                (response.status(), response.text().as_str(), response.get("connection")),
                 (status, "no", Some("close"))
             );
             client.assert_closed();
@@ -108,18 +108,18 @@ fn an_answer_without_asking_is_passed_on_and_no_byte_of_the_body_is_read() {
 
 #[test]
 fn a_server_that_never_asks_gets_the_body_after_a_second() {
-    let (upstream, say) = told();
+    let (upstream, steps) = scripted_upstream();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     let start = Instant::now();
     client.send(post("/", 5, EXPECT));
-    assert_eq!(client.try_head().unwrap().head, CONTINUE);
+    assert_eq!(client.try_read_head().unwrap().head, CONTINUE);
     assert!(start.elapsed() > Duration::from_millis(900));
     client.send("12345");
     for line in ["body 5", "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"] {
-        say.send(line).unwrap();
+        steps.send(line).unwrap();
     }
-    assert_eq!(client.answer("POST").text(), "ok");
+    assert_eq!(client.read_response("POST").text(), "ok");
 }
 
 #[test]
@@ -135,20 +135,20 @@ fn a_body_that_comes_unasked_or_was_read_already_is_asked_for_by_nobody() {
     let json = "{\"user\": \"a\"}";
     let head = post("/by-body", json.len() as u64, &format!("{EXPECT}content-type: application/json\r\n"));
     client.send(&head);
-    assert_eq!(client.try_head().unwrap().head, CONTINUE);
+    assert_eq!(client.try_read_head().unwrap().head, CONTINUE);
     client.send(json);
-    assert_eq!(client.answer("POST").text(), "in");
+    assert_eq!(client.read_response("POST").text(), "in");
     assert_eq!(upstream.request().get("expect"), None);
-    // HTTP/1.0 knows no interim answers.
+    // HTTP/1.0 knows no interim responses.
     let mut old = gateway.client();
     old.send("POST / HTTP/1.0\r\nhost: a\r\ncontent-length: 2\r\nexpect: 100-continue\r\n\r\nhi");
-    assert_eq!(old.answer("POST").text(), "in");
+    assert_eq!(old.read_response("POST").text(), "in");
     let seen = upstream.request();
     assert_eq!((seen.get("expect"), seen.text().as_str()), (None, "hi"));
 }
 
-/// Sends hints before each answer, which waits for the test where its target says so, with a length for which there is
-/// no body.
+/// A server that sends hints before each response. If the target says so, the response waits for the test, or has a
+/// length but no body.
 fn hinting() -> (Upstream, Sender<()>) {
     let (go, wait) = channel();
     let wait: Mutex<Receiver<()>> = Mutex::new(wait);
@@ -172,23 +172,23 @@ fn hinting() -> (Upstream, Sender<()>) {
 }
 
 #[test]
-fn early_hints_come_before_the_answer_is_there() {
+fn early_hints_come_before_the_response_is_there() {
     let (upstream, go) = hinting();
     let gateway = in_front_of(&upstream, "response_headers = { remove = [\"x-secret\"], set = { x-set = \"1\" } }");
     let mut client = gateway.client();
     client.send(get("/held", BROWSER));
-    let hints = client.try_head().unwrap();
+    let hints = client.try_read_head().unwrap();
     assert_eq!(hints.head, "HTTP/1.1 103 Early Hints\r\nlink: </held>\r\n\r\n");
     go.send(()).unwrap();
-    let answer = client.answer("GET");
-    assert_eq!((answer.status(), answer.text().as_str(), answer.get("x-set")), (200, "/held", Some("1")));
-    // Not to who cannot know them.
+    let response = client.read_response("GET");
+    assert_eq!((response.status(), response.text().as_str(), response.get("x-set")), (200, "/held", Some("1")));
+    // A client of HTTP/1.0 gets no hints.
     let mut old = gateway.client();
     old.send(format!("GET /old HTTP/1.0\r\nhost: a\r\n{BROWSER}\r\n"));
-    assert_eq!(old.answer("GET").text(), "/old");
+    assert_eq!(old.read_response("GET").text(), "/old");
     let mut other = gateway.client();
     other.send(get("/other", ""));
-    assert_eq!(other.try_answer("GET").unwrap().text(), "/other");
+    assert_eq!(other.try_read_response("GET").unwrap().text(), "/other");
 }
 
 #[test]
@@ -197,14 +197,14 @@ fn hints_without_bounds_are_left_out() {
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
     client.send(get("/long", BROWSER) + &get("/short", BROWSER));
-    assert_eq!(client.try_answer("GET").unwrap().text(), "/long");
-    assert_eq!(client.try_answer("GET").unwrap().status(), 103);
-    assert_eq!(client.try_answer("GET").unwrap().text(), "/short");
+    assert_eq!(client.try_read_response("GET").unwrap().text(), "/long");
+    assert_eq!(client.try_read_response("GET").unwrap().status(), 103);
+    assert_eq!(client.try_read_response("GET").unwrap().text(), "/short");
 }
 
-/// Python's own client takes the first answer but `100 Continue` for that to its request.
+/// Python's own client takes the first response other than `100 Continue` for the final one.
 #[test]
-fn clients_that_know_no_hints_see_the_answer() {
+fn clients_that_know_no_hints_see_the_response() {
     let (upstream, _go) = hinting();
     let gateway = in_front_of(&upstream, "");
     let script = "import http.client, sys\n\
@@ -219,25 +219,25 @@ fn clients_that_know_no_hints_see_the_answer() {
 }
 
 #[test]
-fn hints_of_pipelined_requests_stay_with_their_answers() {
+fn hints_of_pipelined_requests_stay_with_their_responses() {
     let (upstream, _go) = hinting();
     let gateway = in_front_of(&upstream, "");
     let mut client = gateway.client();
-    // The answer to the first does not fit into the socket while the next is under way.
+    // The first response does not fit into the socket while the next ones are in progress.
     let targets: Vec<String> = std::iter::once("/large".to_owned()).chain((0..20).map(|i| format!("/{i}"))).collect();
     client.send(targets.iter().map(|target| get(target, BROWSER)).collect::<String>());
     std::thread::sleep(Duration::from_millis(300));
     let mut hinted = 0;
     for target in &targets {
-        let mut answer = client.try_answer("GET").unwrap();
-        if answer.status() == 103 {
+        let mut response = client.try_read_response("GET").unwrap();
+        if response.status() == 103 {
             hinted += 1;
-            assert_eq!(answer.get("link"), Some(format!("<{target}>").as_str()));
-            answer = client.try_answer("GET").unwrap();
+            assert_eq!(response.get("link"), Some(format!("<{target}>").as_str()));
+            response = client.try_read_response("GET").unwrap();
         }
-        assert_eq!(answer.status(), 200);
+        assert_eq!(response.status(), 200);
         let expected = if target == "/large" { "x".repeat(8 << 20) } else { target.clone() };
-        assert!(answer.text() == expected, "{target}: {} bytes", answer.body.len());
+        assert!(response.text() == expected, "{target}: {} bytes", response.body.len());
     }
     assert!(hinted > 10, "{hinted}");
 }
@@ -253,15 +253,15 @@ fn forms_of_targets_other_than_a_path() {
         ("GET http://A.test:80 HTTP/1.1", "/"),
         ("OPTIONS http://a.test HTTP/1.1", "/"),
     ] {
-        let answer = gateway.ask(&format!("{line}\r\nhost: a.test\r\n\r\n"));
-        assert_eq!(answer.status(), 200, "{line}: {}", answer.text());
+        let response = gateway.fetch(&format!("{line}\r\nhost: a.test\r\n\r\n"));
+        assert_eq!(response.status(), 200, "{line}: {}", response.text());
         let seen = upstream.request();
         assert_eq!((seen.target(), seen.get("host")), (target, Some("a.test")), "{line}");
     }
     for line in
         ["GET * HTTP/1.1", "GET ftp://a.test/ HTTP/1.1", "GET a.test:80 HTTP/1.1", "GET http://b.test/ HTTP/1.1"]
     {
-        assert_eq!(gateway.ask(&format!("{line}\r\nhost: a.test\r\n\r\n")).status(), 400, "{line}");
+        assert_eq!(gateway.fetch(&format!("{line}\r\nhost: a.test\r\n\r\n")).status(), 400, "{line}");
     }
     assert!(upstream.requests().is_empty());
 }
@@ -306,16 +306,16 @@ fn invalid_requests_are_refused_in_the_common_format() {
             let mut client = gateway.client();
             let _ = client.try_send((0..before).map(|_| get("/", "")).collect::<String>() + &bytes);
             for _ in 0..before {
-                assert_eq!(client.answer("GET").text(), "in");
+                assert_eq!(client.read_response("GET").text(), "in");
             }
-            let answer = client.answer("GET");
-            let what = format!("{before} {:?}:\n{}{}", &bytes[..bytes.len().min(40)], answer.head, answer.text());
-            assert_eq!((answer.status(), answer.get("connection")), (status, Some("close")), "{what}");
-            assert_eq!(answer.get("content-type"), Some("application/problem+json"), "{what}");
-            let problem = answer.json();
+            let response = client.read_response("GET");
+            let what = format!("{before} {:?}:\n{}{}", &bytes[..bytes.len().min(40)], response.head, response.text());
+            assert_eq!((response.status(), response.get("connection")), (status, Some("close")), "{what}");
+            assert_eq!(response.get("content-type"), Some("application/problem+json"), "{what}");
+            let problem = response.json();
             assert_eq!((&problem["title"], &problem["status"]), (&title.into(), &status.into()), "{what}");
             assert_eq!(problem["setting"].as_str(), setting, "{what}");
-            assert!(problem["detail"].as_str().unwrap().len() > 20 && answer.get("date").is_some(), "{what}");
+            assert!(problem["detail"].as_str().unwrap().len() > 20 && response.get("date").is_some(), "{what}");
             client.finish();
             client.assert_closed();
         }

@@ -30,7 +30,7 @@ const SEEDS: &[&str] = &[
     "GET /u HTTP/1.1\r\nconnection: upgrade\r\nupgrade: x\r\n\r\n",
     "POST /g HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
     "POST /2 HTTP/1.1\r\ntransfer-encoding: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-    // What only one of the two takes, or both take differently if they can.
+    // Requests that only one parser accepts, or that both could read differently.
     "\n\nGET /f HTTP/1.1\r\nhost: a\r\n\r\n",
     "GET /f HTTP/1.1\nhost: a\n\n",
     "GET /f#g HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -56,11 +56,11 @@ const SEEDS: &[&str] = &[
     "\x16\x03\x01\x02\x00\x01\x00\x01\r\n\r\n",
 ];
 
-/// Some requests one behind another, with some changes.
+/// Returns several requests, some of them changed.
 fn stream(rng: &mut StdRng) -> Vec<u8> {
     let mut bytes = Vec::new();
     for _ in 0..rng.random_range(1..5) {
-        // Most are such as go on.
+        // After most of them the connection stays open.
         let of = if rng.random_bool(0.7) { &SEEDS[..14] } else { SEEDS };
         bytes.extend_from_slice(of.choose(rng).unwrap().as_bytes());
     }

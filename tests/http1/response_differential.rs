@@ -1,4 +1,4 @@
-//! Answers of upstreams as two readers see them: our own codec and hyper's client. Thousands, made of
+//! Responses of upstreams as two readers see them: our own codec and hyper's client. Thousands, made of
 //! seeds by mutation and sent whole, in pieces and cut short. What one takes the other must take for the
 //! same, but where ours is stricter, and every kind of that is listed.
 
@@ -85,7 +85,7 @@ async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<ParsedResponse> {
     let (mut sender, connection) = http1::handshake::<_, Empty<Bytes>>(TokioIo::new(client)).await.unwrap();
     let connection = tokio::task::spawn_local(connection);
     let request = Request::builder().method(method).uri("/").header("host", "a").body(Empty::new()).unwrap();
-    let answer = async {
+    let received = async {
         let mut request = [0; 1024];
         let count = server.read(&mut request).await.unwrap();
         assert!(request[..count].ends_with(b"\r\n\r\n"));
@@ -106,7 +106,7 @@ async fn hypers(pieces: &[&[u8]], method: &Method) -> Option<ParsedResponse> {
         });
         Some(ParsedResponse { status: head.status.as_u16(), fields: fields(&head.headers), body })
     };
-    let (seen, ()) = tokio::join!(read, answer);
+    let (seen, ()) = tokio::join!(read, received);
     connection.abort();
     seen
 }
@@ -128,7 +128,7 @@ enum Stricter {
     Digits,
 }
 
-/// A difference that is not on the list.
+/// A difference that is not permitted.
 struct Difference(String);
 
 impl fmt::Debug for Difference {
@@ -156,14 +156,13 @@ async fn compare(pieces: &[&[u8]], method: &Method) -> Result<Option<Stricter>, 
     }
 }
 
-/// Ours does not take the body for whole, one of whose chunk sizes has zeros in front.
+/// Our parser rejects a body with a chunk size that has more than 16 digits.
 fn long_size(ours: &ParsedResponse, hypers: &ParsedResponse, all: &[u8]) -> bool {
     let long = all.split(|byte| !byte.is_ascii_hexdigit()).any(|digits| digits.len() > 16);
     (ours.status, &ours.fields) == (hypers.status, &hypers.fields) && ours.body.is_none() && long
 }
 
-/// Ours does not take the body for whole, some chunk of which that may be the last is followed by a line feed
-/// without its return.
+/// Our parser rejects a body in which a bare line feed follows what may be the last chunk.
 fn bare_trailers(ours: &ParsedResponse, hypers: &ParsedResponse, all: &[u8]) -> bool {
     let after = all.windows(3).position(|bytes| bytes == b"0\r\n").map_or(&b""[..], |place| &all[place + 3..]);
     let bare = after.iter().enumerate().any(|(at, byte)| *byte == b'\n' && (at == 0 || after[at - 1] != b'\r'));
@@ -282,7 +281,7 @@ fn thousands_of_mutations_are_read_alike() {
     assert!(stricter[&None] > 9_000, "{stricter:?}");
 }
 
-/// A reader that gives up on everything would pass the comparison with one that does, too.
+/// Two parsers that reject everything would also agree.
 #[test]
 fn valid_responses_are_accepted() {
     for seed in &SEEDS[..11] {

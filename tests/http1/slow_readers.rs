@@ -8,14 +8,14 @@ use socket2::{Domain, Socket, Type};
 
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const KB: u64 = 1024;
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: y\r\n\r\n";
 
-/// Answers with so many bytes.
+/// Responds with so many bytes.
 fn large(bytes: usize) -> Upstream {
     Upstream::start(move |peer| {
         while peer.request()?.is_some() {
@@ -36,7 +36,7 @@ fn in_front_of(upstream: &Upstream, server: &str, route: &str) -> Gateway {
     Gateway::with(&log, &format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{route}", upstream.url()))
 }
 
-/// A client whose system takes little for it.
+/// A client with small receive buffers.
 fn narrow(addr: SocketAddr) -> Client {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
@@ -49,7 +49,7 @@ fn read_slowly(client: &mut Client, size: usize, pause: Duration) -> io::Result<
     let (mut total, mut buffer) = (0, vec![0; size]);
     let end = Instant::now() + Duration::from_secs(15);
     loop {
-        assert!(Instant::now() < end, "it went on for 15 s");
+        assert!(Instant::now() < end, "the client could read for 15 s");
         match client.stream().read(&mut buffer)? {
             0 => return Ok(total),
             count => total += count,
@@ -69,8 +69,9 @@ fn a_client_that_shuts_down_its_side_and_reads_late_gets_the_whole_response() {
             client.send(get("/", fields));
             client.finish();
             std::thread::sleep(Duration::from_millis(pause));
-            let answer = client.try_answer("GET").unwrap_or_else(|error| panic!("{bytes} after {pause} ms: {error}"));
-            assert_eq!(answer.body.len(), bytes, "after {pause} ms, {fields:?}");
+            let response =
+                client.try_read_response("GET").unwrap_or_else(|error| panic!("{bytes} after {pause} ms: {error}"));
+            assert_eq!(response.body.len(), bytes, "after {pause} ms, {fields:?}");
             client.assert_closed();
         }
     }
@@ -96,17 +97,17 @@ fn queued(local: SocketAddr, peer: SocketAddr) -> Option<u64> {
 #[test]
 fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     let upstream = large(1_500_000);
-    // Whoever keeps it waiting for a second in all is too slow; nobody pauses as long at once.
+    // A client that makes the gateway wait for a second in total is too slow, even without a single long pause.
     let greedy = in_front_of(&upstream, "stream_timeout = \"1s\"\nmin_response_rate = \"1GiB\"", "");
     let mut client = greedy.client();
     client.send(get("/", ""));
     assert!(read_slowly(&mut client, 8192, Duration::from_millis(10)).is_err(), "it is reset");
     greedy.assert_metric("http_rejected_total", &[("reason", "slow_reader")], 1.0);
     greedy.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
-    until("the line of the request", || greedy.stdout().contains("\"reason\":\"slow_reader\""));
+    wait_until("the line of the request", || greedy.stdout().contains("\"reason\":\"slow_reader\""));
     assert!(greedy.stdout().contains("\"setting\":\"min_response_rate\""), "{}", greedy.stdout());
 
-    // The same reader takes longer than `stream_timeout` in all, and is not too slow for a route that says less.
+    // The same reader takes longer than `stream_timeout` in total, but is fast enough for a route with a lower rate.
     let patient = in_front_of(
         &upstream,
         "stream_timeout = \"1s\"\nmin_response_rate = \"1GiB\"",
@@ -116,12 +117,12 @@ fn a_reader_below_the_rate_is_cut_and_one_above_it_is_not() {
     client.send(get("/", "connection: close\r\n"));
     let started = Instant::now();
     assert!(read_slowly(&mut client, 8192, Duration::from_millis(10)).unwrap() > 1_500_000);
-    assert!(started.elapsed() > Duration::from_millis(1500), "it was not slow: {:?}", started.elapsed());
+    assert!(started.elapsed() > Duration::from_millis(1500), "the reader was not slow: {:?}", started.elapsed());
 }
 
-/// The last part of an answer has left the program's hands when it waits in its buffers.
+/// The gateway has passed the last part of a response to the kernel while it still waits in the buffers.
 #[test]
-fn the_end_of_an_answer_waits_no_longer_than_the_rest() {
+fn the_end_of_a_response_waits_no_longer_than_the_rest() {
     let body = "x".repeat(1_000_000);
     let gateway = Gateway::with(
         "keepalive_timeout = \"60s\"\nstream_timeout = \"600ms\"",
@@ -133,8 +134,8 @@ fn the_end_of_an_answer_waits_no_longer_than_the_rest() {
     let local = client.stream().local_addr().unwrap();
     assert!(queued(gateway.addr, local).is_some());
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
-    // Nor does the kernel keep any of it, for a client that may never read on.
-    until("nothing is left of the connection", || queued(gateway.addr, local).is_none());
+    // The kernel does not keep the rest for a client that may never read it either.
+    wait_until("nothing is left of the connection", || queued(gateway.addr, local).is_none());
 }
 
 #[test]
@@ -148,7 +149,7 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
         let local = client.stream().local_addr().unwrap();
         let sizes = || (queued(gateway.addr, local).unwrap(), largest_unread(upstream.addr));
         let mut last = sizes();
-        until("nothing moves any more", || {
+        wait_until("no bytes are sent any more", || {
             std::thread::sleep(Duration::from_millis(300));
             let now = sizes();
             std::mem::replace(&mut last, now) == now
@@ -160,7 +161,7 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
     let (less, _) = held("max_unsent = \"8KiB\"");
     assert!(less < 128 * KB, "{less} unsent");
     let (more, _) = held("max_unsent = 0\nmax_unread = 0");
-    assert!(more > 512 * KB, "{more} unsent: the system bounds it by itself, and this test proves nothing");
+    assert!(more > 512 * KB, "{more} unsent: the system bounds the buffer itself, so this test proves nothing");
 }
 
 /// Returns the largest number of unread bytes among the connections to `server`.
@@ -175,7 +176,7 @@ fn largest_unread(server: SocketAddr) -> u64 {
     table.lines().skip(1).filter_map(unread).max().unwrap_or(0)
 }
 
-/// Even an impossible minimum rate cuts only streams that wait for their client.
+/// Even an impossible minimum rate ends only streams that wait for their client.
 #[test]
 fn streams_that_have_nothing_to_say_are_left_alone() {
     let upstream = Upstream::start(|peer| {
@@ -199,9 +200,9 @@ fn streams_that_have_nothing_to_say_are_left_alone() {
     let gateway = in_front_of(&upstream, server, "");
     let mut socket = gateway.client();
     socket.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
-    assert_eq!(socket.try_head().unwrap().status(), 101);
+    assert_eq!(socket.try_read_head().unwrap().status(), 101);
     let mut events = gateway.client();
-    assert_eq!(events.ask(&get("/events", ""), "").text(), "data: x\n\n".repeat(5));
+    assert_eq!(events.fetch(&get("/events", ""), "").text(), "data: x\n\n".repeat(5));
     assert_eq!(socket.bytes(4), b"late");
 }
 
@@ -218,12 +219,12 @@ fn a_tunnel_whose_client_stops_reading_is_cut() {
     let gateway = in_front_of(&upstream, "stream_timeout = \"700ms\"", "");
     let mut client = narrow(gateway.addr);
     client.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
     gateway.assert_metric("tunnels", &[], 0.0);
 }
 
-/// Bytes that arrived fast do not make up for a slow rest.
+/// A fast start of a body does not compensate for a slow rest.
 #[test]
 fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     let upstream = Upstream::text("whole");
@@ -232,19 +233,19 @@ fn a_body_that_starts_fast_and_continues_slowly_is_cut() {
     client.send(post("/", 2_000_000, ""));
     client.send(vec![b'x'; 1_000_000]);
     client.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    let (mut answer, started) = (Vec::new(), Instant::now());
-    while !answer.starts_with(b"HTTP/1.1 408 ") {
-        assert!(started.elapsed() < Duration::from_secs(8), "it goes on");
+    let (mut response, started) = (Vec::new(), Instant::now());
+    while !response.starts_with(b"HTTP/1.1 408 ") {
+        assert!(started.elapsed() < Duration::from_secs(8), "the stream continues");
         let _ = client.try_send(b"x");
         let mut piece = [0; 1000];
         if let Ok(count) = client.stream().read(&mut piece) {
-            answer.extend_from_slice(&piece[..count]);
+            response.extend_from_slice(&piece[..count]);
         }
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
 }
 
-/// All kinds of slow requests at once: each kind is cut in its time, and well-behaved clients do not notice.
+/// All kinds of slow requests at once: each is ended in its time, and well-behaved clients are not affected.
 #[test]
 fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     const OF_EACH: usize = 20;
@@ -272,20 +273,20 @@ fn good_requests_go_on_among_all_kinds_of_slow_ones() {
     let started = Instant::now();
     let mut served = 0;
     while started.elapsed() < Duration::from_millis(1200) || served < 100 {
-        assert_eq!(good.ask(&get("/good", ""), "").text(), "good");
+        assert_eq!(good.fetch(&get("/good", ""), "").text(), "good");
         served += 1;
     }
-    until("all are gone", || {
+    wait_until("all are closed", || {
         served += 1;
         gateway.get("/good").text() == "good" && gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0)
     });
     let rejected = |reason| gateway.assert_metric("http_rejected_total", &[("reason", reason)], OF_EACH as f64);
     rejected("body_timeout");
     rejected("stream_timeout");
-    // Silent, one byte, half a preface, half a head; whoever is merely idle is not counted.
+    // No byte, one byte, half a preface, half a head. Idle connections are not counted.
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 4.0 * OF_EACH as f64);
     drop(good);
-    until("no connection is left", || {
+    wait_until("no connection is left", || {
         let metrics = gateway.metrics();
         let mut open = metrics.lines().filter(|line| line.starts_with("sluicegate_connections{"));
         open.all(|line| line.ends_with(" 0"))

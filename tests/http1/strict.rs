@@ -66,9 +66,9 @@ fn strict_refuses_what_servers_read_differently() {
     for (what, request, status) in REFUSED {
         let mut client = gateway.client();
         client.send(request);
-        match client.try_answer("GET") {
-            Ok(answer) if answer.status() == *status => {}
-            Ok(answer) => wrong.push(format!("{what}: {} instead of {status}", answer.start_line())),
+        match client.try_read_response("GET") {
+            Ok(response) if response.status() == *status => {}
+            Ok(response) => wrong.push(format!("{what}: {} instead of {status}", response.start_line())),
             Err(error) => wrong.push(format!("{what}: {error} instead of {status}")),
         }
     }
@@ -100,8 +100,8 @@ fn heads_that_the_parser_would_repair_are_refused() {
     ] {
         let mut client = gateway.client();
         client.send(format!("{head}\r\n\r\n0\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n"));
-        let answer = client.answer("POST");
-        assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")), "{head:?}");
+        let response = client.read_response("POST");
+        assert_eq!((response.status(), response.get("connection")), (400, Some("close")), "{head:?}");
         client.assert_closed();
         *counted.entry(reason).or_insert(0.0) += 1.0;
         gateway.assert_metric("http_rejected_total", &[("reason", reason)], counted[reason]);
@@ -116,13 +116,13 @@ fn repaired_requests_have_one_interpretation() {
     let gateway = Gateway::with("strictness = \"defensive\"", &route);
     let mut client = gateway.client();
     client.send("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n");
-    assert_eq!(client.answer("POST").status(), 200);
+    assert_eq!(client.read_response("POST").status(), 200);
     let seen = upstream.request();
     assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (None, Some("chunked")));
     client.assert_closed();
     let mut client = gateway.client();
     client.send("\n\nGET /after HTTP/1.1\nhost: a\n\n");
-    assert_eq!(client.answer("GET").status(), 200);
+    assert_eq!(client.read_response("GET").status(), 200);
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn empty_lines_before_a_request_line_and_any_method_are_taken_as_they_are() {
     let mut client = gateway.client();
     for method in ["GET", "purge", "Odd-1"] {
         client.send(format!("\r\n\r\n{method} /m HTTP/1.1\r\nhost: a\r\n\r\n"));
-        assert_eq!(client.answer(method).status(), 200);
+        assert_eq!(client.read_response(method).status(), 200);
         assert_eq!(upstream.request().start_line(), format!("{method} /m HTTP/1.1"));
     }
 }
@@ -144,8 +144,8 @@ fn a_refused_connect_is_the_last_request_of_its_connection() {
     let gateway = gateway(&upstream);
     let mut client = gateway.client();
     client.send("CONNECT a:443 HTTP/1.1\r\nhost: a:443\r\n\r\nGET /smuggled HTTP/1.1\r\nhost: a\r\n\r\n");
-    let answer = client.answer("GET");
-    assert_eq!((answer.status(), answer.get("connection")), (501, Some("close")));
+    let response = client.read_response("GET");
+    assert_eq!((response.status(), response.get("connection")), (501, Some("close")));
     client.assert_closed();
     assert_eq!(upstream.connections(), 0);
 }
@@ -157,7 +157,7 @@ fn names_similar_to_framing_headers_are_dropped() {
     let mut client = gateway.client();
     for alias in ["transfer_encoding: chunked", "content_length: 9"] {
         client.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{alias}\r\ncontent-length: 1\r\n\r\nx"));
-        assert_eq!(client.answer("POST").status(), 200, "{alias}");
+        assert_eq!(client.read_response("POST").status(), 200, "{alias}");
         let seen = upstream.request();
         assert_eq!((seen.get("content-length"), seen.body.as_slice()), (Some("1"), &b"x"[..]), "{alias}");
         assert!(!seen.head.contains('_'), "{}", seen.head);
@@ -184,7 +184,7 @@ fn a_chunked_body_is_read_by_the_letter() {
         ("missing end of chunk", "5\r\n123456\r\n0\r\n\r\n"),
         ("no size", "\r\n12345\r\n0\r\n\r\n"),
     ] {
-        // Whatever follows, be it what the inspector would have refused or not.
+        // Whatever follows, whether the inspector would refuse it or not.
         for next in [
             "",
             "GET /swallowed HTTP/1.1\r\nhost: a\r\n\r\n",
@@ -192,43 +192,43 @@ fn a_chunked_body_is_read_by_the_letter() {
         ] {
             let mut client = gateway.client();
             client.send(format!("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n{body}{next}"));
-            let answer = client.answer("POST");
-            assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")), "{what} {next:?}");
-            assert_eq!(answer.json()["detail"], "the request body does not match its framing", "{what}");
+            let response = client.read_response("POST");
+            assert_eq!((response.status(), response.get("connection")), (400, Some("close")), "{what} {next:?}");
+            assert_eq!(response.json()["detail"], "the request body does not match its framing", "{what}");
             client.assert_closed();
         }
     }
-    // None was whole, so none was passed on as a request.
-    upstream.until_all_ended();
+    // No request was complete, so none was forwarded.
+    upstream.wait_for_close();
     assert_eq!(upstream.requests().len(), 0);
 }
 
-/// However its lines come, no body can carry the inspector to where it says nothing any more.
+/// No body, however it is split into lines, makes the inspector stop inspecting.
 #[test]
 fn endless_chunk_extensions_are_refused_and_end_the_connection() {
     let upstream = Upstream::text("passed");
     let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
     let gateway = Gateway::with("max_header_bytes = \"8KiB\"", &route);
     let post = "POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
-    let ask = |length: usize| {
+    let fetch = |length: usize| {
         let body = format!("1;{}\r\nx\r\n0\r\n\r\nGET /next HTTP/1.1\nhost: a\r\n\r\n", "e".repeat(length));
         let mut client = gateway.client();
         client.send(post);
-        // Of the longer ones no end comes.
+        // The longer extensions never end.
         for piece in body.as_bytes().chunks(3000).take(3) {
             client.send(piece);
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        (client.answer("POST"), client)
+        (client.read_response("POST"), client)
     };
-    let (answer, mut client) = ask(7000);
-    assert_eq!(answer.status(), 200);
-    assert_eq!(client.answer("GET").status(), 400);
+    let (response, mut client) = fetch(7000);
+    assert_eq!(response.status(), 200);
+    assert_eq!(client.read_response("GET").status(), 400);
     client.assert_closed();
-    let (answer, mut client) = ask(15_000);
-    assert_eq!((answer.status(), answer.get("connection")), (400, Some("close")));
+    let (response, mut client) = fetch(15_000);
+    assert_eq!((response.status(), response.get("connection")), (400, Some("close")));
     client.assert_closed();
-    upstream.until_all_ended();
+    upstream.wait_for_close();
     assert_eq!(upstream.requests().len(), 1);
 }
 
@@ -241,15 +241,15 @@ fn oversized_heads_are_431() {
     for fields in [many, format!("x: {}\r\n", "y".repeat(500 * 1024))] {
         let mut client = gateway.client();
         let _ = client.try_send(head(&fields));
-        assert_eq!(client.answer("GET").status(), 431);
+        assert_eq!(client.read_response("GET").status(), 431);
     }
     let target = format!("GET /{} HTTP/1.1\r\nhost: a\r\n\r\n", "y".repeat(100 * 1024));
     let mut client = gateway.client();
     let _ = client.try_send(target);
-    let status = client.answer("GET").status();
+    let status = client.read_response("GET").status();
     assert!(matches!(status, 414 | 431), "{status}");
     let fits: String = (0..98).map(|i| format!("x-{i}: 1\r\n")).collect();
-    assert_eq!(gateway.ask(&head(&fits)).status(), 200);
+    assert_eq!(gateway.fetch(&head(&fits)).status(), 200);
     assert_eq!(upstream.requests().len(), 1);
 }
 
@@ -261,7 +261,7 @@ fn one_canonical_form_is_matched_limited_and_forwarded() {
          [limit.path]\nrate = \"1/h\"\nkey = [\"host\", \"path\"]\n",
         upstream.url()
     ));
-    assert_eq!(gateway.ask("GET /login/x HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 200);
+    assert_eq!(gateway.fetch("GET /login/x HTTP/1.1\r\nhost: a.test\r\n\r\n").status(), 200);
     assert_eq!(upstream.request().target(), "/login/x");
     for (target, host) in [
         ("/login/x?junk=1", "a.test"),
@@ -275,8 +275,8 @@ fn one_canonical_form_is_matched_limited_and_forwarded() {
         ("/login/x", "a.test:8080"),
         ("http://a.test/login/x", "a.test"),
     ] {
-        let answer = gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
-        assert_eq!(answer.status(), 429, "{host} {target}");
+        let response = gateway.fetch(&format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        assert_eq!(response.status(), 429, "{host} {target}");
     }
     assert_eq!(upstream.requests().len(), 0);
 }

@@ -6,34 +6,34 @@ use std::time::{Duration, Instant};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// Deadlines are looked at ten times a second.
+/// Deadlines are checked ten times a second.
 const LATE_MS: u64 = 700;
 
 #[track_caller]
 fn assert_took(watch: &Stopwatch, expected_ms: u64) {
-    // The gateway may have started to count a little before the test.
+    // The gateway may have started to measure a little before the test.
     watch.assert_ms(expected_ms - 20..expected_ms + LATE_MS);
 }
 
-/// Sends `piece` every `pause` until the gateway answers or closes; what it answered.
+/// Sends `piece` every `pause` until the gateway responds or closes the connection. Returns the response.
 fn drip(client: &mut Client, piece: &[u8], pause: Duration) -> Vec<u8> {
     client.stream().set_read_timeout(Some(pause)).unwrap();
-    let (mut answer, mut buffer) = (Vec::new(), [0; 4096]);
+    let (mut response, mut buffer) = (Vec::new(), [0; 4096]);
     let end = Instant::now() + Duration::from_secs(8);
     loop {
-        assert!(Instant::now() < end, "dripping went on for 8 s");
+        assert!(Instant::now() < end, "the connection stayed open for 8 s");
         match client.stream().read(&mut buffer) {
-            Ok(0) => return answer,
-            Ok(count) => answer.extend_from_slice(&buffer[..count]),
+            Ok(0) => return response,
+            Ok(count) => response.extend_from_slice(&buffer[..count]),
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                if answer.is_empty() && client.try_send(piece).is_err() {
-                    return answer;
+                if response.is_empty() && client.try_send(piece).is_err() {
+                    return response;
                 }
             }
-            Err(_) => return answer,
+            Err(_) => return response,
         }
     }
 }
@@ -60,7 +60,7 @@ fn a_head_must_be_whole_in_time() {
 
     // The second head of a connection has the same time, from its first byte.
     let mut second = gateway.client();
-    assert_eq!(second.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(second.fetch(&get("/", ""), "").status(), 200);
     let watch = Stopwatch::start();
     second.send("G");
     second.assert_closed();
@@ -74,11 +74,11 @@ fn an_idle_connection_is_closed_after_its_keepalive_timeout() {
     let gateway = Gateway::with(server, "[[route]]\npath = \"/\"\nrespond = { }\n");
     let mut client = gateway.client();
     for _ in 0..3 {
-        assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
         std::thread::sleep(Duration::from_millis(400));
     }
     let watch = Stopwatch::start();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     client.assert_closed();
     assert_took(&watch, 1000);
 }
@@ -92,34 +92,34 @@ fn a_body_must_come_steadily() {
     ));
     let watch = Stopwatch::start();
     let mut stalled = gateway.client();
-    let answer = stalled.ask(&post("/", 100, ""), "ten bytes!");
+    let response = stalled.fetch(&post("/", 100, ""), "ten bytes!");
     assert_took(&watch, 400);
-    assert_eq!((answer.status(), answer.get("connection")), (408, Some("close")));
-    assert_eq!(answer.json()["detail"], "the request body did not arrive in time");
+    assert_eq!((response.status(), response.get("connection")), (408, Some("close")));
+    assert_eq!(response.json()["detail"], "the request body did not arrive in time");
     stalled.assert_closed();
 
     // Never a pause of 400 ms, but 1 byte in 50 ms is below 1000 bytes in a second.
     let watch = Stopwatch::start();
     let mut dripping = gateway.client();
     dripping.send(post("/", 100_000, ""));
-    let answer = drip(&mut dripping, b"x", Duration::from_millis(50));
+    let response = drip(&mut dripping, b"x", Duration::from_millis(50));
     assert_took(&watch, 400);
-    assert!(answer.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&answer));
+    assert!(response.starts_with(b"HTTP/1.1 408 "), "{}", String::from_utf8_lossy(&response));
     gateway.assert_metric("requests_total", &[("route", "up"), ("method", "POST"), ("code", "408")], 2.0);
     gateway.assert_metric("requests_in_flight", &[("route", "up")], 0.0);
-    // The client's slowness is not the upstream's.
+    // The slowness of the client does not count against the upstream.
     let timeouts =
         gateway.metric("upstream_requests_total", &[("upstream", &upstream.addr.to_string()), ("outcome", "timeout")]);
     assert_eq!(timeouts, Some(0.0));
 
-    // Longer than the timeout in all, yet fast enough throughout.
+    // Longer than the timeout in total, but fast enough all the time.
     let mut steady = gateway.client();
     steady.send(post("/", 2000, ""));
     for _ in 0..10 {
         steady.send([b'x'; 200]);
         std::thread::sleep(Duration::from_millis(100));
     }
-    assert_eq!(steady.answer("POST").text(), "whole");
+    assert_eq!(steady.read_response("POST").text(), "whole");
 }
 
 #[test]
@@ -131,17 +131,17 @@ fn a_body_for_nobody_is_bounded_too() {
     let watch = Stopwatch::start();
     let mut echo = gateway.client();
     echo.send(post("/", 100, ""));
-    let _ = echo.try_answer("POST").unwrap_err();
+    let _ = echo.try_read_response("POST").unwrap_err();
     assert_took(&watch, 400);
 
     let mut fixed = gateway.client();
     fixed.send(post("/fixed", 100, ""));
-    let answer = fixed.answer("POST");
-    assert_eq!(answer.text(), "fixed");
-    if answer.get("connection").is_none() {
-        // The body is waited for behind the answer, then the connection serves on.
+    let response = fixed.read_response("POST");
+    assert_eq!(response.text(), "fixed");
+    if response.get("connection").is_none() {
+        // After the response the gateway waits for the rest of the body, and the connection stays usable.
         fixed.send([b'x'; 100]);
-        assert_eq!(fixed.ask(&get("/fixed", ""), "").text(), "fixed");
+        assert_eq!(fixed.fetch(&get("/fixed", ""), "").text(), "fixed");
     }
 }
 
@@ -161,7 +161,7 @@ fn a_reader_that_stops_reading_is_cut() {
     // A reader that leaves early shows what any download costs.
     let mut client = gateway.client();
     client.send(get("/", ""));
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     upstream.request();
     drop(client);
     gateway.assert_metric("requests_in_flight", &[("route", "down")], 0.0);
@@ -197,10 +197,10 @@ fn a_server_that_stops_writing_is_cut_and_a_steady_one_is_not() {
         upstream.url()
     ));
     let mut client = gateway.client();
-    assert_eq!(client.ask(&get("/steady", ""), "").text(), "xxxxxxxxxx");
+    assert_eq!(client.fetch(&get("/steady", ""), "").text(), "xxxxxxxxxx");
     let watch = Stopwatch::start();
     client.send(get("/stall", ""));
-    client.try_answer("GET").unwrap_err();
+    client.try_read_response("GET").unwrap_err();
     assert_took(&watch, 500);
 }
 
@@ -223,12 +223,12 @@ fn a_long_upload_outlives_the_response_timeout() {
         std::thread::sleep(Duration::from_millis(120));
         client.send("x");
     }
-    assert_eq!(client.answer("POST").text(), "stored");
+    assert_eq!(client.read_response("POST").text(), "stored");
 }
 
 /// Unread responses hold back the pipelined responses behind them, which have not begun then.
 #[test]
-fn requests_behind_an_answer_that_nobody_reads_are_cut() {
+fn requests_behind_a_response_that_nobody_reads_are_cut() {
     let server = "keepalive_timeout = \"500ms\"\nstream_timeout = \"500ms\"\nheader_timeout = \"500ms\"";
     let body = "x".repeat(200_000);
     let routes = format!("[[route]]\nname = \"large\"\npath = \"/\"\nrespond = {{ body = \"{body}\" }}\n");
@@ -237,10 +237,10 @@ fn requests_behind_an_answer_that_nobody_reads_are_cut() {
     let request = "POST / HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n".to_owned() + &"y".repeat(1000);
     client.stream().set_write_timeout(Some(Duration::from_millis(300))).unwrap();
     let requests = request.repeat(200);
-    // It blocks, or is reset, once nothing is taken any more.
+    // The write blocks, or the connection is reset, when the gateway reads no more.
     let _ = std::io::Write::write_all(client.stream(), requests.as_bytes());
     client.stream().read_exact(&mut [0]).unwrap();
-    until("the connection is cut", || {
+    wait_until("the connection is cut", || {
         gateway.metrics().lines().any(|line| line.starts_with("sluicegate_connections{") && line.ends_with(" 0"))
     });
 }

@@ -1,4 +1,4 @@
-//! Connections that switch protocols: which do, what a tunnel carries, what it holds, how it ends.
+//! Connections that switch protocols: which ones do, what a tunnel transfers and occupies, and how it ends.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::upstream::{Peer, Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
-const ASK: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
+const UPGRADE: &str = "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n";
 const SWITCH: &str =
     "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\nsec-websocket-accept: y\r\n\r\n";
 
@@ -47,8 +47,8 @@ fn in_front_of(upstream: &Upstream, server: &str, route: &str) -> Gateway {
 #[track_caller]
 fn open(gateway: &Gateway) -> Client {
     let mut client = gateway.client();
-    client.send(get("/chat", ASK));
-    let head = client.try_head().unwrap();
+    client.send(get("/chat", UPGRADE));
+    let head = client.try_read_head().unwrap();
     assert_eq!(head.status(), 101, "{}", head.head);
     client
 }
@@ -70,8 +70,8 @@ fn both_sides_read_the_upgrade_and_its_handshake_headers() {
     let upstream = echoing();
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();
-    client.send(get("/chat?room=1", &format!("{ASK}sec-websocket-protocol: a, b\r\nkeep-alive: 5\r\n")));
-    let head = client.try_head().unwrap();
+    client.send(get("/chat?room=1", &format!("{UPGRADE}sec-websocket-protocol: a, b\r\nkeep-alive: 5\r\n")));
+    let head = client.try_read_head().unwrap();
     assert_eq!(
         (head.status(), head.get("upgrade"), head.get("sec-websocket-accept")),
         (101, Some("websocket"), Some("y"))
@@ -106,12 +106,12 @@ fn much_arrives_whole_at_a_side_that_reads_late_and_little_of_it_waits_here() {
     let memory = gateway.watch_memory();
     let mut client = open(&gateway);
     upstream.request();
-    // Nobody reads for a while, and both write.
+    // Both sides write, and neither reads for a while.
     let mut sending = client.stream().try_clone().unwrap();
     let sender = std::thread::spawn(move || sending.write_all(&pattern(MUCH)).unwrap());
     std::thread::sleep(Duration::from_millis(300));
     let grown = memory.peak();
-    eprintln!("{} KiB more for a tunnel that nobody reads", grown >> 10);
+    eprintln!("{} KiB more for a tunnel whose client does not read", grown >> 10);
     assert!(grown < 2 << 20, "{grown} bytes more");
     assert!(client.bytes(MUCH) == pattern(MUCH));
     sender.join().unwrap();
@@ -129,11 +129,11 @@ fn bytes_behind_both_heads_are_not_lost() {
     });
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();
-    client.send(format!("{}early", get("/", ASK)));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    client.send(format!("{}early", get("/", UPGRADE)));
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     assert_eq!(client.bytes(10), b"firstearly");
 
-    // They may look like a request whose body is broken.
+    // Data of the tunnel may look like a request with a broken body.
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send(SWITCH)?;
@@ -145,35 +145,38 @@ fn bytes_behind_both_heads_are_not_lost() {
     let early = format!("{:.<90}", "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n1\nx\r\n0\r\n\n");
     for split in [0, 20, 48, 53, 90] {
         let mut client = second.client();
-        client.send(format!("{}{}", get("/", ASK), &early[..split]));
+        client.send(format!("{}{}", get("/", UPGRADE), &early[..split]));
         if split < 48 {
-            assert_eq!(client.try_head().unwrap().status(), 101);
+            assert_eq!(client.try_read_head().unwrap().status(), 101);
         }
         client.send(&early[split..]);
         if split >= 48 {
-            assert_eq!(client.try_head().unwrap().status(), 101);
+            assert_eq!(client.try_read_head().unwrap().status(), 101);
         }
         assert_eq!(String::from_utf8_lossy(&client.bytes(90)), early, "{split}");
     }
 
-    // By bytes.
+    // Byte by byte.
     let mut client = gateway.client();
-    for byte in format!("{}early", get("/", ASK)).as_bytes() {
+    for byte in format!("{}early", get("/", UPGRADE)).as_bytes() {
         client.send([*byte]);
     }
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     assert_eq!(client.bytes(10), b"firstearly");
 }
 
 #[test]
 fn bytes_behind_a_request_that_switches_nothing_are_the_next_request() {
-    // Who offers to switch has to wait for the answer, and a server goes on with what it speaks (RFC 9931, 4
-    // and 5): of CONNECT it is otherwise.
+    // A client that offers an upgrade must wait for the response, and a server that ignores the offer continues with
+    // HTTP (RFC 9931, 4 and 5). CONNECT is different.
     let upstream = Upstream::text("plain");
     let gateway = in_front_of(&upstream, "", "");
     let mut client = gateway.client();
-    client.send(format!("{}{}", get("/one", ASK), get("/two", "")));
-    assert_eq!((client.answer("GET").text(), client.answer("GET").text()), ("plain".to_owned(), "plain".to_owned()));
+    client.send(format!("{}{}", get("/one", UPGRADE), get("/two", "")));
+    assert_eq!(
+        (client.read_response("GET").text(), client.read_response("GET").text()),
+        ("plain".to_owned(), "plain".to_owned())
+    );
     assert_eq!((upstream.request().target(), upstream.request().target()), ("/one", "/two"));
     assert_eq!(upstream.connections(), 1);
     gateway.assert_metric("tunnels", &[], 0.0);
@@ -230,28 +233,28 @@ fn one_side_that_closes_ends_the_other() {
 
 #[test]
 fn an_unrequested_101_is_502() {
-    for (ask, answer) in [
+    for (fetch, response) in [
         ("", SWITCH),
         ("upgrade: websocket\r\n", SWITCH),
         ("connection: upgrade\r\n", SWITCH),
         ("connection: upgrade\r\nupgrade: h2c\r\n", "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\n"),
-        (ASK, "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n"),
-        (ASK, "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket, h2c\r\n\r\n"),
-        (ASK, "HTTP/1.1 101 S\r\nconnection: upgrade\r\n\r\n"),
-        (ASK, "HTTP/1.1 101 S\r\n\r\n"),
+        (UPGRADE, "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: tcp\r\n\r\n"),
+        (UPGRADE, "HTTP/1.1 101 S\r\nconnection: upgrade\r\nupgrade: websocket, h2c\r\n\r\n"),
+        (UPGRADE, "HTTP/1.1 101 S\r\nconnection: upgrade\r\n\r\n"),
+        (UPGRADE, "HTTP/1.1 101 S\r\n\r\n"),
     ] {
         let upstream = Upstream::start(move |peer| {
             peer.request()?;
-            peer.send(answer)?;
+            peer.send(response)?;
             peer.wait_for_end()?;
             peer.note("ended");
             Ok(())
         });
         let gateway = in_front_of(&upstream, "", "");
         let mut client = gateway.client();
-        assert_eq!(client.ask(&get("/", ask), "").status(), 502, "{ask}{answer}");
+        assert_eq!(client.fetch(&get("/", fetch), "").status(), 502, "{fetch}{response}");
         upstream.request();
-        assert_eq!(upstream.request().head, "ended", "{ask}{answer}");
+        assert_eq!(upstream.request().head, "ended", "{fetch}{response}");
         gateway.assert_metric("tunnels", &[], 0.0);
     }
 }
@@ -267,11 +270,11 @@ fn upgrades_without_a_tunnel_continue_as_plain_requests() {
         (&gateway, get("/", "connection: upgrade, http2-settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABk\r\n")),
         (&gateway, get("/", "connection: upgrade\r\nupgrade: HTTP/2.0, TLS/1.2\r\n")),
         (&gateway, get("/", "connection: keep-alive\r\nupgrade: websocket\r\n")),
-        (&gateway, old(ASK)),
-        (&only, get("/", ASK)),
-        (&none, get("/", ASK)),
+        (&gateway, old(UPGRADE)),
+        (&only, get("/", UPGRADE)),
+        (&none, get("/", UPGRADE)),
     ] {
-        assert_eq!(gateway.ask(&head).text(), "plain", "{head}");
+        assert_eq!(gateway.fetch(&head).text(), "plain", "{head}");
         let seen = upstream.request();
         assert_eq!(
             (seen.get("upgrade"), seen.get("connection"), seen.get("http2-settings")),
@@ -281,7 +284,7 @@ fn upgrades_without_a_tunnel_continue_as_plain_requests() {
     }
     let mut client = only.client();
     client.send(get("/", "connection: upgrade\r\nupgrade: h2c, TCP, websocket\r\n"));
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     assert_eq!(upstream.request().get("upgrade"), Some("TCP"));
 }
 
@@ -306,7 +309,7 @@ fn a_request_with_a_body_switches_once_all_of_it_has_been_sent() {
     client.send("dy[end");
     std::thread::sleep(Duration::from_millis(50));
     client.send("].then");
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     client.send(" more");
     client.finish();
     assert_eq!(upstream.request().head, "body[end].then more");
@@ -325,7 +328,7 @@ fn a_tunnel_is_charged_once_and_holds_its_slots_to_its_end() {
     // Longer than a lease lasts without renewal.
     std::thread::sleep(Duration::from_millis(1500));
     assert_echo(&mut tunnel);
-    let refused = gateway.ask(&get("/", ASK));
+    let refused = gateway.fetch(&get("/", UPGRADE));
     assert_eq!((refused.status(), refused.json()["violated-policies"][0].as_str()), (429, Some("slots")));
     assert_eq!(gateway.get("/").status(), 429);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 1.0);
@@ -333,8 +336,8 @@ fn a_tunnel_is_charged_once_and_holds_its_slots_to_its_end() {
     drop(tunnel);
     gateway.assert_metric("tunnels", &[], 0.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
-    until("the slot is free", || gateway.get("/").status() == 200);
-    // One for the tunnel, one just now: bytes cost nothing, nor did what was refused.
+    wait_until("the slot is free", || gateway.get("/").status() == 200);
+    // The tunnel and the last request were charged. Bytes in the tunnel and refused requests cost nothing.
     assert_eq!((gateway.get("/").status(), gateway.get("/").status()), (200, 429));
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "101")], 1.0);
 }
@@ -346,22 +349,22 @@ fn max_in_flight_and_max_tunnels_count_tunnels_and_refuse_unasked() {
     let tunnel = open(&gateway);
     assert_eq!(gateway.get("/").status(), 503);
     drop(tunnel);
-    until("the route has room", || gateway.get("/").status() == 200);
+    wait_until("the route has room", || gateway.get("/").status() == 200);
 
     let limited = "limits = [\"spent\"]\n[limit.spent]\nrate = \"3/h\"\nkey = \"all\"";
     let gateway = in_front_of(&upstream, "max_tunnels = 2", limited);
     let (first, _second) = (open(&gateway), open(&gateway));
-    let refused = gateway.ask(&get("/", ASK));
+    let refused = gateway.fetch(&get("/", UPGRADE));
     assert_eq!(refused.status(), 503, "{}", refused.text());
     assert!(refused.text().contains("too many upgraded connections"), "{}", refused.text());
     gateway.assert_metric("http_rejected_total", &[("reason", "max_tunnels")], 1.0);
     drop(first);
-    // What was refused was not charged: one is left.
+    // The refused request was not charged: one unit is left.
     let mut third = None;
-    until("there is room for another", || {
+    wait_until("there is room for another", || {
         let mut client = gateway.client();
-        client.send(get("/", ASK));
-        let status = client.try_head().unwrap().status();
+        client.send(get("/", UPGRADE));
+        let status = client.try_read_head().unwrap().status();
         third = Some(client);
         status != 503
     });
@@ -369,7 +372,7 @@ fn max_in_flight_and_max_tunnels_count_tunnels_and_refuse_unasked() {
     assert_eq!(gateway.get("/").status(), 429);
 
     let gateway = in_front_of(&upstream, "max_tunnels = 0", "");
-    assert_eq!((gateway.ask(&get("/", ASK)).status(), gateway.get("/").status()), (503, 200));
+    assert_eq!((gateway.fetch(&get("/", UPGRADE)).status(), gateway.get("/").status()), (503, 200));
 }
 
 #[test]
@@ -392,7 +395,7 @@ fn a_silent_tunnel_is_closed_and_one_that_speaks_is_not() {
     let upstream = switching(|peer| {
         peer.rest()?;
         // Longer than the client waits.
-        std::thread::sleep(2 * PATIENCE);
+        std::thread::sleep(2 * WAIT_MAX);
         Ok(())
     });
     let half_open = in_front_of(&upstream, "stream_timeout = \"300ms\"", "");
@@ -410,7 +413,7 @@ fn reloads_leave_tunnels_alone() {
     let mut tunnel = open(&gateway);
     let plain = "[[route]]\nname = \"other\"\npath = \"/\"\nrespond = { body = \"new\" }\n";
     gateway.reload(&crate::support::gateway::config("max_tunnels = 0", plain));
-    until("the reload is in force", || gateway.get("/").text() == "new");
+    wait_until("the reload is in force", || gateway.get("/").text() == "new");
     for _ in 0..3 {
         assert_echo(&mut tunnel);
     }
@@ -423,16 +426,16 @@ fn at_the_end_tunnels_live_on_until_requests_must_have_ended_and_are_no_failure(
     let mut gateway = in_front_of(&upstream, "shutdown_timeout = \"1s\"", "");
     let mut tunnel = open(&gateway);
     gateway.signal("TERM");
-    until("the listener is closed", || std::net::TcpStream::connect(gateway.addr).is_err());
+    wait_until("the listener is closed", || std::net::TcpStream::connect(gateway.addr).is_err());
     assert_echo(&mut tunnel);
     tunnel.assert_closed();
     assert_eq!(gateway.exit().code(), Some(0));
 
-    // One that ends by itself is not waited for any longer.
+    // The gateway does not wait longer for a tunnel that has ended.
     let mut gateway = in_front_of(&upstream, "shutdown_timeout = \"1h\"", "");
     let tunnel = open(&gateway);
     gateway.signal("TERM");
-    until("the listener is closed", || std::net::TcpStream::connect(gateway.addr).is_err());
+    wait_until("the listener is closed", || std::net::TcpStream::connect(gateway.addr).is_err());
     drop(tunnel);
     assert_eq!(gateway.exit().code(), Some(0));
 }

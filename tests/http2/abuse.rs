@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::H2Client;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 const MB: u64 = 1024 * 1024;
 
-/// Sends `frames`, made for each count from 0, until the gateway ends the connection; how many were sent.
+/// Sends the `frames` made for each number from 0 until the gateway ends the connection. Returns how many were sent.
 #[track_caller]
 fn flood(wire: &mut Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> u32 {
     const MOST: u32 = 200_000;
@@ -22,7 +22,7 @@ fn flood(wire: &mut Wire, mut frames: impl FnMut(u32) -> Vec<u8>) -> u32 {
             return count;
         }
     }
-    panic!("{MOST} of them are taken");
+    panic!("the gateway accepted {MOST} of them");
 }
 
 /// Connections that were ended for what their clients sent, by their reasons.
@@ -32,14 +32,14 @@ fn ended(gateway: &Gateway) -> Vec<(&'static str, f64)> {
     reasons.into_iter().filter_map(count).filter(|(_, count)| *count > 0.0).collect()
 }
 
-/// Runs `attack` and checks that its connection was ended for one of `reasons`, at the price of little
-/// memory, and that others are served.
+/// Runs `attack`, and asserts that its connection was ended for one of `reasons` and used little memory, and that other
+/// clients are served.
 #[track_caller]
 fn assert_ended(reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
     assert_ended_with(FIXED, reasons, attack);
 }
 
-/// The same with another config, whose route `/` answers.
+/// Does the same with another config, whose route `/` responds.
 #[track_caller]
 fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wire)) {
     let gateway = Gateway::start(config);
@@ -48,15 +48,15 @@ fn assert_ended_with(config: &str, reasons: &[&str], attack: impl FnOnce(&mut Wi
     let memory = gateway.watch_memory();
     let mut wire = Wire::connect(gateway.addr, &[]);
     attack(&mut wire);
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     let counted = ended(&gateway);
     assert!(counted.len() == 1 && counted[0].1 == 1.0 && reasons.contains(&counted[0].0), "{counted:?}");
     let peak = memory.peak();
     eprintln!("{} KiB more for {counted:?}", peak / 1024);
     assert!(peak < 8 * MB, "{peak} bytes more");
     assert_eq!(other.get("/").status(), 200);
-    let told = wire.away();
-    assert!(matches!(told, None | Some(ENHANCE_YOUR_CALM)), "{told:?}");
+    let code = wire.read_goaway();
+    assert!(matches!(code, None | Some(ENHANCE_YOUR_CALM)), "{code:?}");
 }
 
 /// CVE-2023-44487.
@@ -66,22 +66,22 @@ fn rapid_resets_end_the_connection() {
     let gateway =
         Gateway::start(&format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
-    wire.until("its settings", |frame| frame.kind == SETTINGS);
+    wire.read_until("its settings", |frame| frame.kind == SETTINGS);
     flood(&mut wire, |count| {
         let stream = count * 2 + 1;
         [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), reset(stream, CANCEL)].concat()
     });
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     let requests = gateway.metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")]);
     assert!(requests.unwrap_or(0.0) <= 250.0, "{requests:?}");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
     assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
 }
 
-/// A client that waits with each reset until its request is under way.
+/// A client that resets each request only after it is in progress.
 #[test]
 fn slow_rapid_resets_are_noticed_too() {
-    // So many may be taken back at once, and ten more a second.
+    // A client may cancel this many requests at once, and ten more each second.
     const FREE: u32 = 200;
     let upstream = Upstream::silent();
     let config = format!("{FIXED}[[route]]\npath = \"/up\"\nupstream = \"{}\"\n", upstream.url());
@@ -117,7 +117,7 @@ fn mistakes_that_make_the_gateway_reset_end_the_connection() {
             let stream = count * 2 + 1;
             [headers(stream, END_STREAM | END_HEADERS, &request("GET", "/")), mistake(stream)].concat()
         });
-        until("it is counted", || !ended(&gateway).is_empty());
+        wait_until("it is counted", || !ended(&gateway).is_empty());
         assert!(sent < 20_000 && upstream.connections() <= 250, "{sent}, {}", upstream.connections());
     }
 }
@@ -142,7 +142,7 @@ fn frames_that_only_cost_end_the_connection() {
     ];
     for (name, bytes) in nothing {
         assert_ended(&["h2_frames"], |wire| {
-            wire.answers_pings = false;
+            wire.acknowledges = false;
             let sent = flood(wire, |_| bytes.repeat(10));
             assert!(sent < 100_000, "{name}: {sent}");
         });
@@ -157,7 +157,7 @@ fn empty_data_ends_the_connection() {
     });
 }
 
-/// Streams that are refused cost something all the same.
+/// Refused streams have a cost, too.
 #[test]
 fn streams_above_the_cap_end_the_connection_in_the_end() {
     let upstream = Upstream::silent();
@@ -165,34 +165,34 @@ fn streams_above_the_cap_end_the_connection_in_the_end() {
         Gateway::with("max_streams = 10", &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
     let sent = flood(&mut wire, |count| headers(count * 2 + 1, END_STREAM | END_HEADERS, &request("GET", "/")));
-    until("it is counted", || !ended(&gateway).is_empty());
+    wait_until("it is counted", || !ended(&gateway).is_empty());
     assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
     assert!(sent < 20_000 && upstream.connections() <= 10, "{sent}");
 }
 
-/// A byte each that stands for 4 kB: no more is made of it than a head may hold.
+/// Bytes that stand for 4 kB each: the gateway decodes no more than a head may hold.
 #[test]
 fn an_hpack_bomb_is_bounded() {
     let gateway = Gateway::start(FIXED);
     let bomb = |references: usize| {
-        // Kept in the table of the connection, as its newest entry.
+        // Added to the table of the connection as its newest entry.
         let mut field = block(&[("x-bomb", &"x".repeat(4000))]);
         field[0] = 0x40;
         let mut wire = Wire::connect(gateway.addr, &[]);
         let kept = [block(&request("GET", "/")), field].concat();
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 1, &kept));
-        assert_eq!(wire.answer(1).body, b"fixed");
+        assert_eq!(wire.read_response(1).body, b"fixed");
         let bomb = [block(&request("GET", "/")), vec![0x80 | 62; references]].concat();
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &bomb));
-        wire.answer(3)
+        wire.read_response(3)
     };
     let memory = gateway.watch_memory();
-    assert_eq!(bomb(7).ended, Ended::Whole);
+    assert_eq!(bomb(7).ended, StreamEnd::Complete);
     // Too large for a head: 431, which says nothing more.
     let refused = bomb(9);
-    assert_eq!((refused.ended, refused.body.len()), (Ended::Whole, 0));
+    assert_eq!((refused.ended, refused.body.len()), (StreamEnd::Complete, 0));
     for _ in 0..20 {
-        assert!(matches!(bomb(12_000).ended, Ended::Away(_) | Ended::Reset(_)));
+        assert!(matches!(bomb(12_000).ended, StreamEnd::ConnectionClosed(_) | StreamEnd::Reset(_)));
     }
     let peak = memory.peak();
     assert!(peak < 8 * MB, "{peak} bytes more");
@@ -214,7 +214,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
     let memory = gateway.watch_memory();
     let mut wires = Vec::new();
     for _ in 0..CONNECTIONS {
-        // A window that lets the buffers in between grow, then no more.
+        // The window fills the buffers up to the server, and no more.
         let mut wire = Wire::connect(gateway.addr, &[(4, 150_000)]);
         wire.send(window(0, 100 * 150_000));
         for stream in 0..100 {
@@ -222,7 +222,7 @@ fn readers_that_stop_hold_little_for_each_stream() {
         }
         let mut left = 100 * 150_000;
         while left > 0 {
-            left -= wire.until("more", |frame| frame.kind == DATA).payload.len();
+            left -= wire.read_until("more", |frame| frame.kind == DATA).payload.len();
         }
         wires.push(wire);
     }
@@ -233,19 +233,19 @@ fn readers_that_stop_hold_little_for_each_stream() {
     assert_eq!(H2Client::connect(gateway.addr).get("/fixed").status(), 200);
 }
 
-/// Much in little time, and nothing without need.
+/// Many frames in a short time, all of them useful.
 #[test]
 fn busy_clients_are_not_counted_as_floods() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
     let mut wire = Wire::connect(gateway.addr, &[]);
     for stream in (1..6000).step_by(2) {
         wire.get(stream, "/");
-        // Each answer acknowledged twice, a ping, a change of mind now and then.
-        assert_eq!(wire.answer(stream).ended, Ended::Whole, "{stream}");
+        // Two acknowledgements for each response, a PING, and a changed priority.
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete, "{stream}");
         wire.send([window(0, 300), frame(PRIORITY, 0, stream, &[0, 0, 0, 0, 15])].concat());
         wire.send(frame(PING, 0, 0, b"01234567"));
     }
-    // A page that is left: all that was asked for is taken back.
+    // A page that the user leaves: all its requests are cancelled.
     for stream in (6001..6201).step_by(2) {
         wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
     }
@@ -256,7 +256,7 @@ fn busy_clients_are_not_counted_as_floods() {
     wire.send(headers(20_001, END_HEADERS, &request("POST", "/")));
     for _ in 0..5000 {
         wire.send(frame(DATA, 0, 20_001, b"hello"));
-        wire.until("its echo", |frame| frame.kind == DATA && frame.stream == 20_001);
+        wire.read_until("its echo", |frame| frame.kind == DATA && frame.stream == 20_001);
         wire.send([window(0, 5), window(20_001, 5)].concat());
     }
     assert_eq!(ended(&gateway), []);

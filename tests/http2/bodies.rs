@@ -6,7 +6,7 @@ use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, get, post};
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 fn to(upstream: &Upstream, more: &str) -> String {
     format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n{more}\n", upstream.url())
@@ -18,8 +18,8 @@ fn large_bodies_pass_both_ways() {
     let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
     let mut h2 = H2Client::connect(gateway.addr);
     let body: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
-    let answer = h2.ask(post("/"), Sent { body: &body, trailers: None });
-    assert!(answer.body == body, "{} bytes", answer.body.len());
+    let response = h2.fetch(post("/"), Sent { body: &body, trailers: None });
+    assert!(response.body == body, "{} bytes", response.body.len());
     let upstream = Upstream::fixed(
         [format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", body.len()).as_bytes(), &body].concat(),
     );
@@ -34,13 +34,13 @@ fn the_length_of_a_body_is_told_where_it_is_known() {
     let mut h2 = H2Client::connect(gateway.addr);
     let mut known = post("/");
     known.headers_mut().insert("content-length", "5".parse().unwrap());
-    h2.ask(known, Sent { body: b"known", trailers: None });
+    h2.fetch(known, Sent { body: b"known", trailers: None });
     let seen = upstream.request();
     assert_eq!(
         (seen.get("content-length"), seen.get("transfer-encoding"), &seen.body[..]),
         (Some("5"), None, &b"known"[..])
     );
-    h2.ask(post("/"), Sent { body: b"unknown", trailers: None });
+    h2.fetch(post("/"), Sent { body: b"unknown", trailers: None });
     let seen = upstream.request();
     assert_eq!(
         (seen.get("content-length"), seen.get("transfer-encoding"), &seen.body[..]),
@@ -48,7 +48,7 @@ fn the_length_of_a_body_is_told_where_it_is_known() {
     );
     let mut none = post("/");
     none.headers_mut().insert("content-length", "0".parse().unwrap());
-    h2.ask(none, Sent::default());
+    h2.fetch(none, Sent::default());
     assert_eq!(upstream.request().get("content-length"), Some("0"));
 }
 
@@ -61,11 +61,11 @@ fn a_body_with_a_wrong_length_is_not_forwarded() {
         let fields = [&request("POST", "/")[..], &[("content-length", "5")]].concat();
         wire.send(headers(stream, END_HEADERS, &fields));
         wire.send(frame(DATA, END_STREAM, stream, body.as_bytes()));
-        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{body}");
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{body}");
     }
     assert!(wire.is_alive());
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
-    upstream.until_all_ended();
+    upstream.wait_for_close();
     assert!(upstream.requests().is_empty(), "the upstream got a whole request");
 }
 
@@ -94,9 +94,9 @@ fn trailers_pass_both_ways() {
     for (name, value) in [("x-sum", "10"), ("x-unannounced", "1"), ("content-length", "9")] {
         trailers.insert(name, value.parse().unwrap());
     }
-    let answer = h2.ask(request, Sent { body: b"body", trailers: Some(trailers) });
-    assert_eq!((answer.status(), answer.text().as_str()), (200, "up"));
-    let mut names: Vec<&str> = answer.trailers.keys().map(|name| name.as_str()).collect();
+    let response = h2.fetch(request, Sent { body: b"body", trailers: Some(trailers) });
+    assert_eq!((response.status(), response.text().as_str()), (200, "up"));
+    let mut names: Vec<&str> = response.trailers.keys().map(|name| name.as_str()).collect();
     names.sort_unstable();
     assert_eq!(names, ["grpc-status", "x-late"]);
     upstream.request();
@@ -106,24 +106,24 @@ fn trailers_pass_both_ways() {
 
 /// The gateway tells the client of a refused upload at once to stop. Other streams continue.
 #[test]
-fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
+fn an_upload_that_is_refused_ends_with_its_response_and_without_an_error() {
     let upstream = Upstream::text("up");
     let gateway = Gateway::start(&to(&upstream, "max_body = \"64KiB\""));
     let mut wire = Wire::connect(gateway.addr, &[]);
     let announced = [&request("POST", "/")[..], &[("content-length", "100000")]].concat();
     wire.send(headers(1, END_HEADERS, &announced));
-    let answer = wire.answer(1);
-    assert_eq!((answer.problem_status(), answer.ended), (413, Ended::Whole));
-    let told = wire.until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
-    assert_eq!(told.payload, NO_ERROR.to_be_bytes());
-    // Not announced: found out on the way.
+    let response = wire.read_response(1);
+    assert_eq!((response.problem_status(), response.ended), (413, StreamEnd::Complete));
+    let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM && frame.stream == 1);
+    assert_eq!(reset.payload, NO_ERROR.to_be_bytes());
+    // The length is not announced, so the gateway notices it later.
     wire.send(headers(3, END_HEADERS, &request("POST", "/")));
     for _ in 0..5 {
         wire.send(frame(DATA, 0, 3, &[b'x'; 16 * 1024]));
     }
-    assert_eq!(wire.answer(3).problem_status(), 413);
+    assert_eq!(wire.read_response(3).problem_status(), 413);
     wire.get(5, "/");
-    assert_eq!(wire.answer(5).body, b"up");
+    assert_eq!(wire.read_response(5).body, b"up");
     gateway.assert_metric("http_rejected_total", &[("reason", "body_too_large")], 2.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
@@ -133,7 +133,7 @@ fn an_upload_that_is_refused_ends_with_its_answer_and_without_an_error() {
 fn an_upload_waits_for_its_upstream() {
     let upstream = Upstream::start(|peer| {
         peer.head()?;
-        std::thread::sleep(PATIENCE);
+        std::thread::sleep(WAIT_MAX);
         Ok(())
     });
     let fixed = "[[route]]\npath = \"/fixed\"\nrespond = { }\n";
@@ -143,7 +143,7 @@ fn an_upload_waits_for_its_upstream() {
     let memory = gateway.watch_memory();
     let sender = h2.sender();
     let taken = h2.run(async move {
-        let (answer, mut stream) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
+        let (response, mut stream) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
         let mut taken = 0;
         loop {
             stream.reserve_capacity(64 * 1024);
@@ -154,10 +154,10 @@ fn an_upload_waits_for_its_upstream() {
                 Err(_) => break,
             }
             taken += 64 * 1024;
-            // The sockets in between take some megabytes, too.
-            assert!(taken < 64 << 20, "it takes all");
+            // Some megabytes in the buffers of the sockets are included.
+            assert!(taken < 64 << 20, "the gateway reads the whole body");
         }
-        drop(answer);
+        drop(response);
         taken
     });
     assert!(taken >= 256 * 1024, "{taken}");
@@ -168,7 +168,7 @@ fn an_upload_waits_for_its_upstream() {
 
 /// If an upstream server responds early and continues to read, the client may continue to send.
 #[test]
-fn an_answer_may_come_before_the_upload_is_whole() {
+fn a_response_may_come_before_the_upload_is_whole() {
     let upstream = Upstream::start(|peer| {
         let Some(_) = peer.head()? else { return Ok(()) };
         peer.exactly("5\r\nfirst\r\n".len() as u64)?;
@@ -181,9 +181,9 @@ fn an_answer_may_come_before_the_upload_is_whole() {
     let h2 = H2Client::connect(gateway.addr);
     let sender = h2.sender();
     let text = h2.run(async move {
-        let (answer, mut up) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
+        let (response, mut up) = sender.ready().await.unwrap().send_request(post("/"), false).unwrap();
         up.send_data("first".into(), false).unwrap();
-        let mut down = answer.await.unwrap().into_body();
+        let mut down = response.await.unwrap().into_body();
         let early = down.data().await.unwrap().unwrap();
         up.send_data("second".into(), true).unwrap();
         let late = down.data().await.unwrap().unwrap();
@@ -208,12 +208,12 @@ fn an_upstream_that_breaks_off_resets_the_stream_and_no_other() {
     let gateway = Gateway::start(&to(&upstream, ""));
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.get(1, "/cut");
-    let cut = wire.answer(1);
-    assert_eq!(cut.ended, Ended::Reset(INTERNAL_ERROR), "{:?}", cut.body);
+    let aborted = wire.read_response(1);
+    assert_eq!(aborted.ended, StreamEnd::Reset(INTERNAL_ERROR), "{:?}", aborted.body);
     wire.get(3, "/none");
-    assert_eq!(wire.answer(3).problem_status(), 502);
+    assert_eq!(wire.read_response(3).problem_status(), 502);
     wire.get(5, "/");
-    assert_eq!(wire.answer(5).body, b"up");
+    assert_eq!(wire.read_response(5).body, b"up");
 }
 
 #[test]
@@ -226,10 +226,10 @@ fn an_upstream_that_refuses_an_upload_is_heard() {
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.send(headers(1, END_HEADERS, &request("POST", "/")));
     wire.send(frame(DATA, 0, 1, &[b'x'; 16 * 1024]));
-    let answer = wire.answer(1);
-    assert_eq!((answer.body.as_slice(), answer.ended), (&b"no"[..], Ended::Whole));
-    until("the request is over", || {
+    let response = wire.read_response(1);
+    assert_eq!((response.body.as_slice(), response.ended), (&b"no"[..], StreamEnd::Complete));
+    wait_until("the request has ended", || {
         gateway.metric("requests_in_flight", &[("route", "app")]) == Some(0.0) && wire.is_alive()
     });
-    assert_eq!(H2Client::connect(gateway.addr).ask(get("/"), Sent::default()).status(), 401);
+    assert_eq!(H2Client::connect(gateway.addr).fetch(get("/"), Sent::default()).status(), 401);
 }

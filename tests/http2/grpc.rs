@@ -7,10 +7,10 @@ use bytes::Bytes;
 use h2::Reason;
 use http::{HeaderMap, HeaderValue, Request, Response};
 
-use crate::support::GLANCE;
+use crate::support::POLL_INTERVAL;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
-use crate::support::h2_server::{Asked, Http2Server};
+use crate::support::h2_server::{Http2Server, IncomingRequest};
 
 fn in_front_of(server: &Http2Server, more: &str) -> Gateway {
     Gateway::start(&format!(
@@ -37,38 +37,38 @@ fn status(code: &'static str) -> HeaderMap {
     HeaderMap::from_iter([("grpc-status".parse().unwrap(), HeaderValue::from_static(code))])
 }
 
-/// Tells the test how the gateway has reset a stream.
-fn tell_reset(asked: &Asked, reason: Reason) {
-    asked.note(if reason == Reason::CANCEL { "/cancelled" } else { "/other" });
+/// Reports to the test how the gateway has reset a stream.
+fn tell_reset(incoming: &IncomingRequest, reason: Reason) {
+    incoming.note(if reason == Reason::CANCEL { "/cancelled" } else { "/other" });
 }
 
 /// A response that is a single block of headers, which clients distinguish from one with a body.
 #[test]
-fn an_answer_of_trailers_only_stays_one_block() {
-    let server = Http2Server::start(|mut asked| async move {
-        // At once for a call that has only begun, or after its one message.
-        if asked.request.uri().path() == "/after" {
-            asked.body().await?;
+fn a_response_of_trailers_only_stays_one_block() {
+    let server = Http2Server::start(|mut incoming| async move {
+        // Immediately for a call that has only begun, or after its message.
+        if incoming.request.uri().path() == "/after" {
+            incoming.body().await?;
         }
         let mut head = grpc_head();
         head.headers_mut().extend(status("5"));
         head.headers_mut().insert("grpc-message", HeaderValue::from_static("none%20here"));
-        asked.head(head, true).map(drop)
+        incoming.head(head, true).map(drop)
     });
     let gateway = in_front_of(&server, "");
     let client = H2Client::connect(gateway.addr);
     for (target, whole) in [("/after", true), ("/early", false)] {
         let mut sender = client.sender();
         client.run(async {
-            let (answer, mut stream) = sender.send_request(call(target, &[]), false).unwrap();
+            let (response, mut stream) = sender.send_request(call(target, &[]), false).unwrap();
             stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), whole).unwrap();
-            let answer = answer.await.unwrap();
-            let field = |name: &str| answer.headers()[name].to_str().unwrap();
+            let response = response.await.unwrap();
+            let field = |name: &str| response.headers()[name].to_str().unwrap();
             assert_eq!(
-                (answer.status().as_u16(), field("grpc-status"), field("grpc-message")),
+                (response.status().as_u16(), field("grpc-status"), field("grpc-message")),
                 (200, "5", "none%20here")
             );
-            assert!(answer.body().is_end_stream(), "{target}: the block of fields does not end the stream");
+            assert!(response.body().is_end_stream(), "{target}: the block of fields does not end the stream");
         });
     }
     assert_eq!(server.connections(), 1);
@@ -76,11 +76,11 @@ fn an_answer_of_trailers_only_stays_one_block() {
 
 #[test]
 fn messages_and_responses_alternate_on_one_stream() {
-    let server = Http2Server::start(|mut asked| async move {
-        let mut stream = asked.head(grpc_head(), false)?;
-        while let Some(message) = asked.request.body_mut().data().await {
+    let server = Http2Server::start(|mut incoming| async move {
+        let mut stream = incoming.head(grpc_head(), false)?;
+        while let Some(message) = incoming.request.body_mut().data().await {
             let message = message?;
-            asked.request.body_mut().flow_control().release_capacity(message.len())?;
+            incoming.request.body_mut().flow_control().release_capacity(message.len())?;
             stream.send_data(message, false)?;
         }
         stream.send_trailers(status("0"))
@@ -89,36 +89,36 @@ fn messages_and_responses_alternate_on_one_stream() {
     let client = H2Client::connect(gateway.addr);
     let mut sender = client.sender();
     client.run(async {
-        let (answer, mut stream) = sender.send_request(call("/chat", &[]), false).unwrap();
-        // The head comes before the first message was sent.
-        let mut answers = answer.await.unwrap().into_body();
+        let (response, mut stream) = sender.send_request(call("/chat", &[]), false).unwrap();
+        // The head arrives before the first message was sent.
+        let mut responses = response.await.unwrap().into_body();
         for number in 0..20_u8 {
             stream.send_data(Bytes::from(vec![number; 5 + usize::from(number)]), false).unwrap();
             let mut heard = Vec::new();
             while heard.len() < 5 + usize::from(number) {
-                let piece = answers.data().await.unwrap().unwrap();
-                answers.flow_control().release_capacity(piece.len()).unwrap();
+                let piece = responses.data().await.unwrap().unwrap();
+                responses.flow_control().release_capacity(piece.len()).unwrap();
                 heard.extend_from_slice(&piece);
             }
             assert_eq!(heard, vec![number; 5 + usize::from(number)]);
         }
         stream.send_data(Bytes::new(), true).unwrap();
-        assert!(answers.data().await.is_none());
-        assert_eq!(answers.trailers().await.unwrap().unwrap()["grpc-status"], "0");
+        assert!(responses.data().await.is_none());
+        assert_eq!(responses.trailers().await.unwrap().unwrap()["grpc-status"], "0");
     });
 }
 
 #[test]
 fn a_reset_of_the_client_is_a_cancel_at_the_server() {
-    let server = Http2Server::start(|mut asked| async move {
-        let reason = match asked.request.uri().path() {
-            "/waiting" => poll_fn(|cx| asked.respond.poll_reset(cx)).await?,
+    let server = Http2Server::start(|mut incoming| async move {
+        let reason = match incoming.request.uri().path() {
+            "/waiting" => poll_fn(|cx| incoming.respond.poll_reset(cx)).await?,
             _ => {
-                let mut stream = asked.head(grpc_head(), false)?;
+                let mut stream = incoming.head(grpc_head(), false)?;
                 poll_fn(|cx| stream.poll_reset(cx)).await?
             }
         };
-        tell_reset(&asked, reason);
+        tell_reset(&incoming, reason);
         Ok(())
     });
     let gateway = in_front_of(&server, "");
@@ -126,18 +126,18 @@ fn a_reset_of_the_client_is_a_cancel_at_the_server() {
     for target in ["/waiting", "/headed"] {
         let mut sender = client.sender();
         client.run(async {
-            let (answer, mut stream) = sender.send_request(call(target, &[]), false).unwrap();
+            let (response, mut stream) = sender.send_request(call(target, &[]), false).unwrap();
             stream.send_data(Bytes::from_static(b"\0\0\0\0\0"), false).unwrap();
             let mut request = server.try_request();
             while request.is_none() {
-                tokio::time::sleep(GLANCE).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 request = server.try_request();
             }
             assert_eq!(request.unwrap().uri.path(), target);
             if target == "/headed" {
-                assert_eq!(answer.await.unwrap().status(), 200);
+                assert_eq!(response.await.unwrap().status(), 200);
             } else {
-                drop(answer);
+                drop(response);
             }
             stream.send_reset(Reason::CANCEL);
             // Sent by the connection, which runs while we wait.
@@ -150,30 +150,30 @@ fn a_reset_of_the_client_is_a_cancel_at_the_server() {
 
 #[test]
 fn a_deadline_ends_the_call_on_both_sides() {
-    let server = Http2Server::start(|mut asked| async move {
-        let reason = poll_fn(|cx| asked.respond.poll_reset(cx)).await?;
-        tell_reset(&asked, reason);
+    let server = Http2Server::start(|mut incoming| async move {
+        let reason = poll_fn(|cx| incoming.respond.poll_reset(cx)).await?;
+        tell_reset(&incoming, reason);
         Ok(())
     });
     let gateway = in_front_of(&server, "");
     let mut client = H2Client::connect(gateway.addr);
     let sent = Sent { body: b"\0\0\0\0\0", trailers: None };
-    let answer = client.ask(call("/", &[("grpc-timeout", "200m")]), sent);
-    assert_eq!((answer.status(), answer.field("grpc-status"), answer.body.len()), (200, Some("4"), 0));
-    assert_eq!(answer.field("content-type"), Some("application/grpc"));
+    let response = client.fetch(call("/", &[("grpc-timeout", "200m")]), sent);
+    assert_eq!((response.status(), response.field("grpc-status"), response.body.len()), (200, Some("4"), 0));
+    assert_eq!(response.field("content-type"), Some("application/grpc"));
     assert_eq!(server.request().headers["grpc-timeout"], "200m");
     assert_eq!(server.request().uri.path(), "/cancelled");
 }
 
 #[test]
 fn a_server_that_breaks_off_is_no_success() {
-    let server = Http2Server::start(|mut asked| async move {
-        asked.body().await?;
-        if asked.request.uri().path() == "/at-once" {
-            asked.respond.send_reset(Reason::INTERNAL_ERROR);
+    let server = Http2Server::start(|mut incoming| async move {
+        incoming.body().await?;
+        if incoming.request.uri().path() == "/at-once" {
+            incoming.respond.send_reset(Reason::INTERNAL_ERROR);
             return Ok(());
         }
-        let mut stream = asked.head(grpc_head(), false)?;
+        let mut stream = incoming.head(grpc_head(), false)?;
         stream.send_data(Bytes::from_static(b"\0\0\0\0\x01x"), false)?;
         tokio::time::sleep(Duration::from_millis(50)).await;
         stream.send_reset(Reason::INTERNAL_ERROR);
@@ -182,12 +182,12 @@ fn a_server_that_breaks_off_is_no_success() {
     let gateway = in_front_of(&server, "");
     let mut client = H2Client::connect(gateway.addr);
     let sent = || Sent { body: b"\0\0\0\0\0", trailers: None };
-    let answer = client.ask(call("/at-once", &[]), sent());
-    assert_eq!((answer.status(), answer.field("grpc-status")), (200, Some("14")));
-    // What has begun cannot be taken back: no end that a client could take for a whole answer.
-    let error = client.try_ask(call("/later", &[]), sent()).unwrap_err();
+    let response = client.fetch(call("/at-once", &[]), sent());
+    assert_eq!((response.status(), response.field("grpc-status")), (200, Some("14")));
+    // A response that has begun cannot be replaced; its stream is reset, so that no client takes it for complete.
+    let error = client.try_fetch(call("/later", &[]), sent()).unwrap_err();
     assert!(error.is_reset(), "{error}");
-    assert_eq!(client.ask(call("/at-once", &[]), sent()).status(), 200, "the connection goes on");
+    assert_eq!(client.fetch(call("/at-once", &[]), sent()).status(), 200, "the connection stays usable");
 }
 
 /// Sends a call of two messages, with a pause before each.
@@ -195,7 +195,7 @@ fn call_with_pauses(gateway: &Gateway, pause: Duration) -> Result<(u16, Option<S
     let client = H2Client::connect(gateway.addr);
     let mut sender = client.sender();
     client.run(async {
-        let (answer, mut stream) = sender.send_request(call("/stream", &[]), false)?;
+        let (response, mut stream) = sender.send_request(call("/stream", &[]), false)?;
         let messages = async {
             for last in [false, true] {
                 tokio::time::sleep(pause).await;
@@ -204,25 +204,25 @@ fn call_with_pauses(gateway: &Gateway, pause: Duration) -> Result<(u16, Option<S
                 }
             }
         };
-        let (answer, ()) = tokio::join!(answer, messages);
-        let answer = answer?;
-        let status = answer.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
-        Ok((answer.status().as_u16(), status))
+        let (response, ()) = tokio::join!(response, messages);
+        let response = response?;
+        let status = response.headers().get("grpc-status").map(|status| status.to_str().unwrap().to_owned());
+        Ok((response.status().as_u16(), status))
     })
 }
 
 /// Servers of client streams often respond only to the last message.
 #[test]
 fn messages_of_a_call_may_pause_for_the_stream_timeout() {
-    let server = Http2Server::start(|mut asked| async move {
-        asked.body().await?;
-        asked.head(grpc_head(), false)?.send_trailers(status("0"))
+    let server = Http2Server::start(|mut incoming| async move {
+        incoming.body().await?;
+        incoming.head(grpc_head(), false)?.send_trailers(status("0"))
     });
     let short = "body_timeout = \"300ms\"\nmin_body_rate = 1000\n";
     let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"1h\""));
     let pause = Duration::from_millis(900);
     assert_eq!(call_with_pauses(&gateway, pause).unwrap(), (200, None));
-    // A call that is silent for longer ends, and the client is told what governs that.
+    // A call with a longer pause ends, and the client learns which setting ended it.
     let gateway = in_front_of(&server, &format!("{short}stream_timeout = \"500ms\""));
     let ended = call_with_pauses(&gateway, Duration::from_secs(3)).unwrap();
     assert_eq!(ended, (200, Some("4".to_owned())));

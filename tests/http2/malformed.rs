@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 type Fields<'a> = Vec<(&'a str, &'a str)>;
 
@@ -72,7 +72,7 @@ fn websocket<'a>(more: &[(&'a str, &'a str)]) -> Fields<'a> {
     [&head[..], &[(":path", "/bad")], more].concat()
 }
 
-/// Malformed heads, the flags of their frames, and what each is counted under.
+/// Malformed heads, the flags of their frames, and the reasons under which they are counted.
 fn malformed_heads() -> Vec<(Fields<'static>, u8, &'static str)> {
     let (open, ended) = (0, END_STREAM);
     let moved = |from: usize, to: usize| {
@@ -127,7 +127,7 @@ fn malformed_heads() -> Vec<(Fields<'static>, u8, &'static str)> {
     ]
 }
 
-/// Answers `/held` once `released`, and everything else at once.
+/// Responds to `/held` once `released`, and to everything else at once.
 fn upstream(released: &Arc<AtomicBool>) -> Upstream {
     let released = released.clone();
     Upstream::start(move |peer| {
@@ -158,7 +158,7 @@ fn assert_counted(gateway: &Gateway, reason: &str, count: usize) {
     gateway.assert_metric("http_rejected_total", &[("reason", reason)], count as f64);
 }
 
-/// Both with fields that leave no trace, and with fields that stay in the tables of both sides.
+/// With headers that leave no trace, and with headers that stay in the tables of both sides.
 #[test]
 fn a_malformed_head_resets_its_stream_and_no_other_request() {
     for keeps in [false, true] {
@@ -173,24 +173,28 @@ fn a_malformed_head_resets_its_stream_and_no_other_request() {
         for (number, (fields, flags, reason)) in cases.iter().enumerate() {
             let stream = u32::try_from(number * 4 + 3).unwrap();
             wire.send(frame(HEADERS, flags | END_HEADERS, stream, &encode(fields)));
-            assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{fields:?}");
-            // What is on its way already is nobody's concern.
+            assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{fields:?}");
+            // Frames that are already on the way have no effect.
             if *flags & END_STREAM == 0 {
                 wire.send(frame(DATA, END_STREAM, stream, b"late body"));
             }
             let good = [&request("GET", "/good")[..], &[("x-kept", "the same each time"), ("x-new", reason)]].concat();
             wire.send(frame(HEADERS, END_STREAM | END_HEADERS, stream + 2, &encode(&good)));
-            let answer = wire.answer(stream + 2);
-            assert_eq!((answer.body.as_slice(), answer.ended), (&b"up"[..], Ended::Whole), "after {fields:?}");
+            let response = wire.read_response(stream + 2);
+            assert_eq!(
+                (response.body.as_slice(), response.ended),
+                (&b"up"[..], StreamEnd::Complete),
+                "after {fields:?}"
+            );
         }
         released.store(true, Ordering::Relaxed);
-        assert_eq!(wire.answer(1).body, b"up");
+        assert_eq!(wire.read_response(1).body, b"up");
 
         let mut reasons: Vec<&str> = cases.iter().map(|case| case.2).collect();
         reasons.sort_unstable();
         for case in reasons.chunk_by(|a, b| a == b) {
             assert_counted(&gateway, case[0], case.len());
-            until("all are logged", || lines(&gateway, case[0]).len() == case.len());
+            wait_until("all are logged", || lines(&gateway, case[0]).len() == case.len());
         }
         let upper = &lines(&gateway, "h2_field_name")[0];
         for (key, value) in [("method", "GET"), ("host", "a.test"), ("path", "/bad"), ("protocol", "HTTP/2.0")] {
@@ -206,8 +210,8 @@ fn a_malformed_head_resets_its_stream_and_no_other_request() {
     }
 }
 
-/// The parts of a head are joined before it is judged: wherever it is cut, with padding and a priority, and however
-/// few bytes come at once.
+/// The parts of a head are joined before it is checked: wherever it is split, with padding and priority, and byte by
+/// byte.
 #[test]
 fn heads_in_pieces_are_judged_as_wholes() {
     let released = Arc::new(AtomicBool::new(false));
@@ -219,7 +223,7 @@ fn heads_in_pieces_are_judged_as_wholes() {
     let good = block(&with("x-lower", "1"));
     let mut stream = 1;
     for cut in [0, 1, 7, good.len() - 12, good.len() - 1, good.len()] {
-        for (encoded, ended) in [(&bad, Ended::Reset(PROTOCOL_ERROR)), (&good, Ended::Whole)] {
+        for (encoded, ended) in [(&bad, StreamEnd::Reset(PROTOCOL_ERROR)), (&good, StreamEnd::Complete)] {
             stream += 2;
             let (first, rest) = encoded.split_at(cut);
             let prioritized = [&[3, 0, 0, 0, 0, 15][..], first, &[0; 3]].concat();
@@ -229,11 +233,11 @@ fn heads_in_pieces_are_judged_as_wholes() {
             for piece in [head, rest.concat()].concat().chunks(if cut == 7 { 1 } else { 1000 }) {
                 wire.send(piece);
             }
-            assert_eq!(wire.answer(stream).ended, ended, "cut at {cut}");
+            assert_eq!(wire.read_response(stream).ended, ended, "cut at {cut}");
         }
     }
     released.store(true, Ordering::Relaxed);
-    assert_eq!(wire.answer(1).body, b"up");
+    assert_eq!(wire.read_response(1).body, b"up");
     assert_counted(&gateway, "h2_field_name", 6);
 }
 
@@ -247,9 +251,9 @@ fn a_stream_that_depends_on_itself_leaves_the_table_whole() {
     let kept = [&request("GET", "/")[..], &[("x-kept", "1")]].concat();
     let payload = [&[0, 0, 0, 1, 15][..], &encoder.block(&kept)].concat();
     wire.send(frame(HEADERS, END_STREAM | END_HEADERS | PRIORITIZED, 1, &payload));
-    assert_eq!(wire.answer(1).ended, Ended::Reset(PROTOCOL_ERROR));
+    assert_eq!(wire.read_response(1).ended, StreamEnd::Reset(PROTOCOL_ERROR));
     wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 3, &encoder.block(&kept)));
-    assert_eq!(wire.answer(3).body, b"up");
+    assert_eq!(wire.read_response(3).body, b"up");
     assert_eq!(upstream.request().get("x-kept"), Some("1"));
 }
 
@@ -272,20 +276,20 @@ fn malformed_trailers_reset_their_stream_and_no_other_request() {
         let stream = u32::try_from(number * 2 + 3).unwrap();
         wire.send(headers(stream, END_HEADERS, &request("POST", "/upload")));
         wire.send(frame(DATA, 0, stream, b"body"));
-        until("the upload is on its way", || held.connections() == number + 2);
+        wait_until("the upload has begun", || held.connections() == number + 2);
         wire.send(headers(stream, flags | END_HEADERS, trailers));
-        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR), "{trailers:?}");
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{trailers:?}");
         // It is counted just after the response was sent.
-        until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0));
+        wait_until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0));
     }
-    until("the requests are logged", || lines(&gateway, "body_malformed").len() == cases.len());
+    wait_until("the requests are logged", || lines(&gateway, "body_malformed").len() == cases.len());
     released.store(true, Ordering::Relaxed);
-    assert_eq!(wire.answer(1).body, b"up");
+    assert_eq!(wire.read_response(1).body, b"up");
     assert!(lines(&gateway, "client_left").is_empty());
     assert!(held.requests().iter().all(|request| request.target() == "/held"), "an upload reached its end");
 }
 
-/// An upstream would take the head for the whole request.
+/// An upstream would take the head for a complete request.
 #[test]
 fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
     let upstream = Upstream::text("up");
@@ -296,18 +300,18 @@ fn data_after_an_empty_body_was_announced_reaches_no_upstream() {
         wire.send(headers(stream, END_HEADERS, &empty));
         std::thread::sleep(Duration::from_millis(pause));
         wire.send(frame(DATA, END_STREAM, stream, b"GET / HTTP/1.1"));
-        assert_eq!(wire.answer(stream).ended, Ended::Reset(PROTOCOL_ERROR));
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR));
     }
-    until("both are logged", || lines(&gateway, "body_malformed").len() == 2);
+    wait_until("both are logged", || lines(&gateway, "body_malformed").len() == 2);
     assert_eq!(upstream.connections(), 0);
-    // Empty all the same: DATA without bytes, and trailers.
+    // These bodies are empty as well: DATA without bytes, and trailers.
     wire.send(headers(5, END_HEADERS, &empty));
     wire.send(frame(DATA, 0, 5, b""));
     wire.send(frame(DATA, END_STREAM, 5, b""));
-    assert_eq!(wire.answer(5).body, b"up");
+    assert_eq!(wire.read_response(5).body, b"up");
     wire.send(headers(7, END_HEADERS, &empty));
     wire.send(headers(7, END_STREAM | END_HEADERS, &[("x-t", "1")]));
-    assert_eq!(wire.answer(7).body, b"up");
+    assert_eq!(wire.read_response(7).body, b"up");
     for _ in 0..2 {
         let request = upstream.request();
         assert_eq!((request.get("content-length"), request.body.len()), (Some("0"), 0));
@@ -330,8 +334,8 @@ fn requests_cut_by_an_error_of_the_connection_are_logged_as_such() {
         wire.get(1, "/");
         upstream.request();
         wire.send(&bytes);
-        assert_eq!(wire.away(), Some(PROTOCOL_ERROR), "{bytes:?}");
-        until("it is logged", || lines(&gateway, "h2_connection_error").len() == 1);
+        assert_eq!(wire.read_goaway(), Some(PROTOCOL_ERROR), "{bytes:?}");
+        wait_until("it is logged", || lines(&gateway, "h2_connection_error").len() == 1);
         assert_counted(&gateway, "h2_protocol", 1);
     }
     let upstream = Upstream::silent();
@@ -340,10 +344,10 @@ fn requests_cut_by_an_error_of_the_connection_are_logged_as_such() {
     wire.get(1, "/");
     upstream.request();
     drop(wire);
-    until("it is logged", || lines(&gateway, "client_left").len() == 1);
+    wait_until("it is logged", || lines(&gateway, "client_left").len() == 1);
 }
 
-/// A hundred malformed requests are more than can be meant well.
+/// A hundred malformed requests are no accident.
 #[test]
 fn malformed_heads_without_end_end_the_connection() {
     let upstream = Upstream::text("up");
@@ -353,8 +357,8 @@ fn malformed_heads_without_end_end_the_connection() {
     while sent < 5000 && wire.try_send(headers(sent * 2 + 1, END_STREAM | END_HEADERS, &with("X", "1"))).is_ok() {
         sent += 1;
     }
-    assert_eq!(wire.away(), Some(ENHANCE_YOUR_CALM));
-    until("it is counted", || gateway.metric("http_rejected_total", &[("reason", "h2_abuse")]) == Some(1.0));
+    assert_eq!(wire.read_goaway(), Some(ENHANCE_YOUR_CALM));
+    wait_until("it is counted", || gateway.metric("http_rejected_total", &[("reason", "h2_abuse")]) == Some(1.0));
     let counted = gateway.metric("http_rejected_total", &[("reason", "h2_field_name")]).unwrap();
     assert!((100.0..1000.0).contains(&counted), "{counted}");
     assert_eq!(upstream.connections(), 0);

@@ -4,8 +4,8 @@ use crate::support::client::get as h1_get;
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, get, post};
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -14,11 +14,11 @@ fn one_listener_serves_both_protocols() {
     let gateway = Gateway::start(FIXED);
     let mut h2 = H2Client::connect(gateway.addr);
     for _ in 0..3 {
-        let answer = h2.get("/");
-        assert_eq!((answer.status(), answer.text().as_str()), (200, "fixed"));
+        let response = h2.get("/");
+        assert_eq!((response.status(), response.text().as_str()), (200, "fixed"));
     }
     let mut h1 = gateway.client();
-    assert_eq!(h1.ask(&h1_get("/", ""), "").status(), 200);
+    assert_eq!(h1.fetch(&h1_get("/", ""), "").status(), 200);
     let listener = "127.0.0.1:0";
     let open = |protocol| gateway.metric("connections", &[("listener", listener), ("protocol", protocol)]);
     assert_eq!((open("h2"), open("http/1.1")), (Some(1.0), Some(1.0)));
@@ -33,7 +33,7 @@ fn http2_can_be_turned_off_for_new_connections() {
     assert_eq!(before.get("/").status(), 200);
     gateway.reload_with("http2 = true", "http2 = false");
     assert_eq!(before.get("/").status(), 200);
-    // Read as HTTP/1.1, which knows no such request.
+    // Without HTTP/2 the preface is parsed as HTTP/1.1, which has no such request.
     let mut client = gateway.client();
     client.send(PREFACE);
     client.assert_closed();
@@ -49,7 +49,7 @@ fn a_protocol_is_detected_by_its_first_bytes_in_any_pieces() {
         wire.send([byte]);
     }
     wire.get(1, "/slow");
-    assert_eq!(wire.answer(1).ended, Ended::Whole);
+    assert_eq!(wire.read_response(1).ended, StreamEnd::Complete);
     for method in ["POST", "PRI", "PRIX", "PROPFIND", "P"] {
         let mut client = gateway.client();
         let head = format!("{method} /x HTTP/1.1\r\nhost: a.test\r\ncontent-length: 0\r\n\r\n");
@@ -59,9 +59,9 @@ fn a_protocol_is_detected_by_its_first_bytes_in_any_pieces() {
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
         client.send(rest);
-        let answer = client.answer(method);
-        assert!(answer.text().starts_with(&format!("{method} /x HTTP/1.1\n")), "{}", answer.text());
-        assert_eq!(client.ask(&h1_get("/again", ""), "").status(), 200);
+        let response = client.read_response(method);
+        assert!(response.text().starts_with(&format!("{method} /x HTTP/1.1\n")), "{}", response.text());
+        assert_eq!(client.fetch(&h1_get("/again", ""), "").status(), 200);
     }
 }
 
@@ -84,9 +84,9 @@ fn an_upstream_gets_an_ordinary_request() {
     ] {
         headers.append(name, value.parse().unwrap());
     }
-    let answer = h2.ask(request, Sent::default());
-    assert_eq!((answer.status(), answer.text().as_str()), (200, "up"));
-    assert_eq!(answer.head.version(), http::Version::HTTP_2);
+    let response = h2.fetch(request, Sent::default());
+    assert_eq!((response.status(), response.text().as_str()), (200, "up"));
+    assert_eq!(response.head.version(), http::Version::HTTP_2);
     let seen = upstream.request();
     assert_eq!(seen.start_line(), "GET /a/b/c?q=1 HTTP/1.1");
     for (name, value) in [
@@ -105,7 +105,7 @@ fn an_upstream_gets_an_ordinary_request() {
         assert_eq!(seen.get(name), value, "{name}");
     }
     assert!(seen.get("via").unwrap().starts_with("2.0 sluicegate-"), "{}", seen.head);
-    assert!(answer.field("via").unwrap().starts_with("1.1 sluicegate-"));
+    assert!(response.field("via").unwrap().starts_with("1.1 sluicegate-"));
 }
 
 #[test]
@@ -114,14 +114,14 @@ fn responses_have_no_hop_by_hop_headers() {
                 proxy-connection: keep-alive\r\nupgrade: h2c\r\nx-app: 1\r\ncontent-length: 2\r\n\r\nup";
     let upstream = Upstream::fixed(head);
     let gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
-    let answer = H2Client::connect(gateway.addr).get("/");
-    let mut names: Vec<&str> = answer.head.headers().keys().map(|name| name.as_str()).collect();
+    let response = H2Client::connect(gateway.addr).get("/");
+    let mut names: Vec<&str> = response.head.headers().keys().map(|name| name.as_str()).collect();
     names.sort_unstable();
-    assert_eq!((answer.text().as_str(), names), ("up", vec!["content-length", "date", "via", "x-app"]));
+    assert_eq!((response.text().as_str(), names), ("up", vec!["content-length", "date", "via", "x-app"]));
 }
 
 #[test]
-fn answers_without_a_body_have_none() {
+fn responses_without_a_body_have_none() {
     let upstream = Upstream::fixed("HTTP/1.1 304 Not Modified\r\netag: \"x\"\r\n\r\n");
     let gateway = Gateway::start(&format!(
         "[[route]]\npath = \"/up\"\nupstream = \"{}\"\n[[route]]\npath = \"/\"\nrespond = {{ body = \"fixed\" }}\n\
@@ -131,11 +131,11 @@ fn answers_without_a_body_have_none() {
     let mut h2 = H2Client::connect(gateway.addr);
     let mut head = get("/");
     *head.method_mut() = http::Method::HEAD;
-    let answer = h2.ask(head, Sent::default());
-    assert_eq!((answer.status(), answer.field("content-length"), answer.body.len()), (200, Some("5"), 0));
+    let response = h2.fetch(head, Sent::default());
+    assert_eq!((response.status(), response.field("content-length"), response.body.len()), (200, Some("5"), 0));
     for (path, status) in [("/up", 304), ("/none", 204)] {
-        let answer = h2.get(path);
-        assert_eq!((answer.status(), answer.body.len()), (status, 0));
+        let response = h2.get(path);
+        assert_eq!((response.status(), response.body.len()), (status, 0));
     }
 }
 
@@ -165,8 +165,13 @@ fn malformed_heads_are_refused_one_by_one() {
         with(("content-length", "x")),
     ] {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &fields));
-        let answer = wire.answer(stream);
-        assert_eq!(answer.ended, Ended::Reset(PROTOCOL_ERROR), "{fields:?} {}", String::from_utf8_lossy(&answer.body));
+        let response = wire.read_response(stream);
+        assert_eq!(
+            response.ended,
+            StreamEnd::Reset(PROTOCOL_ERROR),
+            "{fields:?} {}",
+            String::from_utf8_lossy(&response.body)
+        );
         stream += 2;
     }
     assert!(wire.is_alive());
@@ -200,10 +205,10 @@ fn unclear_requests_are_refused_with_a_reason() {
         (vec![(":method", "CONNECT"), (":authority", "a.test:443")], 501, "connect"),
     ] {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &fields));
-        let answer = wire.answer(stream);
-        assert_eq!(answer.problem_status(), status, "{fields:?}");
+        let response = wire.read_response(stream);
+        assert_eq!(response.problem_status(), status, "{fields:?}");
         // It is counted just after the response was sent.
-        until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0));
+        wait_until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) >= Some(1.0));
         stream += 2;
     }
     assert_eq!(upstream.connections(), 0);
@@ -213,7 +218,7 @@ fn unclear_requests_are_refused_with_a_reason() {
         (request(a, "/", &[]), "a.test"),
     ] {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &agreed));
-        assert_eq!(wire.answer(stream).body, b"never");
+        assert_eq!(wire.read_response(stream).body, b"never");
         assert_eq!(upstream.request().get("host"), Some(host));
         stream += 2;
     }
@@ -238,8 +243,8 @@ fn too_many_or_too_large_fields_are_431() {
         (with(1, "x-large", &"x".repeat(7000)), 200),
         (with(1, "x-large", &"x".repeat(9000)), 431),
     ] {
-        let answer = h2.ask(request, Sent::default());
-        assert_eq!(answer.status(), status);
+        let response = h2.fetch(request, Sent::default());
+        assert_eq!(response.status(), status);
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "max_headers")], 2.0);
 }
@@ -253,12 +258,12 @@ fn limits_count_requests_and_refuse_on_the_stream() {
     for status in [200, 200, 429] {
         assert_eq!(h2.get("/").status(), status);
     }
-    // With a body that nobody reads, on a connection that goes on.
-    let refused = h2.ask(post("/"), Sent { body: &[b'x'; 500_000], trailers: None });
+    // The body is not read, and the connection stays usable.
+    let refused = h2.fetch(post("/"), Sent { body: &[b'x'; 500_000], trailers: None });
     assert_eq!((refused.status(), refused.field("connection")), (429, None));
     let mut grpc = post("/service/Method");
     grpc.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
-    let refused = h2.ask(grpc, Sent { body: b"\0\0\0\0\0", trailers: None });
+    let refused = h2.fetch(grpc, Sent { body: b"\0\0\0\0\0", trailers: None });
     assert_eq!((refused.status(), refused.field("grpc-status"), refused.body.len()), (200, Some("8"), 0));
     assert_eq!(h2.get("/").status(), 429);
 }
@@ -285,18 +290,18 @@ fn a_client_that_resets_its_stream_has_left_and_others_go_on() {
     wire.get(1, "/wait");
     assert_eq!(upstream.request().target(), "/wait");
     wire.get(3, "/other");
-    assert_eq!(wire.answer(3).body, b"up");
+    assert_eq!(wire.read_response(3).body, b"up");
     assert_eq!(upstream.request().target(), "/other");
     wire.send(reset(1, CANCEL));
     assert_eq!(upstream.request().head, "ended");
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "499")], 1.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
     let mut stream = 5;
-    until("the slot is free again", || {
+    wait_until("the slot is free again", || {
         stream += 4;
         wire.get(stream, "/other");
         wire.get(stream + 2, "/other");
-        wire.answers(&[stream, stream + 2]).iter().all(|answer| answer.body == b"up")
+        wire.read_responses(&[stream, stream + 2]).iter().all(|response| response.body == b"up")
     });
 }
 
@@ -309,11 +314,11 @@ fn streams_above_the_cap_are_refused_alone() {
     for stream in [1, 3, 5, 7, 9] {
         wire.get(stream, "/");
     }
-    for refused in wire.answers(&[7, 9]) {
-        assert_eq!(refused.ended, Ended::Reset(REFUSED_STREAM));
+    for refused in wire.read_responses(&[7, 9]) {
+        assert_eq!(refused.ended, StreamEnd::Reset(REFUSED_STREAM));
     }
-    until("three requests are under way", || upstream.connections() == 3);
+    wait_until("three requests are in progress", || upstream.connections() == 3);
     wire.send(reset(1, CANCEL));
     wire.get(11, "/");
-    until("a further one is under way", || upstream.connections() == 4);
+    wait_until("a further request is in progress", || upstream.connections() == 4);
 }

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 fn large() -> Upstream {
     let body = vec![b'x'; 1_000_000];
@@ -25,7 +25,7 @@ fn in_front_of(upstream: &Upstream, server: &str) -> Gateway {
     )
 }
 
-/// A window that opens a little, again and again.
+/// A window that is opened a little at a time.
 #[test]
 fn a_stream_below_the_rate_is_reset_alone() {
     let upstream = large();
@@ -35,7 +35,7 @@ fn a_stream_below_the_rate_is_reset_alone() {
     wire.get(1, "/");
     wire.stream().set_read_timeout(Some(Duration::from_millis(20))).unwrap();
     let mut end = None;
-    until("it is reset", || {
+    wait_until("it is reset", || {
         let _ = wire.try_send(window(1, 2000));
         while let Ok(Some(frame)) = wire.next() {
             if frame.kind == RST_STREAM && frame.stream == 1 {
@@ -48,32 +48,31 @@ fn a_stream_below_the_rate_is_reset_alone() {
     assert_eq!(end.unwrap(), CANCEL.to_be_bytes());
     wire.stream().set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     wire.get(3, "/small");
-    assert_eq!(wire.answer(3).body, b"small");
+    assert_eq!(wire.read_response(3).body, b"small");
     gateway.assert_metric("http_rejected_total", &[("reason", "slow_reader")], 1.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// An answer of one piece waits for its client like one of many.
+/// A response of one piece waits for its client like one of many.
 #[test]
-fn a_small_answer_that_nobody_takes_is_reset() {
+fn a_small_response_that_nobody_takes_is_reset() {
     let upstream = large();
     let gateway = in_front_of(&upstream, "stream_timeout = \"700ms\"");
     for size in [1, 9_999] {
         let mut wire = Wire::connect(gateway.addr, &[(4, size)]);
         wire.get(1, "/fixed");
-        let stalled = wire.answer(1);
-        assert!(matches!(stalled.ended, Ended::Reset(CANCEL)), "{size}: {:?}", stalled.ended);
+        let stalled = wire.read_response(1);
+        assert!(matches!(stalled.ended, StreamEnd::Reset(CANCEL)), "{size}: {:?}", stalled.ended);
         assert_eq!(stalled.body.len(), size as usize);
         wire.get(3, "/fixed");
         wire.send(window(3, 10_000));
-        assert_eq!(wire.answer(3).body.len(), 10_000);
+        assert_eq!(wire.read_response(3).body.len(), 10_000);
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 2.0);
     gateway.assert_metric("requests_in_flight", &[("route", "fixed")], 0.0);
 }
 
-/// Windows that let everything through, on a connection of which nothing is read. A stream that has nothing to
-/// say does not keep it.
+/// Large windows on a connection that the client does not read. A stream without data does not keep it open.
 #[test]
 fn a_connection_that_nobody_reads_is_cut() {
     let upstream = Upstream::start(|peer| {
@@ -93,13 +92,13 @@ fn a_connection_that_nobody_reads_is_cut() {
     let mut wire = Wire::connect(gateway.addr, &[(4, 1 << 30)]);
     wire.send(window(0, 1 << 30));
     wire.get(1, "/quiet");
-    wire.until("the quiet stream", |frame| frame.stream == 1);
+    wire.read_until("the quiet stream", |frame| frame.stream == 1);
     for stream in [3, 5, 7] {
         wire.get(stream, "/");
     }
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 4.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
-    until("the connection is closed", || {
+    wait_until("the connection is closed", || {
         let metrics = gateway.metrics();
         let mut open = metrics.lines().filter(|line| line.starts_with("sluicegate_connections{"));
         open.all(|line| line.ends_with(" 0"))
@@ -126,8 +125,8 @@ fn narrow_windows_that_are_opened_in_time_get_everything() {
     assert_eq!(total, 1_000_000);
 }
 
-/// Five responses at once, whose client pauses until the socket is full, and then reads in small steps. Frames that were
-/// gathered and not written keep their order and their bytes.
+/// Five responses at once, whose client pauses until the socket is full, and then reads in small steps. Frames that
+/// were gathered and not written keep their order and their bytes.
 #[test]
 fn responses_are_complete_after_pauses_of_the_client() {
     let body: Vec<u8> = (0..2_500_000u32).map(|at| (at % 251) as u8 ^ (at % 1021) as u8).collect();
@@ -152,9 +151,9 @@ fn responses_are_complete_after_pauses_of_the_client() {
             let Some(place) = streams.iter().position(|stream| *stream == frame.stream && frame.kind == DATA) else {
                 continue;
             };
-            let until = seen[place] + frame.payload.len();
-            assert!(body[seen[place]..until] == frame.payload, "stream {} after {}", frame.stream, seen[place]);
-            seen[place] = until;
+            let deadline = seen[place] + frame.payload.len();
+            assert!(body[seen[place]..deadline] == frame.payload, "stream {} after {}", frame.stream, seen[place]);
+            seen[place] = deadline;
             if window_size < 1 << 30 && !frame.payload.is_empty() {
                 wire.send(window(frame.stream, frame.payload.len() as u32));
             }
@@ -174,7 +173,7 @@ fn a_client_that_becomes_slow_is_judged_by_what_it_reads() {
     let mut total = 0;
     let mut read = |wire: &mut Wire, up_to: usize| {
         while total < up_to {
-            let frame = wire.until("more", |frame| matches!(frame.kind, DATA | RST_STREAM));
+            let frame = wire.read_until("more", |frame| matches!(frame.kind, DATA | RST_STREAM));
             assert_eq!(frame.kind, DATA, "after {total}");
             total += frame.payload.len();
         }

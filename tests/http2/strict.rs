@@ -28,11 +28,11 @@ fn a_pseudo_header_cannot_inject_a_line() {
         for value in values {
             let mut wire = Wire::connect(gateway.addr, &[]);
             wire.send(headers(1, END_STREAM | END_HEADERS, &with(name, value)));
-            let answer = wire.answer(1);
-            match answer.ended {
-                Ended::Whole => assert_eq!(answer.problem_status(), 400, "{name}: {value:?}"),
-                Ended::Reset(code) => assert_eq!(code, PROTOCOL_ERROR, "{name}: {value:?}"),
-                Ended::Away(code) => assert_eq!(code, Some(PROTOCOL_ERROR), "{name}: {value:?}"),
+            let response = wire.read_response(1);
+            match response.ended {
+                StreamEnd::Complete => assert_eq!(response.problem_status(), 400, "{name}: {value:?}"),
+                StreamEnd::Reset(code) => assert_eq!(code, PROTOCOL_ERROR, "{name}: {value:?}"),
+                StreamEnd::ConnectionClosed(code) => assert_eq!(code, Some(PROTOCOL_ERROR), "{name}: {value:?}"),
             }
         }
     }
@@ -46,28 +46,28 @@ fn paths_have_one_form() {
     let gateway = in_front_of(&upstream, "limits = [\"path\"]\n[limit.path]\nrate = \"1/h\"\nkey = \"path\"\n");
     let mut wire = Wire::connect(gateway.addr, &[]);
     let mut stream = 1;
-    let mut ask = |method: &str, path: &str| {
+    let mut fetch = |method: &str, path: &str| {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &request(method, path)));
         stream += 2;
-        wire.answer(stream - 2)
+        wire.read_response(stream - 2)
     };
     for (path, line) in [("//admin", "GET /admin HTTP/1.1"), ("/%6cogin", "GET /login HTTP/1.1")] {
-        assert_eq!(ask("GET", path).body, b"up", "{path}");
+        assert_eq!(fetch("GET", path).body, b"up", "{path}");
         assert_eq!(upstream.request().start_line(), line);
     }
     for path in ["/admin", "/a/../admin", "/a/%2e%2E/admin", "/admin?x", "/login", "//login", "/./login"] {
-        assert_eq!(ask("GET", path).problem_status(), 429, "{path}");
+        assert_eq!(fetch("GET", path).problem_status(), 429, "{path}");
     }
     for path in ["/é", "/?é", "/a%00", "/a%0d%0ab", "/a%5cb", "/a%2"] {
-        assert_eq!(ask("GET", path).problem_status(), 400, "{path}");
+        assert_eq!(fetch("GET", path).problem_status(), 400, "{path}");
     }
     assert_eq!(upstream.requests().len(), 0);
-    assert_eq!(ask("get", "/method").problem_status(), 400);
-    assert_eq!(ask("purge", "/method").body, b"up");
+    assert_eq!(fetch("get", "/method").problem_status(), 400);
+    assert_eq!(fetch("purge", "/method").body, b"up");
     assert_eq!(upstream.request().start_line(), "purge /method HTTP/1.1");
 }
 
-/// Over HTTP/1.1 space around a value is none of it (RFC 9113, 8.2.1).
+/// Over HTTP/1.1, space around a value is not part of it (RFC 9113, 8.2.1).
 #[test]
 fn space_around_a_value_makes_no_other_key_and_reaches_no_server() {
     let upstream = Upstream::text("up");
@@ -79,21 +79,21 @@ fn space_around_a_value_makes_no_other_key_and_reaches_no_server() {
         [("k1", None), (" k1", Some(400)), ("k1 ", Some(400)), ("\tk1", Some(400)), ("k1", Some(429))]
     {
         wire.send(headers(stream, END_STREAM | END_HEADERS, &key(value)));
-        let answer = wire.answer(stream);
+        let response = wire.read_response(stream);
         match status {
-            Some(status) => assert_eq!(answer.problem_status(), status, "{value:?}"),
-            None => assert_eq!(answer.body, b"up"),
+            Some(status) => assert_eq!(response.problem_status(), status, "{value:?}"),
+            None => assert_eq!(response.body, b"up"),
         }
         stream += 2;
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "field_padding")], 3.0);
     assert_eq!(upstream.request().get("x-key"), Some("k1"));
-    // A trailer is a field as any other: its request is none without it.
+    // A malformed trailer makes the whole request malformed.
     let fields = [&request("POST", "/")[..], &[("x-key", "k2"), ("trailer", "x-t")]].concat();
     wire.send(headers(stream, END_HEADERS, &fields));
     wire.send(frame(DATA, 0, stream, b"x"));
     wire.send(headers(stream, END_STREAM | END_HEADERS, &[("x-t", " 1")]));
-    assert_eq!(wire.answer(stream).problem_status(), 400);
+    assert_eq!(wire.read_response(stream).problem_status(), 400);
     assert!(wire.is_alive());
     assert_eq!(upstream.requests().len(), 0);
 }

@@ -8,7 +8,7 @@ use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, get, post};
 use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 const FIXED: &str = "[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n";
 
@@ -22,30 +22,30 @@ fn a_client_that_does_not_begin_is_closed_in_time() {
         assert!(wire.next().unwrap().is_none());
         watch.assert_ms(380..5000);
     }
-    // A head that does not end, alone and beside a request that goes on.
+    // A head that does not end, alone and while another request is in progress.
     for half in [
         headers(1, END_STREAM, &request("GET", "/")),
         headers(1, END_STREAM | END_HEADERS, &request("GET", "/"))[..20].to_vec(),
         vec![0],
     ] {
         let mut wire = Wire::connect(gateway.addr, &[]);
-        wire.until("its settings", |frame| frame.kind == SETTINGS);
+        wire.read_until("its settings", |frame| frame.kind == SETTINGS);
         wire.send(half);
-        assert_eq!(wire.away(), None);
+        assert_eq!(wire.read_goaway(), None);
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 6.0);
 }
 
-/// A head that drips in is not saved by each of its drops.
+/// Further bytes of a slow head do not extend its timeout.
 #[test]
 fn a_dripping_head_is_closed_in_time() {
     let gateway = Gateway::with("header_timeout = \"500ms\"\nkeepalive_timeout = \"20s\"", FIXED);
     let mut wire = Wire::connect(gateway.addr, &[]);
-    wire.until("its settings", |frame| frame.kind == SETTINGS);
+    wire.read_until("its settings", |frame| frame.kind == SETTINGS);
     let mut drops = frame(HEADERS, END_STREAM, 1, &[0; 5000]).into_iter();
     wire.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
     let watch = Stopwatch::start();
-    until("it is closed", || {
+    wait_until("it is closed", || {
         let _ = wire.try_send([drops.next().unwrap()]);
         matches!(wire.next(), Ok(None))
     });
@@ -61,48 +61,48 @@ fn idle_connections_that_were_busy_are_closed_when_there_are_many() {
     let gateway = Gateway::with("keepalive_timeout = \"60s\"", FIXED);
     let mut quiet = Wire::connect(gateway.addr, &[]);
     quiet.get(1, "/");
-    assert_eq!(quiet.answer(1).body, b"fixed");
+    assert_eq!(quiet.read_response(1).body, b"fixed");
     let mut busy: Vec<Wire> = Vec::new();
     for _ in 0..BUSY {
         let mut wire = Wire::connect(gateway.addr, &[]);
         let streams: Vec<u32> = (1..200).step_by(2).collect();
         let get = |stream| headers(stream, END_STREAM | END_HEADERS, &request("GET", "/"));
         wire.send(streams.iter().flat_map(|stream| get(*stream)).collect::<Vec<u8>>());
-        assert!(wire.answers(&streams).iter().all(|answer| answer.ended == Ended::Whole));
+        assert!(wire.read_responses(&streams).iter().all(|answer| answer.ended == StreamEnd::Complete));
         busy.push(wire);
     }
     let open = || gateway.metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "h2")]);
     let mut closed = 0;
     for wire in &mut busy[..BUSY - KEPT] {
-        assert_eq!(wire.away(), Some(NO_ERROR));
+        assert_eq!(wire.read_goaway(), Some(NO_ERROR));
         closed += 1;
     }
-    until("no other one is closed", || open() == Some((BUSY - closed + 1) as f64));
-    assert!(quiet.is_alive(), "it was never busy");
+    wait_until("no other one is closed", || open() == Some((BUSY - closed + 1) as f64));
+    assert!(quiet.is_alive(), "the connection was never busy");
     assert!(busy[BUSY - KEPT..].iter_mut().all(Wire::is_alive), "one of the last was closed");
 }
 
 #[test]
 fn an_idle_connection_gets_goaway_before_it_is_closed() {
     let gateway = Gateway::with("keepalive_timeout = \"1s\"\nheader_timeout = \"300ms\"", FIXED);
-    // Longer than a head may take: it has begun, and asks for nothing.
+    // Longer than a head may take: the connection has begun, and is idle.
     let watch = Stopwatch::start();
     let mut wire = Wire::connect(gateway.addr, &[]);
-    assert_eq!(wire.away(), Some(NO_ERROR));
+    assert_eq!(wire.read_goaway(), Some(NO_ERROR));
     watch.assert_ms(980..8000);
 
     let mut wire = Wire::connect(gateway.addr, &[]);
-    // Longer than that in all, and counted from the last.
+    // Longer than the timeout in total, which counts from the last request.
     let watches = [1, 3, 5, 7].map(|stream| {
         let watch = Stopwatch::start();
         wire.get(stream, "/");
-        assert_eq!(wire.answer(stream).ended, Ended::Whole);
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete);
         std::thread::sleep(Duration::from_millis(400));
         watch
     });
-    // PING and its like are no use of it.
+    // PING and similar frames do not count as use.
     wire.stream().set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    until("it is closed", || {
+    wait_until("it is closed", || {
         let _ = wire.try_send(frame(PING, 0, 0, b"01234567"));
         matches!(wire.next(), Ok(None))
     });
@@ -110,13 +110,13 @@ fn an_idle_connection_gets_goaway_before_it_is_closed() {
     gateway.assert_metric("http_rejected_total", &[("reason", "header_timeout")], 0.0);
 }
 
-/// A client that does not answer the PING of a graceful end.
+/// A client that does not acknowledge the PING of a graceful shutdown.
 #[test]
 fn a_client_that_does_not_hear_is_closed_all_the_same() {
     let gateway = Gateway::with("keepalive_timeout = \"300ms\"", FIXED);
     let mut wire = Wire::connect(gateway.addr, &[]);
-    wire.answers_pings = false;
-    assert_eq!(wire.away(), Some(NO_ERROR));
+    wire.acknowledges = false;
+    assert_eq!(wire.read_goaway(), Some(NO_ERROR));
 }
 
 /// An open request keeps its connection, however long it takes.
@@ -161,7 +161,7 @@ fn each_stream_has_deadlines_of_its_own() {
     wire.send(frame(DATA, 0, 5, b"part"));
     let (mut silent, mut stalls, mut upload) = (Vec::new(), None, Vec::new());
     while silent.is_empty() || upload.is_empty() || stalls.is_none() {
-        let frame = wire.next().unwrap().expect("the connection goes on");
+        let frame = wire.next().unwrap().expect("the connection stays usable");
         match (frame.stream, frame.kind) {
             (1, DATA) => silent = frame.payload,
             (5, DATA) => upload = frame.payload,
@@ -172,12 +172,12 @@ fn each_stream_has_deadlines_of_its_own() {
     let status = |body: &[u8]| serde_json::from_slice::<serde_json::Value>(body).unwrap()["status"].as_u64();
     assert_eq!((status(&silent), status(&upload)), (Some(504), Some(408)));
     wire.get(7, "/");
-    assert_eq!(wire.answer(7).body, b"up");
+    assert_eq!(wire.read_response(7).body, b"up");
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 1.0);
 }
 
-/// Never a pause of 600 ms, but too little in all; beside it one that is fast enough for longer than that.
+/// Never a pause of 600 ms, but too slow in total; beside it an upload that is fast enough for longer.
 #[test]
 fn an_upload_that_drips_is_ended_alone() {
     let upstream = Upstream::text("up");
@@ -192,7 +192,7 @@ fn an_upload_that_drips_is_ended_alone() {
         wire.send(headers(stream, END_HEADERS, &request("POST", "/")));
     }
     let (mut refusal, mut reset, mut sent) = (Vec::new(), false, 0);
-    until("the one that drips is ended", || {
+    wait_until("the slow upload is ended", || {
         if !reset && refusal.is_empty() {
             wire.send(frame(DATA, 0, 1, b"x"));
         }
@@ -209,14 +209,14 @@ fn an_upload_that_drips_is_ended_alone() {
         reset && since.elapsed() > Duration::from_millis(1500)
     });
     assert_eq!(serde_json::from_slice::<serde_json::Value>(&refusal).unwrap()["status"], 408);
-    wire.stream().set_read_timeout(Some(PATIENCE)).unwrap();
+    wire.stream().set_read_timeout(Some(WAIT_MAX)).unwrap();
     wire.send(frame(DATA, END_STREAM, 3, b""));
-    assert_eq!(wire.answer(3).body, b"up");
+    assert_eq!(wire.read_response(3).body, b"up");
     assert_eq!(upstream.request().body.len(), sent);
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "POST"), ("code", "408")], 1.0);
 }
 
-/// A reader that opens no window holds its own stream up, for so long.
+/// A reader that opens no window blocks its own stream only, until its timeout.
 #[test]
 fn a_reader_that_stalls_is_reset_alone() {
     let body = vec![b'x'; 300_000];
@@ -231,19 +231,19 @@ fn a_reader_that_stalls_is_reset_alone() {
     for size in [0, 1, 1000] {
         let mut wire = Wire::connect(gateway.addr, &[(4, size)]);
         wire.get(1, "/");
-        // It has a window of its own that is opened.
+        // The test opens the window of this stream.
         wire.send(headers(3, END_STREAM | END_HEADERS, &request("GET", "/fixed")));
         wire.send(window(3, 1000));
-        assert_eq!(wire.answer(3).body, b"fixed", "{size}");
-        let stalled = wire.answer(1);
-        assert!(matches!(stalled.ended, Ended::Reset(CANCEL)), "{size}: {:?}", stalled.ended);
+        assert_eq!(wire.read_response(3).body, b"fixed", "{size}");
+        let stalled = wire.read_response(1);
+        assert!(matches!(stalled.ended, StreamEnd::Reset(CANCEL)), "{size}: {:?}", stalled.ended);
         assert!(wire.is_alive());
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "stream_timeout")], 3.0);
     gateway.assert_metric("requests_in_flight", &[("route", "app")], 0.0);
 }
 
-/// After its answer an upload has its time, too.
+/// After its response an upload gets further time.
 #[test]
 fn an_upload_that_outlasts_its_answer_ends_in_time() {
     let upstream = Upstream::start(|peer| {
@@ -258,11 +258,11 @@ fn an_upload_that_outlasts_its_answer_ends_in_time() {
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.send(headers(1, END_HEADERS, &request("POST", "/")));
     wire.send(frame(DATA, 0, 1, b"part"));
-    assert_eq!(wire.answer(1).body, b"early");
-    let told = wire.until("a reset", |frame| frame.kind == RST_STREAM);
-    assert_eq!((told.stream, told.payload), (1, NO_ERROR.to_be_bytes().to_vec()));
-    // Then the connection is idle, and ends by that.
-    assert_eq!(wire.away(), Some(NO_ERROR));
+    assert_eq!(wire.read_response(1).body, b"early");
+    let reset = wire.read_until("a reset", |frame| frame.kind == RST_STREAM);
+    assert_eq!((reset.stream, reset.payload), (1, NO_ERROR.to_be_bytes().to_vec()));
+    // Then the connection is idle, and is closed after the idle timeout.
+    assert_eq!(wire.read_goaway(), Some(NO_ERROR));
 }
 
 #[test]
@@ -278,17 +278,17 @@ fn a_shutdown_finishes_open_streams_and_accepts_no_more() {
     let mut gateway = Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let (mut busy, mut idle) = (Wire::connect(gateway.addr, &[]), Wire::connect(gateway.addr, &[]));
     busy.get(1, "/");
-    busy.until("the start of the answer", |frame| frame.kind == DATA);
-    idle.until("its settings", |frame| frame.kind == SETTINGS);
+    busy.read_until("the start of the response", |frame| frame.kind == DATA);
+    idle.read_until("its settings", |frame| frame.kind == SETTINGS);
     gateway.signal("TERM");
-    let first = busy.until("the first GOAWAY", |frame| frame.kind == GOAWAY);
+    let first = busy.read_until("the first GOAWAY", |frame| frame.kind == GOAWAY);
     assert_eq!(first.payload[..4], 0x7fff_ffffu32.to_be_bytes());
-    let second = busy.until("the second GOAWAY", |frame| frame.kind == GOAWAY);
+    let second = busy.read_until("the second GOAWAY", |frame| frame.kind == GOAWAY);
     assert_eq!(second.payload[..4], 1u32.to_be_bytes());
-    let rest = busy.answer(1);
-    assert_eq!((rest.body.as_slice(), rest.ended), (&b"second"[..], Ended::Whole));
-    assert_eq!(busy.away(), None);
-    assert_eq!(idle.away(), Some(NO_ERROR));
+    let rest = busy.read_response(1);
+    assert_eq!((rest.body.as_slice(), rest.ended), (&b"second"[..], StreamEnd::Complete));
+    assert_eq!(busy.read_goaway(), None);
+    assert_eq!(idle.read_goaway(), Some(NO_ERROR));
     assert!(gateway.exit().success());
 }
 
@@ -303,9 +303,9 @@ fn a_stop_under_load_loses_no_request() {
                 let mut h2 = H2Client::connect(addr);
                 let mut answered = 0;
                 loop {
-                    match h2.try_ask(get("/"), Sent::default()) {
+                    match h2.try_fetch(get("/"), Sent::default()) {
                         Ok(answer) => assert_eq!(answer.status(), 200),
-                        // TimedStore that it was not looked at.
+                        // The gateway ended the connection, or it did not process this request.
                         Err(error) if error.is_go_away() && error.reason() == Some(h2::Reason::NO_ERROR) => break,
                         Err(error) if error.reason() == Some(h2::Reason::REFUSED_STREAM) => break,
                         Err(error) => panic!("after {answered}: {error:?}"),
@@ -338,12 +338,12 @@ fn a_reload_leaves_open_streams_alone() {
         Gateway::with("max_streams = 100", &format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url()));
     let mut wire = Wire::connect(gateway.addr, &[]);
     wire.get(1, "/");
-    wire.until("the start of the answer", |frame| frame.kind == DATA);
+    wire.read_until("the start of the response", |frame| frame.kind == DATA);
     gateway.reload_with("max_streams = 100", "max_streams = 2");
-    let rest = wire.answer(1);
-    assert_eq!((rest.body.as_slice(), rest.ended), (&b"second"[..], Ended::Whole));
+    let rest = wire.read_response(1);
+    assert_eq!((rest.body.as_slice(), rest.ended), (&b"second"[..], StreamEnd::Complete));
     let mut new = Wire::connect(gateway.addr, &[]);
-    let settings = new.until("its settings", |frame| frame.kind == SETTINGS && frame.flags & ACK == 0);
+    let settings = new.read_until("its settings", |frame| frame.kind == SETTINGS && frame.flags & ACK == 0);
     let most = settings.payload.chunks(6).find(|pair| pair[..2] == [0, 3]).map(|pair| pair[2..].to_vec());
     assert_eq!(most, Some(2u32.to_be_bytes().to_vec()));
 }
@@ -352,7 +352,7 @@ fn a_reload_leaves_open_streams_alone() {
 fn an_unwanted_body_is_not_waited_for() {
     let gateway = Gateway::start(FIXED);
     let mut h2 = H2Client::connect(gateway.addr);
-    let answer = h2.ask(post("/"), Sent { body: &[b'x'; 2_000_000], trailers: None });
+    let answer = h2.fetch(post("/"), Sent { body: &[b'x'; 2_000_000], trailers: None });
     assert_eq!((answer.status(), answer.text().as_str()), (200, "fixed"));
     assert_eq!(h2.get("/").status(), 200);
 }

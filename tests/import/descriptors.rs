@@ -59,8 +59,8 @@ fn has_stars(pattern: &str, value: &str) -> bool {
     value.len() >= start.len() + end.len() && value.starts_with(start) && value.ends_with(end)
 }
 
-/// Finds the rate of a descriptor as the service does: an exact value, then wildcards in file order, then the key alone,
-/// without going back; the depth must be the same.
+/// Finds the rate of a descriptor as the service does: an exact value, then wildcards in file order, then the key
+/// alone, without going back; the depth must be the same.
 fn find<'t>(mut level: &'t [Node], entries: &[(&str, &str)]) -> Option<u32> {
     for (place, (key, value)) in entries.iter().enumerate() {
         let of_key = |node: &&'t Node| node.key == *key;

@@ -1,5 +1,5 @@
-//! Sends the same requests at the same time to a real nginx and to a gateway with the imported config. Their verdicts must
-//! be equal, and so must the requests that their upstream servers receive.
+//! Sends the same requests at the same time to a real nginx and to a gateway with the imported config. Their verdicts
+//! must be equal, and so must the requests that their upstream servers receive.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -9,27 +9,27 @@ use std::time::{Duration, Instant};
 use super::output::import;
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const CONFIG: &str = include_str!("differential.conf");
-/// A step that takes longer than this proves nothing, because limits refill meanwhile.
+/// The result of a step that takes longer is not compared, because limits refill during it.
 const STEP: Duration = Duration::from_millis(350);
 const ATTEMPTS: usize = 4;
 /// The path of a queue: of five requests at 4/s, one passes at once, two wait for 250 and 500 ms, and two are refused.
 const QUEUE: &str = "/limited/queue";
-const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const WAIT_MAX: Duration = Duration::from_millis(500);
 
 struct Nginx {
     addr: SocketAddr,
     child: Child,
-    _port: Reserved,
+    _port: ReservedPort,
 }
 
 impl Nginx {
     fn start(dir: &Path, text: &str) -> Nginx {
-        let port = Reserved::new();
+        let port = ReservedPort::new();
         let text = format!(
             "daemon off; master_process off; pid nginx.pid; error_log stderr crit;\nevents {{ worker_connections 512; }}\nhttp {{\n\
              access_log off; client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; \
@@ -43,7 +43,7 @@ impl Nginx {
             .spawn()
             .expect("the tests need nginx: apt-get install nginx");
         let nginx = Nginx { addr: port.addr(), child, _port: port };
-        until("nginx listens", || std::net::TcpStream::connect(nginx.addr).is_ok());
+        wait_until("nginx listens", || std::net::TcpStream::connect(nginx.addr).is_ok());
         nginx
     }
 }
@@ -90,17 +90,17 @@ impl Request {
         let length = if body > 0 { format!("content-length: {body}\r\n") } else { String::new() };
         let head = format!("{method} {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n{headers}{length}\r\n");
         let _ = client.try_send([head.as_bytes(), &vec![b'x'; body]].concat());
-        match client.try_answer(method) {
-            Ok(answer) if answer.status() == 200 => format!("200 {}", answer.text()),
-            Ok(answer) if (300..400).contains(&answer.status()) => {
-                // nginx completes a path to a URL.
-                let location = answer.get("location").unwrap_or_default();
+        match client.try_read_response(method) {
+            Ok(response) if response.status() == 200 => format!("200 {}", response.text()),
+            Ok(response) if (300..400).contains(&response.status()) => {
+                // nginx completes the path of a redirect to a URL.
+                let location = response.get("location").unwrap_or_default();
                 let path = location.strip_prefix(&format!("http://{host}")).unwrap_or(location);
                 let path = path.trim_start_matches(|c: char| c == ':' || c.is_ascii_digit());
-                format!("{} {path}", answer.status())
+                format!("{} {path}", response.status())
             }
-            Ok(answer) => answer.status().to_string(),
-            Err(error) => format!("no answer: {error}"),
+            Ok(response) => response.status().to_string(),
+            Err(error) => format!("no response: {error}"),
         }
     }
 }
@@ -109,25 +109,25 @@ impl Request {
 fn step(both: [SocketAddr; 2], requests: &[Request], at_once: bool) -> [Vec<String>; 2] {
     let waits = requests.first().is_some_and(|request| request.path == QUEUE);
     std::thread::scope(|scope| {
-        let ask = |addr: SocketAddr| {
+        let fetch = |addr: SocketAddr| {
             move || match at_once {
                 true => std::thread::scope(|scope| {
                     let sent: Vec<_> = requests.iter().map(|request| scope.spawn(move || request.send(addr))).collect();
-                    let mut answers: Vec<String> = sent.into_iter().map(|one| one.join().unwrap()).collect();
+                    let mut responses: Vec<String> = sent.into_iter().map(|one| one.join().unwrap()).collect();
                     // The order of arrival is random.
-                    answers.sort();
-                    answers
+                    responses.sort();
+                    responses
                 }),
                 false => requests.iter().map(|request| request.send(addr)).collect(),
             }
         };
         let timed = |addr: SocketAddr| {
-            let ask = ask(addr);
+            let fetch = fetch(addr);
             move || {
                 let start = Instant::now();
-                let answers: Vec<String> = ask();
-                assert!(!waits || start.elapsed() + Duration::from_millis(20) > LONGEST_WAIT, "{:?}", start.elapsed());
-                answers
+                let responses: Vec<String> = fetch();
+                assert!(!waits || start.elapsed() + Duration::from_millis(20) > WAIT_MAX, "{:?}", start.elapsed());
+                responses
             }
         };
         let [first, second] = both.map(|addr| scope.spawn(timed(addr)));
@@ -295,7 +295,7 @@ fn attempt() -> Result<usize, String> {
     let output = import("nginx", &path);
     let config = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{config}\n{}", String::from_utf8_lossy(&output.stderr));
-    let gateway = Gateway::whole(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+    let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     let both = [nginx.addr, gateway.addr];
 
     let mut compared = 0;
@@ -342,8 +342,8 @@ fn nginx_and_the_imported_config_decide_alike() {
     panic!("this machine is too slow for it: {late:#?}");
 }
 
-/// A plain server redirects to HTTPS, and the site is there, with nginx and with the imported config. The forms of the
-/// target name the host of the request, the own name, or the name of another server.
+/// A plain server redirects to HTTPS, where the site is, with nginx and with the imported config. Targets name the host
+/// of the request, the server's own name, or the name of another server.
 #[test]
 fn redirects_to_https_lead_to_the_same_site() {
     let targets = [
@@ -357,7 +357,8 @@ fn redirects_to_https_lead_to_the_same_site() {
     ];
     for (target, more) in targets {
         let dir = tempfile::tempdir().unwrap();
-        let (upstream, plain, secured, second) = (upstream(), Reserved::new(), Reserved::new(), Reserved::new());
+        let (upstream, plain, secured, second) =
+            (upstream(), ReservedPort::new(), ReservedPort::new(), ReservedPort::new());
         for (from, to) in [("conf/tls/sample.pem", "cert.pem"), ("conf/tls/sample.key", "key.pem")] {
             std::fs::copy(from, dir.path().join(to)).unwrap();
         }
@@ -368,24 +369,26 @@ fn redirects_to_https_lead_to_the_same_site() {
             upstream.addr
         );
         let text = text.replace("PLAIN_SECOND", "PLAIN").replace("PORT", &secured.addr().port().to_string());
-        let laid_out = |plain: &Reserved, secured: &Reserved| {
+        let config_arguments = |plain: &ReservedPort, secured: &ReservedPort| {
             text.replace("PLAIN", &plain.addr().to_string()).replace("SECURED", &secured.addr().to_string())
         };
         let path = dir.path().join("nginx.conf");
-        std::fs::write(&path, laid_out(&plain, &secured)).unwrap();
+        std::fs::write(&path, config_arguments(&plain, &secured)).unwrap();
         let output = import("nginx", &path);
         let config = String::from_utf8(output.stdout).unwrap();
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(matches!(output.status.code(), Some(0 | 3)), "{target}: {config}\n{errors}");
-        let theirs = Reserved::new();
-        let nginx =
-            Nginx::start(dir.path(), &laid_out(&theirs, &second).replace(&theirs.addr().to_string(), "127.0.0.1:0"));
+        let theirs = ReservedPort::new();
+        let nginx = Nginx::start(
+            dir.path(),
+            &config_arguments(&theirs, &second).replace(&theirs.addr().to_string(), "127.0.0.1:0"),
+        );
         let redirected = |addr| get("/a/b?c=d").host("shop.test").send(addr);
         let expected = format!("https://shop.test:{}/a/b?c=d", secured.addr().port());
         assert_eq!(redirected(nginx.addr), format!("301 {expected}"), "{target}");
 
-        let _gateway = Gateway::whole(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
-        until("the redirect listens", || std::net::TcpStream::connect(plain.addr()).is_ok());
+        let _gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        wait_until("the redirect listens", || std::net::TcpStream::connect(plain.addr()).is_ok());
         assert_eq!(redirected(plain.addr()), format!("308 {expected}"), "{target}\n{config}");
         let fetch = |addr: SocketAddr| {
             let resolve = format!("shop.test:{}:127.0.0.1", addr.port());

@@ -1,5 +1,5 @@
-//! Tests `sluicegate import`: the configs that it writes for nginx, ingress-nginx and ratelimit, the errors for hostile files, and
-//! whether nginx and the imported config decide alike.
+//! Tests `sluicegate import`: the configs that it writes for nginx, ingress-nginx and ratelimit, the errors for hostile
+//! files, and whether nginx and the imported config decide alike.
 
 mod descriptors;
 mod differential;

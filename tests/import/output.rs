@@ -23,8 +23,9 @@ pub fn imported(text: &str) -> (String, i32) {
     (String::from_utf8(output.stdout).unwrap(), code)
 }
 
-/// Each sample `NAME` in `tests/import/DIR` gives exactly `NAME.toml`, which loads. The first line of a sample states the
-/// exit code. To update the files after a change: `GOLDEN=write cargo test --test proxying import::`. Then review them.
+/// Each sample `NAME` in `tests/import/DIR` gives exactly `NAME.toml`, which loads. The first line of a sample states
+/// the exit code. To update the files after a change: `GOLDEN=write cargo test --test proxying import::`. Then review
+/// them.
 #[test]
 fn every_sample_gives_its_config() {
     let mut wrong = Vec::new();

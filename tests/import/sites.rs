@@ -33,7 +33,7 @@ fn imported_in(dir: &Path, text: &str) -> (String, i32) {
     (found, code)
 }
 
-/// The site survives beside every form of the redirect, and nothing redirects to itself.
+/// Every form of the redirect leaves the site in place, and nothing redirects to itself.
 #[test]
 fn a_redirect_to_https_does_not_take_the_place_of_the_site() {
     let dir = tempfile::tempdir().unwrap();
@@ -68,7 +68,7 @@ fn a_redirect_to_https_does_not_take_the_place_of_the_site() {
             assert_eq!(code, expected, "{plain}\n{found}");
         }
     }
-    // Other names lead to the target over HTTPS, too.
+    // Redirects to other names over HTTPS are kept.
     let (found, _) = imported_in(
         dir.path(),
         &format!(
@@ -91,7 +91,7 @@ fn a_redirect_to_https_does_not_take_the_place_of_the_site() {
     assert!(found.contains("host = \"shop.test\"\npath = \"/\"\nupstream"), "{found}");
     assert!(!found.contains("redirect = "), "{found}");
     assert_eq!(code, 3);
-    // A redirect to a name of its own would lead to itself over HTTPS.
+    // Over HTTPS, a redirect to one of its own names would lead to itself.
     let (found, _) = imported_in(
         dir.path(),
         "server { listen 443 ssl; server_name other.test; TLS APP } server { listen 80; server_name a.test; APP } \
@@ -172,7 +172,7 @@ fn files_become_error_pages() {
         assert!(found.contains(&pages), "{found}");
         assert_eq!(code, 0, "{found}");
     }
-    // The first page would come from the application. The others are no files.
+    // The first page would have to come from the application, and the others are not files.
     for page in
         ["404 /404.html", "404 =200 /404.html", "404 = /404.html", "404 @other", "404 https://a.test/", "302 /x"]
     {

@@ -8,9 +8,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::site::Site;
-use crate::support::client::{ask, get};
-use crate::support::gateway::{Gateway, laid_out, program};
-use crate::support::until;
+use crate::support::client::{fetch, get};
+use crate::support::gateway::{Gateway, config_arguments, program};
+use crate::support::wait_until;
 
 /// A browser without a window; ended with the value.
 pub struct Browser {
@@ -57,7 +57,7 @@ impl Drop for Browser {
                 fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
             );
         }
-        // It ends those it has started when it is asked to end.
+        // On SIGTERM, Chromium ends its own processes as well.
         let term = format!("kill -TERM {}", self.child.id());
         let _ = Command::new("sh").args(["-c", &term]).status();
         let _ = self.child.wait();
@@ -67,8 +67,8 @@ impl Drop for Browser {
 /// Waits for the report of the page, and returns it.
 pub fn read_report(site: &Site) -> Value {
     let mut reports = Value::Null;
-    until("the page has reported", || {
-        reports = ask(site.plain(), &get("/reports", "")).json();
+    wait_until("the page has reported", || {
+        reports = fetch(site.plain(), &get("/reports", "")).json();
         reports[0].is_object()
     });
     reports[0].take()
@@ -98,7 +98,7 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     let protocols: Vec<&str> =
         report["protocols"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
     assert!(protocols.len() > 20 && protocols.iter().all(|one| one.ends_with(" h2")), "{protocols:?}");
-    // The tunnel is a stream like the others, and a connection that was opened on suspicion is closed again.
+    // The tunnel is a stream like the others, and a speculative connection is closed again.
     let log = site.gateway.stdout();
     let socket = log.lines().find(|line| line.contains("\"path\":\"/socket\"")).expect("the tunnel is logged");
     assert!(socket.contains("\"protocol\":\"HTTP/2.0\""), "{socket}");
@@ -108,21 +108,21 @@ fn a_page_is_loaded_and_alive_over_one_connection() {
     site.gateway.assert_metric("tunnels", &[], 0.0);
 }
 
-/// The page at `url` as a browser shows it that trusts the CAs in the store of `home`.
-fn dump(home: &std::path::Path, url: &str) -> String {
+/// Returns the page at `url` as shown by a browser that trusts the CAs in the store of `home_dir`.
+fn dump(home_dir: &std::path::Path, url: &str) -> String {
     let own = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
     let quiet = ["--no-proxy-server", "--disable-background-networking", "--disable-component-update", "--dump-dom"];
-    let profile = format!("--user-data-dir={}", home.join("profile").display());
+    let profile = format!("--user-data-dir={}", home_dir.join("profile").display());
     let mut browser = Command::new("timeout");
-    browser.args(["60", "chromium"]).args(own).args(quiet).args([&profile, url]).env("HOME", home);
+    browser.args(["60", "chromium"]).args(own).args(quiet).args([&profile, url]).env("HOME", home_dir);
     let output = browser.stdin(Stdio::null()).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 #[test]
 fn a_browser_that_trusts_the_local_ca_shows_the_page() {
-    let home = tempfile::tempdir().unwrap();
-    let state = home.path().join("ca");
+    let home_dir = tempfile::tempdir().unwrap();
+    let state = home_dir.path().join("ca");
     let gateway = Gateway::launch(&[], |dir| {
         let config = format!(
             "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
@@ -130,11 +130,11 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
              respond = {{ body = \"a page of the test\" }}\n",
             state.display()
         );
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     });
     let url = format!("https://app.localhost:{}/", gateway.addr.port());
-    assert!(!dump(home.path(), &url).contains("a page of the test"));
-    // The command that `trust` prints, in a store of the test.
+    assert!(!dump(home_dir.path(), &url).contains("a page of the test"));
+    // The command that `trust` prints, for a store of the test.
     let shown = program().args(["trust", "--state"]).arg(&state).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     let add = shown.lines().find_map(|line| line.trim_start().strip_prefix("Chrome on Linux")).unwrap();
@@ -142,8 +142,8 @@ fn a_browser_that_trusts_the_local_ca_shows_the_page() {
         "mkdir -p $HOME/.pki/nssdb && certutil -d sql:$HOME/.pki/nssdb -N --empty-password && {}",
         add.trim_start()
     );
-    let added = Command::new("sh").args(["-c", &script]).env("HOME", home.path()).output().unwrap();
+    let added = Command::new("sh").args(["-c", &script]).env("HOME", home_dir.path()).output().unwrap();
     assert!(added.status.success(), "apt-get install libnss3-tools\n{}", String::from_utf8_lossy(&added.stderr));
-    let page = dump(home.path(), &url);
+    let page = dump(home_dir.path(), &url);
     assert!(page.contains("a page of the test"), "{page}\n{}", gateway.log());
 }

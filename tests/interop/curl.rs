@@ -26,7 +26,7 @@ fn seen(arguments: &[&str]) -> Value {
 fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
     let site = Site::start("");
     let dir = tempfile::tempdir().unwrap();
-    let [sent, kept] = ["sent", "kept"].map(|name| dir.path().join(name).display().to_string());
+    let [sent, saved] = ["sent", "kept"].map(|name| dir.path().join(name).display().to_string());
     fs::write(&sent, pattern(3_000_000)).unwrap();
     let (ca, upload) = (site.ca_file(), format!("@{sent}"));
     let (secure, plain) = (site.url(""), format!("http://{}", site.plain()));
@@ -36,23 +36,24 @@ fn bytes_are_the_same_in_both_protocols_with_and_without_tls() {
         (&["--http2", "--tls-max", "1.2", "--cacert", &ca], &secure, "2"),
         (&["--http2-prior-knowledge"], &plain, "2"),
         (&["--http1.1"], &plain, "1.1"),
-        // An upgrade to h2c, which nobody must take.
+        // curl offers an upgrade to h2c, which must be ignored.
         (&["--http2"], &plain, "1.1"),
     ] {
-        let ask = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
-        let told = ask(&["--output", &kept, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
-        assert_eq!(told, format!("200 {version}"), "{way:?}");
-        assert!(fs::read(&kept).unwrap() == pattern(1_000_000), "{way:?}: the bytes differ");
+        let fetch = |arguments: &[&str], path: &str| curl(&[way, arguments, &[&format!("{url}{path}")]].concat());
+        let report = fetch(&["--output", &saved, "--write-out", "%{http_code} %{http_version}"], "/bytes/1000000");
+        assert_eq!(report, format!("200 {version}"), "{way:?}");
+        assert!(fs::read(&saved).unwrap() == pattern(1_000_000), "{way:?}: the bytes differ");
         let chunked = ["--upload-file", &sent, "--header", "transfer-encoding: chunked"];
         for arguments in [&["--data-binary", upload.as_str()][..], &chunked] {
-            let text = ask(arguments, "/seen?a=b%20c");
+            let text = fetch(arguments, "/seen?a=b%20c");
             let found: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{way:?} {error}: {text}"));
             assert_eq!((&found["length"], &found["url"]), (&3_000_000.into(), &"/seen?a=b%20c".into()), "{way:?}");
             assert_eq!(found["sha256"], sha256(Path::new(&sent)), "{way:?}");
         }
-        let head = ask(&["--head"], "/bytes/1000").to_ascii_lowercase();
+        let head = fetch(&["--head"], "/bytes/1000").to_ascii_lowercase();
         assert!(head.contains("content-length: 1000\r\n"), "{way:?}: {head}");
-        let ended = ask(&["--header", "te: trailers", "--header", "connection: te", "--dump-header", "-"], "/trailers");
+        let ended =
+            fetch(&["--header", "te: trailers", "--header", "connection: te", "--dump-header", "-"], "/trailers");
         assert!(ended.to_ascii_lowercase().contains("x-sum: 4\r\n"), "{way:?}: {ended}");
     }
 }
@@ -89,11 +90,11 @@ fn a_client_waits_as_the_refusal_says_and_uploads_nothing() {
     let ca = site.ca_file();
     let url = site.url("/bytes/1");
     let dir = tempfile::tempdir().unwrap();
-    let kept = dir.path().join("kept").display().to_string();
+    let saved = dir.path().join("kept").display().to_string();
     let report = ["--retry", "5", "--write-out", "%{http_code} "];
-    let told = curl(&[&report[..], &["--cacert", &ca, "--output", &kept, &url, "--output", &kept, &url]].concat());
-    // It waits for as long as Retry-After says, and is let through the first time it comes again.
-    assert_eq!(told, "200 200 ");
+    let report = curl(&[&report[..], &["--cacert", &ca, "--output", &saved, &url, "--output", &saved, &url]].concat());
+    // curl waits for as long as Retry-After says, and its next attempt is admitted.
+    assert_eq!(report, "200 200 ");
     let labels = [("route", "app"), ("limit", "slow"), ("reason", "exhausted")];
     site.gateway.assert_metric("rejections_total", &labels, 1.0);
 

@@ -1,4 +1,4 @@
-//! Django under gunicorn, behind TLS: what it takes for its own address, its forms, an upload and a stream.
+//! Django under gunicorn, behind TLS: its absolute URLs, its forms, an upload and a stream.
 
 use std::path::Path;
 
@@ -29,8 +29,8 @@ fn a_form_a_session_an_upload_and_a_stream() {
     let plain = listeners.iter().find(|addr| addr.ip().to_string() == "127.0.0.2").unwrap();
     let ca = gateway.dir.path().join("ca.pem");
     run_script("django_client.py", &[&format!("https://localhost:{}", secure.port()), ca.to_str().unwrap()]);
-    // Without TLS Django sends away whoever comes, whatever he says of how he has come.
-    let answer =
-        Client::connect(*plain).ask(&get("/me/", "x-forwarded-proto: https\r\n").replace("a.test", "localhost"), "");
-    assert_eq!((answer.status(), answer.get("location")), (301, Some("https://localhost/me/")));
+    // Without TLS, Django redirects every client, whatever the client claims about its scheme.
+    let response =
+        Client::connect(*plain).fetch(&get("/me/", "x-forwarded-proto: https\r\n").replace("a.test", "localhost"), "");
+    assert_eq!((response.status(), response.get("location")), (301, Some("https://localhost/me/")));
 }

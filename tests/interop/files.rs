@@ -41,9 +41,9 @@ fn expected(offset: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-fn kept(answer: &Message) -> Vec<String> {
+fn kept(response: &Message) -> Vec<String> {
     let hop = ["connection", "date", "via", "transfer-encoding"];
-    let mut fields: Vec<String> = answer
+    let mut fields: Vec<String> = response
         .fields()
         .filter(|(name, _)| !hop.contains(&name.to_ascii_lowercase().as_str()))
         .map(|(name, value)| format!("{}: {value}", name.to_ascii_lowercase()))
@@ -72,9 +72,9 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
         ("HEAD", "/large", "", 200),
     ] {
         let head = format!("{method} {target} HTTP/1.1\r\nhost: files.test\r\n{fields}\r\n");
-        let direct = Client::connect(app.addr).ask(&head, "");
-        // One connection for all, though the server ends its own after every answer.
-        let through = client.ask(&head, "");
+        let direct = Client::connect(app.addr).fetch(&head, "");
+        // One connection for all, though the server ends its own after every response.
+        let through = client.fetch(&head, "");
         assert_eq!((direct.status(), through.status()), (status, status), "{method} {target}");
         assert_eq!(kept(&through), kept(&direct), "{method} {target}");
         assert!(through.body == direct.body, "{method} {target}: the bodies differ");
@@ -85,7 +85,7 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
     client.send(get("/large", ""));
     let (mut offset, mut whole) = (0, true);
     let head = client
-        .stream_answer("GET", |piece| {
+        .stream_response("GET", |piece| {
             whole &= piece == expected(offset, piece.len());
             offset += piece.len() as u64;
         })
@@ -93,5 +93,5 @@ fn a_tree_of_files_is_served_alike_and_1_gb_with_flat_memory() {
     assert_eq!((head.status(), offset, whole), (200, LARGE, true));
     let grown = memory.peak();
     assert!(grown < 20 << 20, "the gateway grew by {grown} bytes");
-    assert_eq!(client.ask(&get("/", ""), "").text(), "<h1>home</h1>\n");
+    assert_eq!(client.fetch(&get("/", ""), "").text(), "<h1>home</h1>\n");
 }

@@ -1,5 +1,5 @@
-//! Login in the manner of oauth2-proxy: an auth server with a login page, a provider and sessions, in front of an Express
-//! application. curl and Chromium log in.
+//! Login in the manner of oauth2-proxy: an auth server with a login page, a provider and sessions, in front of an
+//! Express application. curl and Chromium log in.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::browser::{Browser, read_report};
 use super::curl::curl;
 use super::site::Site;
 use crate::support::app::App;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A site whose pages need a login. The login pages themselves and the report of the browser do not.
 fn start() -> (Site, App) {
@@ -35,17 +35,18 @@ fn curl_logs_in_and_stays_logged_in() {
     let (ca, url) = (site.ca_file(), site.url(""));
     for version in ["--http1.1", "--http2"] {
         let _ = fs::remove_file(&jar);
-        let ask = |arguments: &[&str]| curl(&[&[version, "--cacert", &ca, "-c", &jar, "-b", &jar], arguments].concat());
-        let first = ask(&["-i", &format!("{url}/seen?a=b%20c")]).to_ascii_lowercase();
+        let fetch =
+            |arguments: &[&str]| curl(&[&[version, "--cacert", &ca, "-c", &jar, "-b", &jar], arguments].concat());
+        let first = fetch(&["-i", &format!("{url}/seen?a=b%20c")]).to_ascii_lowercase();
         assert!(first.contains(" 302"), "{first}");
         assert!(first.contains("location: /oauth2/sign_in?rd=%2fseen%3fa%3db%2520c\r\n"), "{first}");
         assert!(first.contains("cache-control: no-store\r\n") && first.ends_with("log in first"), "{first}");
-        // A forged session and a forged identity are as good as none.
+        // A forged session and a forged identity have no effect.
         let forged =
             ["-o", "/dev/null", "-w", "%{http_code}", "-H", "x-auth-request-user: alice", "-H", "cookie: session=x"];
-        assert_eq!(ask(&[&forged[..], &[&format!("{url}/seen")]].concat()), "302");
+        assert_eq!(fetch(&[&forged[..], &[&format!("{url}/seen")]].concat()), "302");
         assert_eq!(
-            ask(&[
+            fetch(&[
                 "-o",
                 "/dev/null",
                 "-w",
@@ -57,11 +58,16 @@ fn curl_logs_in_and_stays_logged_in() {
             "403"
         );
         let login = ["-L", "-d", "user=alice&password=secret&rd=/seen?a=b", &format!("{url}/oauth2/sign_in")];
-        let seen: Value = serde_json::from_str(&ask(&login)).unwrap();
+        let seen: Value = serde_json::from_str(&fetch(&login)).unwrap();
         assert_eq!((&seen["url"], &seen["headers"]["x-auth-request-user"]), (&"/seen?a=b".into(), &"alice".into()));
         assert_eq!(seen["headers"]["x-checked"], "GET https /seen?a=b");
-        let posted =
-            ask(&["-H", "x-auth-request-user: mallory", "--data-binary", &format!("@{body}"), &format!("{url}/seen")]);
+        let posted = fetch(&[
+            "-H",
+            "x-auth-request-user: mallory",
+            "--data-binary",
+            &format!("@{body}"),
+            &format!("{url}/seen"),
+        ]);
         let posted: Value = serde_json::from_str(&posted).unwrap();
         assert_eq!(
             (&posted["length"], &posted["headers"]["x-auth-request-user"]),
@@ -71,7 +77,7 @@ fn curl_logs_in_and_stays_logged_in() {
         let cookies = fs::read_to_string(&jar).unwrap();
         assert!(cookies.contains("\tchecks\t") && cookies.contains("\tsession\t"), "the session is renewed: {cookies}");
     }
-    until("the user is logged", || site.gateway.stdout().contains("\"user\":\"alice\""));
+    wait_until("the user is logged", || site.gateway.stdout().contains("\"user\":\"alice\""));
 }
 
 #[test]
@@ -86,7 +92,7 @@ fn a_browser_logs_in_and_its_page_works() {
     assert_eq!(report["upload"], 500_000);
     assert_eq!(report["limited"]["statuses"], serde_json::json!([200, 200, 429]));
     drop(browser);
-    until("the tunnel is logged", || site.gateway.stdout().contains("\"path\":\"/socket\""));
+    wait_until("the tunnel is logged", || site.gateway.stdout().contains("\"path\":\"/socket\""));
     let log = site.gateway.stdout();
     let logged = |path: &str, words: &[&str]| {
         let path = format!("\"path\":\"{path}\"");

@@ -56,5 +56,5 @@ fn refusals_are_statuses_that_the_library_knows() {
     let gateway = in_front_of(&app, &limit);
     scenario("limited", &gateway);
     gateway.assert_metric("rejections_total", &[("route", "app"), ("limit", "two"), ("reason", "exhausted")], 2.0);
-    scenario("away", &Gateway::start(&route(&format!("h2c://{}", ports::nobody()), "")));
+    scenario("away", &Gateway::start(&route(&format!("h2c://{}", ports::closed_addr()), "")));
 }

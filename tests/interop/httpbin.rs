@@ -12,7 +12,7 @@ use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 
-/// How the bodies of two answers are compared.
+/// How the bodies of two responses are compared.
 #[derive(Clone, Copy, PartialEq)]
 enum Body {
     Same,
@@ -109,15 +109,15 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-fn ask(client: &mut Client, case: &Case) -> Message {
+fn fetch(client: &mut Client, case: &Case) -> Message {
     let Case { method, target, fields, .. } = case;
-    client.ask(&format!("{method} {target} HTTP/1.1\r\nhost: shop.test\r\n{fields}\r\n"), &case.body)
+    client.fetch(&format!("{method} {target} HTTP/1.1\r\nhost: shop.test\r\n{fields}\r\n"), &case.body)
 }
 
-/// The fields that must be alike, sorted.
-fn fields(answer: &Message, compare: Body) -> Vec<(String, String)> {
+/// Returns the headers that must be equal, sorted.
+fn fields(response: &Message, compare: Body) -> Vec<(String, String)> {
     let hop = ["connection", "keep-alive", "transfer-encoding", "date", "via", "ratelimit", "ratelimit-policy"];
-    let all = answer.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+    let all = response.fields().map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
     let mut kept: Vec<(String, String)> = all
         .filter(|(name, _)| !hop.contains(&name.as_str()) && (compare == Body::Same || name != "content-length"))
         .collect();
@@ -125,11 +125,11 @@ fn fields(answer: &Message, compare: Body) -> Vec<(String, String)> {
     kept
 }
 
-/// The lines of JSON without what the gateway says of the client.
-fn shown(answer: &Message) -> Vec<Value> {
-    let body = match answer.get("content-encoding") {
-        Some(encoding) => decoded(encoding, &answer.body),
-        None => answer.body.clone(),
+/// Returns the lines of JSON, without those that the gateway's headers change.
+fn shown(response: &Message) -> Vec<Value> {
+    let body = match response.get("content-encoding") {
+        Some(encoding) => decoded(encoding, &response.body),
+        None => response.body.clone(),
     };
     let values = serde_json::Deserializer::from_slice(&body).into_iter::<Value>();
     let without = |mut value: Value| {
@@ -142,7 +142,7 @@ fn shown(answer: &Message) -> Vec<Value> {
         }
         value
     };
-    values.map(|value| without(value.unwrap_or_else(|error| panic!("{error}: {:?}", answer.text())))).collect()
+    values.map(|value| without(value.unwrap_or_else(|error| panic!("{error}: {:?}", response.text())))).collect()
 }
 
 /// Decodes a body with the libraries that httpbin encodes with.
@@ -166,22 +166,22 @@ fn decoded(encoding: &str, body: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Asks everything on both ways, on one connection each.
+/// Sends all requests directly and through the gateway, on one connection each, and compares the responses.
 fn compare(direct: SocketAddr, gateway: SocketAddr) {
     let cases = cases();
-    let answers = |addr: SocketAddr, keep: bool| -> Vec<Message> {
+    let responses = |addr: SocketAddr, keep: bool| -> Vec<Message> {
         let mut client = Client::connect(addr);
-        let answer = |case: &Case| {
-            // The application may close after an answer; the gateway must not.
+        let response = |case: &Case| {
+            // The application may close after a response; the gateway must not.
             if !keep {
                 client = Client::connect(addr);
             }
-            ask(&mut client, case)
+            fetch(&mut client, case)
         };
-        cases.iter().map(answer).collect()
+        cases.iter().map(response).collect()
     };
     // One after the other: httpbin's seeded bytes come from a generator that all its threads share.
-    let (expected, found) = (answers(direct, false), answers(gateway, true));
+    let (expected, found) = (responses(direct, false), responses(gateway, true));
     for ((case, expected), found) in cases.iter().zip(&expected).zip(&found) {
         let what = format!("{} {} {:?}", case.method, case.target, case.fields);
         assert_eq!((expected.status(), found.status()), (case.status, case.status), "{what}");
@@ -195,7 +195,7 @@ fn compare(direct: SocketAddr, gateway: SocketAddr) {
 }
 
 #[test]
-fn every_answer_is_the_applications_own() {
+fn every_response_is_the_applications_own() {
     let app = App::httpbin();
     let gateway = Gateway::start(&format!(
         "[[route]]\npath = \"/\"\nupstream = \"{}\"\nlimits = [\"per-ip\"]\n\n\
@@ -216,19 +216,19 @@ fn proxy_does_the_same_without_a_file_and_limits() {
     let start = Instant::now();
     let mut admitted = 0;
     let refused = loop {
-        let answer = client.ask(&get("/robots.txt", ""), "");
-        if answer.status() == 429 {
-            break answer;
+        let response = client.fetch(&get("/robots.txt", ""), "");
+        if response.status() == 429 {
+            break response;
         }
-        assert_eq!(answer.status(), 200);
-        assert!(answer.get("ratelimit-policy").unwrap().ends_with(";q=20;w=2"), "{}", answer.head);
+        assert_eq!(response.status(), 200);
+        assert!(response.get("ratelimit-policy").unwrap().ends_with(";q=20;w=2"), "{}", response.head);
         admitted += 1;
         assert!(start.elapsed() < Duration::from_secs(8), "{admitted} requests were admitted without a refusal");
     };
     let refilled = start.elapsed().as_millis() / 100;
-    assert!(admitted >= 20 && admitted <= 20 + refilled, "{admitted} admitted, {refilled} refilled meanwhile");
+    assert!(admitted >= 20 && admitted <= 20 + refilled, "{admitted} admitted, {refilled} refilled in this time");
     assert_eq!((refused.get("retry-after"), refused.get("via")), (Some("1"), None));
-    assert_eq!(Client::from([127, 0, 0, 2].into(), gateway.addr).ask(&get("/robots.txt", ""), "").status(), 200);
+    assert_eq!(Client::from([127, 0, 0, 2].into(), gateway.addr).fetch(&get("/robots.txt", ""), "").status(), 200);
 }
 
 #[test]
@@ -241,7 +241,7 @@ fn an_echo_of_100_mb_uses_constant_memory() {
         Gateway::start(&format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\nmax_body = \"200MiB\"\n", app.url()));
     let small = "POST /post HTTP/1.1\r\nhost: a\r\ncontent-type: text/plain\r\ncontent-length: 65536\r\n\r\n";
     let mut client = gateway.client();
-    assert_eq!(client.ask(small, block(1)).status(), 200);
+    assert_eq!(client.fetch(small, block(1)).status(), 200);
     let memory = gateway.watch_memory();
 
     client.stream().set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -253,16 +253,16 @@ fn an_echo_of_100_mb_uses_constant_memory() {
     for number in 0..BLOCKS {
         client.send(block(number));
     }
-    // httpbin answers with JSON that shows the text it got, digits and nothing to escape.
-    let mut answer = Vec::with_capacity(BLOCK * (BLOCKS + 1));
-    let head = client.stream_answer("POST", |piece| answer.extend_from_slice(piece)).unwrap();
+    // httpbin responds with JSON that shows the text it got, digits and nothing to escape.
+    let mut response = Vec::with_capacity(BLOCK * (BLOCKS + 1));
+    let head = client.stream_response("POST", |piece| response.extend_from_slice(piece)).unwrap();
     assert_eq!(head.status(), 200);
-    let start = answer.windows(9).position(|window| window == b"\"data\": \"").expect("httpbin shows the data") + 9;
+    let start = response.windows(9).position(|window| window == b"\"data\": \"").expect("httpbin shows the data") + 9;
     for number in 0..BLOCKS {
         let at = start + number * BLOCK;
-        assert!(answer[at..at + BLOCK] == block(number), "block {number} differs");
+        assert!(response[at..at + BLOCK] == block(number), "block {number} differs");
     }
-    assert_eq!(answer[start + BLOCKS * BLOCK], b'"');
+    assert_eq!(response[start + BLOCKS * BLOCK], b'"');
     let grown = memory.peak();
     assert!(grown < 20 << 20, "the gateway grew by {grown} bytes");
 }

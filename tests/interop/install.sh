@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Puts what nobody here wrote, and the tests run in front of the gateway and behind it, into target/: applications
-# and clients from PyPI (`python`, apps-venv) and npm (`node`, apps-node), and what checks the admin API (`api`, api-venv). Does
-# nothing when they are there. Called by tests/support/app.rs. Argument: python, node or api.
+# Installs programs of other projects, which the tests run in front of the gateway and behind it, into target/:
+# applications and clients from PyPI (`python`, apps-venv) and npm (`node`, apps-node), and programs that check the admin
+# API (`api`, api-venv). Does nothing if they are installed. Called by tests/support/app.rs. Argument: python, node or api.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -2,7 +2,7 @@
 
 use crate::support::app::{App, run_script};
 use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A gateway before a server with both APIs. `limit` is a part of the limit on tokens.
 fn gateway(app: &App, limit: &str) -> Gateway {
@@ -20,7 +20,7 @@ fn run(client: &str, gateway: &Gateway) {
 
 fn assert_used(gateway: &Gateway, used: i64) {
     let left = || gateway.admin("/-/limits/tokens/state").json()["remaining"].as_i64().unwrap();
-    until(&format!("{used} used"), || 100_000 - left() == used);
+    wait_until(&format!("{used} used"), || 100_000 - left() == used);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! nghttp2's programs: nghttp, which shows frames, and h2load, which counts answers.
+//! nghttp2's programs: nghttp, which shows frames, and h2load, which counts responses.
 
 use super::site::Site;
 use crate::support::app::run;
@@ -48,13 +48,13 @@ fn trailers_of_requests_arrive_and_streams_end_as_they_should() {
         "--no-content-length",
     ];
     let url = site.url("/seen");
-    let told = run(
+    let output = run(
         "nghttp",
         PACKAGE,
         &[&arguments[..], &["--header", "te: trailers", "--header", "trailer: x-sum", &url]].concat(),
     );
     for part in ["The negotiated protocol: h2", "\"length\":100000", "\"trailers\":{\"x-sum\":\"42\"}"] {
-        assert!(told.contains(part), "no {part}\n{told}");
+        assert!(output.contains(part), "no {part}\n{output}");
     }
-    assert!(!told.contains("RST_STREAM") && told.contains("GOAWAY"), "{told}");
+    assert!(!output.contains("RST_STREAM") && output.contains("GOAWAY"), "{output}");
 }

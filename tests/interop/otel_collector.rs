@@ -1,5 +1,5 @@
-//! Spans as a real OpenTelemetry collector reads them, and collectors that are away, slow, or refuse: none of them
-//! holds a request back.
+//! Spans as a real OpenTelemetry collector reads them, and collectors that are unreachable, slow, or refuse: none of
+//! them delays a request.
 
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::support::app::App;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const NOT_NOW: &str = "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
@@ -25,7 +25,7 @@ fn gateway(collector: &str, more: &str, upstream: &str) -> Gateway {
              [[route]]\nname = \"fixed\"\npath = \"/fixed\"\nrespond = {{ status = 200, body = \"in\" }}\n\n\
              [[route]]\nname = \"down\"\npath = \"/down\"\nupstream = \"http://{}\"\n\n\
              [limit.ample]\nrate = \"1000/s\"\nkey = \"ip\"\n",
-            nobody()
+            closed_addr()
         ),
     )
 }
@@ -44,11 +44,11 @@ fn printed(collector: &App) -> Vec<BTreeMap<String, String>> {
     spans.collect()
 }
 
-/// The only span of that name, once it is there.
+/// Returns the only span with this name, once it has arrived.
 #[track_caller]
 fn span(collector: &App, name: &str) -> BTreeMap<String, String> {
     let found = || printed(collector).into_iter().filter(|span| span["Name"] == name).collect::<Vec<_>>();
-    until("the collector has it", || !found().is_empty());
+    wait_until("the collector has it", || !found().is_empty());
     let mut found = found();
     assert_eq!(found.len(), 1, "{found:?}");
     found.remove(0)
@@ -59,10 +59,11 @@ fn a_collector_receives_the_outcomes_of_requests() {
     let (collector, upstream) = (App::collector(), Upstream::text("in"));
     let mut gateway = gateway(&collector.url(), "", &upstream.url());
     let fields = format!("traceparent: 00-{TRACE}-{PARENT}-01\r\ntracestate: a=1\r\nuser-agent: curl/8\r\n");
-    assert_eq!(gateway.ask(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
+    assert_eq!(gateway.fetch(&get("/users/7?token=geheim&page=2", &fields)).status(), 200);
     let asked = upstream.request();
     let seen = span(&collector, "GET /users/{id}");
-    // The upstream's parent is that of asking it, whose parent is the request's, whose parent is the client's.
+    // The server's parent is the span of the upstream request, its parent that of the request, its parent that of the
+    // client.
     let client = span(&collector, "GET");
     assert_eq!((&client["Parent ID"], &*client["Kind"]), (&seen["ID"], "SPAN_KIND_CLIENT"));
     let id = &client["ID"];
@@ -94,28 +95,31 @@ fn a_collector_receives_the_outcomes_of_requests() {
     assert!(time("Start time") > 1_600_000_000_000_000_000 && time("End time") >= time("Start time"), "{seen:?}");
     assert!(collector.log().contains("-> service.name: Str(front)"), "{}", collector.log());
 
-    // One that fails, and one that begins a trace.
+    // A failed request, which also begins a trace.
     assert_eq!(gateway.get("/down").status(), 502);
     let failed = span(&collector, "GET /down");
     assert_eq!(failed["error.type"], "Str(upstream_connect)");
     assert_eq!(failed["Parent ID"], "");
-    // What is long is cut, what is no method is no name.
+    // Long values are truncated, and an unknown method is not part of the span's name.
     let long = "a".repeat(6000);
     assert_eq!(
-        gateway.ask(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
+        gateway.fetch(&format!("BREW /fixed?x={long} HTTP/1.1\r\nhost: x\r\nuser-agent: {long}\r\n\r\n")).status(),
         200
     );
-    let cut = span(&collector, "HTTP /fixed");
-    assert_eq!(cut["user_agent.original"].len(), "Str()".len() + 1024);
-    assert_eq!((&*cut["http.request.method"], &*cut["http.request.method_original"]), ("Str(_OTHER)", "Str(BREW)"));
-    until("they are counted", || spans(&gateway, "exported") == 4.0);
+    let aborted = span(&collector, "HTTP /fixed");
+    assert_eq!(aborted["user_agent.original"].len(), "Str()".len() + 1024);
+    assert_eq!(
+        (&*aborted["http.request.method"], &*aborted["http.request.method_original"]),
+        ("Str(_OTHER)", "Str(BREW)")
+    );
+    wait_until("they are counted", || spans(&gateway, "exported") == 4.0);
     assert_eq!((spans(&gateway, "failed"), spans(&gateway, "dropped")), (0.0, 0.0));
 
-    // What waits at the end is sent before it.
-    assert_eq!(gateway.ask("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
+    // Spans in the queue are exported before the process ends.
+    assert_eq!(gateway.fetch("LATE /fixed HTTP/1.1\r\nhost: x\r\n\r\n").status(), 200);
     gateway.signal("TERM");
     assert!(gateway.exit().success());
-    until("the last one is there", || collector.log().contains("Str(LATE)"));
+    wait_until("the last span has arrived", || collector.log().contains("Str(LATE)"));
 }
 
 #[test]
@@ -141,16 +145,16 @@ fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
             servers[1].url()
         ),
     );
-    assert_eq!(gateway.ask(&get("/a", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).text(), "in");
+    assert_eq!(gateway.fetch(&get("/a", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).text(), "in");
     let request = span(&collector, "GET /a");
     assert_eq!((&*request["Parent ID"], &*request["sluicegate.tries"]), (PARENT, "Int(2)"));
     let sent: Vec<_> = printed(&collector).into_iter().filter(|span| span["Name"] == "GET").collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
     for server in &servers {
-        let told = server.request();
+        let export = server.request();
         let port = server.url().rsplit_once(':').unwrap().1.to_owned();
         let span = sent.iter().find(|span| span["server.port"] == format!("Int({port})")).unwrap();
-        assert_eq!(told.get("traceparent"), Some(&*format!("00-{TRACE}-{}-01", span["ID"])));
+        assert_eq!(export.get("traceparent"), Some(&*format!("00-{TRACE}-{}-01", span["ID"])));
         assert_eq!((&span["Parent ID"], &*span["Kind"]), (&request["ID"], "SPAN_KIND_CLIENT"));
         assert_eq!(&*span["server.address"], "Str(127.0.0.1)");
         let (error, resent) = match &*span["http.response.status_code"] {
@@ -167,21 +171,21 @@ fn every_time_that_a_request_is_sent_is_a_span_that_its_server_knows() {
 fn only_sampled_requests_have_spans() {
     let (collector, upstream) = (App::collector(), Upstream::text("in"));
     let gateway = gateway(&collector.url(), ", sample = 0", &upstream.url());
-    // Neither chosen by its peer nor by chance: it goes on as it came.
+    // The trace is sampled neither by its parent nor at random, so the header is forwarded unchanged.
     let passed = format!("00-{TRACE}-{PARENT}-00");
     for field in [format!("traceparent: {passed}\r\n"), String::new()] {
-        assert_eq!(gateway.ask(&get("/users/1", &field)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/users/1", &field)).status(), 200);
         assert_eq!(upstream.request().get("traceparent"), (!field.is_empty()).then_some(&*passed));
     }
-    assert_eq!(gateway.ask(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
+    assert_eq!(gateway.fetch(&get("/users/2", &format!("traceparent: 00-{TRACE}-{PARENT}-01\r\n"))).status(), 200);
     assert_eq!(span(&collector, "GET /users/{id}")["url.path"], "Str(/users/2)");
-    // With that of asking the upstream.
+    // Including the span of the upstream request.
     assert_eq!(printed(&collector).len(), 2);
 
-    // A trace that starts here tells those behind what was chosen.
+    // A new trace passes its sampling decision on.
     let text = std::fs::read_to_string(gateway.config()).unwrap();
     gateway.reload(&text.replace("spans =", "traceparent = \"make\"\nspans ="));
-    until("it starts traces", || {
+    wait_until("it starts traces", || {
         gateway.get("/users/3");
         upstream.request().get("traceparent").is_some_and(|field| field.ends_with("-00"))
     });
@@ -190,10 +194,10 @@ fn only_sampled_requests_have_spans() {
 #[test]
 fn no_collector_holds_requests_back_or_fills_the_memory() {
     let refuses = Upstream::fixed("HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n");
-    // Accepts, and never says a word.
+    // A collector that accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     for (collector, lost, hundreds) in [
-        (format!("http://{}", nobody()), "failed", 6),
+        (format!("http://{}", closed_addr()), "failed", 6),
         (refuses.url(), "failed", 6),
         (format!("http://{}", silent.local_addr().unwrap()), "dropped", 50),
     ] {
@@ -201,19 +205,19 @@ fn no_collector_holds_requests_back_or_fills_the_memory() {
         let request = get("/fixed", &format!("user-agent: {}\r\n", "b".repeat(2000)));
         let mut client = gateway.client();
         let memory = gateway.watch_memory();
-        // More than a batch; in the end also more than may wait.
+        // More than a batch, and in the last case more than the queue holds.
         for _ in 0..hundreds {
             client.send(request.repeat(100));
             for _ in 0..100 {
-                assert_eq!(client.answer("GET").status(), 200);
+                assert_eq!(client.read_response("GET").status(), 200);
             }
         }
-        until("they are lost", || spans(&gateway, lost) > 0.0);
+        wait_until("the spans are lost", || spans(&gateway, lost) > 0.0);
         assert!(spans(&gateway, "exported") == 0.0);
         let grown = memory.grown();
         assert!(grown < 64 << 20, "{grown} bytes more for {collector}");
         if lost == "failed" {
-            until("it is said", || gateway.log().contains("the collector did not take spans"));
+            wait_until("the loss is logged", || gateway.log().contains("the collector did not take spans"));
         }
     }
 }

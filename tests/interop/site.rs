@@ -26,7 +26,7 @@ impl Site {
         ca_file(&self.gateway)
     }
 
-    /// Over TLS, by a name that the certificate is made out to.
+    /// Returns the URL of `path` over TLS, with a name in the certificate.
     pub fn url(&self, path: &str) -> String {
         format!("https://localhost:{}{path}", self.gateway.addr.port())
     }
@@ -37,8 +37,8 @@ impl Site {
     }
 }
 
-/// A gateway that speaks TLS as `a.test`, `localhost` and 127.0.0.1; `rest` is all but its listeners, `[server]` and
-/// `[admin]`.
+/// Starts a gateway with TLS for `a.test`, `localhost` and 127.0.0.1. `rest` is everything except its listeners,
+/// `[server]` and `[admin]`.
 pub fn secured(rest: &str) -> Gateway {
     Gateway::launch(&[], |dir| {
         let ca = Ca::new("the tests' own authority");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::support::client::{Client, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const FORM: &str = "content-type: application/x-www-form-urlencoded\r\n";
 const JSON: &str = "content-type: application/json\r\n";
@@ -33,7 +33,7 @@ fn start(upstream: &Upstream, server: &str) -> Gateway {
 }
 
 fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
-    gateway.client().ask(&post(target, body.len() as u64, fields), body)
+    gateway.client().fetch(&post(target, body.len() as u64, fields), body)
 }
 
 fn chunked(target: &str, fields: &str, pieces: &[&str]) -> String {
@@ -52,14 +52,14 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
     let by_form = "x=1&us%65r=an%6Ea&password=%2B";
     for (pieces, status) in [(vec![by_form], 200), (vec!["user", "=ann", "a"], 200), (vec!["user=anna"], 429)] {
         client.send(chunked("/", FORM, &pieces));
-        assert_eq!(client.answer("POST").status(), status, "{pieces:?}");
+        assert_eq!(client.read_response("POST").status(), status, "{pieces:?}");
         if status == 200 {
-            assert_eq!(upstream.request().text(), pieces.concat(), "it goes on as it came");
+            assert_eq!(upstream.request().text(), pieces.concat(), "the body is forwarded unchanged");
         }
     }
-    // The connection is still in step, with the next request in the same piece.
+    // The next request, which arrived together with the first, is read correctly.
     client.send(post("/", 9, FORM) + "user=anna" + &post("/", 9, FORM) + "user=bert");
-    assert_eq!([client.answer("POST").status(), client.answer("POST").status()], [429, 200]);
+    assert_eq!([client.read_response("POST").status(), client.read_response("POST").status()], [429, 200]);
     assert_eq!((upstream.request().text().as_str(), upstream.requests().len()), ("user=bert", 0));
 
     for (body, status) in [
@@ -70,7 +70,7 @@ fn an_account_has_one_budget_with_any_encoding_of_its_body() {
     ] {
         assert_eq!(send(&gateway, "/", JSON, body).status(), status, "{body}");
     }
-    // Whoever names nobody, in whichever way, has a share in one budget.
+    // Requests without a name, in any form, share one budget.
     assert_eq!(send(&gateway, "/", FORM, "password=x").status(), 200);
     assert_eq!(send(&gateway, "/", JSON, "{\"user\":\"anna\"}").status(), 200);
     assert_eq!(send(&gateway, "/", JSON, "{\"login\":null}").status(), 429);
@@ -103,23 +103,23 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
         ("/", FORM, "user=x;user=anna", 400),
         ("/", FORM, "user[]=anna", 400),
     ] {
-        let answer = send(&gateway, target, fields, body);
-        assert_eq!(answer.status(), status, "{fields}{body:.80}");
-        assert_eq!(answer.json()["type"], "about:blank");
+        let response = send(&gateway, target, fields, body);
+        assert_eq!(response.status(), status, "{fields}{body:.80}");
+        assert_eq!(response.json()["type"], "about:blank");
         if !body.is_empty() && status != 400 {
             let mut client = gateway.client();
             client.send(chunked(target, fields, &body.split_inclusive('"').collect::<Vec<_>>()));
-            assert_eq!(client.answer("POST").status(), status, "chunked: {fields}{body:.80}");
+            assert_eq!(client.read_response("POST").status(), status, "chunked: {fields}{body:.80}");
         }
     }
     assert_eq!(upstream.connections(), 0);
-    // Nothing was charged for all that.
+    // None of these requests was charged.
     for _ in 0..2 {
         assert_eq!(send(&gateway, "/", FORM, "user=anna").status(), 200);
         assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 200);
     }
     assert_eq!(send(&gateway, "/json", JSON, r#"{"user":"anna"}"#).status(), 429);
-    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it names nobody, which the limit skips");
+    assert_eq!(send(&gateway, "/json", JSON, "{}").status(), 200, "it contains no name, so the limit skips it");
     let unreadable = [("limit", "json"), ("route", "json"), ("reason", "unreadable_key")];
     gateway.assert_metric("rejections_total", &unreadable, 9.0);
     let grpc = send(&gateway, "/", "content-type: application/grpc\r\n", "12345");
@@ -130,11 +130,11 @@ fn ambiguous_bodies_do_not_evade_a_limit() {
 fn a_missing_part_is_named() {
     let upstream = Upstream::text("in");
     let gateway = start(&upstream, "");
-    let answer = send(&gateway, "/told", FORM, "a=1");
-    assert_eq!(answer.status(), 403);
-    assert_eq!(answer.json()["title"], "the request lacks form:a\"b, the key of its limit");
-    let answer = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
-    assert_eq!(answer.json()["title"], "the request body is too long to compute a limit key (max_key_body)");
+    let response = send(&gateway, "/told", FORM, "a=1");
+    assert_eq!(response.status(), 403);
+    assert_eq!(response.json()["title"], "the request lacks form:a\"b, the key of its limit");
+    let response = send(&gateway, "/told", FORM, &format!("a%22b={}", "x".repeat(9000)));
+    assert_eq!(response.json()["title"], "the request body is too long to compute a limit key (max_key_body)");
     assert_eq!(send(&gateway, "/told", FORM, "a%22b=1").status(), 200);
 }
 
@@ -146,15 +146,15 @@ fn a_100_continue_is_sent_early_only_if_a_limit_reads_the_body() {
     for status in [200, 200, 429] {
         let mut client = gateway.client();
         client.send(post("/", 9, &expect));
-        assert_eq!(client.try_head().unwrap().status(), 100);
+        assert_eq!(client.try_read_head().unwrap().status(), 100);
         client.send("user=anna");
-        assert_eq!(client.answer("POST").status(), status);
+        assert_eq!(client.read_response("POST").status(), status);
     }
     for (length, fields, status) in [(9000, expect.as_str(), 413), (9, "expect: 100-continue\r\n", 415)] {
         let mut client = gateway.client();
         client.send(post("/", length, fields));
-        let answer = client.answer("POST");
-        assert_eq!((answer.status(), answer.get("connection")), (status, Some("close")));
+        let response = client.read_response("POST");
+        assert_eq!((response.status(), response.get("connection")), (status, Some("close")));
         client.assert_closed();
     }
 }
@@ -165,24 +165,24 @@ fn a_slow_or_broken_body_is_cut_and_not_charged() {
     let gateway = start(&upstream, "body_timeout = \"400ms\"\nmin_body_rate = 1000");
     let mut stalled = gateway.client();
     stalled.send(post("/", 9, FORM) + "user=ann");
-    let answer = stalled.answer("POST");
-    assert_eq!((answer.status(), answer.get("connection")), (408, Some("close")));
+    let response = stalled.read_response("POST");
+    assert_eq!((response.status(), response.get("connection")), (408, Some("close")));
     stalled.assert_closed();
     gateway.assert_metric("http_rejected_total", &[("reason", "body_timeout")], 1.0);
 
     let mut half = gateway.client();
     half.send(post("/", 9, FORM) + "user=ann");
     half.stream().shutdown(Shutdown::Write).unwrap();
-    // Nobody is owed an answer to a part of a request.
-    let _ = half.try_answer("POST");
-    let mut gone = gateway.client();
-    gone.send(post("/", 9, FORM) + "user=ann");
-    drop(gone);
+    // A client that sends a part of a request need not get a response.
+    let _ = half.try_read_response("POST");
+    let mut leaving = gateway.client();
+    leaving.send(post("/", 9, FORM) + "user=ann");
+    drop(leaving);
     gateway.assert_metric("requests_total", &[("route", "account"), ("method", "POST"), ("code", "499")], 2.0);
     let mut wrong = gateway.client();
     wrong.send(format!("POST / HTTP/1.1\r\nhost: a\r\n{FORM}transfer-encoding: chunked\r\n\r\n4\r\nuser\r\nzz\r\n"));
-    assert_eq!(wrong.answer("POST").status(), 400);
-    until("nothing is in flight", || gateway.metric("requests_in_flight", &[("route", "account")]) == Some(0.0));
+    assert_eq!(wrong.read_response("POST").status(), 400);
+    wait_until("nothing is in flight", || gateway.metric("requests_in_flight", &[("route", "account")]) == Some(0.0));
     assert_eq!(upstream.connections(), 0);
     assert_eq!([0; 3].map(|_| send(&gateway, "/", FORM, "user=anna").status()), [200, 200, 429]);
 }
@@ -208,10 +208,10 @@ fn a_body_is_read_only_for_limits_that_apply() {
     drop(put);
     let mut read = begin("POST", "/posts", FORM);
     read.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-    let _ = read.try_head().unwrap_err();
-    assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole");
+    let _ = read.try_read_head().unwrap_err();
+    assert_eq!(upstream.requests().len(), 0, "the limit waits for the whole body");
 
-    // What a shadow limit cannot read goes on.
+    // A body that a shadow limit cannot read is forwarded.
     let body = format!("user={}", "x".repeat(20_000));
     let whole = Upstream::text("in");
     let gateway = start(&whole, "");
@@ -220,7 +220,7 @@ fn a_body_is_read_only_for_limits_that_apply() {
         assert_eq!(whole.request().text(), body);
         let mut client = gateway.client();
         client.send(chunked("/shadow", FORM, &[&body[..9000], &body[9000..]]));
-        assert_eq!(client.answer("POST").status(), 200);
+        assert_eq!(client.read_response("POST").status(), 200);
         assert_eq!(whole.request().text(), body);
     }
 }
@@ -234,15 +234,15 @@ fn the_largest_body_follows_the_config() {
     gateway.reload_with("max_key_body = 64", "max_key_body = \"64KiB\"");
     assert_eq!((of(65), of(64 * 1024), of(64 * 1024 + 1)), (200, 200, 413));
 
-    // An answer of the gateway's own needs no body, its limit does.
+    // The gateway's own response needs no body, but its limit does.
     let fixed = "[[route]]\nrespond = { body = \"fixed\" }\nmax_body = 10\nlimits = [\"x\"]\n\
                  [limit.x]\nrate = \"2/day\"\nkey = \"form:user\"\n";
     let gateway = Gateway::start(fixed);
     let mut client = gateway.client();
     for status in [200, 200, 429, 429] {
-        assert_eq!(client.ask(&post("/", 6, FORM), "user=a").status(), status);
+        assert_eq!(client.fetch(&post("/", 6, FORM), "user=a").status(), status);
     }
     let mut large: Client = gateway.client();
     large.send(chunked("/", FORM, &["user=a", "&x=12345"]));
-    assert_eq!(large.answer("POST").status(), 413);
+    assert_eq!(large.read_response("POST").status(), 413);
 }

@@ -1,4 +1,4 @@
-//! Denials that the gateway remembers: they are exact, and need no call to Redis.
+//! Denials that the gateway caches: they are exact, and need no call to Redis.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use sluicegate::limiting::limit::{Limit, Mode};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::denials::{DenialCache, ENTRIES_MAX, Invalidations};
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_MAX;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, bucket, check, limit, random_rule, seeded};
@@ -23,7 +23,7 @@ fn gateway(server: &RedisServer, limits: &str, more: &str) -> Gateway {
          respond = {{ body = \"in\" }}\nlimits = [{limits}]\n\n{more}",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
@@ -37,9 +37,9 @@ fn a_remembered_refusal_costs_no_store_call() {
     let gateway = gateway(&server, "\"one\"", "[limit.one]\nrate = \"1/h\"\nkey = \"ip\"\ncost = \"header:x-cost\"\n");
     let mut client = gateway.client();
     let start = Instant::now();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     for _ in 0..100 {
-        let refused = client.ask(&get("/", ""), "");
+        let refused = client.fetch(&get("/", ""), "");
         assert_eq!(refused.status(), 429);
         let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
         assert!((3595..=3600).contains(&wait), "{wait}");
@@ -49,9 +49,9 @@ fn a_remembered_refusal_costs_no_store_call() {
     assert!(gateway.metric("store_denial_cache_hits_total", &[]).unwrap() >= 100.0 - seconds);
     let denied = [("route", "app"), ("limit", "one"), ("decision", "deny")];
     gateway.assert_metric("limit_decisions_total", &denied, 100.0);
-    // Others are asked for: another client, and a request that costs nothing.
-    assert_eq!(gateway.client_from([127, 0, 0, 9]).ask(&get("/", ""), "").status(), 200);
-    assert_eq!(client.ask(&get("/", "x-cost: 0\r\n"), "").status(), 200);
+    // Other decisions are made by the store: those of another client, and those without a cost.
+    assert_eq!(gateway.client_from([127, 0, 0, 9]).fetch(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", "x-cost: 0\r\n"), "").status(), 200);
 }
 
 #[test]
@@ -61,9 +61,9 @@ fn the_wait_of_a_known_refusal_is_exact() {
     let mut client = gateway.client();
     for _ in 0..3 {
         let (watch, start) = (Stopwatch::start(), Instant::now());
-        while client.ask(&get("/", ""), "").status() == 429 {
+        while client.fetch(&get("/", ""), "").status() == 429 {
             std::thread::sleep(Duration::from_millis(1));
-            assert!(start.elapsed() < PATIENCE);
+            assert!(start.elapsed() < WAIT_MAX);
         }
         watch.assert_ms(0..600);
     }
@@ -77,22 +77,22 @@ fn the_longer_wait_of_another_limit_is_reported() {
                   algorithm = \"fixed_window\"\nrate = \"2/h\"\nkey = \"all\"\n";
     let gateway = gateway(&server, "\"own\", \"all\"", limits);
     let (mut one, mut two) = (gateway.client(), gateway.client());
-    let mut ask = |user: usize| {
+    let mut fetch = |user: usize| {
         let client = if user == 1 { &mut one } else { &mut two };
-        let answer = client.ask(&get("/", &format!("x-user: {user}\r\n")), "");
+        let answer = client.fetch(&get("/", &format!("x-user: {user}\r\n")), "");
         let wait = answer.get("retry-after").map_or(0, |wait| wait.parse::<i64>().unwrap());
         (answer.status(), wait, answer.get("ratelimit").unwrap_or_default().to_owned())
     };
-    assert_eq!(ask(1).0, 200);
-    let (status, wait, _) = ask(1);
+    assert_eq!(fetch(1).0, 200);
+    let (status, wait, _) = fetch(1);
     assert!(status == 429 && (15..=20).contains(&wait), "{status} {wait}");
-    assert_eq!(ask(2).0, 200);
+    assert_eq!(fetch(2).0, 200);
     for _ in 0..20 {
-        let (status, wait, fields) = ask(1);
+        let (status, wait, fields) = fetch(1);
         assert!(status == 429 && wait > 3500, "{status} {wait}");
         assert!(fields.contains("\"own\";r=0") && fields.contains("\"all\";r=0"), "{fields}");
     }
-    // Both are known to refuse by now.
+    // The gateway knows by now that both limits refuse.
     let calls = calls(&gateway);
     assert!(calls <= 8.0, "{calls} calls");
 }
@@ -112,9 +112,8 @@ fn a_shadow_limit_counts_on_behind_an_exhausted_one() {
     gateway.assert_metric("limit_decisions_total", &shadow, 3.0);
 }
 
-/// A store at a distance: asked at one time, it decides a little later by a clock of whole
-/// milliseconds, and its answer takes a while. With the memory of refusals in front of it nothing
-/// is refused that it would have admitted, and no wait is shorter than that of the store.
+/// A distant store decides a little after the request by a clock of whole milliseconds, and its response takes a while.
+/// A cache of refusals in front of it never refuses what the store would admit, and never reports a shorter wait.
 #[test]
 fn nothing_is_refused_that_the_store_would_admit() {
     let mut seeded = seeded();
@@ -138,20 +137,20 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 _ => rng.random_range(0..300_000),
             };
             if rng.random_bool(0.01) {
-                // What was taken under another rule may be forgotten sooner than this one says, so
-                // each rule starts anew, and none comes twice.
+                // Charges under another rule may be forgotten earlier than this rule would, so each rule starts with
+                // empty state and none occurs twice.
                 while seen.contains(&limits[0].rule) {
                     limits[0] = rule_of(names[round % names.len()], 0, rng);
                 }
                 seen.push(limits[0].rule.clone());
-                let keys: Vec<Check> = (0..3).map(|who| check(&limits[0], &format!("k{who}"), 1)).collect();
+                let keys: Vec<Check> = (0..3).map(|key| check(&limits[0], &format!("k{key}"), 1)).collect();
                 store.run(Op::Reset, &keys, now_us / 1000);
             }
-            let who = format!("k{}", rng.random_range(0..3));
+            let key = format!("k{}", rng.random_range(0..3));
             let cost = if rng.random_bool(0.6) { 1 } else { rng.random_range(0..4) };
             // Routes have some of the limits in common.
             let some = if rng.random_bool(0.5) { &limits[rng.random_range(0..3)..][..1] } else { &limits[..] };
-            let checks: Vec<Check> = some.iter().map(|limit| check(limit, &who, cost)).collect();
+            let checks: Vec<Check> = some.iter().map(|limit| check(limit, &key, cost)).collect();
             if rng.random_bool(0.02) {
                 let op = if rng.random_bool(0.5) { Op::Reset } else { Op::Adjust };
                 let back: Vec<Check> = checks.iter().map(|check| Check { cost: -3, ..check.clone() }).collect();
@@ -165,21 +164,21 @@ fn nothing_is_refused_that_the_store_would_admit() {
                 for ((answer, truth), check) in refused.into_iter().zip(decision.answers).zip(&checks) {
                     assert!(!truth.admitted, "{check:?} {answer:?} is admitted: {truth:?}");
                     assert_eq!(answer.retry_ms == NEVER, truth.retry_ms == NEVER);
-                    // What never fits may leave less and less for others.
+                    // For requests that never fit, the remaining units may differ.
                     assert!(answer.remaining == truth.remaining || answer.retry_ms == NEVER, "{check:?}");
-                    // Late by no more than the way of the answer and a rounding.
+                    // The difference is at most the time of the response and a rounding.
                     let late = answer.retry_ms - truth.retry_ms;
                     assert!((0..=8).contains(&late), "{check:?}: {answer:?} for {truth:?}");
                 }
                 continue;
             }
-            let asked = denials.sent_at(at(now_us));
+            let sent = denials.sent_at(at(now_us));
             now_us += rng.random_range(0..3000);
             let decision = store.run(Op::Take, &checks, now_us / 1000);
             now_us += rng.random_range(0..3000);
             if !decision.admitted {
                 for (check, answer) in checks.iter().zip(decision.answers) {
-                    denials.remember_refusal(check, answer, asked, at(now_us));
+                    denials.remember_refusal(check, answer, sent, at(now_us));
                 }
             }
         }
@@ -202,16 +201,16 @@ fn the_denial_cache_is_bounded() {
     let store = MemoryStore::new(1_000_000);
     let one = limit("one", bucket(1, 1), Mode::Enforce);
     let now = Instant::now();
-    let asked = denials.sent_at(now);
+    let sent = denials.sent_at(now);
     let checks: Vec<Check> = (0..ENTRIES_MAX * 3).map(|i| check(&one, &i.to_string(), 2)).collect();
     for check in &checks {
         let answer = store.run(Op::Take, std::slice::from_ref(check), 1_795_000_000_000).answers[0];
-        denials.remember_refusal(check, answer, asked, now);
+        denials.remember_refusal(check, answer, sent, now);
         assert!(denials.len() <= ENTRIES_MAX);
     }
     let known = checks.chunks(1).filter(|check| denials.known_refusals(check, || now).is_some()).count();
     assert_eq!((known, denials.len()), (ENTRIES_MAX, ENTRIES_MAX));
-    // The one learned last is among them.
+    // The most recent refusals are among them.
     assert!(denials.known_refusals(&checks[checks.len() - 1..], || now).is_some());
 }
 
@@ -223,11 +222,11 @@ fn a_refusal_from_before_a_refund_is_not_remembered() {
     let now = Instant::now();
     let spent = check(&limit("one", bucket(1, 1), Mode::Enforce), "k", 2);
     let answer = MemoryStore::new(10).run(Op::Take, std::slice::from_ref(&spent), 1_795_000_000_000).answers[0];
-    let asked = denials.sent_at(now);
+    let sent = denials.sent_at(now);
     invalidations.invalidate_all();
-    denials.remember_refusal(&spent, answer, asked, now);
-    assert!(denials.is_empty(), "remembered though something was given back");
-    let asked = denials.sent_at(now);
-    denials.remember_refusal(&spent, answer, asked, now);
+    denials.remember_refusal(&spent, answer, sent, now);
+    assert!(denials.is_empty(), "the refusal was cached although units were refunded");
+    let sent = denials.sent_at(now);
+    denials.remember_refusal(&spent, answer, sent, now);
     assert_eq!((denials.len(), denials.is_empty()), (1, false));
 }

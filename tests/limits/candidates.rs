@@ -1,5 +1,5 @@
-//! Candidates (`candidate_of`): whom the replacement of a limit would affect, what a candidate is charged for, and
-//! which states and responses a candidate never changes.
+//! Candidates (`candidate_of`): which requests the replacement of a limit would affect, what a candidate is charged
+//! for, and which states and responses a candidate never changes.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores};
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const LIMITS: &str = "[limit.now]\nrate = \"3/h\"\nkey = \"header:x-key\"\n\
     [limit.tight]\nrate = \"1/h\"\nkey = \"header:x-key\"\ncandidate_of = \"now\"\n\
@@ -22,16 +22,16 @@ fn gateway(redis: Option<&RedisServer>, config: &str) -> Gateway {
         redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
     let gateway = Gateway::with("access_log = { to = \"access.log\" }", &format!("{store}{config}"));
     if redis.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
 
-fn ask(gateway: &Gateway, key: &str) -> u16 {
-    gateway.ask(&get("/", &format!("x-key: {key}\r\n"))).status()
+fn fetch(gateway: &Gateway, key: &str) -> u16 {
+    gateway.fetch(&get("/", &format!("x-key: {key}\r\n"))).status()
 }
 
-/// Comparisons of a candidate: alike, would refuse, would admit.
+/// Returns the comparisons of a candidate by effect: agree, would refuse, would admit.
 fn effects(gateway: &Gateway, limit: &str) -> [f64; 3] {
     ["agree", "would_refuse", "would_admit"].map(|effect| {
         let labels = [("route", "app"), ("limit", limit), ("effect", effect)];
@@ -44,7 +44,7 @@ fn left(gateway: &Gateway, limit: &str, key: &str) -> i64 {
     gateway.admin(&format!("/-/limits/{limit}/state{query}")).json()["remaining"].as_i64().unwrap()
 }
 
-/// The first key of a list: its text and count.
+/// Returns the first key of a list: its text and count.
 fn top(gateway: &Gateway, limit: &str, by: &str) -> (String, u64) {
     let list = gateway.admin(&format!("/-/top?limit={limit}&by={by}")).json();
     let key = &list["keys"][0];
@@ -60,20 +60,20 @@ fn a_candidate_reports_affected_clients_and_changes_nothing() {
         );
         let gateway = gateway(redis, &config);
         assert_eq!(effects(&gateway, "wide"), [0.0; 3], "the series exist from the start");
-        let first = gateway.ask(&get("/", "x-key: a\r\n"));
+        let first = gateway.fetch(&get("/", "x-key: a\r\n"));
         assert_eq!(first.get("ratelimit"), Some("\"now\";r=2;t=2400"), "no candidate is shown to clients");
-        assert_eq!([0; 5].map(|_| ask(&gateway, "a")), [200, 200, 429, 429, 429]);
-        assert_eq!(ask(&gateway, "b"), 200);
+        assert_eq!([0; 5].map(|_| fetch(&gateway, "a")), [200, 200, 429, 429, 429]);
+        assert_eq!(fetch(&gateway, "b"), 200);
         assert_eq!(effects(&gateway, "tight"), [5.0, 2.0, 0.0]);
         assert_eq!(effects(&gateway, "wide"), [5.0, 0.0, 2.0]);
         let a = |count| ("header:x-key=a".to_owned(), count);
-        assert_eq!(top(&gateway, "tight", "would_refuse"), a(2), "not what both refuse");
+        assert_eq!(top(&gateway, "tight", "would_refuse"), a(2), "requests that both refuse are not charged");
         assert_eq!(top(&gateway, "wide", "would_admit"), a(2));
         assert_eq!(top(&gateway, "now", "refused"), a(3));
-        // A candidate is charged for what it would admit.
+        // A candidate is charged for the requests that it would admit.
         assert_eq!([left(&gateway, "tight", "a"), left(&gateway, "wide", "a"), left(&gateway, "wide", "b")], [0, 0, 4]);
         let log = || fs::read_to_string(gateway.config().with_file_name("access.log")).unwrap_or_default();
-        until("all requests are logged", || log().lines().count() == 7);
+        wait_until("all requests are logged", || log().lines().count() == 7);
         let count = |text: &str| log().matches(text).count();
         assert_eq!(count("\"candidates\":\"tight=would_refuse\""), 2, "{}", log());
         assert_eq!((count("\"candidates\":\"wide=would_admit\""), count("\"candidates\":null")), (2, 3));
@@ -83,8 +83,8 @@ fn a_candidate_reports_affected_clients_and_changes_nothing() {
     });
 }
 
-/// Requests that another limit refuses are refused in any case: they affect nobody, and the candidate would not be
-/// charged for them. Those of its incumbent are charged.
+/// Requests that another limit refuses are refused in any case, so the candidate affects none of them and is not
+/// charged for them. Those that its incumbent refuses are charged.
 #[test]
 fn a_candidate_is_charged_as_in_place_of_its_incumbent() {
     on_both_stores(|redis| {
@@ -93,12 +93,12 @@ fn a_candidate_is_charged_as_in_place_of_its_incumbent() {
              [[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"now\", \"hard\"]\n"
         );
         let gateway = gateway(redis, &config);
-        assert_eq!([0; 4].map(|_| ask(&gateway, "a")), [200, 200, 429, 429]);
+        assert_eq!([0; 4].map(|_| fetch(&gateway, "a")), [200, 200, 429, 429]);
         assert_eq!([left(&gateway, "now", "a"), left(&gateway, "wide", "a"), left(&gateway, "hard", "")], [1, 3, 0]);
         assert_eq!(effects(&gateway, "wide"), [2.0, 0.0, 0.0]);
         assert_eq!(effects(&gateway, "tight"), [1.0, 1.0, 0.0]);
-        assert_eq!(gateway.admin_ask("DELETE", "/-/limits/hard/state", "", "").status(), 200);
-        assert_eq!([0; 3].map(|_| ask(&gateway, "a")), [200, 429, 429]);
+        assert_eq!(gateway.admin_request("DELETE", "/-/limits/hard/state", "", "").status(), 200);
+        assert_eq!([0; 3].map(|_| fetch(&gateway, "a")), [200, 429, 429]);
         assert_eq!(left(&gateway, "wide", "a"), 0, "charged for three admissions and two refusals of the incumbent");
         assert_eq!(left(&gateway, "hard", ""), 1, "no other limit is charged for what the incumbent refuses");
         assert_eq!(effects(&gateway, "wide"), [3.0, 0.0, 2.0]);
@@ -118,14 +118,14 @@ fn overrides_conditions_and_missing_parts_are_compared_too() {
          overrides = [{ key = [\"free\"], rate = 0 }]\n\
          [[route]]\nname = \"app\"\npath = \"/\"\nrespond = {}\nlimits = [\"now\"]\n[admin.keys]\ndefault = \"plain\"\n",
     );
-    assert_eq!([0; 3].map(|_| ask(&gateway, "bad")), [429; 3]);
+    assert_eq!([0; 3].map(|_| fetch(&gateway, "bad")), [429; 3]);
     assert_eq!(effects(&gateway, "open"), [1.0, 0.0, 2.0], "it is charged, and exhausted at the third");
     assert_eq!(effects(&gateway, "posts"), [0.0, 0.0, 3.0], "it does not apply");
     assert_eq!(top(&gateway, "open", "would_admit"), ("header:x-key=bad".to_owned(), 2));
     assert_eq!(top(&gateway, "posts", "would_admit"), ("header:x-key=bad".to_owned(), 3), "the key of the incumbent");
     assert_eq!(gateway.get("/").status(), 403);
     assert_eq!(effects(&gateway, "open"), [1.0, 0.0, 3.0], "without the header, it would not apply");
-    let free = || gateway.ask("POST / HTTP/1.1\r\nhost: a\r\nx-key: free\r\ncontent-length: 0\r\n\r\n").status();
+    let free = || gateway.fetch("POST / HTTP/1.1\r\nhost: a\r\nx-key: free\r\ncontent-length: 0\r\n\r\n").status();
     assert_eq!([free(), free(), free()], [200; 3]);
     assert_eq!(effects(&gateway, "open"), [3.0, 1.0, 3.0]);
     assert_eq!(effects(&gateway, "posts"), [0.0, 3.0, 4.0]);
@@ -148,15 +148,15 @@ fn slots_of_candidates_are_released() {
         );
         let mut held = gateway.client();
         held.send(get("/", ""));
-        until("the slots are taken", || left(&gateway, "now", "") == 0);
+        wait_until("the slots are taken", || left(&gateway, "now", "") == 0);
         for _ in 0..3 {
             // The slot is released after the response.
-            until("only the running request has a slot", || left(&gateway, "wide", "") == 1);
+            wait_until("only the running request has a slot", || left(&gateway, "wide", "") == 1);
             assert_eq!(gateway.get("/").status(), 429);
         }
         assert_eq!(effects(&gateway, "wide"), [1.0, 0.0, 3.0], "each had a slot of the candidate in turn");
         drop(held);
-        until("all slots are free", || left(&gateway, "wide", "") == 2 && left(&gateway, "now", "") == 1);
+        wait_until("all slots are free", || left(&gateway, "wide", "") == 2 && left(&gateway, "now", "") == 1);
     });
 }
 
@@ -171,19 +171,21 @@ fn a_cluster_charges_candidates_alike() {
          [limit.hard]\nrate = \"3/h\"\nkey = \"header:x-c\"\n",
         cluster.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let at = |part: &str| cluster.owner_index(key_slot(&format!("{{header:x-{part}}}")));
     let b = (0..).map(|number| format!("b{number}")).find(|b| at(&format!("b={b}")) != at("a=a")).unwrap();
-    let ask = |a: &str, c: &str| gateway.ask(&get("/", &format!("x-a: {a}\r\nx-b: {b}\r\nx-c: {c}\r\n"))).status();
+    let fetch = |a: &str, c: &str| gateway.fetch(&get("/", &format!("x-a: {a}\r\nx-b: {b}\r\nx-c: {c}\r\n"))).status();
     // The incumbent refuses the second; the other limit refuses the last two, for different keys of the incumbent.
-    let statuses = [ask("a", "c"), ask("a", "c"), ask("a1", "c"), ask("a2", "c"), ask("a3", "c"), ask("a4", "c")];
+    let statuses =
+        [fetch("a", "c"), fetch("a", "c"), fetch("a1", "c"), fetch("a2", "c"), fetch("a3", "c"), fetch("a4", "c")];
     assert_eq!(statuses, [200, 429, 200, 200, 429, 429]);
-    until("charges of refused requests are refunded", || left(&gateway, "wide", &b) == 1);
+    wait_until("charges of refused requests are refunded", || left(&gateway, "wide", &b) == 1);
     assert_eq!((left(&gateway, "hard", "c"), left(&gateway, "now", "a4")), (0, 1));
     assert_eq!(effects(&gateway, "wide"), [3.0, 0.0, 1.0]);
 }
 
-/// The slot of the candidate is charged, then that of the incumbent does not answer, and the gateway decides by itself.
+/// The slot of the candidate is charged, then that of the incumbent does not respond, and the gateway decides by
+/// itself.
 #[test]
 fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
     let cluster = RedisCluster::start(0);
@@ -194,7 +196,7 @@ fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
          [limit.seen]\nrate = \"9/h\"\nkey = \"header:x-c\"\nmode = \"shadow\"\n",
         cluster.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     // Slots are charged in their order.
     let slot = |part: &str, value: &str| key_slot(&format!("{{header:x-{part}={value}}}"));
     let last = slot("a", "a");
@@ -206,12 +208,12 @@ fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
         (0..).map(|number| format!("{part}{number}")).find(is_before).unwrap()
     };
     let (b, c) = (before("b"), before("c"));
-    let ask = || gateway.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\nx-c: {c}\r\n"))).status();
-    assert_eq!(ask(), 200);
+    let fetch = || gateway.fetch(&get("/", &format!("x-a: a\r\nx-b: {b}\r\nx-c: {c}\r\n"))).status();
+    assert_eq!(fetch(), 200);
     let lefts = || [left(&gateway, "new", &b), left(&gateway, "seen", &c)];
     let known = lefts();
     cluster.owner(last).signal("STOP");
-    assert_eq!(ask(), 200, "by this gateway's share");
+    assert_eq!(fetch(), 200, "by this gateway's share");
     cluster.owner(last).signal("CONT");
     let labels = [("route", "app"), ("limit", "now"), ("decision", "local_allow")];
     assert!(gateway.metric("limit_decisions_total", &labels) >= Some(1.0));
@@ -222,11 +224,11 @@ fn a_cluster_that_fails_halfway_keeps_no_charge_of_a_candidate() {
 fn a_candidate_replaces_its_incumbent_with_its_usage() {
     let route = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {}\nlimits = [\"now\"]\n";
     let gateway = gateway(None, &format!("{LIMITS}{route}"));
-    assert_eq!([0; 2].map(|_| ask(&gateway, "a")), [200; 2]);
+    assert_eq!([0; 2].map(|_| fetch(&gateway, "a")), [200; 2]);
     let text = fs::read_to_string(gateway.config()).unwrap();
     let swapped = text.replace("\ncandidate_of = \"now\"", "").replace("limits = [\"now\"]", "limits = [\"wide\"]");
     assert_eq!(gateway.reload(&swapped).status(), 200);
-    assert_eq!([0; 4].map(|_| ask(&gateway, "a")), [200, 200, 200, 429], "two of five were used");
+    assert_eq!([0; 4].map(|_| fetch(&gateway, "a")), [200, 200, 200, 429], "two of five were used");
     assert_eq!(
         gateway.metric("candidate_decisions_total", &[("limit", "wide")]),
         None,
@@ -289,7 +291,7 @@ fn an_outage_compares_candidates_that_decide_locally() {
             "[store]\nurl = \"redis://{}\"\n{}[[route]]\nname = \"app\"\npath = \"/\"\n\
              respond = {{ body = \"in\" }}\nlimits = [\"now\"{more}]\n\
              [limit.other]\nrate = \"9/h\"\non_error = \"closed\"\n",
-            crate::support::ports::nobody(),
+            crate::support::ports::closed_addr(),
             LIMITS
                 .replacen("rate = \"3/h\"\n", "rate = \"3/h\"\non_error = \"closed\"\n", 1)
                 .replacen("rate = \"1/h\"\n", "rate = \"1/h\"\non_error = \"local\"\n", 1)
@@ -297,11 +299,11 @@ fn an_outage_compares_candidates_that_decide_locally() {
         )
     };
     let alone = gateway(None, &config(""));
-    assert_eq!([ask(&alone, "a"), ask(&alone, "a"), ask(&alone, "a")], [503; 3]);
+    assert_eq!([fetch(&alone, "a"), fetch(&alone, "a"), fetch(&alone, "a")], [503; 3]);
     assert_eq!(effects(&alone, "tight"), [2.0, 0.0, 1.0], "it would admit one");
     assert_eq!(effects(&alone, "wide"), [3.0, 0.0, 0.0], "it is closed as well");
     // Another limit refuses in any case.
     let beside = gateway(None, &config(", \"other\""));
-    assert_eq!([ask(&beside, "a"), ask(&beside, "a")], [503; 2]);
+    assert_eq!([fetch(&beside, "a"), fetch(&beside, "a")], [503; 2]);
     assert_eq!(effects(&beside, "tight"), [0.0; 3]);
 }

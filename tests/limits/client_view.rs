@@ -15,8 +15,8 @@ use sluicegate::proxy::response::problem::retry_after_s;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::limiting::{check, limit, random_rule, seeded, shares_a_backlog};
-use crate::support::ports::nobody;
+use crate::support::limiting::{check, limit, random_rule, seeded, shares_backlog};
+use crate::support::ports::closed_addr;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
 const LIMITS: &str = r#"
@@ -179,7 +179,7 @@ fn retry_after_is_exact_for_every_algorithm() {
                 let mut check = check(&limit, "ip=10.0.0.1", cost);
                 check.tag = rng.random_range(1..1 << 52);
                 let answer = memory.run(Op::Take, std::slice::from_ref(&check), now_ms).answers[0];
-                if !answer.admitted && answer.retry_ms != NEVER && !shares_a_backlog(&limit.rule, &answer) {
+                if !answer.admitted && answer.retry_ms != NEVER && !shares_backlog(&limit.rule, &answer) {
                     refused += 1;
                     exact(&memory, &check, now_ms, answer);
                 }
@@ -204,20 +204,20 @@ fn a_body_of_ones_own_and_a_request_that_never_fits() {
     let refuse = "refuse = { status = 503, body = \"{limit} of {route}: {retry_after}s\" }";
     let config = LIMITS.to_owned() + &route("own", "\"small\"", refuse) + &route("never", "\"small\"", "");
     let gateway = Gateway::start(&config);
-    assert_eq!(gateway.ask(&get("/own", "x-cost: 5\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/own", "x-cost: 5\r\n")).status(), 200);
     let response = gateway.get("/own");
     assert_eq!((response.status(), response.text().as_str()), (503, "small of own: 3600s"));
     assert_eq!(response.get("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(response.get("retry-after"), Some("3600"));
 
-    let response = gateway.ask(&get("/never", "x-cost: 6\r\n"));
+    let response = gateway.fetch(&get("/never", "x-cost: 6\r\n"));
     assert_eq!((response.status(), response.get("retry-after")), (429, None));
     let problem = response.json();
     assert_eq!(problem["title"], "the request costs more than its whole quota");
     assert_eq!(problem.get("retry-after-ms"), None);
 }
 
-/// How many may run at once is no rate: it has a unit and no window.
+/// The policy of a concurrency limit has a unit and no window.
 #[test]
 fn a_concurrency_limit_says_its_unit() {
     let two = "[limit.two]\nalgorithm = \"concurrency\"\nin_flight = 2\nkey = \"ip\"\ncost = \"header:x-cost\"\n";
@@ -235,18 +235,18 @@ fn a_concurrency_limit_says_its_unit() {
     assert_eq!(response.status(), 200);
     assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
     assert_eq!(list(response.get("ratelimit").unwrap())[0].1[0], ("r".to_owned(), "1".to_owned()));
-    let response = gateway.ask(&get("/both", "x-cost: 3\r\n"));
+    let response = gateway.fetch(&get("/both", "x-cost: 3\r\n"));
     assert_eq!((response.status(), response.get("retry-after")), (429, None));
     assert_eq!(policy(&response), unit(&[("q", "2"), ("qu", "concurrent-requests")]));
 
-    // The older dialects have no unit for it, and do not show it as something else.
+    // The older dialects cannot express the unit, so they do not show the limit.
     let config =
         format!("[headers]\nratelimit = [\"draft-07\", \"legacy\"]\n{LIMITS}{two}{}", route("one", "\"two\"", ""));
     let response = Gateway::start(&config).get("/one");
     assert_eq!([values(&response, &DRAFT_07), values(&response, &LEGACY)].concat(), ["-"; 5]);
 }
 
-/// Everything that a gRPC client reads of a refusal.
+/// The parts of a refusal that gRPC clients read.
 fn grpc(response: &Message) -> (u16, Option<&str>, Option<&str>, Option<&str>) {
     assert_eq!((response.text().as_str(), response.get("content-type")), ("", Some("application/grpc")));
     assert_eq!(response.get("content-length").unwrap_or("0"), "0");
@@ -264,12 +264,12 @@ fn grpc_requests_are_refused_in_grpc() {
          [[route]]\nname = \"keyed\"\npath = \"/keyed\"\nupstream = \"echo:\"\nlimits = [\"keyed\"]\n\n\
          [limit.keyed]\nrate = \"1/s\"\nkey = \"header:x-api-key\"\nmissing = \"refuse\"\n",
         route("rpc", "\"small\"", "refuse = { status = 503, body = \"not for gRPC\" }"),
-        nobody(),
+        closed_addr(),
     );
     let gateway = Gateway::start(&config);
     let call = |path: &str, fields: &str| {
         let fields = format!("content-type: application/grpc+proto\r\nte: trailers\r\n{fields}");
-        gateway.client().ask(&post(path, 5, &fields), [0; 5])
+        gateway.client().fetch(&post(path, 5, &fields), [0; 5])
     };
     assert_eq!(call("/rpc", "x-cost: 5\r\n").get("grpc-status"), None);
     let response = call("/rpc", "");
@@ -293,14 +293,14 @@ fn grpc_requests_are_refused_in_grpc() {
     }
     assert_eq!(grpc(&call("/a%2fb", "")).1, Some("13"), "refused as unclear");
 
-    let answered = [("route", "rpc"), ("method", "POST"), ("code", "200")];
-    gateway.assert_metric("requests_total", &answered, 3.0);
+    let labels = [("route", "rpc"), ("method", "POST"), ("code", "200")];
+    gateway.assert_metric("requests_total", &labels, 3.0);
     for reason in ["exhausted", "never_fits"] {
         let refused = [("route", "rpc"), ("limit", "small"), ("reason", reason)];
         gateway.assert_metric("rejections_total", &refused, 1.0);
     }
 
-    let web = gateway.client().ask(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
+    let web = gateway.client().fetch(&post("/rpc", 5, "content-type: application/grpc-web\r\n"), [0; 5]);
     assert_eq!((web.status(), web.text().as_str()), (503, "not for gRPC"), "gRPC-Web has its status in the body");
 }
 
@@ -315,14 +315,14 @@ fn a_closed_store_is_unavailable_in_grpc_too() {
         route("rpc", "\"burst\", \"hourly\"", "")
     );
     let gateway = Gateway::start(&config);
-    gateway.until_connected();
+    gateway.wait_for_store();
     let call = || {
         let fields = "content-type: application/grpc+proto\r\nte: trailers\r\n";
-        gateway.client().ask(&post("/rpc", 5, fields), [0; 5])
+        gateway.client().fetch(&post("/rpc", 5, fields), [0; 5])
     };
     assert_eq!(call().get("grpc-status"), None);
     server.kill();
-    crate::support::until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    crate::support::wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     let message = "the limit store is unavailable, and this route refuses requests without it: burst, hourly";
     assert_eq!(grpc(&call()), (200, Some("14"), Some(message), Some("2000")));
     let plain = gateway.get("/rpc");

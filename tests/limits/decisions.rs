@@ -15,8 +15,8 @@ fn limited(limit: &str) -> Gateway {
     ))
 }
 
-fn quota(answer: &Message) -> (u16, Option<&str>, Option<&str>) {
-    (answer.status(), answer.get("ratelimit"), answer.get("retry-after"))
+fn quota(response: &Message) -> (u16, Option<&str>, Option<&str>) {
+    (response.status(), response.get("ratelimit"), response.get("retry-after"))
 }
 
 #[test]
@@ -25,14 +25,14 @@ fn a_token_bucket_is_spent_and_reports_the_exact_wait() {
     let watch = Stopwatch::start();
     let mut client = gateway.client();
     for (r, t) in [(2, 20), (1, 20), (0, 30)] {
-        let answer = client.ask(&get("/", ""), "");
-        assert_eq!(quota(&answer), (200, Some(format!("\"slow\";r={r};t={t}").as_str()), None));
-        assert_eq!(answer.get("ratelimit-policy"), Some("\"slow\";q=3;w=30"));
+        let response = client.fetch(&get("/", ""), "");
+        assert_eq!(quota(&response), (200, Some(format!("\"slow\";r={r};t={t}").as_str()), None));
+        assert_eq!(response.get("ratelimit-policy"), Some("\"slow\";q=3;w=30"));
     }
-    let refused = client.ask(&get("/", ""), "");
+    let refused = client.fetch(&get("/", ""), "");
     assert_eq!(quota(&refused), (429, Some("\"slow\";r=0;t=10"), Some("10")));
     assert_eq!(refused.get("ratelimit-policy"), Some("\"slow\";q=3;w=30"));
-    // Else too slow to compare whole seconds.
+    // A slower run could not compare whole seconds.
     watch.assert_ms(0..1000);
 
     assert_eq!(refused.get("content-type"), Some("application/problem+json"));
@@ -54,11 +54,11 @@ fn a_token_bucket_is_spent_and_reports_the_exact_wait() {
 fn after_the_announced_wait_the_next_request_is_admitted() {
     let gateway = limited("rate = \"1/2s\"\nburst = 1\nkey = \"ip\"");
     let mut client = gateway.client();
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
-    let refused = client.ask(&get("/", ""), "");
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
+    let refused = client.fetch(&get("/", ""), "");
     assert_eq!(quota(&refused), (429, Some("\"slow\";r=0;t=2"), Some("2")));
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -66,11 +66,11 @@ fn a_fixed_window_counts_from_its_first_request() {
     let gateway = limited("algorithm = \"fixed_window\"\nrate = \"2/30s\"\nkey = \"ip\"");
     let mut client = gateway.client();
     for r in [1, 0] {
-        let answer = client.ask(&get("/", ""), "");
-        assert_eq!(quota(&answer), (200, Some(format!("\"slow\";r={r};t=30").as_str()), None));
-        assert_eq!(answer.get("ratelimit-policy"), Some("\"slow\";q=2;w=30"));
+        let response = client.fetch(&get("/", ""), "");
+        assert_eq!(quota(&response), (200, Some(format!("\"slow\";r={r};t=30").as_str()), None));
+        assert_eq!(response.get("ratelimit-policy"), Some("\"slow\";q=2;w=30"));
     }
-    let refused = client.ask(&get("/", ""), "");
+    let refused = client.fetch(&get("/", ""), "");
     assert_eq!(quota(&refused), (429, Some("\"slow\";r=0;t=30"), Some("30")));
 }
 
@@ -143,22 +143,26 @@ fn a_limit_words_its_own_refusal_before_the_route() {
         "#,
     );
     let refused = |target: &str, fields: &str| {
-        let answer = gateway.ask(&get(target, fields));
-        (answer.status(), answer.get("content-type").unwrap().to_owned(), answer.text())
+        let response = gateway.fetch(&get(target, fields));
+        (response.status(), response.get("content-type").unwrap().to_owned(), response.text())
     };
     let text = |status: u16, kind: &str, text: &str| (status, kind.to_owned(), text.to_owned());
     assert_eq!(gateway.get("/captcha").status(), 200);
     assert_eq!(refused("/captcha", ""), text(401, "text/x-captcha", "api/captcha: 3600"));
     let (status, kind, problem) = refused("/plain", "");
-    assert_eq!((status, kind.as_str()), (403, "application/problem+json"), "not the route's body: {problem}");
+    assert_eq!(
+        (status, kind.as_str()),
+        (403, "application/problem+json"),
+        "the response does not have the route's body: {problem}"
+    );
     assert!(problem.contains("\"violated-policies\":[\"plain\"]"), "{problem}");
     assert_eq!(gateway.get("/unworded").status(), 200);
     assert_eq!(refused("/unworded", ""), text(503, "text/x-route", "route"));
-    // A missing key is not a spent one.
+    // A missing key is refused for another reason than an exhausted one.
     assert_eq!(refused("/keyed", "").0, 403);
-    assert_eq!(gateway.ask(&get("/keyed", "x-key: a\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/keyed", "x-key: a\r\n")).status(), 200);
     assert_eq!(refused("/keyed", "x-key: a\r\n"), text(418, "text/plain; charset=utf-8", "teapot"));
-    let grpc = gateway.ask(&get("/captcha", "content-type: application/grpc\r\n"));
+    let grpc = gateway.fetch(&get("/captcha", "content-type: application/grpc\r\n"));
     assert_eq!((grpc.status(), grpc.get("grpc-status"), grpc.text().as_str()), (200, Some("8"), ""));
 
     // It is the limit that a reload changes.
@@ -190,24 +194,24 @@ fn limits_are_charged_all_or_none() {
         key = "header:x-user"
         "#,
     );
-    let ask = |user: &str| gateway.ask(&get("/", &format!("x-user: {user}\r\n")));
-    let admitted = ask("a");
+    let fetch = |user: &str| gateway.fetch(&get("/", &format!("x-user: {user}\r\n")));
+    let admitted = fetch("a");
     assert_eq!(admitted.status(), 200);
     assert_eq!(
         admitted.get("ratelimit-policy"),
         Some("\"wide\";q=100;w=3600, \"narrow\";q=2;w=3600, \"narrower\";q=1;w=7200")
     );
     for _ in 0..5 {
-        let refused = ask("a");
+        let refused = fetch("a");
         assert_eq!((refused.status(), refused.get("retry-after")), (429, Some("7200")));
         let state = refused.get("ratelimit").unwrap();
         assert!(state.starts_with("\"wide\";r=99;"), "{state}");
         assert!(state.contains("\"narrow\";r=1;") && state.contains("\"narrower\";r=0;"), "{state}");
         assert_eq!(refused.json()["violated-policies"], serde_json::json!(["narrower"]));
     }
-    assert_eq!(ask("b").status(), 200);
-    // Two limits refuse: both are named, and the wait is that of the longer one.
-    let refused = ask("b");
+    assert_eq!(fetch("b").status(), 200);
+    // Two limits refuse: both are named, and the wait is the longer one.
+    let refused = fetch("b");
     assert_eq!(refused.json()["violated-policies"], serde_json::json!(["narrow", "narrower"]));
     assert_eq!(refused.get("retry-after"), Some("7200"));
     assert!(refused.get("ratelimit").unwrap().starts_with("\"wide\";r=98;"));
@@ -282,16 +286,16 @@ fn each_key_gives_a_budget_to_what_it_names_and_to_nothing_else() {
     config +=
         "[[route]]\npath = \"/all\"\nrespond = { }\nlimits = [\"all\"]\n\n[limit.all]\nrate = \"1/h\"\nkey = \"all\"\n";
     let gateway = Gateway::start(&config);
-    let ask = |(source, method, host, target, fields): Probe| {
+    let fetch = |(source, method, host, target, fields): Probe| {
         // Address 0 is in another network.
         let source = if source == 0 { [127, 0, 9, 1] } else { [127, 0, 0, source] };
         let head = format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n");
-        gateway.client_from(source).ask(&head, "").status()
+        gateway.client_from(source).fetch(&head, "").status()
     };
     for (name, _, first, same, other) in cases {
-        assert_eq!([ask(*first), ask(*same), ask(*other)], [200, 429, 200], "{name}");
+        assert_eq!([fetch(*first), fetch(*same), fetch(*other)], [200, 429, 200], "{name}");
     }
-    assert_eq!([ask((1, "GET", "a", "/all", "")), ask((0, "PUT", "b", "/all/x", ""))], [200, 429]);
+    assert_eq!([fetch((1, "GET", "a", "/all", "")), fetch((0, "PUT", "b", "/all/x", ""))], [200, 429]);
 }
 
 /// A client with one IPv6 address can use any number of addresses of the same network.
@@ -309,8 +313,8 @@ fn a_client_behind_a_trusted_proxy_cannot_rotate_its_address() {
         ("192.0.2.1", 429),
         ("192.0.2.2", 200),
     ] {
-        let answer = gateway.ask(&get("/", &format!("x-forwarded-for: {client}\r\n")));
-        assert_eq!(answer.status(), status, "{client}");
+        let response = gateway.fetch(&get("/", &format!("x-forwarded-for: {client}\r\n")));
+        assert_eq!(response.status(), status, "{client}");
     }
 }
 
@@ -328,7 +332,7 @@ fn a_missing_key_part_skips_shares_or_refuses() {
     assert_eq!(twice("/skip"), [200, 200]);
     assert_eq!(twice("/shared"), [200, 429]);
     assert_eq!(twice("/refuse"), [403, 403]);
-    assert_eq!(gateway.ask(&get("/refuse", "x-key: a\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/refuse", "x-key: a\r\n")).status(), 200);
     let missing = [("route", "refuse"), ("limit", "refuse"), ("reason", "missing_key")];
     gateway.assert_metric("rejections_total", &missing, 2.0);
 }
@@ -336,22 +340,23 @@ fn a_missing_key_part_skips_shares_or_refuses() {
 #[test]
 fn a_request_costs_its_stated_units() {
     let gateway = limited("rate = \"10/h\"\nkey = \"all\"\ncost = \"header:x-cost\"");
-    let ask = |cost: &str| gateway.ask(&get("/", &format!("x-cost: {cost}\r\n")));
-    let left = |answer: &Message| answer.get("ratelimit").and_then(|state| state.split(';').nth(1)).map(str::to_owned);
+    let fetch = |cost: &str| gateway.fetch(&get("/", &format!("x-cost: {cost}\r\n")));
+    let left =
+        |response: &Message| response.get("ratelimit").and_then(|state| state.split(';').nth(1)).map(str::to_owned);
     let expect = |cost: &str, status: u16, r: &str| {
-        let answer = ask(cost);
-        assert_eq!((answer.status(), left(&answer).as_deref()), (status, Some(r)), "cost {cost}");
-        answer
+        let response = fetch(cost);
+        assert_eq!((response.status(), left(&response).as_deref()), (status, Some(r)), "cost {cost}");
+        response
     };
     expect("7", 200, "r=3");
-    // 10/h refills one in 360 s; one more than the three left is wanted.
+    // 10/h refills one unit in 360 s. The request needs one more than the three units left.
     assert_eq!(expect("4", 429, "r=3").get("retry-after"), Some("360"));
     expect("0", 200, "r=3");
     let never = expect("11", 429, "r=3");
     assert_eq!(never.get("retry-after"), None);
     expect("99999999999999999999", 429, "r=3");
     // Only digits state a cost; `not_integer` may let the rest cost 1.
-    assert_eq!(["many", "-1", "+1", ""].map(|cost| ask(cost).status()), [400; 4]);
+    assert_eq!(["many", "-1", "+1", ""].map(|cost| fetch(cost).status()), [400; 4]);
     expect("3", 200, "r=0");
     let never = [("route", "api"), ("limit", "slow"), ("reason", "never_fits")];
     gateway.assert_metric("rejections_total", &never, 2.0);
@@ -387,9 +392,9 @@ fn only_the_gateways_own_quota_reaches_the_client() {
          [[route]]\npath = \"/bare\"\nupstream = \"{0}\"\n\n[limit.ours]\nrate = \"5/min\"\n",
         upstream.url()
     ));
-    let answer = gateway.get("/");
-    assert_eq!(answer.get("ratelimit-policy"), Some("\"ours\";q=5;w=60"));
-    assert_eq!(answer.get("ratelimit"), Some("\"ours\";r=4;t=48"));
+    let response = gateway.get("/");
+    assert_eq!(response.get("ratelimit-policy"), Some("\"ours\";q=5;w=60"));
+    assert_eq!(response.get("ratelimit"), Some("\"ours\";r=4;t=48"));
     assert_eq!(gateway.get("/bare").get("ratelimit"), Some("\"theirs\";r=1;t=1"));
 }
 
@@ -402,7 +407,7 @@ fn all_workers_and_connections_share_one_exact_budget() {
         let clients = [(); 8].map(|()| {
             scope.spawn(|| {
                 let mut client = gateway.client();
-                (0..20).filter(|_| client.ask(&get("/", ""), "").status() == 200).count()
+                (0..20).filter(|_| client.fetch(&get("/", ""), "").status() == 200).count()
             })
         });
         clients.into_iter().map(|client| client.join().unwrap()).sum()

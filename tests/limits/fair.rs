@@ -16,16 +16,16 @@ fn gateway(redis: Option<&RedisServer>, limits: &str) -> Gateway {
         "{store}[[route]]\nname = \"app\"\npath = \"/\"\nrespond = {{ body = \"in\" }}\nlimits = [\"shared\"]\n{limits}"
     ));
     if redis.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
 
-/// Admitted of `count` requests of a tenant.
+/// Returns how many of `count` requests of a tenant are admitted.
 fn admitted(gateway: &Gateway, tenant: &str, count: usize) -> usize {
     let mut client = gateway.client();
     let head = get("/", &format!("x-tenant: {tenant}\r\n"));
-    (0..count).filter(|_| client.ask(&head, "").status() == 200).count()
+    (0..count).filter(|_| client.fetch(&head, "").status() == 200).count()
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn a_greedy_tenant_leaves_the_reserve_to_others() {
     on_both_stores(|redis| {
         let gateway = gateway(redis, FAIR);
         assert_eq!(admitted(&gateway, "greedy", 60), 20);
-        // Refusals of one tenant are not those of another, also where the worker remembers them.
+        // Refusals of one tenant do not affect another, even if the worker has cached them.
         assert!(admitted(&gateway, "greedy", 5) == 0 && admitted(&gateway, "quiet", 3) == 3);
         let state = gateway.admin("/-/limits/shared/state?tenant=quiet").json();
         assert_eq!(state["fair"]["active"], 2, "{state}");
@@ -43,18 +43,18 @@ fn a_greedy_tenant_leaves_the_reserve_to_others() {
         gateway.assert_metric("fair_active_tenants", &[("limit", "shared")], 2.0);
         gateway.assert_metric("fair_folded_total", &[("limit", "shared")], 0.0);
         gateway.assert_metric("fair_refused_within_share_total", &[("limit", "shared")], 0.0);
-        // The shares of the others are seen in an explanation, which charges nothing.
+        // An explanation shows the shares of the other tenants, and charges nothing.
         let body = br#"{"method": "GET", "url": "http://h/", "headers": [["x-tenant", "heavy"]]}"#;
-        let explained = gateway.admin_ask("POST", "/-/explain", "content-type: application/json\r\n", body).json();
+        let explained = gateway.admin_request("POST", "/-/explain", "content-type: application/json\r\n", body).json();
         let fair = &explained["limits"][0]["fair"];
         assert_eq!((&fair["weight"], &fair["total_weight"]), (&3.into(), &5.into()), "{explained}");
-        // One tenant is forgotten; the budget is not.
-        let reset = gateway.admin_ask("DELETE", "/-/limits/shared/state?tenant=greedy", "", "").json();
+        // A reset forgets one tenant, but keeps the budget.
+        let reset = gateway.admin_request("DELETE", "/-/limits/shared/state?tenant=greedy", "", "").json();
         assert_eq!(reset["reset"], true, "{reset}");
         let state = gateway.admin("/-/limits/shared/state?tenant=greedy").json();
         assert!(state["remaining"].as_i64().unwrap() < 20 && state["fair"]["must_leave"] == 0, "{state}");
-        // All of it.
-        gateway.admin_ask("DELETE", "/-/limits/shared/state", "", "");
+        // A reset of the whole limit.
+        gateway.admin_request("DELETE", "/-/limits/shared/state", "", "");
         assert_eq!(admitted(&gateway, "greedy", 60), 20);
         let top = gateway.admin("/-/top?limit=shared").json().to_string();
         assert!(top.contains("x-tenant"), "{top}");
@@ -71,10 +71,10 @@ fn gateways_share_tenants() {
         &FAIR.replace("reserve = 20, active = \"10s\"", "reserve = 10, active = \"1m\", max_active = 1"),
     );
     assert_eq!(admitted(&one, "greedy", 30), 20);
-    // With a smaller reserve, ten more are left to it.
+    // With a smaller reserve, the tenant gets ten more units.
     assert_eq!(admitted(&other, "greedy", 30), 10);
     assert_eq!(admitted(&one, "greedy", 5), 0);
-    // Beyond `max_active`, tenants share a backlog there, but the cap is that of all.
+    // Beyond `max_active`, tenants share a backlog in that gateway, but the total is the same.
     let rest: usize = (0..40).map(|i| admitted(&other, &format!("new-{i}"), 1)).sum();
     assert!(rest <= 10, "{rest} of 10");
     assert!(other.metric("fair_folded_total", &[("limit", "shared")]).unwrap() >= 39.0);
@@ -100,11 +100,11 @@ fn odd_names_are_tenants_like_others() {
             assert!(ttl > 0, "{ttl}");
         }
         // A repeated name is refused like any other repeated part of a key.
-        assert_eq!(gateway.ask(&get("/", "x-tenant: a\r\nx-tenant: b\r\n")).status(), 400);
+        assert_eq!(gateway.fetch(&get("/", "x-tenant: a\r\nx-tenant: b\r\n")).status(), 400);
     });
 }
 
-/// A full Redis continues to decide on budgets that it has, and lost state starts empty.
+/// A full Redis still decides on budgets that exist, and lost state starts empty.
 #[test]
 fn a_full_or_emptied_redis_keeps_deciding() {
     let redis = RedisServer::start(&["--maxmemory-policy", "noeviction"]);

@@ -4,7 +4,7 @@ use super::repeated_keys::route;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 
-/// A thousand and nine to some server, in a query. The last ones are no number to anybody.
+/// Values that some server reads as 1009 or more, in a query. No server reads the last ones as a number.
 const ODD: [&str; 22] = [
     "%2B1000",
     "+1000",
@@ -56,12 +56,12 @@ fn config() -> String {
 #[test]
 fn odd_numbers_are_refused_and_charge_nothing() {
     let gateway = Gateway::start(&config());
-    let status = |target: &str, fields: &str| gateway.ask(&get(target, fields)).status();
+    let status = |target: &str, fields: &str| gateway.fetch(&get(target, fields)).status();
     for number in ODD {
         for target in ["/cost?n=", "/level?level=", "/listed?level=", "/negated?level=", "/first?level="] {
             assert_eq!(status(&format!("{target}{number}"), ""), 400, "{target}{number}");
         }
-        // Another condition leaves the limit out first, or leaves it in.
+        // Another condition is checked first: it excludes the limit, or not.
         assert_eq!(status(&format!("/both?act=read&level={number}"), ""), 200, "{number}");
         assert_eq!(status(&format!("/both?act=post&level={number}"), ""), 400, "{number}");
     }
@@ -77,7 +77,7 @@ fn odd_numbers_are_refused_and_charge_nothing() {
     assert_eq!(status("/cost?n=-1", ""), 400);
     let rejected = [("route", "cost"), ("limit", "cost"), ("reason", "not_integer")];
     gateway.assert_metric("rejections_total", &rejected, ODD.len() as f64 + 1.0);
-    // All of it is left.
+    // No unit was charged.
     assert_eq!(["5", "1"].map(|n| status(&format!("/cost?n={n}"), "")), [200, 429]);
     assert_eq!([0; 3].map(|_| status("/level?level=9", "")), [200, 200, 429]);
     assert_eq!(["none", "9", "007"].map(|level| status(&format!("/listed?level={level}"), "")), [200, 200, 429]);
@@ -86,17 +86,17 @@ fn odd_numbers_are_refused_and_charge_nothing() {
 #[test]
 fn plain_integers_count_by_their_value() {
     let gateway = Gateway::start(&config());
-    let status = |target: &str| gateway.ask(&get(target, "")).status();
+    let status = |target: &str| gateway.fetch(&get(target, "")).status();
     assert_eq!(["09", "99999999999999999999", "9"].map(|n| status(&format!("/level?level={n}"))), [200, 200, 429]);
     assert_eq!(["8", "-9", "-99999999999999999999", "0"].map(|n| status(&format!("/level?level={n}"))), [200; 4]);
-    // One that never fits is told so; one that is absent costs 1.
+    // A cost that never fits is refused as such, and an absent one costs 1.
     assert_eq!(["/cost?n=99999999999999999999", "/cost?n=004", "/cost", "/cost"].map(status), [429, 200, 200, 429]);
 }
 
 #[test]
 fn a_limit_may_ignore_what_is_no_integer_and_a_shadow_refuses_nothing() {
     let gateway = Gateway::start(&config());
-    let status = |target: &str| gateway.ask(&get(target, "")).status();
+    let status = |target: &str| gateway.fetch(&get(target, "")).status();
     for number in ODD {
         assert_eq!(["/ignore?level=", "/shadow?level="].map(|target| status(&format!("{target}{number}"))), [200; 2]);
     }
@@ -109,15 +109,15 @@ fn a_limit_may_ignore_what_is_no_integer_and_a_shadow_refuses_nothing() {
 #[test]
 fn the_refusal_names_the_value_and_the_setting() {
     let gateway = Gateway::with("access_log = true", &config());
-    let answer = gateway.ask(&get("/level?level=1e3", ""));
-    assert_eq!((answer.status(), answer.get("content-type")), (400, Some("application/problem+json")));
-    let problem = answer.json();
+    let response = gateway.fetch(&get("/level?level=1e3", ""));
+    assert_eq!((response.status(), response.get("content-type")), (400, Some("application/problem+json")));
+    let problem = response.json();
     assert_eq!(problem["title"], "query:level must be an integer (digits only)");
     assert_eq!((&problem["setting"], &problem["violated-policies"][0]), (&"not_integer".into(), &"level".into()));
-    assert!(answer.get("retry-after").is_none());
-    let grpc = gateway.ask(&get("/level?level=1e3", "content-type: application/grpc\r\n"));
+    assert!(response.get("retry-after").is_none());
+    let grpc = gateway.fetch(&get("/level?level=1e3", "content-type: application/grpc\r\n"));
     assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("3")));
-    crate::support::until("both lines are written", || {
+    crate::support::wait_until("both lines are written", || {
         gateway.stdout().matches("\"reason\":\"not_integer\",\"setting\":\"not_integer\"").count() == 2
     });
 }

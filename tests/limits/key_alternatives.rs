@@ -28,31 +28,31 @@ fn config() -> String {
 }
 
 fn send(gateway: &Gateway, target: &str, fields: &str, body: &str) -> Message {
-    gateway.client().ask(&post(target, body.len() as u64, fields), body)
+    gateway.client().fetch(&post(target, body.len() as u64, fields), body)
 }
 
 #[test]
 fn an_account_has_one_budget_in_both_kinds_of_body() {
     let redis = RedisServer::start(&[]);
     let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n", redis.url());
-    // Two gateways, asked in turns.
+    // Two gateways, used alternately.
     let gateways = [0, 1].map(|_| Gateway::start(&format!("{store}{}", config())));
-    gateways.iter().for_each(Gateway::until_connected);
+    gateways.iter().for_each(Gateway::wait_for_store);
     for target in ["/login", "/skip", "/required"] {
-        let asked = [
+        let requests = [
             (FORM, "user=anna"),
             (JSON, "{\"user\":\"anna\"}"),
             (FORM, "us%65r=ann%61"),
             (JSON, "{\"user\":\"\\u0061nna\"}"),
         ];
-        let statuses = [0, 1, 2, 3].map(|n| send(&gateways[n % 2], target, asked[n].0, asked[n].1).status());
+        let statuses = [0, 1, 2, 3].map(|n| send(&gateways[n % 2], target, requests[n].0, requests[n].1).status());
         assert_eq!(statuses, [200, 200, 429, 429], "{target}");
     }
     let gateway = &gateways[0];
-    // A number and its digits are one name.
+    // A number and its digits are the same name.
     let digits = [(JSON, "{\"user\":7.0}"), (FORM, "user=7"), (JSON, "{\"user\":\"7\"}")];
     assert_eq!(digits.map(|(kind, body)| send(gateway, "/login", kind, body).status()), [200, 200, 429]);
-    // An override is by the name, in either kind.
+    // An override for the name applies to both kinds of bodies.
     assert_eq!(
         [(FORM, "user=admin"), (JSON, "{\"user\":\"admin\"}")]
             .map(|(kind, body)| send(gateway, "/login", kind, body).status()),
@@ -84,7 +84,7 @@ fn an_account_has_one_budget_in_both_kinds_of_body() {
 #[test]
 fn a_second_place_for_the_name_is_no_second_budget() {
     let gateway = Gateway::start(&config());
-    let ask = |target: &str, fields: &str| gateway.ask(&get(target, fields)).status();
+    let fetch = |target: &str, fields: &str| gateway.fetch(&get(target, fields)).status();
     for (target, fields) in [
         ("/sent?user=junk", "x-user: anna\r\n"),
         ("/sent?user=anna", "x-user: junk\r\n"),
@@ -94,19 +94,19 @@ fn a_second_place_for_the_name_is_no_second_budget() {
         ("/sent", "cookie: user=junk\r\nx-user: anna\r\n"),
         ("/sent?User=anna", "x-user: anna\r\n"),
     ] {
-        assert_eq!(ask(target, fields), 400, "{target} {fields}");
+        assert_eq!(fetch(target, fields), 400, "{target} {fields}");
     }
     let rejected = [("route", "sent"), ("limit", "sent"), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected, 7.0);
-    // Wherever it stands, and however often, the same name is one budget.
-    assert_eq!(ask("/sent?user=anna", "cookie: user=anna\r\nx-user: anna\r\n"), 200);
-    assert_eq!(ask("/sent", "x-user: anna\r\n"), 200);
-    assert_eq!([ask("/sent?user=anna", ""), ask("/sent", "cookie: user=\"anna\"\r\n")], [429; 2]);
-    // As cookies are read, so that there is one form of a name.
-    assert_eq!(ask("/sent", "cookie: user=a+b\r\n"), 200);
-    assert_eq!(["/sent?user=a%2Bb", "/sent?user=a+b"].map(|target| ask(target, "")), [200, 429]);
-    // TimedStore which one counts, the limit reads nothing else.
-    let both = |target: &str, n: usize| ask(&format!("{target}?user=a{n}"), "x-user: b\r\n");
+    // In any place, and repeated in several places, the same name has one budget.
+    assert_eq!(fetch("/sent?user=anna", "cookie: user=anna\r\nx-user: anna\r\n"), 200);
+    assert_eq!(fetch("/sent", "x-user: anna\r\n"), 200);
+    assert_eq!([fetch("/sent?user=anna", ""), fetch("/sent", "cookie: user=\"anna\"\r\n")], [429; 2]);
+    // All names are decoded like cookies, so that each name has one form.
+    assert_eq!(fetch("/sent", "cookie: user=a+b\r\n"), 200);
+    assert_eq!(["/sent?user=a%2Bb", "/sent?user=a+b"].map(|target| fetch(target, "")), [200, 429]);
+    // The limit reads only one of the two values; which one is its setting.
+    let both = |target: &str, n: usize| fetch(&format!("{target}?user=a{n}"), "x-user: b\r\n");
     assert_eq!([0, 1, 2].map(|n| both("/last", n)), [200, 200, 429]);
     assert_eq!([0, 0, 0].map(|n| both("/first", n)), [200, 200, 429]);
     assert_eq!(both("/first", 1), 200);
@@ -127,13 +127,13 @@ fn the_admin_listener_names_one_value_for_all_alternatives() {
     let take = |key: Value| {
         let order = json!({ "operation": "take", "decisions": [{ "limits": ["login"], "key": key }] }).to_string();
         let fields = "content-type: application/json\r\n";
-        let answer = gateway.admin_ask("POST", "/-/decide", fields, order);
-        (answer.status(), answer.json()["decisions"][0]["admitted"].clone())
+        let response = gateway.admin_request("POST", "/-/decide", fields, order);
+        (response.status(), response.json()["decisions"][0]["admitted"].clone())
     };
     assert_eq!(take(json!({ "json:/user": "anna" })), (200, json!(true)));
     assert_eq!(take(json!({ "form:user | json:/user": "anna" })), (200, json!(false)));
     assert_eq!(take(json!({ "form:user": "anna", "json:/user": "anna" })), (200, json!(false)));
-    // Two names are nobody's budget.
+    // Two different names select no budget.
     assert_ne!(take(json!({ "form:user": "x", "json:/user": "y" })), (200, json!(true)));
     assert_eq!(take(json!({ "form:user": "x", "form:user | json:/user": "y" })).0, 422);
     assert_eq!(take(json!({ "query:user": "x" })).0, 422);
@@ -144,7 +144,7 @@ fn the_admin_listener_names_one_value_for_all_alternatives() {
 fn a_body_with_two_readings_is_refused() {
     let json_alone = route("json", "/json", "key = \"json:/login/user\"");
     let gateway = Gateway::start(&format!("{}{json_alone}", config()));
-    let ask = |target: &str, kind: &str, body: &str| send(&gateway, target, kind, body).status();
+    let fetch = |target: &str, kind: &str, body: &str| send(&gateway, target, kind, body).status();
     let other = "content-type: application/x-www-form-urlencoded+json\r\n";
     for (target, kind, body) in [
         ("/login", FORM, "{\"user\":\"anna\",\"x\":\"&user=1&\"}"),
@@ -155,12 +155,12 @@ fn a_body_with_two_readings_is_refused() {
         ("/json", JSON, "{\"login\":{\"user\":\"6\"},\"x\":\";user=anna;\"}"),
         ("/required", JSON, "{\"user\":\"7\",\"x\":\"&user=anna&\"}"),
     ] {
-        assert_eq!(ask(target, kind, body), 400, "{target} {kind}{body}");
+        assert_eq!(fetch(target, kind, body), 400, "{target} {kind}{body}");
     }
-    assert_eq!(ask("/login", other, "{\"user\":\"anna\"}"), 415);
-    // Of other names, and escaped, such texts are values like any other.
-    assert_eq!(ask("/login", JSON, "{\"user\":\"bert\",\"next\":\"/?a=1&b=2\"}"), 200);
-    assert_eq!(ask("/login", FORM, "x=%7B%22user%22:1%7D&user=bert"), 200);
+    assert_eq!(fetch("/login", other, "{\"user\":\"anna\"}"), 415);
+    // In other parameters, or escaped, such texts are ordinary values.
+    assert_eq!(fetch("/login", JSON, "{\"user\":\"bert\",\"next\":\"/?a=1&b=2\"}"), 200);
+    assert_eq!(fetch("/login", FORM, "x=%7B%22user%22:1%7D&user=bert"), 200);
 }
 
 /// `URLSearchParams` in JavaScript drops a question mark before the first name.
@@ -168,11 +168,11 @@ fn a_body_with_two_readings_is_refused() {
 fn a_name_behind_a_question_mark_or_byte_order_mark_is_unclear() {
     let level = "when = { query = { level = \">8\" } }\nkey = \"ip\"";
     let gateway = Gateway::start(&format!("{}{}", config(), route("level", "/level", level)));
-    let ask = |target: &str| gateway.get(target).status();
-    assert_eq!(["/sent??user=anna&user=x", "/sent??user=anna", "/sent???us%65r=x"].map(ask), [400; 3]);
-    assert_eq!(["/level??level=9", "/level?x=1&?level=9"].map(ask), [400, 200]);
+    let fetch = |target: &str| gateway.get(target).status();
+    assert_eq!(["/sent??user=anna&user=x", "/sent??user=anna", "/sent???us%65r=x"].map(fetch), [400; 3]);
+    assert_eq!(["/level??level=9", "/level?x=1&?level=9"].map(fetch), [400, 200]);
     assert_eq!(send(&gateway, "/login", FORM, "?user=anna&user=x").status(), 400);
     assert_eq!(send(&gateway, "/login", FORM, "\u{feff}user=anna").status(), 400);
-    // Not at the start, it is a part of the name to everybody.
-    assert_eq!(ask("/sent?a=1&?user=anna&user=x"), 200);
+    // Elsewhere, the question mark is a part of the name for every server.
+    assert_eq!(fetch("/sent?a=1&?user=anna&user=x"), 200);
 }

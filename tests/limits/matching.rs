@@ -8,7 +8,7 @@ use redis::TypedCommands;
 use super::matching_program::{Program, one};
 use crate::support::limiting::{RedisServer, on_both_stores};
 use crate::support::token::{SECRET, hs256};
-use crate::support::until;
+use crate::support::wait_until;
 
 #[test]
 fn an_upgraded_plan_unblocks_and_a_reload_does_not() {
@@ -24,10 +24,10 @@ fn an_upgraded_plan_unblocks_and_a_reload_does_not() {
 
             let log = gateway.reload(&format!("# a comment\n{}", config(3, "header:user")));
             assert!(!log.contains("anew"), "{log}");
-            assert_eq!(count(5), 0, "{algorithm}: the reload freed somebody");
+            assert_eq!(count(5), 0, "{algorithm}: the reload reset a key");
 
             gateway.reload(&config(8, "header:user"));
-            // A bucket refills by its new rate: what was in it when it ran dry stays, and that is none.
+            // A bucket that was empty at the change refills by its new rate.
             let more = count(10);
             assert_eq!(more, 5, "{algorithm}: refused requests were charged, or consumed ones forgotten");
 
@@ -90,7 +90,7 @@ fn a_verified_token_names_its_bearer() {
     assert_eq!(gateway.admitted(3, "/", &token(SECRET, "{\"sub\":\"bert\"}")), 2);
     assert_eq!(gateway.admitted(5, "/", &token(SECRET, "{\"sub\":\"carl\",\"vip\":true}")), 5);
 
-    // Whoever cannot prove a name shares one budget, and cannot take Anna's or be a VIP.
+    // Clients without a valid token share one budget. They cannot use Anna's budget or be a VIP.
     let forged = token("another secret of thirty-two byte", "{\"sub\":\"dora\",\"vip\":true}");
     let expired = token(SECRET, "{\"sub\":\"emil\",\"exp\":1000}");
     let admitted: usize = [forged.as_str(), &expired, "", "authorization: Basic eA==\r\n"]
@@ -138,7 +138,7 @@ fn conditions_say_which_requests_are_limited() {
         ),
         ("path = '~ ^/v\\d+/'", vec![("/v1/x", ""), ("/a/../v22/", "")], vec![("/V1/x", ""), ("/x/v1/", "")]),
         ("host = [\"~ ^127[.]\", \"~ x\"], method = \"~i ^g.T$\"", vec![("/", "")], vec![]),
-        // Bytes that end no line for the app hide nothing from the limit.
+        // Bytes that are no line end for the application do not hide a value from the limit.
         ("query = { q = \"~ ^a.*z$\" }", vec![("/?q=a%0Az", ""), ("/?q=a%FF%0Dz", "")], vec![("/?q=A%0Az", "")]),
         (
             "cookie = { sid = \"~ ^[0-9a-f]{8}$\" }",
@@ -186,7 +186,7 @@ fn a_set_exempts_its_clients_and_reloads_live() {
     let (vip, other) = ("x-forwarded-for: 10.1.2.3\r\n", "x-forwarded-for: 192.0.2.1\r\n");
     assert_eq!((gateway.admitted(4, "/", vip), gateway.admitted(2, "/", other)), (4, 1));
     fs::write(gateway.dir.path().join("vip.txt"), "192.0.2.1\n").unwrap();
-    until("exempt", || gateway.ask("/", other).status() == 200 && gateway.ask("/", other).status() == 200);
+    wait_until("exempt", || gateway.fetch("/", other).status() == 200 && gateway.fetch("/", other).status() == 200);
     assert_eq!(gateway.admitted(2, "/", vip), 0, "the budget of all is used up");
 }
 
@@ -218,10 +218,10 @@ fn single_keys_have_numbers_of_their_own() {
             assert_eq!(gateway.admitted(6, path, &format!("tenant: {tenant}\r\n")), count, "{tenant} {path}");
         }
         assert_eq!(gateway.admitted(6, "/", ""), 2, "no tenant");
-        let blocked = gateway.ask("/", "tenant: evil\r\n");
+        let blocked = gateway.fetch("/", "tenant: evil\r\n");
         assert_eq!((blocked.status(), blocked.get("retry-after")), (429, None), "{}", blocked.head);
         assert!(blocked.text().contains("\"violated-policies\":[\"x\"]"), "{}", blocked.text());
-        let policy = gateway.ask("/", "tenant: acme\r\n");
+        let policy = gateway.fetch("/", "tenant: acme\r\n");
         assert_eq!(policy.get("ratelimit-policy"), Some("\"x\";q=4;w=86400"), "the key's own numbers are shown");
         assert_eq!(gateway.count("rejections_total", &[("limit", "x"), ("reason", "blocked"), ("route", "/")]), 7.0);
         assert_eq!(gateway.decisions("x", "bypass"), 6.0);
@@ -243,20 +243,20 @@ fn overrides_in_redis_apply_live_and_survive_reloads() {
     let acme = "tenant: acme, inc\r\n";
     assert_eq!(gateway.admitted(4, "/", acme), 2);
     redis.hset("sg:overrides:x", "acme%2C%20inc", "rate=7/day").unwrap();
-    until("raised", || gateway.ask("/", acme).status() == 200);
+    wait_until("raised", || gateway.fetch("/", acme).status() == 200);
     assert_eq!(gateway.admitted(9, "/", acme), 4, "consumption is kept");
 
-    // A reload has them from its first request on.
+    // Overrides apply from the first request after a reload.
     for number in 3..6 {
         gateway.reload(&config(number));
-        assert_eq!(gateway.ask("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
+        assert_eq!(gateway.fetch("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
     }
 
-    // What is not a hash is no reason to forget.
+    // A key of another type does not remove the overrides in force.
     redis.rename("sg:overrides:x", "aside").unwrap();
     redis.set("sg:overrides:x", "text").unwrap();
-    until("logged", || gateway.log().contains("sg:overrides:x is not a hash"));
-    assert_eq!(gateway.ask("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
+    wait_until("logged", || gateway.log().contains("sg:overrides:x is not a hash"));
+    assert_eq!(gateway.fetch("/", acme).get("ratelimit-policy"), Some("\"x\";q=7;w=86400"));
 }
 
 #[test]
@@ -268,22 +268,24 @@ fn overrides_in_redis_with_a_mistake_change_nothing() {
     let gateway = Program::start(Some(&server), &one("rate = \"2/day\"\nkey = \"header:tenant\""));
     assert_eq!(gateway.admitted(9, "/", acme), 7);
 
-    // One mistake and all stay as they were; it is logged once.
+    // One mistake keeps all overrides as they were, and is logged once.
     redis.hset("sg:overrides:x", "acme%2C%20inc", "rate=unlimited").unwrap();
     redis.hset("sg:overrides:x", "bad", "rate=often").unwrap();
     let logged = || gateway.log().matches("bad: `rate` in the override").count();
-    until("logged", || logged() > 0);
-    assert_eq!(gateway.ask("/", acme).status(), 429);
+    wait_until("logged", || logged() > 0);
+    assert_eq!(gateway.fetch("/", acme).status(), 429);
     redis.hdel("sg:overrides:x", "bad").unwrap();
-    until("unlimited", || gateway.ask("/", acme).status() == 200);
+    wait_until("unlimited", || gateway.fetch("/", acme).status() == 200);
     assert_eq!(logged(), 1, "{}", gateway.log());
     assert_eq!(gateway.admitted(9, "/", acme), 9);
 
     redis.hset("sg:overrides:x", "*", "rate=0").unwrap();
-    until("blocked", || gateway.ask("/", "tenant: anybody\r\n").text().contains("the quota of this client is 0"));
+    wait_until("blocked", || {
+        gateway.fetch("/", "tenant: anybody\r\n").text().contains("the quota of this client is 0")
+    });
     assert_eq!(gateway.admitted(2, "/", acme), 2);
     redis.del("sg:overrides:x").unwrap();
-    until("limited again", || gateway.ask("/", acme).status() == 429);
+    wait_until("limited again", || gateway.fetch("/", acme).status() == 429);
     assert_eq!(gateway.admitted(2, "/", "tenant: nobody\r\n"), 2);
 }
 
@@ -299,8 +301,11 @@ fn a_limit_follows_another() {
         let anna = "user: anna\r\n";
         let seen: Vec<(u16, String)> = (0..6)
             .map(|_| {
-                let answer = gateway.ask("/", anna);
-                (answer.status(), answer.get("ratelimit").unwrap_or_default().split(";t=").next().unwrap().to_owned())
+                let response = gateway.fetch("/", anna);
+                (
+                    response.status(),
+                    response.get("ratelimit").unwrap_or_default().split(";t=").next().unwrap().to_owned(),
+                )
             })
             .collect();
         let expected = [
@@ -312,7 +317,7 @@ fn a_limit_follows_another() {
             (429, "\"hard\";r=0"),
         ];
         assert_eq!(seen, expected.map(|(status, field)| (status, field.to_owned())));
-        let refused = gateway.ask("/", anna);
+        let refused = gateway.fetch("/", anna);
         assert!(refused.text().contains("\"violated-policies\":[\"hard\"]"), "{}", refused.text());
         let wait: u64 = refused.get("retry-after").unwrap().parse().unwrap();
         assert!((50..=60).contains(&wait), "{wait}: the wait of the limit in force");
@@ -346,6 +351,6 @@ fn limits_come_after_others_without_the_store_too() {
     }
     let gateway = Program::start(Some(&server), &config);
     server.kill();
-    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     assert_eq!(["/ll", "/ol", "/lo", "/lc"].map(|path| gateway.admitted(9, path, "")), [5, 9, 9, 3]);
 }

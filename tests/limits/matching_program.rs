@@ -6,9 +6,9 @@ use std::ops::Deref;
 use crate::support::gateway::{Gateway, config};
 use crate::support::http::Message;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
+use crate::support::wait_until;
 
-/// A gateway of two workers that believes what this machine says of clients.
+/// A gateway with two workers, which trusts forwarding headers of this machine.
 pub struct Program {
     gateway: Gateway,
     /// The `[store]` of every config.
@@ -43,22 +43,22 @@ impl Program {
             vec!["run".to_owned(), "-c".to_owned(), path.display().to_string()]
         });
         if redis.is_some() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         Program { gateway, store }
     }
 
     /// One request on a connection of its own.
     #[track_caller]
-    pub fn ask(&self, target: &str, fields: &str) -> Message {
-        self.gateway.ask(&format!("GET {target} HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}\r\n"))
+    pub fn fetch(&self, target: &str, fields: &str) -> Message {
+        self.gateway.fetch(&format!("GET {target} HTTP/1.1\r\nhost: 127.0.0.1\r\n{fields}\r\n"))
     }
 
-    /// How many of `count` equal requests are admitted.
+    /// Returns how many of `count` equal requests are admitted.
     #[track_caller]
     pub fn admitted(&self, count: usize, target: &str, fields: &str) -> usize {
         (0..count)
-            .filter(|_| match self.ask(target, fields).status() {
+            .filter(|_| match self.fetch(target, fields).status() {
                 200 => true,
                 429 => false,
                 status => panic!("{status}"),
@@ -66,12 +66,12 @@ impl Program {
             .count()
     }
 
-    /// Puts another config in force and returns the reload's summary.
+    /// Reloads another config and returns the summary of the reload.
     #[track_caller]
     pub fn reload(&self, rest: &str) -> String {
         let before = self.log().len();
         self.gateway.reload(&config(SERVER, &format!("{}{rest}", self.store)));
-        until("the reload is logged", || self.log()[before..].contains("config reloaded"));
+        wait_until("the reload is logged", || self.log()[before..].contains("config reloaded"));
         self.log()[before..].to_owned()
     }
 

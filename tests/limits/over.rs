@@ -1,4 +1,5 @@
-//! Limits that forward what exceeds them (`over`): what the upstream servers see, what is charged, and what clients try.
+//! Limits that forward what exceeds them (`over`): what the upstream servers see, what is charged, and what clients
+//! try.
 
 use std::fs;
 
@@ -27,22 +28,22 @@ fn requests_over_the_limit_are_forwarded_with_a_header() {
         app.url()
     ));
     let forged = get("/", "x-limit-exceeded: soft\r\nx-limit-exceeded: other\r\n");
-    assert_eq!(gateway.ask(&forged).status(), 200);
+    assert_eq!(gateway.fetch(&forged).status(), 200);
     assert_eq!(gateway.get("/").status(), 200);
     assert_eq!(exceeded(&app), ["", ""], "the client's own header is removed");
-    let over = gateway.ask(&get("/", "x-limit-exceeded: forged\r\nConnection: x-limit-exceeded\r\n"));
+    let over = gateway.fetch(&get("/", "x-limit-exceeded: forged\r\nConnection: x-limit-exceeded\r\n"));
     assert_eq!((over.status(), over.text().as_str()), (200, "app"));
     assert_eq!((over.get("retry-after"), over.get("ratelimit")), (None, Some("\"soft\";r=0;t=1800")));
     assert_eq!(exceeded(&app), ["soft"], "`Connection` of the client does not remove it");
-    // Neither another route, nor the allow list, nor a trailer carries a forged one.
-    assert_eq!(gateway.ask(&get("/free", "x-limit-exceeded: soft\r\n")).status(), 200);
-    assert_eq!(gateway.client_from([127, 0, 0, 2]).ask(&get("/", "x-limit-exceeded: soft\r\n"), "").status(), 200);
+    // A forged header reaches the upstream server neither by another route, nor by the allow list, nor in a trailer.
+    assert_eq!(gateway.fetch(&get("/free", "x-limit-exceeded: soft\r\n")).status(), 200);
+    assert_eq!(gateway.client_from([127, 0, 0, 2]).fetch(&get("/", "x-limit-exceeded: soft\r\n"), "").status(), 200);
     assert_eq!(exceeded(&app), ["", ""]);
     let head = "POST /free HTTP/1.1\r\nhost: a\r\nte: trailers\r\ntransfer-encoding: chunked\r\n\
                 trailer: x-limit-exceeded\r\n\r\n1\r\na\r\n0\r\nx-limit-exceeded: soft\r\n\r\n";
     let mut client = gateway.client();
     client.send(head);
-    assert_eq!(client.answer("POST").status(), 200);
+    assert_eq!(client.read_response("POST").status(), 200);
     assert!(!app.requests()[0].text().contains("soft"), "no trailer carries it");
 
     let decisions = |decision| [("route", "app"), ("limit", "soft"), ("decision", decision)];
@@ -64,7 +65,7 @@ fn the_excess_goes_to_another_upstream() {
         app.url(),
         tarpit.url()
     ));
-    let text = |answer: Message| answer.text();
+    let text = |response: Message| response.text();
     assert_eq!([0; 5].map(|_| text(gateway.get("/"))), ["app", "app", "app", "tarpit", "tarpit"]);
     assert_eq!(exceeded(&app), ["", "", "first"]);
     assert_eq!(exceeded(&tarpit), ["first, second", "first, second"]);
@@ -89,15 +90,15 @@ fn a_refusal_wins_and_charges_nothing() {
             app.url()
         ));
         if redis.is_some() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
-        // The third and fourth are over the soft limit, and charge the hard one all the same.
+        // The third and fourth requests exceed the soft limit, and still charge the hard one.
         assert_eq!(statuses(&gateway, ["/a", "/a", "/a", "/a", "/a", "/hard"]), [200, 200, 200, 200, 429, 429]);
         assert_eq!(exceeded(&app), ["", "", "soft", "soft"]);
         let left = |name: &str| gateway.admin(&format!("/-/limits/{name}/state")).json()["remaining"].clone();
-        let reset = |name: &str| gateway.admin_ask("DELETE", &format!("/-/limits/{name}/state"), "", "").status();
+        let reset = |name: &str| gateway.admin_request("DELETE", &format!("/-/limits/{name}/state"), "", "").status();
         assert_eq!((left("soft"), left("hard")), (0.into(), 0.into()));
-        // Refused by the hard limit, the request does not charge the soft one.
+        // A request that the hard limit refuses does not charge the soft one.
         assert_eq!(reset("soft"), 200);
         assert_eq!(statuses(&gateway, ["/a", "/a", "/a"]), [429; 3]);
         assert_eq!(left("soft"), 2);
@@ -113,9 +114,9 @@ fn an_unclear_key_is_refused_and_a_blocked_one_is_over_the_limit() {
          overrides = [{{ key = [\"bad\"], rate = 0 }}]\n",
         app.url()
     ));
-    let ask = |headers: &str| gateway.ask(&get("/", headers)).status();
+    let fetch = |headers: &str| gateway.fetch(&get("/", headers)).status();
     assert_eq!(
-        [ask(""), ask("x-key: a\r\nx-key: b\r\n"), ask("x-key: a\r\n"), ask("x-key: bad\r\n")],
+        [fetch(""), fetch("x-key: a\r\nx-key: b\r\n"), fetch("x-key: a\r\n"), fetch("x-key: bad\r\n")],
         [403, 400, 200, 200]
     );
     assert_eq!(exceeded(&app), ["", "soft"]);

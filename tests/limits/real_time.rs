@@ -8,15 +8,15 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::forms::limit_of;
+use crate::support::limiting::variants::compile_limit;
 
-/// One request after another, each as soon as the one before is answered.
+/// Sends one request after another, each as soon as the response to the last one has arrived.
 fn never_more_than_20_within_a_second(gateway: &Gateway, target: &str) {
     let mut client = gateway.client();
     let (start, mut admitted) = (Instant::now(), Vec::new());
     while start.elapsed() < Duration::from_millis(2200) {
         let sent = Instant::now();
-        if client.ask(&get(target, ""), "").status() == 200 {
+        if client.fetch(&get(target, ""), "").status() == 200 {
             admitted.push((sent, Instant::now()));
         }
     }
@@ -46,7 +46,7 @@ fn a_log_in_memory_is_exact_by_the_clock_of_the_client() {
 fn a_log_in_redis_is_exact_by_the_clock_of_the_client() {
     let server = RedisServer::start(&[]);
     let gateway = Gateway::start(&config(&server.url()));
-    gateway.until_connected();
+    gateway.wait_for_store();
     std::thread::scope(|scope| {
         for target in ["/list", "/sorted_set"] {
             scope.spawn(|| never_more_than_20_within_a_second(&gateway, target));
@@ -63,12 +63,12 @@ fn a_log_in_redis_is_exact_to_less_than_a_tick() {
         for state in ["list", "sorted_set"] {
             scope.spawn(move || {
                 let limit =
-                    limit_of("log", &format!("algorithm = \"sliding_log\"\nrate = \"1/s\"\nstate = \"{state}\""));
+                    compile_limit("log", &format!("algorithm = \"sliding_log\"\nrate = \"1/s\"\nstate = \"{state}\""));
                 let [check, other] = ["log", "other"].map(|key| [Check::new(&limit, format!("{{a}}{state}{key}"), 1)]);
                 let call = ScriptCall::new(&[(Op::Take, &check)], 0);
                 let mut client = server.client();
                 let admitted = |reply| decode_reply(reply, [1].into_iter()).unwrap().remove(0).unwrap().admitted;
-                // It knows the script from then on.
+                // After this call the server has the script.
                 assert!(admitted(ScriptCall::new(&[(Op::Take, &other)], 0).eval_command().query(&mut client).unwrap()));
                 let sent = loop {
                     let (_, micros): (u64, u64) = redis::cmd("TIME").query(&mut client).unwrap();

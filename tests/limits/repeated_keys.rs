@@ -14,7 +14,7 @@ pub fn route(name: &str, path: &str, limit: &str) -> String {
 /// The statuses of `count` requests that differ in `N`.
 fn statuses(gateway: &Gateway, target: &str, fields: &str, count: usize) -> Vec<u16> {
     let one = |n: usize| get(&target.replace('N', &n.to_string()), &fields.replace('N', &n.to_string()));
-    (0..count).map(|n| gateway.ask(&one(n)).status()).collect()
+    (0..count).map(|n| gateway.fetch(&one(n)).status()).collect()
 }
 
 #[test]
@@ -71,28 +71,28 @@ fn junk_beside_the_key_buys_nothing() {
     let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected("header"), 12.0);
     gateway.assert_metric("rejections_total", &rejected("cost"), 4.0);
-    // Base64 has it, and nobody who sends it is refused.
+    // Base64 contains `+`, so such cookies are accepted.
     let spellings = ["c+d", "c%20d", "c%2Bd", "c+d"].map(|sid| get("/cookie", &format!("cookie: sid={sid}\r\n")));
-    assert_eq!(spellings.map(|request| gateway.ask(&request).status()), [200, 200, 429, 429]);
+    assert_eq!(spellings.map(|request| gateway.fetch(&request).status()), [200, 200, 429, 429]);
 }
 
 #[test]
 fn junk_in_the_body_buys_nothing() {
     let config = [route("form", "/form", "key = \"form:user\""), route("json", "/json", "key = \"json:/user\"")];
     let gateway = Gateway::start(&config.concat());
-    let answers = |path: &str, kind: &str, body: &str| {
+    let responses = |path: &str, kind: &str, body: &str| {
         let one = |n: usize| {
             let body = body.replace('N', &n.to_string());
             let fields = format!("content-type: application/{kind}\r\ncontent-length: {}\r\n", body.len());
             let head = format!("POST {path} HTTP/1.1\r\nhost: h\r\n{fields}\r\n");
-            Client::connect(gateway.addr).ask(&head, body).status()
+            Client::connect(gateway.addr).fetch(&head, body).status()
         };
         (0..4).map(one).collect::<Vec<u16>>()
     };
     for body in
         ["user=jN&[user]=victim", "user=jN&user%5D=victim", "user=victim%00N", "user=victim\0N", "user=victim\0"]
     {
-        assert_eq!(answers("/form", "x-www-form-urlencoded", body), [400; 4], "{body}");
+        assert_eq!(responses("/form", "x-www-form-urlencoded", body), [400; 4], "{body}");
     }
     for body in [
         r#"{"user":"victim\u0000N"}"#,
@@ -103,10 +103,10 @@ fn junk_in_the_body_buys_nothing() {
         r#"{"user":123456789012345678N}"#,
         r#"{"user":-123456789012345678N}"#,
     ] {
-        assert_eq!(answers("/json", "json", body), [400; 4], "{body}");
+        assert_eq!(responses("/json", "json", body), [400; 4], "{body}");
     }
-    assert_eq!(answers("/form", "x-www-form-urlencoded", "user=victim&[x]=N"), [200, 200, 429, 429]);
-    assert_eq!(answers("/json", "json", r#"{"user":"victim","x\u0000":"\u0000N"}"#), [200, 200, 429, 429]);
+    assert_eq!(responses("/form", "x-www-form-urlencoded", "user=victim&[x]=N"), [200, 200, 429, 429]);
+    assert_eq!(responses("/json", "json", r#"{"user":"victim","x\u0000":"\u0000N"}"#), [200, 200, 429, 429]);
     let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
     gateway.assert_metric("rejections_total", &rejected("form"), 20.0);
     gateway.assert_metric("rejections_total", &rejected("json"), 24.0);
@@ -118,9 +118,9 @@ fn aliases_of_a_path_have_one_budget() {
     let vote = route("vote", "/posts/{id}/vote", "key = [\"header:x-user\", \"param:id\"]");
     let alias = "[[route]]\npath = \"/p/{id}\"\nrespond = { }\nlimits = [\"vote\"]\n";
     let gateway = Gateway::start(&format!("{vote}{alias}"));
-    let as_user = |target: &str| gateway.ask(&get(target, "x-user: u1\r\n")).status();
-    let asked = ["/posts/a!b/vote", "/p/a%21b", "//posts/./a%21%62/vote", "/p/a!b", "/p/other"];
-    assert_eq!(asked.map(as_user), [200, 200, 429, 429, 200]);
+    let as_user = |target: &str| gateway.fetch(&get(target, "x-user: u1\r\n")).status();
+    let targets = ["/posts/a!b/vote", "/p/a%21b", "//posts/./a%21%62/vote", "/p/a!b", "/p/other"];
+    assert_eq!(targets.map(as_user), [200, 200, 429, 429, 200]);
     let state = gateway.admin("/-/limits/vote/state?key=u1&key=a!b").json();
     assert_eq!(state["remaining"], 0, "{state}");
 }
@@ -138,7 +138,7 @@ fn a_catch_all_is_no_way_around() {
         ["/users/7/", "/users/7", "/users/%37/", "/users/7/."],
         ["/login", "/LOGIN", "/login;x", "/login/;x"],
     ] {
-        assert_eq!(paths.map(|path| gateway.ask(&get(path, "")).status()), [200, 200, 429, 429], "{paths:?}");
+        assert_eq!(paths.map(|path| gateway.fetch(&get(path, "")).status()), [200, 200, 429, 429], "{paths:?}");
     }
     assert_eq!(statuses(&gateway, "/other;N", "", 3), [200; 3]);
 }
@@ -147,12 +147,12 @@ fn a_catch_all_is_no_way_around() {
 fn a_repeated_key_is_answered_in_the_clients_words() {
     let config = route("api", "/", "key = \"header:x-key\"");
     let gateway = Gateway::start(&config);
-    let answer = gateway.ask(&get("/", "x-key: a\r\nx-key: b\r\n"));
-    assert_eq!((answer.status(), answer.get("content-type")), (400, Some("application/problem+json")));
-    let problem = answer.json();
+    let response = gateway.fetch(&get("/", "x-key: a\r\nx-key: b\r\n"));
+    assert_eq!((response.status(), response.get("content-type")), (400, Some("application/problem+json")));
+    let problem = response.json();
     assert_eq!((&problem["status"], &problem["violated-policies"][0]), (&400.into(), &"api".into()), "{problem}");
-    assert!(answer.get("retry-after").is_none());
-    let grpc = gateway.ask(&get("/", "content-type: application/grpc\r\nx-key: a\r\nx-key: b\r\n"));
+    assert!(response.get("retry-after").is_none());
+    let grpc = gateway.fetch(&get("/", "content-type: application/grpc\r\nx-key: a\r\nx-key: b\r\n"));
     assert_eq!((grpc.status(), grpc.get("grpc-status")), (200, Some("3")));
 }
 

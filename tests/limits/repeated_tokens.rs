@@ -16,7 +16,7 @@ fn gateway(header: &str, repeated: &str) -> Gateway {
 }
 
 fn statuses(gateway: &Gateway, path: &str, fields: &str, count: usize) -> Vec<u16> {
-    (0..count).map(|_| gateway.ask(&get(path, fields)).status()).collect()
+    (0..count).map(|_| gateway.fetch(&get(path, fields)).status()).collect()
 }
 
 fn token(name: &str) -> String {
@@ -48,7 +48,7 @@ fn a_second_token_buys_nothing() {
         assert_eq!(statuses(&bearer, path, &one, 3), [200, 200, 429], "{path}");
         assert_eq!(statuses(&own, path, &format!("x-token: {anna}\r\n"), 3), [200, 200, 429], "{path}");
     }
-    // One that is not valid is none.
+    // An invalid token counts as none.
     assert_eq!(statuses(&bearer, "/skip", "authorization: Bearer junk\r\n", 3), [200; 3]);
     for limit in ["key", "skip", "when"] {
         let rejected = [("route", limit), ("limit", limit), ("reason", "repeated_key")];

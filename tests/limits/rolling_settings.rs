@@ -20,7 +20,7 @@ fn gateway(server: &RedisServer, prefix: &str, lines: &str) -> Gateway {
 }
 
 fn is_in(client: &mut Client, tenant: &str) -> bool {
-    client.ask(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
+    client.fetch(&get("/", &format!("tenant: {tenant}\r\n")), "").status() == 200
 }
 
 /// Returns how many requests of one tenant all gateways admit until `end`. Two connections per gateway send requests
@@ -45,7 +45,7 @@ fn flood(gateways: &[SocketAddr], tenant: &str, end: Instant) -> i64 {
     })
 }
 
-/// The numbers of a gateway, and what they admit at once and each second.
+/// The settings of a gateway, and the units that they admit at once and in each second.
 type Numbers = (&'static str, i64, i64);
 
 const PAIRS: [(&str, [Numbers; 2]); 9] = [
@@ -59,7 +59,7 @@ const PAIRS: [(&str, [Numbers; 2]); 9] = [
             ("rate = \"10/s\"\nqueue = \"1s\"\nnodelay = true", 11, 10),
         ],
     ),
-    // Windows of different length: the larger count, then what the shorter allows in each of its own.
+    // Windows of different length: the larger count, and then what the shorter window admits each time.
     ("fixed_window", [("rate = \"60/h\"", 60, 10), ("rate = \"10/s\"", 10, 10)]),
     (
         "fixed_window",
@@ -78,7 +78,7 @@ fn gateways_with_different_numbers_do_not_add_up() {
         let gateways = numbers.map(|(lines, ..)| {
             gateway(&server, &format!("pair{place}"), &format!("algorithm = \"{algorithm}\"\n{lines}"))
         });
-        // Both have looked at the key, as gateways in use have; what looks first later is another test's.
+        // Both gateways decide on the key once, as gateways in use have. Another test has one that decides later.
         let probes = gateways.each_ref().map(|gateway| i64::from(is_in(&mut gateway.client(), "acme")));
         let addrs = gateways.each_ref().map(|gateway| gateway.addr);
         let since = Instant::now();
@@ -86,10 +86,10 @@ fn gateways_with_different_numbers_do_not_add_up() {
         let seconds = i64::try_from(since.elapsed().as_secs() + 2).unwrap();
         let most = numbers.iter().map(|(_, at_once, a_second)| at_once + a_second * seconds).max().unwrap();
         assert!(admitted <= most, "{algorithm} {numbers:?}: {admitted}, at most {most}");
-        // The other one may keep the generous one from giving all it has, but not both from theirs.
+        // The stricter gateway may use units of the other one, but both together admit at least this much.
         assert!(admitted >= 5, "{algorithm}: only {admitted}");
     };
-    // Three at a time: each still gets far more requests through than it may admit.
+    // Three at a time, so that each still gets many more requests than it may admit.
     for third in [0..3, 3..6, 6..PAIRS.len()] {
         std::thread::scope(|scope| third.for_each(|place| drop(scope.spawn(move || attempt(place)))));
     }
@@ -125,7 +125,7 @@ fn an_override_does_not_add_up_while_it_spreads() {
     let server = RedisServer::start(&[]);
     let attempt = |algorithm: &str| {
         let lines = format!("algorithm = \"{algorithm}\"\nrate = \"10/s\"\nburst = 60");
-        // One after the other, so that they do not look at the same moments.
+        // At different times, so that they do not read the overrides at the same moments.
         let first = gateway(&server, algorithm, &lines);
         std::thread::sleep(Duration::from_secs(1));
         let gateways = [first, gateway(&server, algorithm, &lines)];

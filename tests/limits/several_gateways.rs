@@ -9,9 +9,9 @@ use crate::support::client::{Client, get};
 use crate::support::faketime::clock;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::forms::forms;
-use crate::support::until;
+use crate::support::limiting::variants::variants;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// Requests of each of four clients to each limit.
 const ASKED: usize = 30;
@@ -20,9 +20,9 @@ const LIMIT: i64 = 40;
 /// Two gateways on `server`, with variables for each.
 fn pair(server: &RedisServer, env: [&[(&str, &str)]; 2], config: &str) -> [Gateway; 2] {
     let store = format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\non_error = \"closed\"\n", server.url());
-    let gateways = env.map(|env| Gateway::within(env, "workers = 2", &format!("{store}\n{config}")));
+    let gateways = env.map(|env| Gateway::with_env(env, "workers = 2", &format!("{store}\n{config}")));
     for gateway in &gateways {
-        until("every worker has reached the store", || {
+        wait_until("every worker has reached the store", || {
             gateway.metric("store_gateways", &[]) == Some(2.0) && gateway.metric("store_up", &[]) == Some(1.0)
         });
     }
@@ -45,8 +45,8 @@ pub fn apart(server: &RedisServer, config: &str) -> [Gateway; 2] {
     let clocks = ["-5s", "+5s"].map(clock);
     let gateways = pair(server, [&variables(&clocks[0]), &variables(&clocks[1])], config);
     let shown = |gateway: &Gateway| {
-        let answer = gateway.get("/clock");
-        let date = answer.get("date").expect("a date").to_owned();
+        let response = gateway.get("/clock");
+        let date = response.get("date").expect("a date").to_owned();
         jiff::fmt::rfc2822::parse(&date).unwrap().timestamp().as_second()
     };
     let [behind, ahead] = gateways.each_ref().map(shown);
@@ -56,11 +56,11 @@ pub fn apart(server: &RedisServer, config: &str) -> [Gateway; 2] {
 
 /// Sends requests for every limit to both gateways at once.
 fn assert_exact(gateways: &[Gateway; 2]) {
-    for form in forms(LIMIT) {
-        // Those whose requests stay for long: while their turn comes, or at the upstream.
-        let holds = ["leaky_bucket", "concurrency"].contains(&form.name);
-        let target = format!("/{}", form.name);
-        let asked: Vec<(Vec<Client>, i64)> = std::thread::scope(|scope| {
+    for variant in variants(LIMIT) {
+        // Limits whose requests take long, in the queue or at the upstream.
+        let holds = ["leaky_bucket", "concurrency"].contains(&variant.name);
+        let target = format!("/{}", variant.name);
+        let clients: Vec<(Vec<Client>, i64)> = std::thread::scope(|scope| {
             let threads = [0, 1, 0, 1].map(|i| {
                 let (gateway, target) = (&gateways[i], &target);
                 scope.spawn(
@@ -70,17 +70,17 @@ fn assert_exact(gateways: &[Gateway; 2]) {
             threads.into_iter().map(|thread| thread.join().unwrap()).collect()
         });
         let counted = |decision: &str| -> i64 {
-            let labels = [("route", form.name), ("limit", form.name), ("decision", decision)];
+            let labels = [("route", variant.name), ("limit", variant.name), ("decision", decision)];
             gateways.iter().map(|gateway| gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0) as i64).sum()
         };
-        until("all are decided", || counted("allow") + counted("delayed") + counted("deny") == 4 * ASKED as i64);
-        assert_eq!(counted("allow") + counted("delayed"), form.total, "{}", form.name);
-        let admitted: i64 = asked.iter().map(|(_, admitted)| admitted).sum();
-        assert!(holds || admitted == form.total, "{} admitted {admitted}", form.name);
+        wait_until("all are decided", || counted("allow") + counted("delayed") + counted("deny") == 4 * ASKED as i64);
+        assert_eq!(counted("allow") + counted("delayed"), variant.total, "{}", variant.name);
+        let admitted: i64 = clients.iter().map(|(_, admitted)| admitted).sum();
+        assert!(holds || admitted == variant.total, "{} admitted {admitted}", variant.name);
     }
 }
 
-/// Requests on as many connections, whose answers are not waited for.
+/// Requests on as many connections, whose responses are not waited for.
 fn sent(gateway: &Gateway, target: &str) -> Vec<Client> {
     let mut clients: Vec<Client> = (0..ASKED).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get(target, "")));
@@ -90,7 +90,7 @@ fn sent(gateway: &Gateway, target: &str) -> Vec<Client> {
 /// Requests on one connection.
 fn admitted(gateway: &Gateway, target: &str) -> i64 {
     let mut client = gateway.client();
-    let statuses = (0..ASKED).map(|_| client.ask(&get(target, ""), "").status());
+    let statuses = (0..ASKED).map(|_| client.fetch(&get(target, ""), "").status());
     let admitted = statuses.filter(|status| match status {
         200 => true,
         429 => false,
@@ -102,9 +102,9 @@ fn admitted(gateway: &Gateway, target: &str) -> i64 {
 fn all_forms(silent: &Upstream) -> String {
     let respond = "respond = { body = \"in\" }";
     let hangs = format!("upstream = \"{}\"", silent.url());
-    let routes = forms(LIMIT).into_iter().map(|form| {
-        let to = if form.name == "concurrency" { &hangs } else { respond };
-        route(form.name, to, &form.lines)
+    let routes = variants(LIMIT).into_iter().map(|variant| {
+        let to = if variant.name == "concurrency" { &hangs } else { respond };
+        route(variant.name, to, &variant.lines)
     });
     routes.collect::<String>() + "[[route]]\nname = \"clock\"\npath = \"/clock\"\nupstream = \"echo:\"\n"
 }
@@ -127,10 +127,10 @@ fn two_gateways_with_other_clocks_admit_exactly_the_limit_in_every_form() {
 fn assert_keys_expire(server: &RedisServer) {
     let mut client = server.client();
     let keys: Vec<String> = client.keys("sg:*").unwrap();
-    assert!(keys.len() >= forms(LIMIT).len(), "{keys:?}");
+    assert!(keys.len() >= variants(LIMIT).len(), "{keys:?}");
     for key in keys {
         let life_ms: i64 = client.pttl(&key).unwrap();
-        assert!(life_ms != -1, "{key} lives forever");
+        assert!(life_ms != -1, "{key} has no expiry");
     }
 }
 
@@ -151,26 +151,26 @@ fn clocks_apart_do_not_add_to_the_rate() {
     for (name, _) in limits {
         let since = Instant::now();
         let hammer = |gateway: &Gateway| {
-            let (mut client, mut admitted, mut asked) = (gateway.client(), 0, 0);
-            // A slow machine has to ask for longer until more was asked than may be admitted.
-            while since.elapsed() < Duration::from_millis(600) || asked < 60 + since.elapsed().as_millis() / 15 {
-                admitted += u128::from(client.ask(&get(&format!("/{name}"), ""), "").status() == 200);
-                asked += 1;
+            let (mut client, mut admitted, mut sent) = (gateway.client(), 0, 0);
+            // A slow machine must send for longer, until there were more requests than may be admitted.
+            while since.elapsed() < Duration::from_millis(600) || sent < 60 + since.elapsed().as_millis() / 15 {
+                admitted += u128::from(client.fetch(&get(&format!("/{name}"), ""), "").status() == 200);
+                sent += 1;
             }
-            (admitted, asked)
+            (admitted, sent)
         };
         let counts = std::thread::scope(|scope| {
             let threads = gateways.each_ref().map(|gateway| scope.spawn(|| hammer(gateway)));
             threads.map(|thread| thread.join().unwrap())
         });
-        let (admitted, asked) = (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1);
+        let (admitted, sent) = (counts[0].0 + counts[1].0, counts[0].1 + counts[1].1);
         let most = 100 + since.elapsed().as_millis() / 10 + 1;
-        assert!(admitted <= most, "{name}: {admitted} of {asked}, at most {most}");
-        assert!(admitted >= 100 && asked > most, "{name}: {admitted} of only {asked}");
+        assert!(admitted <= most, "{name}: {admitted} of {sent}, at most {most}");
+        assert!(admitted >= 100 && sent > most, "{name}: {admitted} of only {sent}");
     }
 }
 
-/// A day is the zone's of the limit, not the machine's.
+/// The day follows the zone of the limit, not that of the machine.
 #[test]
 fn gateways_in_other_zones_share_a_day() {
     let server = RedisServer::start(&[]);
@@ -199,13 +199,13 @@ fn a_gateway_hours_off_counts_in_the_windows_of_the_others() {
         let config = route("one", "respond = { }", lines) + &route("two", "respond = { }", lines);
         let [right, off] = pair(&server, [&[], &variables(&env)], &config);
         let before = hour();
-        let ask = |gateway: &Gateway, target| gateway.get(target).status() == 200;
+        let fetch = |gateway: &Gateway, target| gateway.get(target).status() == 200;
         let admitted =
-            [&off, &off, &right, &off, &right, &right, &off, &right, &off].map(|gateway| ask(gateway, "/one"));
+            [&off, &off, &right, &off, &right, &right, &off, &right, &off].map(|gateway| fetch(gateway, "/one"));
         let other =
-            [&right, &right, &off, &right, &off, &off, &right, &off, &right].map(|gateway| ask(gateway, "/two"));
+            [&right, &right, &off, &right, &off, &off, &right, &off, &right].map(|gateway| fetch(gateway, "/two"));
         let expected = [true, true, true, true, true, true, false, false, false];
-        // An hour that ended meanwhile is another window.
+        // The result differs if an hour has ended in between.
         assert!(before != hour() || (admitted, other) == (expected, expected), "{offset}: {admitted:?} {other:?}");
     }
 }
@@ -222,8 +222,8 @@ fn takes_at_the_same_moment_are_counted_one_by_one() {
             "POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        let answer = Client::connect(gateway.admin).ask(&head, &body).json();
-        let decisions: Vec<Value> = answer["decisions"].as_array().unwrap().clone();
+        let response = Client::connect(gateway.admin).fetch(&head, &body).json();
+        let decisions: Vec<Value> = response["decisions"].as_array().unwrap().clone();
         decisions.iter().filter(|decision| decision["admitted"] == true).count()
     };
     let admitted: usize = std::thread::scope(|scope| {
@@ -253,9 +253,9 @@ fn three_limits_are_one_call() {
     let before = calls(&mut client);
     let mut requests = gateways[0].client();
     for _ in 0..20 {
-        assert_eq!(requests.ask(&get("/", ""), "").status(), 200);
+        assert_eq!(requests.fetch(&get("/", ""), "").status(), 200);
     }
-    // The gate reads the keys of a call once; nothing else uses that command.
+    // The script reads the keys of a call once; nothing else uses that command.
     assert_eq!(calls(&mut client) - before, 20);
 }
 
@@ -265,8 +265,8 @@ fn a_large_cost_that_was_refused_blocks_no_small_one() {
     let server = RedisServer::start(&[]);
     let lines = "rate = \"1/h\"\nburst = 10\ncost = \"header:x-cost\"";
     let gateways = pair(&server, [&[], &[]], &route("one", "respond = { }", lines));
-    let ask = |cost: u32| gateways[0].ask(&get("/one", &format!("x-cost: {cost}\r\n"))).status();
-    assert_eq!([5, 9, 9, 9, 1, 9, 11, 4, 1, 9].map(ask), [200, 429, 429, 429, 200, 429, 429, 200, 429, 429]);
+    let fetch = |cost: u32| gateways[0].fetch(&get("/one", &format!("x-cost: {cost}\r\n"))).status();
+    assert_eq!([5, 9, 9, 9, 1, 9, 11, 4, 1, 9].map(fetch), [200, 429, 429, 429, 200, 429, 429, 200, 429, 429]);
 }
 
 /// Values that would be confused if a key joined them without separators.
@@ -297,12 +297,12 @@ fn key_parts_with_separators_in_them_have_budgets_of_their_own() {
     ];
     for (a, b) in pairs {
         let fields = format!("x-a: {a}\r\nx-b: {b}\r\n");
-        let statuses = [0, 1].map(|i| gateways[i].ask(&get("/", &fields)).status());
+        let statuses = [0, 1].map(|i| gateways[i].fetch(&get("/", &fields)).status());
         assert_eq!(statuses, [200, 429], "{a:?} and {b:?}");
     }
 }
 
-/// A list of words may have empty lines, and nothing is found by them.
+/// A list of words may have empty lines, which match nothing.
 #[test]
 fn an_empty_line_of_a_set_is_no_item() {
     let dir = tempfile::tempdir().unwrap();

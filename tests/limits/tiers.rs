@@ -15,7 +15,7 @@ use crate::support::gateway::{Gateway, program};
 use crate::support::http::Message;
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::limiting::{RedisServer, on_both_stores, seeded};
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A trusted proxy states the address of the client.
 const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
@@ -26,17 +26,17 @@ fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
         redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
     let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{limit}"));
     if redis.is_some() {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     gateway
 }
 
-fn ask(gateway: &Gateway, ip: &str) -> Message {
-    gateway.ask(&crate::support::client::get("/", &format!("x-forwarded-for: {ip}\r\n")))
+fn fetch(gateway: &Gateway, ip: &str) -> Message {
+    gateway.fetch(&crate::support::client::get("/", &format!("x-forwarded-for: {ip}\r\n")))
 }
 
 fn statuses<const N: usize>(gateway: &Gateway, ips: [&str; N]) -> [u16; N] {
-    ips.map(|ip| ask(gateway, ip).status())
+    ips.map(|ip| fetch(gateway, ip).status())
 }
 
 fn left(gateway: &Gateway, limit: &str, ip: &str) -> Value {
@@ -70,7 +70,7 @@ fn all_networks_of_a_client_are_charged_or_none() {
         assert_eq!(refused, [Some(2.0), Some(1.0), Some(1.0)], "one of them is the IPv4 client");
         // Each tier has its own usage: a reset of one leaves the others.
         let reset = |limit: &str| {
-            gateway.admin_ask("DELETE", &format!("/-/limits/{limit}/state?key=2001:db8:1:4::1"), "", "").status()
+            gateway.admin_request("DELETE", &format!("/-/limits/{limit}/state?key=2001:db8:1:4::1"), "", "").status()
         };
         assert_eq!((reset("per-ip.56"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [429]));
         assert_eq!((reset("per-ip.48"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [200]));
@@ -79,14 +79,14 @@ fn all_networks_of_a_client_are_charged_or_none() {
     });
 }
 
-/// Clients see the tier that leaves least; of two that refuse, the one that refuses for longer.
+/// Clients see the tier with the least remaining units; of two that refuse, the one with the longer wait.
 #[test]
 fn headers_show_the_tightest_tier() {
     let gateway = gateway(None, HOURLY);
     let shown = |ip: &str| {
-        let answer = ask(&gateway, ip);
-        let field = |name| answer.get(name).unwrap_or_default().to_owned();
-        (answer.status(), field("ratelimit").split(";t").next().unwrap().to_owned(), field("ratelimit-policy"))
+        let response = fetch(&gateway, ip);
+        let field = |name| response.get(name).unwrap_or_default().to_owned();
+        (response.status(), field("ratelimit").split(";t").next().unwrap().to_owned(), field("ratelimit-policy"))
     };
     let of = |status, state: &str, policy: &str| (status, state.to_owned(), policy.to_owned());
     assert_eq!(shown("2001:db8:1:1::1"), of(200, "\"per-ip\";r=1", "\"per-ip\";q=2;w=3600"));
@@ -105,7 +105,7 @@ fn overrides_belong_to_the_network_that_they_name() {
     assert_eq!(
         statuses(&gateway, ["2001:db8:1:1::1"; 7]),
         [200, 200, 200, 200, 200, 200, 429],
-        "the /48 counts all the same"
+        "the /48 is charged as well"
     );
     assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1:1::1"), 3);
     assert_eq!(statuses(&gateway, ["2001:db8:2:7::1", "192.0.2.9", "192.0.2.9"]), [429, 200, 429]);
@@ -123,7 +123,7 @@ fn live_overrides_name_networks() {
     set("per-ip.56", "2001:db8:1::/56", "5");
     set("per-ip.48", "2001:db8:1::", "7");
     let gateway = gateway(Some(&redis), HOURLY);
-    until("they are in force", || gateway.log().matches("overrides in Redis are in force").count() == 3);
+    wait_until("they are in force", || gateway.log().matches("overrides in Redis are in force").count() == 3);
     let ips = ["2001:db8:1:1::1", "2001:db8:1:1::2", "2001:db8:1:1::3", "2001:db8:1:1::4"];
     assert_eq!(statuses(&gateway, ips), [200, 200, 200, 429]);
     assert_eq!(statuses(&gateway, ["2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1"]), [200, 200, 429]);
@@ -131,7 +131,7 @@ fn live_overrides_name_networks() {
     assert_eq!(left(&gateway, "per-ip.56", "2001:db8:1::/56"), 0);
     set("per-ip", "2001:db8:2::/56", "9");
     let mistake = "`2001:db8:2::/56` is no network of this key: they are /32 and for IPv6 /64";
-    until("the mistake is logged", || gateway.log().contains(mistake));
+    wait_until("the mistake is logged", || gateway.log().contains(mistake));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_limit_that_refuses_nothing_charges_all_its_networks_or_none() {
     on_both_stores(|redis| {
         let gateway = gateway(redis, &format!("{HOURLY}mode = \"shadow\"\n"));
         for ip in ["2001:db8:1:1::1", "2001:db8:1:2::1", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:1:5::1"] {
-            assert_eq!(ask(&gateway, ip).status(), 200);
+            assert_eq!(fetch(&gateway, ip).status(), 200);
         }
         assert_eq!(left(&gateway, "per-ip", "2001:db8:1:5::1"), 2, "its /56 would refuse");
         assert_eq!(
@@ -156,7 +156,7 @@ fn a_candidate_may_have_tiers() {
         &format!("{ROUTE}[limit.per-ip]\nrate = \"2/h\"\n[limit.tiers]\n{HOURLY}candidate_of = \"per-ip\"\n"),
     );
     for part in 1..=6 {
-        assert_eq!(ask(&gateway, &format!("2001:db8:1:{part}::1")).status(), 200);
+        assert_eq!(fetch(&gateway, &format!("2001:db8:1:{part}::1")).status(), 200);
     }
     let effect = |effect| {
         gateway.metric("candidate_decisions_total", &[("route", "app"), ("limit", "tiers"), ("effect", effect)])
@@ -172,7 +172,7 @@ fn a_cluster_decides_all_tiers() {
     let cluster = RedisCluster::start(0);
     let store = format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", cluster.url());
     let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{HOURLY}"));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let ips = [
         "2001:db8:1:1::1",
         "2001:db8:1:1::2",
@@ -215,8 +215,8 @@ fn no_addresses_get_more_than_the_contract_states() {
             })
             .collect();
         let body = json!({ "operation": "take", "decisions": decisions }).to_string();
-        let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body).json();
-        for (net, decided) in nets.iter().zip(answer["decisions"].as_array().unwrap()) {
+        let response = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body).json();
+        for (net, decided) in nets.iter().zip(response["decisions"].as_array().unwrap()) {
             assert_eq!(decided["limits"].as_array().unwrap().len(), 3, "{decided}");
             *admitted.entry(*net).or_default() += i64::from(decided["admitted"] == true);
         }
@@ -226,7 +226,7 @@ fn no_addresses_get_more_than_the_contract_states() {
         admitted.iter().for_each(|(net, count)| *sums.entry(net >> bits).or_default() += count);
         sums.into_values().max().unwrap()
     };
-    assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached, none is passed");
+    assert_eq!([most(0), most(8), most(16)], [3, 12, 48], "each bound is reached and none exceeded");
 }
 
 /// The wider networks are those of IPv6 clients, also for decisions over the admin listener.
@@ -237,9 +237,10 @@ fn decisions_for_ipv4_clients_leave_the_wider_networks_alone() {
         let gateway = gateway(redis, &format!("{HOURLY}{more}"));
         let take = |limits: Value, ip: &str| {
             let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": { "ip": ip } }] });
-            let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body.to_string());
-            assert_eq!(answer.status(), 200, "{}", answer.text());
-            answer.json()["decisions"][0].clone()
+            let response =
+                gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body.to_string());
+            assert_eq!(response.status(), 200, "{}", response.text());
+            response.json()["decisions"][0].clone()
         };
         let admitted =
             |ip: &str, times: usize| (0..times).filter(|_| take(json!(["per-ip"]), ip)["admitted"] == true).count();

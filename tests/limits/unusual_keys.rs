@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
+use crate::support::wait_until;
 
 const CONFIG: &str = r#"
 [limit.tenant]
@@ -35,28 +35,28 @@ const VALUES: [(&[u8], &str, i64); 6] = [
     (b"\xc0\xaf", "%C0%AF", 5),
 ];
 
-fn ask(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
+fn fetch(gateway: &Gateway, method: &str, path: &str, body: &Value) -> Value {
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let answer = Client::connect(gateway.admin).ask(&head, body);
-    assert_eq!(answer.status(), 200, "{method} {path}: {}", answer.text());
-    answer.json()
+    let response = Client::connect(gateway.admin).fetch(&head, body);
+    assert_eq!(response.status(), 200, "{method} {path}: {}", response.text());
+    response.json()
 }
 
 fn request(gateway: &Gateway, tenant: &[u8]) -> u16 {
     let mut client = gateway.client();
     client.send([b"GET / HTTP/1.1\r\nhost: a.test\r\nconnection: close\r\nx-tenant: ", tenant, b"\r\n\r\n"].concat());
     // The echo server's answer is no text where the value is none.
-    let mut answer = Vec::new();
-    std::io::Read::read_to_end(client.stream(), &mut answer).unwrap();
-    str::from_utf8(&answer[9..12]).unwrap().parse().unwrap()
+    let mut response = Vec::new();
+    std::io::Read::read_to_end(client.stream(), &mut response).unwrap();
+    str::from_utf8(&response[9..12]).unwrap().parse().unwrap()
 }
 
 fn remaining(gateway: &Gateway, named: &str) -> i64 {
-    let state = ask(gateway, "GET", &format!("/-/limits/tenant/state?cost=0&key={named}"), &Value::Null);
+    let state = fetch(gateway, "GET", &format!("/-/limits/tenant/state?cost=0&key={named}"), &Value::Null);
     state["remaining"].as_i64().unwrap()
 }
 
@@ -68,22 +68,22 @@ fn every_value_can_be_managed(gateway: &Gateway) {
         assert_eq!(remaining(gateway, named), burst - 1, "{named}: the request's own budget");
 
         let order = json!({ "operation": "take", "decisions": [{ "limits": ["tenant"], "key": key, "cost": 2 }] });
-        let mut taken = ask(gateway, "POST", "/-/decide", &order);
+        let mut taken = fetch(gateway, "POST", "/-/decide", &order);
         assert_eq!(taken["decisions"][0]["limits"][0]["remaining"], burst - 3, "{named}");
         let receipt = json!({ "receipt": taken["decisions"][0]["limits"][0]["receipt"].take() });
-        let refund = || ask(gateway, "POST", "/-/limits/tenant/refund", &receipt)["applied"].clone();
+        let refund = || fetch(gateway, "POST", "/-/limits/tenant/refund", &receipt)["applied"].clone();
         assert_eq!([refund(), refund()], [true, false], "{named}");
         assert_eq!(remaining(gateway, named), burst - 1, "{named}");
         let units = json!({ "key": key, "cost": 1 });
-        assert_eq!(ask(gateway, "POST", "/-/limits/tenant/refund", &units)["applied"], true);
+        assert_eq!(fetch(gateway, "POST", "/-/limits/tenant/refund", &units)["applied"], true);
         assert_eq!(remaining(gateway, named), burst);
 
         let admitted = (0..6).filter(|_| request(gateway, tenant) == 200).count();
         assert_eq!(admitted as i64, burst, "{named}");
-        ask(gateway, "DELETE", &format!("/-/limits/tenant/state?key={named}"), &Value::Null);
+        fetch(gateway, "DELETE", &format!("/-/limits/tenant/state?key={named}"), &Value::Null);
         assert_eq!(remaining(gateway, named), burst);
     }
-    // None of it was another one's.
+    // No value has used the budget of another one.
     assert!(VALUES.iter().all(|(_, named, burst)| remaining(gateway, named) == *burst));
 }
 
@@ -92,15 +92,15 @@ fn any_bytes_can_be_named() {
     every_value_can_be_managed(&Gateway::start(CONFIG));
     let redis = RedisServer::start(&[]);
     let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{CONFIG}", redis.url()));
-    until("the store is reached", || {
+    wait_until("the store is reached", || {
         gateway.admin("/-/limits/tenant/state?key=a").status() == 200 && gateway.metric("store_up", &[]) == Some(1.0)
     });
     every_value_can_be_managed(&gateway);
-    // Live ones: the field is ASCII, or has the bytes themselves.
+    // Live overrides: the field is percent-encoded, or has the raw bytes.
     let mut client = redis.client();
     let fields: [(&[u8], &str); 2] = [(b"%ff%fe%2c%80", "burst=7"), (b"\xc0\xaf", "burst=8")];
     let () = client.hset_multiple("sg:overrides:tenant", &fields).unwrap();
-    until("the overrides are in force", || remaining(&gateway, "%C0%AF") == 8);
+    wait_until("the overrides are in force", || remaining(&gateway, "%C0%AF") == 8);
     assert_eq!([remaining(&gateway, "%FF%FE,%80"), remaining(&gateway, "caf%E9")], [7, 3]);
 }
 
@@ -120,10 +120,10 @@ fn invalid_byte_values_of_keys_are_reported() {
             "POST /-/decide HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        let answer = Client::connect(gateway.admin).ask(&head, body);
-        let error = answer.json()["errors"][0].clone();
+        let response = Client::connect(gateway.admin).fetch(&head, body);
+        let error = response.json()["errors"][0].clone();
         assert_eq!(
-            (answer.status(), &error["pointer"]),
+            (response.status(), &error["pointer"]),
             (422, &json!(format!("#/decisions/0/key/header:x-tenant{pointer}"))),
             "{order}"
         );

@@ -5,7 +5,7 @@ use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::support::client::get;
-use crate::support::faketime::clock_of;
+use crate::support::faketime::clock_from_file;
 use crate::support::gateway::Gateway;
 
 fn route(name: &str, limit: &str) -> String {
@@ -15,7 +15,7 @@ fn route(name: &str, limit: &str) -> String {
     )
 }
 
-/// A gateway on the memory store whose clock is as far off as the file says.
+/// A gateway with the memory store, whose clock differs by the offset in the file.
 struct Stepped {
     gateway: Gateway,
     offset: tempfile::NamedTempFile,
@@ -25,9 +25,9 @@ impl Stepped {
     fn start(config: &str) -> Stepped {
         let offset = tempfile::NamedTempFile::new().unwrap();
         fs::write(offset.path(), "+0s").unwrap();
-        let env = clock_of(offset.path());
+        let env = clock_from_file(offset.path());
         let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-        Stepped { gateway: Gateway::within(&env, "", config), offset }
+        Stepped { gateway: Gateway::with_env(&env, "", config), offset }
     }
 
     fn step_to(&self, offset: &str) {
@@ -36,7 +36,7 @@ impl Stepped {
 
     fn admitted(&self, name: &str, key: &str, count: usize) -> usize {
         let head = get(&format!("/{name}"), &format!("x-key: {key}\r\n"));
-        (0..count).filter(|_| self.gateway.ask(&head).status() == 200).count()
+        (0..count).filter(|_| self.gateway.fetch(&head).status() == 200).count()
     }
 }
 
@@ -67,7 +67,7 @@ fn a_step_of_the_clock_refills_nothing() {
             assert_eq!(stepped.admitted(name, offset, 5), 3, "{name}: a new key by a clock set to {offset}");
         }
     }
-    // Its year is the year of the clock.
+    // Calendar years follow the wall clock.
     stepped.step_to("+370d");
     assert_eq!(stepped.admitted("calendar", "spent", 5), 3);
 }
@@ -111,11 +111,11 @@ fn a_clock_set_back_blocks_nobody() {
             assert!(stepped.admitted(name, &key, 3) > 0);
         }
         stepped.step_to(offset);
-        let until = Instant::now() + Duration::from_secs(3);
+        let deadline = Instant::now() + Duration::from_secs(3);
         for name in names {
             let key = format!("{name}{offset}");
             while stepped.admitted(name, &key, 1) == 0 {
-                assert!(Instant::now() < until, "{name} refuses by a clock set to {offset}");
+                assert!(Instant::now() < deadline, "{name} refuses by a clock set to {offset}");
                 std::thread::sleep(Duration::from_millis(20));
             }
         }

@@ -58,7 +58,7 @@ fn one_thread_has_the_line_and_the_others_are_counted() {
             })
             .collect();
         let due: Vec<_> = threads.into_iter().filter_map(|thread| thread.join().unwrap()).collect();
-        // The thread that has the line may already count the other one.
+        // The thread whose turn it is may already count the other one.
         assert_eq!(due.len(), 1, "{due:?}");
         assert_eq!(due[0] + line.take_turn_at(11, 10).unwrap(), 1);
     });
@@ -79,14 +79,14 @@ fn shards_of_new_workers_are_all_in_the_list() {
                 })
             })
             .collect();
-        // What is read meanwhile is never more than was counted.
+        // A concurrent reader never sees more than was counted.
         assert!(shards.iter().map(Count::get).sum::<u64>() <= 4);
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         assert_eq!(shards.iter().map(Count::get).collect::<Vec<_>>(), [2, 2]);
     });
 }
 
-/// A gauge that one worker raises and another lowers: only the sum is a number, and it is right.
+/// A gauge that one worker raises and another lowers: only the sum over all shards is correct.
 #[test]
 fn a_gauge_may_be_lowered_by_another_worker() {
     loom::model(|| {
@@ -101,7 +101,7 @@ fn a_gauge_may_be_lowered_by_another_worker() {
     });
 }
 
-/// Workers that spend, one that puts back, and the end of the lease: every unit ends in one place.
+/// Workers spend units, one returns units, and the lease ends: every unit is counted exactly once.
 #[test]
 fn units_of_a_lease_are_spent_or_returned_once() {
     loom::model(|| {
@@ -118,7 +118,7 @@ fn units_of_a_lease_are_spent_or_returned_once() {
         let rest = slot.take_rest(10) + slot.take_rest(10);
         let (spent, lost) = (spends.join().unwrap(), gives_up.join().unwrap());
         assert_eq!(spent + lost + rest + slot.content().units, 2);
-        assert!(slot.content().units == 0, "nothing can be put into a lease that has ended");
+        assert!(slot.content().units == 0, "no units can be returned to a lease that has ended");
     });
 }
 

@@ -11,8 +11,8 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::manual::app;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -33,7 +33,7 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
     let page = algorithms();
     let app = app();
     let to_midnight = |now: i64| 24 * HOUR_MS - now % (24 * HOUR_MS);
-    // The weight of the five falls below one in the window after this one.
+    // In the window after this one, the weight of the five requests falls below one.
     let weighted = |now: i64| HOUR_MS - now % HOUR_MS + HOUR_MS / 5;
     let parts = |now: i64| 6000 - now % 6000 + 60_000;
     type Wait = Box<dyn Fn(i64) -> i64>;
@@ -49,7 +49,7 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
         ("sliding_window", 1, "", 5, "q=5;w=60", Box::new(parts)),
         ("leaky_bucket", 1, "", 3, "q=3;w=30", wait(10_000)),
     ];
-    // Named in front of the bucket beside it.
+    // The header names it before the bucket beside it.
     let calendar = ("calendar", 0, "10000/month", 2, "00, \"burst\";q=3;w=18", month);
     for (title, index, change, count, policy, wait) in cases.into_iter().chain([calendar]) {
         let part = page.under(title)[index];
@@ -58,24 +58,24 @@ fn each_algorithm_admits_its_count_and_reports_the_wait() {
             from => part.start_changed(&app, None, &[(from, "2/month")]),
         };
         let mut client = gateway.client();
-        let mut ask = || client.ask(&get("/", ""), "");
+        let mut fetch = || client.fetch(&get("/", ""), "");
         for number in 1..=count {
-            let answer = ask();
-            assert_eq!(answer.status(), 200, "{title} {index}, request {number}");
+            let response = fetch();
+            assert_eq!(response.status(), 200, "{title} {index}, request {number}");
         }
         let before = wait(now_ms());
-        let refused = ask();
+        let refused = fetch();
         let after = wait(now_ms());
         assert_eq!(refused.status(), 429, "{title} {index}");
-        let told = refused.json()["retry-after-ms"].as_i64().unwrap();
+        let retry_ms = refused.json()["retry-after-ms"].as_i64().unwrap();
         let (least, most) = (before.min(after) - 1500, before.max(after));
-        assert!((least..=most).contains(&told), "{title} {index}: {told}, not {least} to {most}");
-        let seconds = (told + 999) / 1000;
+        assert!((least..=most).contains(&retry_ms), "{title} {index}: {retry_ms}, not {least} to {most}");
+        let seconds = (retry_ms + 999) / 1000;
         assert_eq!(refused.get("retry-after"), Some(seconds.to_string().as_str()), "{title} {index}");
         assert!(refused.get("ratelimit-policy").unwrap().contains(policy), "{title} {index}:\n{}", refused.head);
-        // A refusal costs nothing: the wait goes on falling.
-        let later = ask().json()["retry-after-ms"].as_i64().unwrap();
-        assert!(later <= told, "{title} {index}: {later} after {told}");
+        // Refusals are not charged, so the wait decreases.
+        let later = fetch().json()["retry-after-ms"].as_i64().unwrap();
+        assert!(later <= retry_ms, "{title} {index}: {later} after {retry_ms}");
     }
 }
 
@@ -96,11 +96,11 @@ fn a_client_that_waits_as_told_is_admitted() {
     ] {
         let gateway = page.under(title)[index].start_changed(&app, None, &[(from, to)]);
         let mut client = gateway.client();
-        let refused = (0..100).map(|_| client.ask(&get("/", ""), "")).find(|answer| answer.status() == 429);
+        let refused = (0..100).map(|_| client.fetch(&get("/", ""), "")).find(|response| response.status() == 429);
         let wait_ms =
             refused.unwrap_or_else(|| panic!("{title} {index} refuses nobody")).json()["retry-after-ms"].as_u64();
         std::thread::sleep(Duration::from_millis(wait_ms.unwrap()));
-        assert_eq!(client.ask(&get("/", ""), "").status(), 200, "{title} {index} after {wait_ms:?} ms");
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200, "{title} {index} after {wait_ms:?} ms");
     }
 }
 
@@ -111,14 +111,14 @@ fn a_debt_is_repaid_before_the_next_is_admitted() {
     let gateway = page.under("Debt")[0].start(&app, None);
     let one = |cost: i64| json!({ "limits": ["units"], "key": { "ip": "10.0.0.1" }, "cost": cost });
     let order = json!({ "operation": "take", "decisions": [one(40), one(160), one(1), one(200), one(201)] });
-    let answer = post(&gateway, "/-/decide", &order).json();
-    let [first, all, next, most, never] = [0, 1, 2, 3, 4].map(|i| &answer["decisions"][i]["limits"][0]);
+    let response = post(&gateway, "/-/decide", &order).json();
+    let [first, all, next, most, never] = [0, 1, 2, 3, 4].map(|i| &response["decisions"][i]["limits"][0]);
     assert_eq!((&first["remaining"], &all["remaining"]), (&json!(60), &json!(0)));
     assert_eq!(first["policy"], json!({ "quota": 100, "window_ms": 60_000 }));
-    // One is admitted once there is anything in the bucket, 200 once it is full.
+    // One unit is admitted when the bucket has any token, 200 when it is full.
     for (refused, wait_ms) in [(next, 60_001), (most, 120_000)] {
-        let told = refused["retry_after_ms"].as_i64().unwrap();
-        assert!((wait_ms - 200..=wait_ms).contains(&told), "{refused}");
+        let retry_ms = refused["retry_after_ms"].as_i64().unwrap();
+        assert!((wait_ms - 200..=wait_ms).contains(&retry_ms), "{refused}");
     }
     assert_eq!((&never["reason"], &never["retry_after_ms"]), (&json!("never_fits"), &Value::Null));
 }
@@ -137,7 +137,7 @@ fn a_queue_releases_requests_evenly() {
         let took = start.elapsed().as_millis();
         assert!((2000 * turn..2000 * turn + 1500).contains(&took), "request {turn} came after {took} ms");
     }
-    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("GET").status()).collect();
+    let mut statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("GET").status()).collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
 }
@@ -149,14 +149,14 @@ fn slots_are_named_and_their_wait_is_at_most_their_lifetime() {
     let gateway = page.under("Concurrency")[0].start(&app, None);
     let mut clients = [gateway.client(), gateway.client()];
     clients.iter_mut().for_each(|client| client.send(get("/slow", "")));
-    until("both run", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 0);
+    wait_until("both run", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 0);
     let refused = gateway.get("/");
     assert_eq!(refused.get("ratelimit-policy"), Some("\"at-once\";q=2;qu=\"concurrent-requests\""));
     let wait: u64 = refused.get("retry-after").unwrap().parse().unwrap();
     // With the default `lease` of 15 s, Redis keeps a slot for 22.7 s.
     assert!((10..=23).contains(&wait), "{wait}");
-    assert_eq!(clients.each_mut().map(|client| client.answer("GET").status()), [200, 200]);
-    until("the slots are free", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 2);
+    assert_eq!(clients.each_mut().map(|client| client.read_response("GET").status()), [200, 200]);
+    wait_until("the slots are free", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 2);
 }
 
 /// Puts the config with `to` in place of `from` in force.
@@ -205,7 +205,7 @@ fn new_numbers_keep_the_usage() {
     let gateway = page.under("Concurrency")[0].start(&app, None);
     let mut clients = [gateway.client(), gateway.client()];
     clients.iter_mut().for_each(|client| client.send(get("/slow", "")));
-    until("both run", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 0);
+    wait_until("both run", || state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"] == 0);
     change(&gateway, "in_flight = 2", "in_flight = 3");
     assert_eq!(state(&gateway, "at-once", "key=127.0.0.1&cost=0")["remaining"], 1);
 }
@@ -238,8 +238,8 @@ fn a_charge_is_refunded_once() {
         let one = json!({ "limits": [limit], "key": key, "cost": 1 });
         let order =
             |operation: &str, count: usize| json!({ "operation": operation, "decisions": vec![one.clone(); count] });
-        // The listener may reach the store later than the workers.
-        until("the store is reached", || {
+        // The admin listener may connect to the store later than the workers.
+        wait_until("the store is reached", || {
             let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
             peek["decisions"][0]["limits"][0]["source"] == "store"
         });
@@ -247,16 +247,16 @@ fn a_charge_is_refunded_once() {
         let [first, second] = [0, 1].map(|i| taken["decisions"][i]["limits"][0].clone());
         assert_eq!([&first["admitted"], &second["admitted"]], [true, true], "{title} {index}: {taken}");
         let refund = |receipt: &Value| {
-            let answer = post(&gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt })).json();
-            answer["applied"].as_bool().unwrap()
+            let response = post(&gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt })).json();
+            response["applied"].as_bool().unwrap()
         };
-        // Where requests wait for their turns the last alone can go.
+        // In a queue, only the last position can be refunded.
         let queue = title == "leaky_bucket" && index == 0;
         let applied = [refund(&first["receipt"]), refund(&second["receipt"]), refund(&second["receipt"])];
         assert_eq!(applied, [!queue, true, false], "{title} {index}");
         let all = first["remaining"].as_i64().unwrap();
-        // What came in between a charge and its refund is not given back, and comes in as fast again.
-        until("what was given back is there", || {
+        // Units that were refilled between the charge and its refund are not refunded, and are refilled again.
+        wait_until("the refunded units are available", || {
             let peek = post(&gateway, "/-/decide", &order("peek", 1)).json();
             peek["decisions"][0]["limits"][0]["remaining"].as_i64().unwrap() == all - i64::from(queue)
         });

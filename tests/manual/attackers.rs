@@ -20,10 +20,10 @@ use crate::support::upstream::Upstream;
 /// How long the server works on a request.
 const WORK: Duration = Duration::from_millis(120);
 
-/// A header by which the server distinguishes attacks.
+/// A header by which the server counts requests of each attack.
 const MARK: &str = "x-mark";
 
-/// A server that counts request heads: each stands for an action.
+/// A server that counts request heads. Each counts as an action.
 struct App {
     server: Upstream,
     /// Number of requests that reached the server, by the mark in the request.
@@ -64,7 +64,7 @@ struct RecipeRun<'a> {
     app: App,
     /// Responses that count as an action, for recipes without an upstream server.
     admitted: usize,
-    asked: usize,
+    sent: usize,
     started: Instant,
 }
 
@@ -74,14 +74,14 @@ impl<'a> RecipeRun<'a> {
         let page = Page::read(recipe.page);
         let part = page.under(recipe.title)[recipe.part];
         let gateways = [0, 1].map(|_| part.start_sharing(&app.server, redis, prefix));
-        RecipeRun { recipe, gateways, app, admitted: 0, asked: 0, started: Instant::now() }
+        RecipeRun { recipe, gateways, app, admitted: 0, sent: 0, started: Instant::now() }
     }
 
     fn acts(&self) -> usize {
         if self.recipe.responds { self.admitted } else { self.app.acts() }
     }
 
-    /// Returns the number of requests that may have reached the server by now.
+    /// Returns the maximum number of requests that may have reached the server by now.
     fn most(&self) -> usize {
         let refilled =
             self.recipe.refill.map_or(0.0, |period| self.started.elapsed().as_secs_f64() / period.as_secs_f64());
@@ -89,10 +89,10 @@ impl<'a> RecipeRun<'a> {
     }
 
     fn gateway(&self) -> &Gateway {
-        &self.gateways[self.asked % 2]
+        &self.gateways[self.sent % 2]
     }
 
-    /// Waits for a request to reach the server, where `before` had; one that is refused never does.
+    /// Waits until the server has more requests than `before`, or the request was refused.
     fn until_reached(&self, before: usize, is_refused: impl Fn() -> bool) {
         let deadline = Instant::now() + 3 * WORK;
         while self.app.acts() == before && !is_refused() && Instant::now() < deadline {
@@ -100,25 +100,25 @@ impl<'a> RecipeRun<'a> {
         }
     }
 
-    /// One request, to the other gateway than the last.
-    fn ask(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
-        self.asked += 1;
+    /// Sends one request, to the gateways in turns.
+    fn fetch(&mut self, source: [u8; 4], head: &str, body: &str) -> u16 {
+        self.sent += 1;
         let mut client = self.gateway().client_from(source);
         let _ = client.try_send([head, body].concat());
-        let status = client.try_answer(head.split(' ').next().unwrap()).map_or(0, |answer| answer.status());
+        let status = client.try_read_response(head.split(' ').next().unwrap()).map_or(0, |response| response.status());
         self.admitted += usize::from(status == 200);
         status
     }
 
-    /// The request of the recipe with another method, target, fields or body.
+    /// Sends the request of the recipe with another method, target, headers or body.
     fn send(&mut self, attempt: &Attempt) -> u16 {
         let (head, body) = attempt.written();
-        // As the client of HTTP/2 does.
-        self.ask([127, 0, 0, 1], &head, &body)
+        // The HTTP/2 client does the same.
+        self.fetch([127, 0, 0, 1], &head, &body)
     }
 
     fn send_over_http2(&mut self, attempt: &Attempt) {
-        self.asked += 1;
+        self.sent += 1;
         let method = http::Method::from_bytes(attempt.method.as_bytes()).unwrap();
         let mut request = http::Request::builder().method(method).uri(format!("http://a.test{}", attempt.target));
         for line in attempt.fields.lines() {
@@ -127,7 +127,7 @@ impl<'a> RecipeRun<'a> {
         }
         let mut client = H2Client::connect(self.gateway().addr);
         let sent = Sent { body: attempt.body.as_bytes(), ..Sent::default() };
-        let status = client.ask(request.body(()).unwrap(), sent).status();
+        let status = client.fetch(request.body(()).unwrap(), sent).status();
         self.admitted += usize::from(status == 200);
     }
 }
@@ -143,14 +143,14 @@ struct Attempt {
 
 impl Attempt {
     /// Returns the limited request of the client `who`, for the `number`-th time.
-    fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), who: &str, number: usize) -> Attempt {
-        let filled = |text: &str| text.replace("WHO", who).replace('#', &number.to_string());
+    fn of(recipe: &Recipe, (target, fields, body): (&str, &str, &str), client_name: &str, number: usize) -> Attempt {
+        let filled = |text: &str| text.replace("WHO", client_name).replace('#', &number.to_string());
         let [target, fields, body] = [target, fields, body].map(filled);
         Attempt { method: recipe.method.to_owned(), target, fields, body }
     }
 
-    fn plain(recipe: &Recipe, who: &str) -> Attempt {
-        Attempt::of(recipe, (recipe.target, recipe.fields, recipe.body), who, 0)
+    fn plain(recipe: &Recipe, client_name: &str) -> Attempt {
+        Attempt::of(recipe, (recipe.target, recipe.fields, recipe.body), client_name, 0)
     }
 
     fn text(&self) -> String {
@@ -248,7 +248,7 @@ fn no_flood_gets_more_than_a_recipe_allows() {
         let mut clients: Vec<Client> =
             (0..recipe.most + 12).map(|n| stage.gateways[n % 2].client_from([127, 0, 0, 9])).collect();
         clients.iter_mut().for_each(|client| client.send([head.as_str(), body.as_str()].concat()));
-        let statuses = clients.iter_mut().map(|client| client.answer(recipe.method).status());
+        let statuses = clients.iter_mut().map(|client| client.read_response(recipe.method).status());
         let admitted = statuses.filter(|status| *status == 200).count();
         let acts = if recipe.responds { admitted } else { stage.acts() };
         if acts > stage.most() || acts < recipe.least {
@@ -294,13 +294,13 @@ fn no_broken_request_gets_more_than_a_recipe_allows() {
         let mut stage = RecipeRun::new(recipe, redis.port, &format!("broken{place}"), WORK);
         let mut wrong = Vec::new();
         for (kind, (what, written)) in BROKEN.iter().enumerate() {
-            // A client of its own for each attack, unless the recipe knows only one.
-            let who = format!("who{kind}");
-            let mut attempt = Attempt::plain(recipe, &who);
+            // Another client for each attack, unless all clients of the recipe share one budget.
+            let client_name = format!("who{kind}");
+            let mut attempt = Attempt::plain(recipe, &client_name);
             attempt.fields += &format!("{MARK}: {kind}\r\n");
             let source = [127, 0, 1, kind as u8 + 1];
             for _ in 0..recipe.most + 3 {
-                stage.asked += 1;
+                stage.sent += 1;
                 let mut client = stage.gateway().client_from(source);
                 let before = stage.app.acts();
                 let _ = client.try_send(written(&attempt));
@@ -336,7 +336,7 @@ fn no_reset_stream_gets_more_than_a_recipe_allows() {
         let attempt = Attempt::plain(recipe, "who");
         let length = attempt.body.len().to_string();
         for number in 0..2 * (recipe.most + 3) {
-            stage.asked += 1;
+            stage.sent += 1;
             let mut fields = frames::request(recipe.method, &attempt.target);
             fields.push(("content-length", length.as_str()));
             fields.extend(attempt.fields.lines().filter_map(|line| line.split_once(": ")));

@@ -11,7 +11,7 @@ use sluicegate::config::load_config;
 
 use crate::support::limiting::RedisServer;
 use crate::support::manual::{Example, Page, Part, app};
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 
 /// The table of contents, which mdBook reads.
 const SUMMARY: &str = "docs/SUMMARY.md";
@@ -95,7 +95,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// `target` as seen from the page at `from`, relative to the repository.
+/// Returns `target`, as a link of the page at `from`, relative to the repository.
 fn resolve(from: &str, target: &str) -> PathBuf {
     let mut path = PathBuf::from(from);
     path.pop();
@@ -248,7 +248,7 @@ fn every_command_has_the_documented_output() {
                         let app = app();
                         let dir = tempfile::tempdir().unwrap();
                         // Several parts have a second listener at this address, and parts run at the same time.
-                        let second = Reserved::new();
+                        let second = ReservedPort::new();
                         let with_second = |text: &str| text.replace(SECOND, &second.addr().to_string());
                         let command = |example: &Example| Example {
                             command: with_second(&example.command),

@@ -1,4 +1,4 @@
-//! The configs in `examples/`: each loads as it is written, and limits what it says when it runs on other ports.
+//! The configs in `examples/`: each loads unchanged, and enforces its limits when it runs on other ports.
 
 use std::path::{Path, PathBuf};
 
@@ -9,8 +9,8 @@ use crate::support::gateway::{Gateway, program};
 use crate::support::limiting::RedisServer;
 use crate::support::manual::{app, changed};
 use crate::support::tls::Trust;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const NAMES: [&str; 6] =
     ["api-keys.toml", "first-limit.toml", "llm-tokens.toml", "login.toml", "several-gateways.toml", "tls.toml"];
@@ -26,7 +26,7 @@ fn start(name: &str, app: &Upstream, changes: &[(&str, &str)]) -> Gateway {
     let config = changed(&config, "127.0.0.1:3000", &app.addr.to_string());
     let config = changed(&config, "127.0.0.1:9900", "127.0.0.1:0");
     let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
-    Gateway::whole(&config.replace("127.0.0.1:8080", "127.0.0.1:0"))
+    Gateway::with_config(&config.replace("127.0.0.1:8080", "127.0.0.1:0"))
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn failed_logins_are_limited_per_account_and_good_ones_are_free() {
         let body = format!("user={user}&password={password}");
         let form = "content-type: application/x-www-form-urlencoded\r\n";
         let head = format!("POST /login HTTP/1.1\r\nhost: a.test\r\n{form}content-length: {}\r\n\r\n", body.len());
-        client.ask(&head, body).status()
+        client.fetch(&head, body).status()
     };
     assert_eq!([0; 8].map(|_| login("anna", "right")), [200; 8]);
     assert_eq!([0; 6].map(|_| login("anna", "wrong")), [401, 401, 401, 401, 401, 429]);
@@ -81,13 +81,13 @@ fn api_keys_have_their_budgets() {
 fn tokens_are_charged_as_the_app_states_them() {
     let app = app();
     let gateway = start("llm-tokens.toml", &app, &[("\"1000/min\"", "\"1000/h\"")]);
-    let ask = |tokens: u32| gateway.ask(&get(&format!("/v1/chat?tokens={tokens}"), "x-api-key: a\r\n")).status();
+    let fetch = |tokens: u32| gateway.fetch(&get(&format!("/v1/chat?tokens={tokens}"), "x-api-key: a\r\n")).status();
     let remaining = || gateway.admin("/-/limits/tokens/state?key=a&cost=0").json()["remaining"].as_i64().unwrap();
-    assert_eq!(ask(400), 200);
-    until("400 tokens are charged", || (600..=601).contains(&remaining()));
-    assert_eq!(ask(1800), 200);
-    until("the budget is overdrawn", || remaining() == 0);
-    assert_eq!(ask(1), 429);
+    assert_eq!(fetch(400), 200);
+    wait_until("400 tokens are charged", || (600..=601).contains(&remaining()));
+    assert_eq!(fetch(1800), 200);
+    wait_until("the budget is overdrawn", || remaining() == 0);
+    assert_eq!(fetch(1), 429);
     assert_eq!(gateway.get("/v1/chat").status(), 403, "no key");
 }
 
@@ -102,7 +102,7 @@ fn several_gateways_share_a_limit() {
     ];
     let changes = changes.each_ref().map(|(from, to)| (*from, to.as_str()));
     let gateways = [0; 2].map(|_| start("several-gateways.toml", &first, &changes));
-    gateways.iter().for_each(Gateway::until_connected);
+    gateways.iter().for_each(Gateway::wait_for_store);
     assert_eq!(gateways.each_ref().map(|gateway| admitted(gateway, 30, "/", "")).iter().sum::<usize>(), 50);
     assert!(first.connections() > 0 && second.connections() > 0);
 }
@@ -121,10 +121,10 @@ fn tls_is_served_and_http_is_redirected() {
     ];
     let gateway = start("tls.toml", &app, &changes);
     let listener = |ip: &str| *gateway.listeners().iter().find(|addr| addr.ip().to_string() == ip).unwrap();
-    let redirect = Client::connect(listener("127.0.0.2")).ask("GET /a HTTP/1.1\r\nhost: www.example.com\r\n\r\n", "");
+    let redirect = Client::connect(listener("127.0.0.2")).fetch("GET /a HTTP/1.1\r\nhost: www.example.com\r\n\r\n", "");
     assert_eq!((redirect.status(), redirect.get("location")), (308, Some("https://www.example.com:8443/a")));
     let mut client = Trust::in_ca(&ca).connect(listener("127.0.0.1"), "www.example.com");
-    let answers = [0; 6].map(|_| client.ask("GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n", ""));
-    assert_eq!(answers.each_ref().map(|answer| answer.status()), [200, 200, 200, 200, 200, 429]);
-    assert_eq!(answers[0].get("strict-transport-security"), Some("max-age=86400"));
+    let responses = [0; 6].map(|_| client.fetch("GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n", ""));
+    assert_eq!(responses.each_ref().map(|response| response.status()), [200, 200, 200, 200, 200, 429]);
+    assert_eq!(responses[0].get("strict-transport-security"), Some("max-age=86400"));
 }

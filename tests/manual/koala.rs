@@ -13,16 +13,16 @@ fn rules(changes: &[(&str, &str)]) -> (Gateway, Upstream) {
     (Page::read("docs/migrating/koala.md").under("An example rule file")[0].start_changed(&app, None, changes), app)
 }
 
-/// How many of ten equal calls pass.
+/// Returns how many of ten equal calls pass.
 fn passed(gateway: &Gateway, arguments: &str) -> usize {
     admitted(gateway, 10, &format!("/check?{arguments}"), "")
 }
 
 /// The rule that refuses a call.
 fn hit(gateway: &Gateway, arguments: &str, fields: &str) -> Value {
-    let answer = gateway.ask(&get(&format!("/check?{arguments}"), fields));
-    let ret = answer.json();
-    assert_eq!(ret["result"], if answer.status() == 200 { 1 } else { 2 });
+    let response = gateway.fetch(&get(&format!("/check?{arguments}"), fields));
+    let ret = response.json();
+    assert_eq!(ret["result"], if response.status() == 200 { 1 } else { 2 });
     ret["return"].clone()
 }
 
@@ -86,7 +86,7 @@ fn rules_of_type_direct() {
     ] {
         assert_eq!(hit(&gateway, "act=read&uid=1", &from(address)), rule, "{address}");
     }
-    // Whoever is let through is not counted either.
+    // Admitted addresses are not counted either.
     let asks = |address: &str| admitted(&gateway, 5, "/check?act=like&uid=5", &from(address));
     assert_eq!([asks("10.0.24.255"), asks("10.0.25.1"), asks("10.0.24.1")], [5, 2, 5]);
 }
@@ -105,12 +105,12 @@ fn rules_of_type_base_and_leak() {
     assert_eq!(hit(&gateway, "act=sms&phone=1", ""), "401");
 }
 
-/// The answer to one decision.
+/// The response to one decision.
 fn decide(gateway: &Gateway, operation: &str, limits: &[&str], key: &Value) -> Value {
     let body = json!({ "operation": operation, "decisions": [{ "limits": limits, "key": key }] });
-    let answer = post(gateway, "/-/decide", &body);
-    assert_eq!(answer.status(), 200, "{}", answer.text());
-    answer.json()["decisions"][0].clone()
+    let response = post(gateway, "/-/decide", &body);
+    assert_eq!(response.status(), 200, "{}", response.text());
+    response.json()["decisions"][0].clone()
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn browse_update_write_through_and_feedback() {
         (&["401"], "query:phone", 3),
     ] {
         let key = json!({ part: "1" });
-        // Browse promises nothing and changes nothing.
+        // Browse reserves nothing and changes nothing.
         for _ in 0..5 {
             assert_eq!(decide(&gateway, "peek", limits, &key)["admitted"], true, "{limits:?}");
         }
@@ -159,8 +159,8 @@ fn browse_update_write_through_and_feedback() {
         { "limits": ["202", "203"], "key": { "query:uid": "9" } },
         { "limits": ["401"], "key": { "query:phone": "1" } },
     ] });
-    let answer = post(&gateway, "/-/decide", &body).json();
-    let verdicts: Vec<Vec<&Value>> = answer["decisions"]
+    let response = post(&gateway, "/-/decide", &body).json();
+    let verdicts: Vec<Vec<&Value>> = response["decisions"]
         .as_array()
         .unwrap()
         .iter()

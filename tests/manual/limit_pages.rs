@@ -95,8 +95,12 @@ fn every_algorithm_has_its_use_case_its_section_and_its_cost() {
             assert!(section.contains(row), "{name} has no row {row}");
         }
         for param in spec.params() {
-            let forms = [format!("`{}`", param.name), format!("`{} = ", param.name), format!("\n{} = ", param.name)];
-            assert!(forms.iter().any(|form| section.contains(form)), "the section on {name} omits {}", param.name);
+            let variants = [format!("`{}`", param.name), format!("`{} = ", param.name), format!("\n{} = ", param.name)];
+            assert!(
+                variants.iter().any(|variant| section.contains(variant)),
+                "the section on {name} omits {}",
+                param.name
+            );
         }
     }
 }

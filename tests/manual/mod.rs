@@ -1,4 +1,4 @@
-//! The manual is true: its configs load, its commands print what is shown, and its numbers are those of the running
+//! The manual is correct: its configs load, its commands print what is shown, and its numbers are those of the running
 //! program.
 
 mod algorithm_sections;
@@ -31,13 +31,13 @@ fn algorithms() -> Page {
 /// Returns how many of `count` equal requests are admitted.
 fn admitted(gateway: &Gateway, count: usize, target: &str, fields: &str) -> usize {
     let mut client = gateway.client();
-    let statuses = (0..count).map(|_| client.ask(&get(target, fields), "").status());
+    let statuses = (0..count).map(|_| client.fetch(&get(target, fields), "").status());
     statuses.filter(|status| *status == 200).count()
 }
 
 /// A call of the admin listener.
 fn post(gateway: &Gateway, path: &str, body: &Value) -> Message {
-    gateway.admin_ask("POST", path, "", if body.is_null() { String::new() } else { body.to_string() })
+    gateway.admin_request("POST", path, "", if body.is_null() { String::new() } else { body.to_string() })
 }
 
 /// A limit's count and the milliseconds for it.

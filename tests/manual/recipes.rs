@@ -10,9 +10,9 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::topology::RedisCluster;
 use crate::support::manual::{Page, app};
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// A page of the guides.
 fn guide(name: &str) -> Page {
@@ -30,10 +30,10 @@ fn a_flood_of_guesses_is_held_to_the_count() {
     let gateway = guide("login").under("Limit failed logins")[0].start(&app, None);
     let mut clients: Vec<Client> = (0..20).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| login(client, "wrong"));
-    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.answer("POST").status()).collect();
+    let statuses: Vec<u16> = clients.iter_mut().map(|client| client.read_response("POST").status()).collect();
     let of = |status: u16| statuses.iter().filter(|found| **found == status).count();
     assert_eq!((of(401), of(429)), (5, 15));
-    assert_eq!(gateway.get("/").status(), 200, "other pages go on");
+    assert_eq!(gateway.get("/").status(), 200, "other pages are served");
 }
 
 #[test]
@@ -44,29 +44,29 @@ fn tokens_are_settled_and_the_overdraft_is_bounded() {
         let part = page.under("LLM tokens")[0];
         let gateway = part.start(&app, None);
         assert_eq!(policy(&gateway, "tokens"), [1000, 60_000]);
-        let ask = |target: &str, estimate: &str| gateway.ask(&get(target, &format!("x-api-key: k\r\n{estimate}")));
-        assert_eq!(ask("/chat?tokens=400", "").status(), 200);
-        until("400 are charged", || {
+        let fetch = |target: &str, estimate: &str| gateway.fetch(&get(target, &format!("x-api-key: k\r\n{estimate}")));
+        assert_eq!(fetch("/chat?tokens=400", "").status(), 200);
+        wait_until("400 are charged", || {
             (600..=650).contains(&state(&gateway, "tokens", "key=k&cost=0")["remaining"].as_i64().unwrap())
         });
-        assert_eq!(ask(&format!("/chat?tokens={tokens}"), "").status(), 200);
-        until("it is settled", || state(&gateway, "tokens", "key=k&cost=0")["remaining"] == 0);
-        let refused = ask("/chat?tokens=1", "");
+        assert_eq!(fetch(&format!("/chat?tokens={tokens}"), "").status(), 200);
+        wait_until("it is settled", || state(&gateway, "tokens", "key=k&cost=0")["remaining"] == 0);
+        let refused = fetch("/chat?tokens=1", "");
         let wait: i64 = refused.get("retry-after").unwrap().parse().unwrap();
         assert!((wait_s - 8..=wait_s + 1).contains(&wait), "{tokens}: {wait}");
         // More than the bucket and its debt can hold never fits.
         let never = part.start_changed(&app, None, &[("cost = 100", "cost = \"header:x-estimate\"")]);
-        let never = never.ask(&get("/chat", "x-api-key: k\r\nx-estimate: 3001\r\n"));
+        let never = never.fetch(&get("/chat", "x-api-key: k\r\nx-estimate: 3001\r\n"));
         assert_eq!((never.status(), never.get("retry-after")), (429, None));
     }
 }
 
 #[test]
-fn nothing_is_charged_where_no_server_answers() {
+fn nothing_is_charged_where_no_server_responds() {
     let page = Page::read("docs/reference/charges.md");
     let part = page.under("Charges and refunds")[0];
     let app = app();
-    let gateway = part.start_changed(&app, None, &[(&app.addr.to_string(), &nobody().to_string())]);
+    let gateway = part.start_changed(&app, None, &[(&app.addr.to_string(), &closed_addr().to_string())]);
     assert_eq!([0; 6].map(|_| gateway.get("/").status()), [502; 6]);
 }
 
@@ -102,7 +102,7 @@ fn the_next_limit_of_a_chain_reports_its_own_wait() {
     let app = app();
     let gateway = guide("recipes").under("Slower after a number")[0].start(&app, None);
     assert_eq!(admitted(&gateway, 4, "/", "x-user: u\r\n"), 4);
-    let refused = gateway.ask(&get("/", "x-user: u\r\n"));
+    let refused = gateway.fetch(&get("/", "x-user: u\r\n"));
     let wait_ms = refused.json()["retry-after-ms"].as_u64().unwrap();
     assert!(refused.status() == 429 && (1..=4000).contains(&wait_ms), "{wait_ms}");
     assert_eq!(admitted(&gateway, 4, "/", "x-user: other\r\n"), 4);
@@ -116,7 +116,7 @@ fn lists_allow_and_deny_clients() {
     let here = [("203.0.113.0/24", "127.0.0.16/28"), ("198.51.100.0/24", "127.0.0.32/28")];
     let from = |gateway: &Gateway, last: u8| {
         let mut client = Client::from(Ipv4Addr::new(127, 0, 0, last), gateway.addr);
-        [0; 4].map(|_| client.ask(&get("/", ""), "").status())
+        [0; 4].map(|_| client.fetch(&get("/", ""), "").status())
     };
     let gateway = part.start_changed(&app, None, &here);
     assert_eq!(from(&gateway, 17), [200; 4]);
@@ -145,7 +145,7 @@ fn a_failed_vote_may_be_repeated() {
     let app = Upstream::fixed("HTTP/1.1 409 Closed\r\ncontent-length: 0\r\n\r\n");
     let gateway = guide("recipes").under("One vote per user and post")[0].start(&app, None);
     let vote = "POST /posts/1/vote HTTP/1.1\r\nhost: a.test\r\nx-user: u\r\ncontent-length: 0\r\n\r\n";
-    assert_eq!([0; 3].map(|_| gateway.ask(vote).status()), [409; 3]);
+    assert_eq!([0; 3].map(|_| gateway.fetch(vote).status()), [409; 3]);
 }
 
 #[test]
@@ -157,14 +157,14 @@ fn each_limit_follows_on_error_while_redis_is_unavailable() {
     let gateways = [0, 1].map(|_| part.start(&app, Some(redis.port)));
     assert_eq!(["logins", "pages", "api"].map(|limit| policy(&gateways[0], limit)), [[5, 3_600_000]; 3]);
     for gateway in &gateways {
-        until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
+        wait_until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
     }
     let counts = |path: &str| gateways.each_ref().map(|gateway| admitted(gateway, 9, path, ""));
     let before = gateways.each_ref().map(|gateway| admitted(gateway, 2, "/api", ""));
     assert_eq!(before, [2, 2]);
     redis.kill();
     for gateway in &gateways {
-        until("the loss is noticed", || gateway.metric("store_up", &[]) == Some(0.0));
+        wait_until("the loss is noticed", || gateway.metric("store_up", &[]) == Some(0.0));
         let refused = gateway.get("/login");
         assert_eq!((refused.status(), refused.get("retry-after")), (503, Some("2")));
     }
@@ -185,9 +185,9 @@ fn each_limit_follows_on_error_while_redis_is_unavailable() {
     }
     redis.restart();
     for gateway in &gateways {
-        until("it is back", || gateway.metric("store_up", &[]) == Some(1.0));
+        wait_until("the store is back", || gateway.metric("store_up", &[]) == Some(1.0));
     }
-    assert_eq!(counts("/api").iter().sum::<usize>(), 5, "it lost its data: the budget is whole again");
+    assert_eq!(counts("/api").iter().sum::<usize>(), 5, "the store lost its data, so the budget is full again");
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn several_gateways_have_one_budget() {
     let redis = RedisServer::start(&[]);
     let app = app();
     let gateways = [0, 1].map(|_| part.start(&app, Some(redis.port)));
-    let asked = (0..24).map(|number| gateways[number % 2].ask(&get("/", "x-api-key: k\r\n")).status());
-    assert_eq!(asked.filter(|status| *status == 200).count(), 10);
+    let results = (0..24).map(|number| gateways[number % 2].fetch(&get("/", "x-api-key: k\r\n")).status());
+    assert_eq!(results.filter(|status| *status == 200).count(), 10);
 }
 
 #[test]
@@ -218,15 +218,15 @@ fn a_cluster_refunds_slots_if_another_node_refuses() {
     let url = format!("{}\"\ndeadline = \"2s", cluster.url());
     let changes = [("redis+cluster://10.0.0.1:6379,10.0.0.2:6379", &*url), ("100/h", "5/h")];
     let gateway = part.start_changed(&app, None, &changes);
-    until("the cluster answers", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("the cluster responds", || gateway.metric("store_up", &[]) == Some(1.0));
     let left = |limit: &str, key: &str| state(&gateway, limit, &format!("key={key}&cost=0"))["remaining"].clone();
-    until("the listener has reached it", || left("per-key", "k") == 10);
+    wait_until("the listener has reached it", || left("per-key", "k") == 10);
     // The path refuses the last three, and is no reason for the key to be charged.
     let field = "x-api-key: k\r\n";
     assert_eq!([admitted(&gateway, 8, "/a", field), admitted(&gateway, 4, "/b", field)], [5, 4]);
     assert_eq!([left("per-key", "k"), left("per-path", "/a"), left("per-path", "/b")], [1, 0, 1]);
     assert_eq!(admitted(&gateway, 5, "/c", field), 1);
-    until("all is given back", || left("per-path", "/c") == 4);
+    wait_until("all charges are refunded", || left("per-path", "/c") == 4);
 }
 
 #[test]
@@ -248,6 +248,6 @@ fn a_peek_shows_the_grey_button() {
     let order = |operation: &str| json!({ "operation": operation, "decisions": [{ "limits": ["mails"], "key": { "header:x-user": "u" } }] });
     let verdict =
         |operation: &str| post(&gateway, "/-/decide", &order(operation)).json()["decisions"][0]["admitted"] == true;
-    let asked = ["peek", "peek", "peek", "take", "peek", "take", "peek", "take"].map(verdict);
-    assert_eq!(asked, [true, true, true, true, true, true, false, false]);
+    let results = ["peek", "peek", "peek", "take", "peek", "take", "peek", "take"].map(verdict);
+    assert_eq!(results, [true, true, true, true, true, true, false, false]);
 }

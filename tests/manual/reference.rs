@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
-use crate::support::gateway::{Gateway, laid_out};
-use crate::support::until;
+use crate::support::gateway::{Gateway, config_arguments};
+use crate::support::wait_until;
 
 /// A config with which every metric has a series.
 const CONFIG: &str = r#"
@@ -104,7 +104,7 @@ fn the_metrics_page_lists_every_metric_with_its_type_and_labels() {
     let gateway = Gateway::launch(&[], |dir| {
         let conf = std::env::current_dir().unwrap().join("conf");
         let config = CONFIG.replace("DIR", &dir.display().to_string()).replace("CONF", &conf.display().to_string());
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     });
     let (exported, documented) = (exported(&gateway), documented());
     let names: (Vec<_>, Vec<_>) = (exported.keys().collect(), documented.keys().collect());
@@ -159,7 +159,7 @@ fn no_page_of_the_manual_names_a_metric_that_does_not_exist() {
 fn the_logs_page_lists_every_field_of_the_access_log() {
     let gateway = Gateway::with("access_log = true", "[[route]]\nrespond = { body = \"x\" }\n");
     assert_eq!(gateway.get("/").status(), 200);
-    until("the line is written", || gateway.stdout().contains('\n'));
+    wait_until("the line is written", || gateway.stdout().contains('\n'));
     let line: serde_json::Value = serde_json::from_str(gateway.stdout().lines().next().unwrap()).unwrap();
     let logged: BTreeSet<String> = line.as_object().unwrap().keys().cloned().collect();
     let page = std::fs::read_to_string("docs/reference/log-fields.md").unwrap();
@@ -184,8 +184,8 @@ fn options(help: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns true for an option, such as `--log`. The value of an option, such as `<FILE>`, and the dash before a possible
-/// value are none.
+/// Returns true for an option, such as `--log`. The value of an option, such as `<FILE>`, and the dash before a
+/// possible value are none.
 fn is_option(word: &str) -> bool {
     word.starts_with('-') && word != "-"
 }

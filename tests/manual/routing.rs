@@ -1,11 +1,11 @@
-//! The configs of docs/reference/requests.md and routing.md, run as they stand there.
+//! The configs of docs/reference/requests.md and routing.md, run unchanged.
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::manual::{Page, changed};
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 fn page() -> Page {
     Page::read("docs/reference/requests.md")
@@ -42,7 +42,7 @@ fn double_slashes_dots_and_percent_signs() {
     ] {
         let before = rejected(reason);
         let mut client = gateway.client();
-        assert_eq!(client.ask(head, "").status(), status, "{head}");
+        assert_eq!(client.fetch(head, "").status(), status, "{head}");
         assert_eq!(rejected(reason), before + if status == 400 { 1.0 } else { 0.0 }, "{head}");
         if head.contains("1.1\n") {
             // What it looked at strictly before, it looks at no longer.
@@ -58,10 +58,10 @@ fn via_is_not_added_if_it_is_left_out() {
     let page = page();
     let part = page.under(title)[0];
     let asked_and_answered = |gateway: Gateway| {
-        let answer = gateway.get("/");
+        let response = gateway.get("/");
         let request = app.request();
         assert!(request.get("x-forwarded-for").is_some() && request.get("x-request-id").is_some());
-        [request.get("via").is_some(), answer.get("via").is_some()]
+        [request.get("via").is_some(), response.get("via").is_some()]
     };
     assert_eq!(asked_and_answered(part.start(&app, None)), [false, false]);
     let default = Gateway::start(&format!("[[route]]\nupstream = \"{}\"\n", app.url()));
@@ -76,8 +76,8 @@ fn uploads_may_be_larger_where_a_route_says_so() {
     let body = vec![b'x'; (10 << 20) + 1];
     let mut client = gateway.client();
     // It is refused by its length.
-    assert_eq!(client.ask(&post("/other", body.len() as u64, ""), "").status(), 413);
-    assert_eq!(gateway.client().ask(&post("/git/push", body.len() as u64, ""), &body).status(), 200);
+    assert_eq!(client.fetch(&post("/other", body.len() as u64, ""), "").status(), 413);
+    assert_eq!(gateway.client().fetch(&post("/git/push", body.len() as u64, ""), &body).status(), 200);
     assert_eq!(app.request().body.len(), body.len());
 }
 
@@ -120,10 +120,10 @@ fn behind_a_load_balancer() {
     let part = &page.under("Client address")[0];
     let config = changed(&part.config, "127.0.0.1:3000", &app.addr.to_string());
     let config = format!("{}\n[admin]\nlisten = \"127.0.0.1:0\"\n", changed(&config, "0.0.0.0:8000", "127.0.0.1:0"));
-    let gateway = Gateway::whole(&config);
+    let gateway = Gateway::with_config(&config);
     let mut client = gateway.client();
     client.send(format!("PROXY TCP4 192.0.2.7 198.51.100.1 4711 80\r\n{}", get("/", "")));
-    assert_eq!(client.answer("GET").text(), "in");
+    assert_eq!(client.read_response("GET").text(), "in");
     let seen = app.request();
     assert_eq!((seen.get("x-forwarded-for"), seen.get("x-forwarded-port")), (Some("192.0.2.7"), Some("80")));
     gateway.client().send("x".repeat(20));
@@ -145,31 +145,31 @@ fn websocket() {
         Ok(())
     });
     let gateway = page().under("WebSocket and other upgrades")[0].start(&app, None);
-    let ask = |protocol: &str| {
+    let fetch = |protocol: &str| {
         let mut client = gateway.client();
         client.send(get("/chat", &format!("connection: upgrade\r\nupgrade: {protocol}\r\n")));
-        let status = client.try_head().unwrap().status();
+        let status = client.try_read_head().unwrap().status();
         (status, client)
     };
-    assert_eq!(ask("tcp").0, 200);
-    let mut chats: Vec<_> = (0..5).map(|_| ask("websocket")).collect();
+    assert_eq!(fetch("tcp").0, 200);
+    let mut chats: Vec<_> = (0..5).map(|_| fetch("websocket")).collect();
     assert!(chats.iter().all(|(status, _)| *status == 101));
-    assert_eq!(ask("websocket").0, 429);
+    assert_eq!(fetch("websocket").0, 429);
     gateway.assert_metric("tunnels", &[], 5.0);
     chats.pop();
-    until("a place is free again", || ask("websocket").0 == 101);
+    wait_until("a place is free again", || fetch("websocket").0 == 101);
 }
 
 #[test]
 fn grpc() {
     let page = page();
     let part = &page.under("gRPC")[0];
-    let server = ("127.0.0.1:50051", nobody().to_string());
+    let server = ("127.0.0.1:50051", closed_addr().to_string());
     let gateway = part.start_changed(&Upstream::text("no gRPC"), None, &[(server.0, &server.1)]);
     let call = |path: &str| {
-        let answer = gateway.ask(&get(path, "content-type: application/grpc\r\nte: trailers\r\n"));
-        assert_eq!(answer.status(), 200);
-        (answer.get("grpc-status").unwrap().to_owned(), answer.get("grpc-retry-pushback-ms").is_some())
+        let response = gateway.fetch(&get(path, "content-type: application/grpc\r\nte: trailers\r\n"));
+        assert_eq!(response.status(), 200);
+        (response.get("grpc-status").unwrap().to_owned(), response.get("grpc-retry-pushback-ms").is_some())
     };
     for (path, status, pushback) in [
         ("/helloworld.Greeter/SayHello", "14", false),
@@ -191,11 +191,11 @@ fn routes_change_paths_and_headers_and_answer_by_themselves() {
     });
     let page = routing();
     let gateway = page.under("Routing")[0].start_changed(&app, None, &[("127.0.0.1:4000", &app.addr.to_string())]);
-    let ask = |head: &str| gateway.ask(&format!("GET {head} HTTP/1.1\r\nhost: api.example.com\r\n\r\n"));
-    let answer = ask("/v1/users");
-    assert_eq!(answer.get("strict-transport-security"), Some("max-age=31536000"));
-    assert_eq!((answer.status(), answer.get("server")), (200, None));
+    let fetch = |head: &str| gateway.fetch(&format!("GET {head} HTTP/1.1\r\nhost: api.example.com\r\n\r\n"));
+    let response = fetch("/v1/users");
+    assert_eq!(response.get("strict-transport-security"), Some("max-age=31536000"));
+    assert_eq!((response.status(), response.get("server")), (200, None));
     assert_eq!(app.request().target(), "/users");
-    assert!(ask("/robots.txt").text().contains("Disallow"));
-    assert_eq!(ask("/other").get("server"), Some("app"));
+    assert!(fetch("/robots.txt").text().contains("Disallow"));
+    assert_eq!(fetch("/other").get("server"), Some("app"));
 }

@@ -1,9 +1,9 @@
-//! The configs of docs/reference/tls.md, run as they stand there but for the ports.
+//! The configs of docs/reference/tls.md, run unchanged except for the ports.
 
 use crate::acme::certificates::until_served;
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::manual::{Page, changed};
 use crate::support::pebble::Pebble;
 use crate::support::tls::Trust;
@@ -38,7 +38,7 @@ fn start(title: &str, app: &Upstream, ca: &Ca, clients: &Ca, pebble: &Pebble) ->
         for (i, address) in ["0.0.0.0:443", "0.0.0.0:8443", "0.0.0.0:80"].iter().enumerate() {
             config = config.replace(address, &format!("127.0.0.{}:0", i + 1));
         }
-        laid_out(dir, &format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"))
+        config_arguments(dir, &format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"))
     })
 }
 
@@ -57,10 +57,10 @@ fn every_config_of_the_page_serves() {
     ] {
         let gateway = start(title, &app, &ca, &clients, &pebble);
         let addr = *gateway.listeners().last().unwrap();
-        let ask = |host: &str| {
+        let fetch = |host: &str| {
             let head = format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n");
             let trust = if title == ACME { pebble.trust() } else { Trust::in_ca(&ca) };
-            trust.connect(addr, host).ask(&head, "").status()
+            trust.connect(addr, host).fetch(&head, "").status()
         };
         if title == ACME {
             for name in ["www.example.com", "example.com"] {
@@ -71,24 +71,24 @@ fn every_config_of_the_page_serves() {
             let trust = Trust::in_pem(&std::fs::read_to_string(gateway.dir.path().join("ca/ca.pem")).unwrap());
             for name in ["localhost", "127.0.0.1", "app.localhost", "a.dev.test"] {
                 let head = format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n");
-                assert_eq!(trust.connect(addr, name).ask(&head, "").status(), 200, "{name}");
+                assert_eq!(trust.connect(addr, name).fetch(&head, "").status(), 200, "{name}");
             }
             started += 1;
             continue;
         }
-        assert_eq!(ask("www.example.com"), 200, "{title}");
+        assert_eq!(fetch("www.example.com"), 200, "{title}");
         match title {
-            "Several certificates (SNI)" => assert_eq!(ask("a.example.net"), 200),
+            "Several certificates (SNI)" => assert_eq!(fetch("a.example.net"), 200),
             "Client certificates (mTLS)" => {
                 let partner = Trust::with(&ca, Some(&clients.issue(&["p.example"], "partner")), rustls::ALL_VERSIONS);
                 let mut partner = partner.connect(addr, "www.example.com");
                 let head = "GET / HTTP/1.1\r\nhost: www.example.com\r\n\r\n";
-                assert_eq!([0; 4].map(|_| partner.ask(head, "").status()), [200; 4]);
-                assert_eq!([0; 2].map(|_| ask("www.example.com")), [200, 429]);
+                assert_eq!([0; 4].map(|_| partner.fetch(head, "").status()), [200; 4]);
+                assert_eq!([0; 2].map(|_| fetch("www.example.com")), [200, 429]);
             }
             "Redirect HTTP to HTTPS" => {
-                let answer = Client::connect(gateway.listeners()[0]).ask(&get("/x?y", ""), "");
-                assert_eq!(answer.get("location"), Some("https://a.test/x?y"));
+                let response = Client::connect(gateway.listeners()[0]).fetch(&get("/x?y", ""), "");
+                assert_eq!(response.get("location"), Some("https://a.test/x?y"));
             }
             _ => {}
         }

@@ -11,8 +11,8 @@ use serde_json::Value;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::manual::{Block, Example, Page, changed, examples};
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// The addresses of the page, and those of the test.
 const ADDRESSES: [(&str, &str); 2] = [("203.0.113.66", "127.0.0.66"), ("203.0.113.7", "127.0.0.7")];
@@ -40,7 +40,7 @@ impl Walk {
         // The page creates the list before the gateway runs, and again as its first command.
         let gateway = Gateway::launch(&[], |dir| {
             std::fs::write(dir.join("blocked.txt"), "# none\n").unwrap();
-            crate::support::gateway::laid_out(dir, &config)
+            crate::support::gateway::config_arguments(dir, &config)
         });
         Walk { blocks: page.blocks, gateway, app, learned: HashMap::new() }
     }
@@ -106,7 +106,7 @@ impl Walk {
     /// The statuses of `count` requests of one client on one connection.
     fn send(&self, source: [u8; 4], count: usize, target: &str, fields: &str) -> Vec<u16> {
         let mut client = self.gateway.client_from(source);
-        (0..count).map(|_| client.ask(&request(target, fields), "").status()).collect()
+        (0..count).map(|_| client.fetch(&request(target, fields), "").status()).collect()
     }
 
     /// The statuses of requests of `clients` addresses, each of which sends `count`.
@@ -145,7 +145,7 @@ fn sections(config: &str) -> Vec<(String, String)> {
         match found.last_mut() {
             _ if line.starts_with('[') => found.push((line.to_owned(), String::new())),
             Some((_, text)) => *text += &format!("{line}\n"),
-            None => panic!("{line} stands before the first section"),
+            None => panic!("{line} is before the first section"),
         }
     }
     found
@@ -216,7 +216,7 @@ fn block_an_address(walk: &mut Walk) {
     let cause = "2. Find the cause";
     let attack = || drop(walk.send(ATTACKER, 1, "/search?q=1", ""));
     walk.play_during(cause, "sluicegate tap", attack);
-    let refused = walk.gateway.client_from(ATTACKER).ask(&request("/search?q=1", ""), "");
+    let refused = walk.gateway.client_from(ATTACKER).fetch(&request("/search?q=1", ""), "");
     let id = id_of(&refused);
     walk.learned.insert("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49".to_owned(), id.clone());
     let page = walk.play(cause, "curl");
@@ -225,11 +225,13 @@ fn block_an_address(walk: &mut Walk) {
 
     let block = "3. Block an address";
     let mut open = walk.gateway.client_from(ATTACKER);
-    assert_eq!(open.ask(&request("/", ""), "").status(), 429);
+    assert_eq!(open.fetch(&request("/", ""), "").status(), 429);
     walk.run(&walk.examples(block)[0].command);
     walk.play(block, "sluicegate check");
     walk.play(block, "sluicegate explain");
-    until("the address is blocked, on a connection that is open", || open.ask(&request("/", ""), "").status() == 403);
+    wait_until("the address is blocked, on a connection that is open", || {
+        open.fetch(&request("/", ""), "").status() == 403
+    });
     let forged = "x-forwarded-for: 127.0.0.7\r\nforwarded: for=127.0.0.7\r\nx-real-ip: 127.0.0.7\r\n";
     assert_eq!(walk.send(ATTACKER, 3, "/", forged), [403, 403, 403]);
     assert_eq!(walk.send(INNOCENT, 1, "/", ""), [200]);
@@ -248,8 +250,11 @@ fn break_the_list(walk: &Walk) {
     let good = std::fs::read_to_string(&list).unwrap();
     for mistake in ["203.0.113.999\n", "127.0.0.1 127.0.0.2\n", "10.0.0.0/8/8\n", "192.0.2.1127.0.0.67", "\u{ff}x\n"] {
         std::fs::write(&list, format!("{good}{mistake}")).unwrap();
-        let said = walk.run("sluicegate reload");
-        assert!(said.contains("blocked.txt:3:1") && said.contains("stays in force"), "{mistake:?}: {said}");
+        let reload_output = walk.run("sluicegate reload");
+        assert!(
+            reload_output.contains("blocked.txt:3:1") && reload_output.contains("stays in force"),
+            "{mistake:?}: {reload_output}"
+        );
         assert!(walk.run("sluicegate check").contains("blocked.txt:3:1"), "{mistake:?}");
         assert_eq!(walk.send(ATTACKER, 1, "/", ""), [403], "{mistake:?}");
         assert_eq!(walk.send(INNOCENT, 1, "/", ""), [200], "{mistake:?}");
@@ -287,7 +292,7 @@ fn limit_all_together(walk: &Walk) {
     let attack = walk.send_from_many(2, 50, 3, "/search", "");
     assert_eq!(count(&attack, 200), 150, "shadow mode refused");
     walk.play(title, "sluicegate top");
-    until("the access log has the attack", || {
+    wait_until("the access log has the attack", || {
         walk.run("cat access.log").lines().filter(|line| line.contains("\"/search\"")).count() >= 150
     });
     walk.play(title, "sluicegate replay");
@@ -304,7 +309,7 @@ fn limit_all_together(walk: &Walk) {
     assert_eq!(walk.send(INNOCENT, 1, "/", ""), [200], "other pages are served");
 
     let title = "7. See the recovery";
-    until("the attack is over", || {
+    wait_until("the attack is over", || {
         let shown = &walk.examples(title)[0];
         shape(&walk.run(&shown.command)) == shape(&shown.shown) && walk.run(&shown.command).contains(" 0 in all")
     });

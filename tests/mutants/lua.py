@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Breaks the Lua of the limits, one place at a time, and lists the breaks that no test notices.
+"""Mutation tests of the Lua scripts: changes one token at a time, and lists the mutants that no test detects.
 
-The tests take the files from a directory (LUA_DIR, tests/support/lua.rs), so nothing is built anew for
-a break. gateways.lua, which decides nothing, is left out.
+The tests load the files from the directory LUA_DIR (tests/support/limiting/lua.rs), so a mutant needs no build.
+gateways.lua, which makes no decisions, is left out.
 """
 
 import argparse
@@ -28,12 +28,13 @@ SWAPS = {
 }
 CALLS = {"min": "max", "max": "min", "floor": "ceil", "ceil": "floor"}
 OPERAND_ENDS = re.compile(r"[\w\])]")
-# A break that loops forever is noticed by its time.
+# A mutant with an endless loop is detected by its CPU time.
 CPU_SECONDS = 120
 TWIN = "algorithms::twin::"
-# Which algorithms' tests look at a file that is not one's own, as those whose state is in records.
+# Algorithms whose state is in records, and those with a shape of their own.
 RECORDED = ["token_bucket", "fixed_window", "gcra", "sliding_window", "calendar", "leaky_bucket"]
 SHAPED = ["sliding_log", "concurrency"]
+# File that several algorithms use -> the algorithms whose tests load it.
 USERS = {
     "bucket.lua": ["token_bucket", "gcra"],
     "refill.lua": ["token_bucket", "gcra", "leaky_bucket"],
@@ -49,12 +50,12 @@ USERS = {
 
 
 def name_of(path):
-    """As below lua/, like `shapes/log.lua`."""
+    """The path below lua/, such as `shapes/log.lua`."""
     return str(path.relative_to(ROOT / "lua"))
 
 
-def breaks(path):
-    """Every break of a file: its place, what stands there and what would."""
+def mutants(path):
+    """Yields every mutant of a file: name of the file, offset, token and its replacement."""
     text = path.read_text()
     tokens = [t for t in TOKEN.finditer(text) if not t.group().startswith("--")]
     for i, token in enumerate(tokens):
@@ -74,7 +75,7 @@ def breaks(path):
 
 
 def build():
-    """Builds the test program with the tests of Lua, and returns its path."""
+    """Builds the test program and returns its path."""
     command = ["cargo", "test", "--no-run", "--test", "limiting", "--message-format", "json"]
     lines = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     messages = (json.loads(line) for line in lines)
@@ -82,7 +83,7 @@ def build():
 
 
 def run(program, tests, lua):
-    """Returns whether `tests`, a module of the program, pass with the files in `lua`, and their output."""
+    """Runs the module `tests` of the program with the files in `lua`. Returns whether it passes, and its output."""
     limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     env = dict(os.environ, LUA_DIR=str(lua), RUST_BACKTRACE="0")
     try:
@@ -91,12 +92,12 @@ def run(program, tests, lua):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
         )
     except subprocess.TimeoutExpired:
-        return False, "no end"
+        return False, "timeout"
     return done.returncode == 0, f"status {done.returncode}\n{done.stdout[-2000:]}"
 
 
-def noticing(name):
-    """The tests that look at a file, those first that notice soonest."""
+def tests_of(name):
+    """The test modules that load a file, the fastest first."""
     users = USERS[name] if name in USERS else [Path(name).stem]
     tests = [TWIN + user for user in users] + [TWIN + "the_gate_decides_like_the_memory_store"]
     if name == "calendar.lua":
@@ -108,18 +109,19 @@ def noticing(name):
     return tests
 
 
-def survives(program, found):
-    name, start, old, new = found
+def survives(program, mutant):
+    """Returns whether all tests of the file pass with the mutant."""
+    name, start, old, new = mutant
     with tempfile.TemporaryDirectory(prefix="sluicegate-lua-") as scratch:
         lua = Path(scratch) / "lua"
         shutil.copytree(ROOT / "lua", lua)
         text = (lua / name).read_text()
         (lua / name).write_text(text[:start] + new + text[start + len(old):])
-        return all(run(program, tests, lua)[0] for tests in noticing(name))
+        return all(run(program, tests, lua)[0] for tests in tests_of(name))
 
 
-def place(found):
-    name, start, old, new = found
+def describe(mutant):
+    name, start, old, new = mutant
     before = (ROOT / "lua" / name).read_text()[:start]
     line, column = before.count("\n") + 1, start - before.rfind("\n")
     return f"lua/{name}:{line}:{column}: `{old}` as `{new}`"
@@ -127,38 +129,38 @@ def place(found):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="*", help="paths; default: all that decide")
-    parser.add_argument("--minutes", type=float, default=20, help="no break is begun after that")
-    parser.add_argument("--sample", type=int, help="so many breaks instead of all")
-    parser.add_argument("--seed", type=int, help="the same order as a run before")
+    parser.add_argument("files", nargs="*", help="paths; default: all that make decisions")
+    parser.add_argument("--minutes", type=float, default=20, help="no mutant is tested after that")
+    parser.add_argument("--sample", type=int, help="test so many mutants instead of all")
+    parser.add_argument("--seed", type=int, help="repeat the order of an earlier run")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     args = parser.parse_args()
 
     files = [Path(name).resolve() for name in args.files] or sorted((ROOT / "lua").rglob("*.lua"))
-    todo = [found for path in files if path.name != "gateways.lua" for found in breaks(path)]
+    todo = [mutant for path in files if path.name != "gateways.lua" for mutant in mutants(path)]
     program = build()
-    for tests in sorted({tests for path in files for tests in noticing(name_of(path))}):
-        passed, said = run(program, tests, ROOT / "lua")
+    for tests in sorted({tests for path in files for tests in tests_of(name_of(path))}):
+        passed, log = run(program, tests, ROOT / "lua")
         if not passed:
-            sys.exit(f"{tests} fails without any break: {said}")
+            sys.exit(f"{tests} fails without a mutant: {log}")
     if survives(program, (name_of(files[0]), 0, "", "error('broken') ")):
-        sys.exit("the tests do not read LUA_DIR: what they say of breaks would mean nothing")
+        sys.exit("the tests do not read LUA_DIR, so they cannot detect mutants")
 
     total, seed = len(todo), args.seed if args.seed is not None else random.randrange(10**6)
     random.Random(seed).shuffle(todo)
     todo = todo[: args.sample]
     end, survivors, tried = time.monotonic() + 60 * args.minutes, [], 0
 
-    def attempt(found):
-        return None if time.monotonic() > end else survives(program, found)
+    def attempt(mutant):
+        return None if time.monotonic() > end else survives(program, mutant)
 
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        for found, survived in zip(todo, pool.map(attempt, todo)):
+        for mutant, survived in zip(todo, pool.map(attempt, todo)):
             tried += survived is not None
             if survived:
-                survivors.append(found)
-                print(f"SURVIVED {place(found)}", flush=True)
-    print(f"{tried} of {total} breaks tried (--seed {seed}): {tried - len(survivors)} noticed, {len(survivors)} survived")
+                survivors.append(mutant)
+                print(f"SURVIVED {describe(mutant)}", flush=True)
+    print(f"{tried} of {total} mutants tested (--seed {seed}): {tried - len(survivors)} detected, {len(survivors)} survived")
 
 
 main()

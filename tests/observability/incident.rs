@@ -7,12 +7,12 @@ use super::{DASHBOARDS, Rule, dashboard, panels, path, queries};
 use crate::support::app::App;
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::limiting::RedisServer;
 use crate::support::ports;
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 /// The gateway that shares a store. STORE, GOOD and DEAD are addresses.
 const SHARED: &str = r#"
@@ -108,12 +108,12 @@ impl Incident {
         let config = SHARED
             .replace("STORE", &redis.url())
             .replace("GOOD", &app.url())
-            .replace("DEAD", &format!("http://{}", ports::nobody()));
-        let shared = Gateway::whole(&config);
+            .replace("DEAD", &format!("http://{}", ports::closed_addr()));
+        let shared = Gateway::with_config(&config);
         let ca = Ca::new("incident");
         let alone = Gateway::launch(&[], |dir| {
             ca.issue(&["www.example.com"], "").save(dir, "www");
-            laid_out(dir, &ALONE.replace("DIR", &dir.display().to_string()))
+            config_arguments(dir, &ALONE.replace("DIR", &dir.display().to_string()))
         });
         let prometheus = App::prometheus(&prometheus_config(&[&shared, &alone]));
         Incident { shared, alone, prometheus, trust: Trust::in_ca(&ca), redis: Some(redis), _app: app }
@@ -127,15 +127,15 @@ impl Incident {
             self.shared.get("/dead");
         }
         let mut client = self.trust.connect(self.alone.listeners()[0], "www.example.com");
-        client.ask(&get("/?user=loop", ""), b"");
+        client.fetch(&get("/?user=loop", ""), b"");
     }
 
     /// Returns the samples that a query returns.
     fn query(&self, query: &str) -> Vec<f64> {
         let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
         let mut client = Client::connect(self.prometheus.addr);
-        let answer = client.ask(&get(&format!("/api/v1/query?query={encoded}"), ""), b"");
-        let json = answer.json();
+        let response = client.fetch(&get(&format!("/api/v1/query?query={encoded}"), ""), b"");
+        let json = response.json();
         assert_eq!(json["status"], "success", "{query}: {json}");
         let samples = json["data"]["result"].as_array().unwrap().iter();
         samples.filter_map(|sample| sample["value"][1].as_str()?.parse().ok()).collect()
@@ -144,7 +144,7 @@ impl Incident {
     /// Waits until each query returns a number. `queries` has pairs of a name and a query.
     #[track_caller]
     fn assert_data(&self, mut queries: Vec<(String, String)>) {
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + WAIT_MAX;
         while !queries.is_empty() {
             queries.retain(|(_, query)| self.query(query).iter().all(|value| value.is_nan()));
             assert!(Instant::now() < end, "no data: {queries:#?}");
@@ -186,7 +186,7 @@ fn every_query_of_every_panel_and_rule_returns_data() {
     let mut incident = Incident::start();
     incident.send_requests();
     // Prometheus needs a sample from before the failures.
-    until("both gateways are scraped", || incident.query("sluicegate_requests_total > 0").len() > 1);
+    wait_until("both gateways are scraped", || incident.query("sluicegate_requests_total > 0").len() > 1);
     let config = incident.shared.config();
     let before = std::fs::read_to_string(&config).unwrap();
     std::fs::write(&config, before.replace("on_error = \"local\"", "on_error = \"lcoal\"")).unwrap();
@@ -201,7 +201,7 @@ fn every_query_of_every_panel_and_rule_returns_data() {
         ("sum(sluicegate_limit_decisions_total{decision=~\"local_.*\"}) > 0", 1),
         ("sum(sluicegate_rejections_total{limit=\"strict\"}) > 0", 1),
     ] {
-        until(alert, || incident.query(alert).len() == wanted);
+        wait_until(alert, || incident.query(alert).len() == wanted);
     }
     incident.send_requests();
     let mut all = Vec::new();

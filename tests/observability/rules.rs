@@ -10,8 +10,8 @@ fn run_promtool(arguments: &[&str], files: &[&str]) {
     let output = Command::new("promtool").args(arguments).args(files.iter().map(|file| path(file))).output();
     let output =
         output.unwrap_or_else(|error| panic!("promtool: {error}; install it with: apt-get install prometheus"));
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    assert!(output.status.success(), "promtool {arguments:?}:\n{said}");
+    let log = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success(), "promtool {arguments:?}:\n{log}");
 }
 
 #[test]

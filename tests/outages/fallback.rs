@@ -8,7 +8,7 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, random_rule, seeded};
 use crate::support::machine::Lateness;
-use crate::support::until;
+use crate::support::wait_until;
 
 const DEADLINE: Duration = Duration::from_millis(100);
 /// A request that waited for a connection would take a second.
@@ -25,13 +25,13 @@ fn gateway(server: &RedisServer) -> Gateway {
     ))
 }
 
-/// Admitted of `count` requests; none waits longer than the deadline.
+/// Returns how many of `count` requests are admitted; none takes longer than the deadline.
 fn admitted(gateway: &Gateway, target: &str, count: usize) -> usize {
     let mut client = gateway.client();
     let lateness = Lateness::watch();
     let statuses = (0..count).map(|_| {
         let start = Instant::now();
-        let status = client.ask(&get(target, ""), "").status();
+        let status = client.fetch(&get(target, ""), "").status();
         let took = start.elapsed();
         assert!(took < DEADLINE + SLACK + lateness.allowance(), "a request took {took:?}");
         status
@@ -44,7 +44,7 @@ fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
     let mut server = RedisServer::start(&[]);
     let gateways = [gateway(&server), gateway(&server)];
     for gateway in &gateways {
-        until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
+        wait_until("both are counted", || gateway.metric("store_gateways", &[]) == Some(2.0));
     }
     let ttl: i64 = redis::cmd("PTTL").arg("sg:gateways").query(&mut server.client()).unwrap();
     assert!((1..=3_600_000).contains(&ttl), "{ttl}");
@@ -60,10 +60,10 @@ fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
         assert!(gateway.log().contains("limits follow their on_error"), "{}", gateway.log());
     }
 
-    // The store comes back empty: one budget for both again, without a restart.
+    // The store is empty when it returns: both gateways share one budget again, without a restart.
     server.restart();
     for gateway in &gateways {
-        until("the store answers", || gateway.metric("store_up", &[]) == Some(1.0));
+        wait_until("the store responds", || gateway.metric("store_up", &[]) == Some(1.0));
     }
     let counts = gateways.each_ref().map(|gateway| admitted(gateway, "/", 30));
     assert_eq!(counts, [21, 0]);
@@ -74,9 +74,9 @@ fn two_gateways_share_the_limits_while_the_store_is_unavailable() {
 fn a_gateway_that_is_gone_is_not_counted_for_long() {
     let server = RedisServer::start(&[]);
     let (stays, leaves) = (gateway(&server), gateway(&server));
-    until("both are counted", || stays.metric("store_gateways", &[]) == Some(2.0));
+    wait_until("both are counted", || stays.metric("store_gateways", &[]) == Some(2.0));
     drop(leaves);
-    until("one is left", || stays.metric("store_gateways", &[]) == Some(1.0));
+    wait_until("one is left", || stays.metric("store_gateways", &[]) == Some(1.0));
 }
 
 #[test]
@@ -89,10 +89,10 @@ fn a_share_is_a_part_of_the_whole() {
             for n in [2, 3, 7, 1000] {
                 let (whole, part) = (rule.policy(), rule.share(n).policy());
                 let units = (whole.quota / n).max(1);
-                // The queue of a leaky bucket has whole milliseconds.
+                // The queue of a leaky bucket is in whole milliseconds.
                 let exact = part.quota == units || name.starts_with("leaky") && part.quota < units;
                 assert!(exact && part.quota > 0, "{n} share {rule:?}: {part:?}");
-                // As much per time, too, where rounding does not hide it.
+                // The rate is divided as well, unless rounding hides that.
                 let rates = [part, whole].map(|policy| policy.quota as f64 / policy.window_ms as f64);
                 let most = rates[1] / n as f64;
                 let rounded = part.quota == 1 || whole.window_ms < 1000;
@@ -113,10 +113,10 @@ fn impossible_costs_are_reported_with_the_numbers_of_the_limit() {
         redis.url()
     ));
     redis.kill();
-    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     let wait = |who: &str, cost: i64| {
-        let answer = gateway.ask(&get("/", &format!("x-who: {who}\r\nx-cost: {cost}\r\n")));
-        (answer.status(), answer.get("retry-after").is_some())
+        let response = gateway.fetch(&get("/", &format!("x-who: {who}\r\nx-cost: {cost}\r\n")));
+        (response.status(), response.get("retry-after").is_some())
     };
     assert_eq!(wait("acme", 50), (429, false), "50 never fit into 5");
     assert_eq!(wait("other", 50), (200, false));

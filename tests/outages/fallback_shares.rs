@@ -14,7 +14,7 @@ use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
 use crate::support::relay::Relay;
-use crate::support::until;
+use crate::support::wait_until;
 
 const LIMIT: usize = 60;
 
@@ -47,25 +47,25 @@ fn admitted_of(gateway: &Gateway, user: &str) -> usize {
 /// Admitted of `count` requests. A refusal of Redis would be remembered.
 fn admitted_first(gateway: &Gateway, user: &str, count: usize) -> usize {
     let mut client = gateway.client();
-    let statuses = (0..count).map(|_| client.ask(&get("/", &format!("user: {user}\r\n")), "").status());
+    let statuses = (0..count).map(|_| client.fetch(&get("/", &format!("user: {user}\r\n")), "").status());
     statuses.filter(|status| *status == 200).count()
 }
 
 fn until_counted(gateway: &Gateway, count: f64) {
-    until("all gateways are counted", || gateway.metric("store_gateways", &[]) == Some(count));
-    until("every worker has reached the store", || gateway.metric("store_up", &[]) == Some(1.0));
+    wait_until("all gateways are counted", || gateway.metric("store_gateways", &[]) == Some(count));
+    wait_until("every worker has reached the store", || gateway.metric("store_up", &[]) == Some(1.0));
 }
 
 fn until_unavailable(gateway: &Gateway) {
-    until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
 }
 
-/// Waits until the content of the file meets `so`, and returns it.
-fn saved(path: &Path, so: impl Fn(&Value) -> bool) -> Value {
+/// Waits until the content of the file meets `condition`, and returns it.
+fn saved(path: &Path, condition: impl Fn(&Value) -> bool) -> Value {
     let mut found = Value::Null;
-    until("the state file is written", || {
+    wait_until("the state file is written", || {
         found = fs::read(path).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
-        so(&found)
+        condition(&found)
     });
     found
 }
@@ -78,17 +78,17 @@ fn gateways_that_lose_redis_one_after_another_keep_their_shares() {
     [&stays, &goes].iter().for_each(|gateway| until_counted(gateway, 2.0));
     assert_eq!([&stays, &goes].map(|gateway| admitted_first(gateway, "u", LIMIT / 2)), [30, 30]);
 
-    relays[1].cut();
+    relays[1].interrupt();
     until_unavailable(&goes);
     assert_eq!(admitted(&goes), LIMIT / 2);
-    // It no longer reports, and serves clients all the same.
+    // The other gateway no longer reports, but still serves clients.
     until_counted(&stays, 1.0);
     stays.assert_metric("store_local_divisor", &[], 2.0);
-    relays[0].cut();
+    relays[0].interrupt();
     until_unavailable(&stays);
     assert_eq!(admitted(&stays), LIMIT / 2);
 
-    // A gateway that is started meanwhile learns it from the store, also when that has few to count.
+    // A gateway that is started later reads the count from the store, even if few gateways report there.
     let third = gateway(&server.url(), "");
     until_counted(&third, 1.0);
     third.assert_metric("store_local_divisor", &[], 2.0);
@@ -99,20 +99,24 @@ fn a_gateway_that_stops_is_no_longer_counted_at_once() {
     let server = RedisServer::start(&[]);
     let (stays, mut leaves) = (gateway(&server.url(), ""), gateway(&server.url(), ""));
     [&stays, &leaves].iter().for_each(|gateway| until_counted(gateway, 2.0));
-    // Until it has heard from all, a gateway believes no lower count.
+    // A gateway uses a lower count only when all others have had time to report.
     std::thread::sleep(Duration::from_secs(5));
     leaves.signal("TERM");
     assert!(leaves.exit().success());
     let left = Stopwatch::start();
-    until("one is counted", || stays.metric("store_gateways", &[]) == Some(1.0));
-    assert!(left.undelayed() < Duration::from_secs(3), "a report counts for five seconds: {:?}", left.undelayed());
-    // So a deployment that replaces gateways one by one never counts more than there are.
+    wait_until("one is counted", || stays.metric("store_gateways", &[]) == Some(1.0));
+    assert!(
+        left.elapsed_without_delay() < Duration::from_secs(3),
+        "a report counts for five seconds: {:?}",
+        left.elapsed_without_delay()
+    );
+    // So a deployment that replaces gateways one by one never counts too few.
     let replaces = gateway(&server.url(), "");
     until_counted(&stays, 2.0);
     [&stays, &replaces].iter().for_each(|gateway| gateway.assert_metric("store_local_divisor", &[], 2.0));
 }
 
-/// The file cannot say yet that there is an outage.
+/// The file does not show yet that there is an outage.
 #[test]
 fn a_restart_at_the_start_of_an_outage_counts() {
     let server = RedisServer::start(&[]);
@@ -145,7 +149,7 @@ fn restarts_in_an_outage_admit_half_as_much_each_time() {
     assert_eq!(gateways.each_ref().map(admitted), [15; 4]);
     states.iter().for_each(|path| drop(saved(path, |saved| saved["outage"]["restarts"] == serde_json::json!([]))));
     for share in [7, 3, 1, 1] {
-        // At the same time: each waits at its start for the store.
+        // Concurrently, because each waits for the store at its start.
         std::thread::scope(|scope| {
             for (gateway, state) in gateways.iter_mut().zip(&states) {
                 let url = server.url();
@@ -158,7 +162,7 @@ fn restarts_in_an_outage_admit_half_as_much_each_time() {
             }
         });
     }
-    // Others of the outage are nobody's predecessors any more once the store answers.
+    // After the outage, the processes that ended during it no longer count.
     server.signal("CONT");
     gateways.iter().for_each(|gateway| until_counted(gateway, 4.0));
     states.iter().for_each(|path| drop(saved(path, |saved| saved["outage"].is_null())));
@@ -168,7 +172,7 @@ fn restarts_in_an_outage_admit_half_as_much_each_time() {
     server.signal("CONT");
 }
 
-/// A limit forgets what a process before admitted when its period is over.
+/// A limit forgets what an earlier process admitted when its period has ended.
 #[test]
 fn a_restart_longer_ago_than_the_period_takes_nothing() {
     let mut server = RedisServer::start(&[]);
@@ -184,7 +188,7 @@ fn a_restart_longer_ago_than_the_period_takes_nothing() {
         });
         fs::write(&path, saved.to_string()).unwrap();
     };
-    // Each start adds itself. What cannot be is bounded.
+    // Each start adds itself. Impossible values are bounded.
     for (gateways, restarts, share) in [
         (1, vec![], 30),
         (1, vec![now - 3700, now - 10_000], 30),
@@ -230,16 +234,16 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
     server.signal("STOP");
     let second = gateway(&server.url(), &state_line(&path));
     assert_eq!(["evil", "late", "%other"].map(|user| admitted_of(&second, user)), [0, 1, LIMIT / 2]);
-    // A config that is loaded meanwhile finds them as well.
+    // A config that is loaded later uses the overrides as well.
     second.reload_with("deadline = \"1s\"", "deadline = \"900ms\"");
     assert_eq!(admitted_of(&second, "evil"), 0);
     assert_eq!(second.log_lines(&["live overrides from the state file apply", "entries=3"]), 1);
     server.signal("CONT");
     let () = redis::cmd("DEL").arg("sg:overrides:hourly").query(&mut client).unwrap();
     saved(&path, |saved| saved["overrides"] == serde_json::json!({}));
-    assert_ne!(admitted_of(&second, "evil"), 0, "Redis knows better");
+    assert_ne!(admitted_of(&second, "evil"), 0, "the state of Redis applies");
 
-    // Of what somebody wrote into the file, only what Redis might hold is taken.
+    // From an edited file, only overrides that Redis could contain are used.
     server.signal("STOP");
     let mut text: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
     text["overrides"] = serde_json::json!({ "hourly": { "evil": "rate=nonsense" }, "unknown": { "x": "rate=0" } });
@@ -257,7 +261,7 @@ fn live_overrides_are_in_force_on_a_gateway_that_starts_in_an_outage() {
     assert_eq!(third.log_lines(&["ignored: it is about another store or prefix"]), 1, "{text}");
 }
 
-/// Puts there what is no state file.
+/// Replaces the state file with something else.
 type Spoiling = fn(&Path);
 
 #[test]
@@ -286,14 +290,14 @@ fn a_state_file_that_cannot_be_used_keeps_no_gateway_from_starting() {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing else is left");
     }
 
-    // No place to write to, until there is one.
+    // The directory does not exist at first.
     let missing = dir.path().join("missing");
     let gateway = gateway(&server.url(), &state_line(&missing.join("store.json")));
-    until("it is logged", || gateway.log_lines(&["cannot write the state file"]) == 1);
+    wait_until("it is logged", || gateway.log_lines(&["cannot write the state file"]) == 1);
     assert_eq!(gateway.get("/").status(), 200);
     fs::create_dir(&missing).unwrap();
     saved(&missing.join("store.json"), |saved| saved["version"] == 1);
-    until("it is logged", || gateway.log_lines(&["is written again"]) == 1);
+    wait_until("it is logged", || gateway.log_lines(&["is written again"]) == 1);
     assert_eq!(gateway.log_lines(&["cannot write the state file"]), 1);
 }
 
@@ -323,10 +327,10 @@ fn junk_among_the_reports_is_no_gateway() {
     gateway.assert_metric("store_local_divisor", &[], 1000.0);
     let ttl: i64 = redis::cmd("PTTL").arg("sg:gateways").query(&mut client).unwrap();
     assert!((1..=3_600_000).contains(&ttl), "{ttl}");
-    // Another kind of value is no reason to stop.
+    // A value of another type does not stop the gateway.
     let () = redis::cmd("SET").arg("sg:gateways").arg("x").query(&mut client).unwrap();
     std::thread::sleep(Duration::from_millis(1200));
     assert_eq!(gateway.get("/").status(), 200);
     let () = redis::cmd("DEL").arg("sg:gateways").query(&mut client).unwrap();
-    until("it is counted again", || redis::cmd("EXISTS").arg("sg:gateways").query(&mut client) == Ok(1));
+    wait_until("it is counted again", || redis::cmd("EXISTS").arg("sg:gateways").query(&mut client) == Ok(1));
 }

@@ -11,7 +11,7 @@ use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::{JoinSet, yield_now};
 
 use crate::support::limiting::slow_link::DelayLine;
-use crate::support::limiting::{RedisServer, connected, kind, limit, settings, until, window, worker};
+use crate::support::limiting::{RedisServer, connect_store, kind, limit, run_on_worker, settings, wait_until, window};
 use crate::support::machine::Lateness;
 
 const EACH_WAY: Duration = Duration::from_millis(10);
@@ -34,20 +34,20 @@ fn round_trip(port: u16) -> Duration {
     median(std::iter::repeat_with(ping).take(15).collect())
 }
 
-/// 50 connections that ask one thing after another: how long each took, and what failed.
-async fn asked_for(redis: &Rc<RedisStore>, span: Duration) -> (Vec<Duration>, Vec<ErrorKind>) {
+/// Makes decisions on 50 connections for `span`. Returns how long each took, and the errors.
+async fn run_load(redis: &Rc<RedisStore>, span: Duration) -> (Vec<Duration>, Vec<ErrorKind>) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
-    let until = Instant::now() + span;
+    let deadline = Instant::now() + span;
     let mut clients = JoinSet::new();
     for number in 0..50 {
         let (redis, one) = (redis.clone(), one.clone());
         clients.spawn_local(async move {
             let (mut times, mut failures) = (Vec::new(), Vec::new());
             tokio::time::sleep(Duration::from_micros(number * 900)).await;
-            while Instant::now() < until {
-                let asked = Instant::now();
+            while Instant::now() < deadline {
+                let started = Instant::now();
                 let failure = kind(&redis, &one).await.err();
-                times.push(asked.elapsed());
+                times.push(started.elapsed());
                 if let Some(failure) = failure {
                     failures.push(failure);
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -64,10 +64,10 @@ async fn asked_for(redis: &Rc<RedisStore>, span: Duration) -> (Vec<Duration>, Ve
 fn a_decision_waits_about_one_round_trip() {
     let server = RedisServer::start(&[]);
     let line = DelayLine::to(server.port, EACH_WAY);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&line.redis_url(), &metrics, DEADLINE).await);
-        // 10 ms are left of the deadline: only a machine that is itself later than that may miss it now and then.
+        let redis = Rc::new(connect_store(&line.redis_url(), &metrics, DEADLINE).await);
+        // The deadline leaves 10 ms, which only a machine with longer delays may sometimes exceed.
         let mut seen = Vec::new();
         for _ in 0..5 {
             let trip = {
@@ -75,14 +75,14 @@ fn a_decision_waits_about_one_round_trip() {
                 tokio::task::spawn_blocking(move || round_trip(port)).await.unwrap()
             };
             let lateness = Lateness::watch();
-            let (times, failures) = asked_for(&redis, Duration::from_millis(700)).await;
-            let (asked, p50) = (times.len(), median(times));
-            let own = lateness.allowance() > DEADLINE - 2 * EACH_WAY && failures.len() * 10 <= asked;
+            let (times, failures) = run_load(&redis, Duration::from_millis(700)).await;
+            let (count, p50) = (times.len(), median(times));
+            let own = lateness.allowance() > DEADLINE - 2 * EACH_WAY && failures.len() * 10 <= count;
             if (failures.is_empty() || own) && p50 <= trip.mul_f64(1.3) {
-                assert!(asked > 500, "{asked} decisions");
+                assert!(count > 500, "{count} decisions");
                 return;
             }
-            seen.push((p50, trip, failures.len(), asked));
+            seen.push((p50, trip, failures.len(), count));
         }
         panic!("median, round trip, failures, decisions: {seen:?}");
     });
@@ -102,12 +102,12 @@ async fn round(redis: &Rc<RedisStore>) -> Vec<ErrorKind> {
 /// A Redis server without the script gets it with the next round trip, and two round trips exceed the deadline.
 #[test]
 fn a_server_gets_the_script_before_the_first_decision() {
-    // All of it five times as long as above, and as long as that from a machine's lateness.
+    // All times are five times as long as above, to tolerate a busy machine.
     let (each_way, deadline) = (EACH_WAY * 5, DEADLINE * 5);
     let server = RedisServer::start(&[]);
     let line = DelayLine::to(server.port, each_way);
     let flush = || redis::cmd("SCRIPT").arg("FLUSH").query::<()>(&mut server.client()).unwrap();
-    worker(async {
+    run_on_worker(async {
         let mut seen = Vec::new();
         for _ in 0..3 {
             flush();
@@ -117,7 +117,7 @@ fn a_server_gets_the_script_before_the_first_decision() {
             assert_eq!(metrics.store.up.get(), 1);
             let (redis, lateness) = (Rc::new(redis), Lateness::watch());
             let first = round(&redis).await;
-            // One that forgets it while it is connected is told it again by those whom that makes late.
+            // If the server loses the script later, the decisions that fail for this reason send it again.
             flush();
             let (late, next) = (round(&redis).await, round(&redis).await);
             if first.is_empty() && next.is_empty() {
@@ -136,9 +136,9 @@ fn decisions_share_calls_to_a_near_redis() {
     const CLIENTS: u64 = 64;
     const EACH: u64 = 100;
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let calls = metrics.store.batch_size.get_sample_count();
         let mut clients = JoinSet::new();
@@ -147,7 +147,7 @@ fn decisions_share_calls_to_a_near_redis() {
             clients.spawn_local(async move {
                 for _ in 0..EACH {
                     kind(&redis, &one).await.unwrap();
-                    // They do not come in step.
+                    // They do not start in step.
                     for _ in 0..rand::rng().random_range(0..20) {
                         yield_now().await;
                     }
@@ -164,32 +164,32 @@ fn decisions_share_calls_to_a_near_redis() {
 /// The metric that distinguishes a slow server from a gateway that waits for it.
 #[test]
 fn the_wait_before_a_call_is_shown_apart_from_the_call() {
-    // That may be under way at once.
+    // Maximum number of concurrent calls.
     const CALLS: u64 = 32;
     const WAIT: Duration = Duration::from_millis(100);
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(10)).await);
+        let redis = Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(10)).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         kind(&redis, &one).await.unwrap();
         let queue = &metrics.store.queue_duration;
-        let ask = || {
+        let fetch = || {
             let (redis, one) = (redis.clone(), one.clone());
             tokio::task::spawn_local(async move { kind(&redis, &one).await.unwrap() })
         };
         let client = |words: &[&str]| redis::cmd("CLIENT").arg(words).query::<()>(&mut server.client()).unwrap();
         client(&["PAUSE", "20000", "WRITE"]);
-        let (before, mut asked) = (queue.get_sample_count(), Vec::new());
+        let (before, mut decisions) = (queue.get_sample_count(), Vec::new());
         for call in 1..=CALLS {
-            asked.push(ask());
-            until("a call has left", || queue.get_sample_count() == before + call).await;
+            decisions.push(fetch());
+            wait_until("a call has left", || queue.get_sample_count() == before + call).await;
         }
-        let (waited, last) = (queue.get_sample_sum(), ask());
+        let (waited, last) = (queue.get_sample_sum(), fetch());
         tokio::time::sleep(WAIT).await;
         assert_eq!(queue.get_sample_count(), before + CALLS, "the last one waits");
         client(&["UNPAUSE"]);
-        for decision in asked.into_iter().chain([last]) {
+        for decision in decisions.into_iter().chain([last]) {
             decision.await.unwrap();
         }
         let waited = queue.get_sample_sum() - waited;
@@ -200,26 +200,26 @@ fn the_wait_before_a_call_is_shown_apart_from_the_call() {
 #[test]
 fn a_full_call_does_not_wait_for_the_one_before() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&server.url(), &metrics, Duration::from_secs(10)).await);
+        let redis = Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(10)).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(500).arg("ALL").query(&mut server.client()).unwrap();
         let (answered, left) =
             (|| metrics.store.duration.get_sample_count(), || metrics.store.batch_size.get_sample_count());
-        let (before, asked) = (answered(), left());
+        let (before, before_left) = (answered(), left());
         let mut clients = JoinSet::new();
         for _ in 0..1280 {
             let (redis, one) = (redis.clone(), one.clone());
             clients.spawn_local(async move { kind(&redis, &one).await.unwrap() });
         }
         yield_now().await;
-        // All of them are on their way, and none has been answered.
-        let until = Instant::now() + Duration::from_millis(400);
-        while left() < asked + 10 && Instant::now() < until {
+        // All of them are sent, and no response has arrived.
+        let deadline = Instant::now() + Duration::from_millis(400);
+        while left() < before_left + 10 && Instant::now() < deadline {
             yield_now().await;
         }
-        assert_eq!((left() - asked, answered()), (10, before));
+        assert_eq!((left() - before_left, answered()), (10, before));
         clients.join_all().await;
     });
 }

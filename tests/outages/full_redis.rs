@@ -9,8 +9,8 @@ use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_rep
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::forms::limit_of;
-use crate::support::until;
+use crate::support::limiting::variants::compile_limit;
+use crate::support::wait_until;
 
 const ROUTES: &str = r#"
 [[route]]
@@ -66,11 +66,11 @@ on_error = "open"
 fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
     let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n{ROUTES}", server.url()));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut client = gateway.client();
-    let mut ask = |target: &str, user: &str| client.ask(&get(target, &format!("x-user: {user}\r\n")), "").status();
-    assert_eq!([0; 4].map(|_| ask("/login", "spent")), [200, 200, 200, 429]);
-    assert_eq!([ask("/login", "known"), ask("/page", "known")], [200, 200]);
+    let mut fetch = |target: &str, user: &str| client.fetch(&get(target, &format!("x-user: {user}\r\n")), "").status();
+    assert_eq!([0; 4].map(|_| fetch("/login", "spent")), [200, 200, 200, 429]);
+    assert_eq!([fetch("/login", "known"), fetch("/page", "known")], [200, 200]);
 
     let mut redis = server.client();
     let used: String = redis::cmd("INFO").arg("memory").query(&mut redis).unwrap();
@@ -78,7 +78,7 @@ fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used + 300_000).query(&mut redis).unwrap();
     let oom = [("kind", "oom")];
     for user in 0.. {
-        assert_eq!(ask("/flood", &format!("junk-{user}")), 200);
+        assert_eq!(fetch("/flood", &format!("junk-{user}")), 200);
         if user % 100 == 0 && gateway.metric("store_errors_total", &oom).is_some_and(|full| full > 100.0) {
             break;
         }
@@ -86,24 +86,24 @@ fn a_flood_of_keys_leaves_the_known_ones_their_budgets() {
     }
     let keys: i64 = redis::cmd("DBSIZE").query(&mut redis).unwrap();
 
-    // What is spent stays spent, and what is left is counted on.
-    assert_eq!([0; 3].map(|_| ask("/login", "spent")), [429; 3]);
-    assert_eq!([0; 3].map(|_| ask("/login", "known")), [200, 200, 429]);
-    assert_eq!([0; 4].map(|_| ask("/page", "known")), [200, 200, 200, 429]);
-    // Who is new gets what `on_error` says, and that at once.
+    // Exhausted keys stay exhausted, and known keys are counted.
+    assert_eq!([0; 3].map(|_| fetch("/login", "spent")), [429; 3]);
+    assert_eq!([0; 3].map(|_| fetch("/login", "known")), [200, 200, 429]);
+    assert_eq!([0; 4].map(|_| fetch("/page", "known")), [200, 200, 200, 429]);
+    // New keys get the result of `on_error`, without delay.
     assert_eq!(
-        [ask("/login", "new"), ask("/page", "new"), ask("/open", "new"), ask("/open", "new")],
+        [fetch("/login", "new"), fetch("/page", "new"), fetch("/open", "new"), fetch("/open", "new")],
         [503, 503, 200, 200]
     );
     assert_eq!(redis::cmd("DBSIZE").query::<i64>(&mut redis).unwrap(), keys);
-    // Redis is there all the while.
+    // Redis is available all the time.
     gateway.assert_metric("store_up", &[], 1.0);
     gateway.assert_metric("store_breaker_state", &[], 0.0);
     assert_eq!(gateway.metric("store_errors_total", &[("kind", "breaker_open")]).unwrap_or(0.0), 0.0);
 
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis).unwrap();
     assert_eq!(
-        [ask("/login", "new"), ask("/page", "new"), ask("/open", "new"), ask("/open", "new")],
+        [fetch("/login", "new"), fetch("/page", "new"), fetch("/open", "new"), fetch("/open", "new")],
         [200, 200, 200, 429]
     );
     assert!(redis.exists::<_, bool>("sg:{x-user=new}:logins:token_bucket").is_ok());
@@ -118,18 +118,18 @@ fn a_request_with_one_new_key_is_refused_by_a_spent_one() {
          [limit.new]\nrate = \"9/h\"\nkey = [\"header:x-b\"]\non_error = \"open\"\n",
         server.url()
     );
-    // The other knows nothing of the spent key, and has to ask.
+    // The second gateway has no cached refusal of the exhausted key, so it calls Redis.
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
-        gateway.until_connected();
+        gateway.wait_for_store();
     }
     let mut clients = gateways.each_ref().map(Gateway::client);
-    let mut ask =
-        |gateway: usize, b: &str| clients[gateway].ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
-    assert_eq!([ask(0, "0"), ask(0, "0"), ask(0, "0")], [200, 200, 429]);
+    let mut fetch =
+        |gateway: usize, b: &str| clients[gateway].fetch(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
+    assert_eq!([fetch(0, "0"), fetch(0, "0"), fetch(0, "0")], [200, 200, 429]);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
     for fresh in ["1", "2", "3"] {
-        assert_eq!(ask(1, fresh), 429, "a fresh key is no way around a spent one");
+        assert_eq!(fetch(1, fresh), 429, "a new key does not replace an exhausted one");
     }
     drop(server);
 }
@@ -144,12 +144,12 @@ fn a_shadow_limit_without_room_for_its_key_decides_nothing() {
          [limit.tried]\nmode = \"shadow\"\nrate = \"1/h\"\nburst = 1\nkey = [\"header:x-b\"]\non_error = \"closed\"\n",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut client = gateway.client();
-    let mut ask = |b: &str| client.ask(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
-    assert_eq!(ask("0"), 200);
+    let mut fetch = |b: &str| client.fetch(&get("/", &format!("x-a: a\r\nx-b: {b}\r\n")), "").status();
+    assert_eq!(fetch("0"), 200);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
-    assert_eq!(["1", "2", "3"].map(ask), [200, 200, 429]);
+    assert_eq!(["1", "2", "3"].map(fetch), [200, 200, 429]);
 }
 
 #[test]
@@ -161,11 +161,11 @@ fn a_slot_is_no_way_to_a_new_key() {
          on_error = \"closed\"\n",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut redis = server.client();
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut redis).unwrap();
     let mut client = gateway.client();
-    assert_eq!(client.ask(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no room for a new holder");
+    assert_eq!(client.fetch(&get("/", "x-user: new\r\n"), "").status(), 503, "there is no memory for a new lease");
     assert_eq!(redis.keys::<_, Vec<String>>("*slots*").unwrap(), [""; 0]);
 }
 
@@ -180,11 +180,11 @@ fn gateways_are_counted_while_redis_is_full() {
     );
     let gateways = [Gateway::start(&config), Gateway::start(&config)];
     for gateway in &gateways {
-        until("each knows of both", || gateway.metric("store_gateways", &[]) == Some(2.0));
+        wait_until("each gateway counts both", || gateway.metric("store_gateways", &[]) == Some(2.0));
         gateway.assert_metric("store_up", &[], 1.0);
     }
-    let ask = |gateway: &Gateway| gateway.ask(&get("/", "x-user: new\r\n")).status();
-    let admitted = gateways.each_ref().map(|gateway| (0..6).filter(|_| ask(gateway) == 200).count());
+    let fetch = |gateway: &Gateway| gateway.fetch(&get("/", "x-user: new\r\n")).status();
+    let admitted = gateways.each_ref().map(|gateway| (0..6).filter(|_| fetch(gateway) == 200).count());
     assert_eq!(admitted, [3, 3], "to Redis the key is new: each has its share of the limit");
     assert_eq!(server.client().keys::<_, Vec<String>>("*").unwrap(), ["sg:gateways"]);
 }
@@ -198,13 +198,13 @@ fn a_receipt_waits_for_room() {
          limits = [\"page\"]\n\n[limit.page]\nalgorithm = \"fixed_window\"\nrate = \"6/h\"\n",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let post = |path: &str, body: &str| {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        Client::connect(gateway.admin).ask(&head, body)
+        Client::connect(gateway.admin).fetch(&head, body)
     };
     let taken = post("/-/decide", r#"{"operation":"take","decisions":[{"limits":["page"],"cost":2}]}"#).json();
     let receipt = format!("{{\"receipt\":{}}}", taken["decisions"][0]["limits"][0]["receipt"]);
@@ -219,7 +219,7 @@ fn a_receipt_waits_for_room() {
         "{}",
         refused.text()
     );
-    assert_eq!(refund(r#"{"cost":1}"#).json()["applied"], true, "units need no mark");
+    assert_eq!(refund(r#"{"cost":1}"#).json()["applied"], true, "a refund by units needs no mark");
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).query(&mut redis).unwrap();
     assert_eq!(refund(&receipt).json()["applied"], true);
 }
@@ -234,8 +234,8 @@ fn verdicts(server: &RedisServer, decisions: &[(Op, &[Check])]) -> Vec<Option<bo
 #[test]
 fn the_decisions_of_a_call_are_told_apart() {
     let server = RedisServer::start(&["--maxmemory-policy", "noeviction"]);
-    let limit = limit_of("one", "rate = \"1/h\"\nburst = 1");
-    let log = limit_of("log", "algorithm = \"sliding_log\"\nrate = \"2/s\"");
+    let limit = compile_limit("one", "rate = \"1/h\"\nburst = 1");
+    let log = compile_limit("log", "algorithm = \"sliding_log\"\nrate = \"2/s\"");
     let check = |limit, key: &str| Check::new(limit, format!("{{a}}{key}"), 1);
     let spent = [check(&limit, "spent")];
     let logged = [check(&log, "log")];
@@ -244,13 +244,13 @@ fn the_decisions_of_a_call_are_told_apart() {
     assert_eq!(verdicts(&server, &[(Op::Take, &logged)]), [Some(true)]);
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(1).query(&mut server.client()).unwrap();
 
-    // What a full server is told of one decision says nothing of the next.
+    // An error of one decision does not affect the next one.
     let new = [check(&limit, "new")];
     let new_and_spent = [check(&limit, "newer"), spent[0].clone()];
     let calls = [(Op::Take, &new[..]), (Op::Take, &new_and_spent[..]), (Op::Take, &spent[..])];
     assert_eq!(verdicts(&server, &calls), [None, Some(false), Some(false)]);
 
-    // What lets go of an old charge or of a key does not open the way to a new one.
+    // Removing an old charge or a key does not permit a new key in the same call.
     std::thread::sleep(Duration::from_millis(500));
     assert_eq!(verdicts(&server, &[(Op::Take, &logged), (Op::Take, &new)]), [Some(true), None]);
     assert_eq!(verdicts(&server, &[(Op::Reset, &spent), (Op::Take, &new)])[1], None);

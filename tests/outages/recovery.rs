@@ -6,8 +6,8 @@ use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::machine::Stopwatch;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// Starts a gateway with two limits: `slots`, three per hour unless they are released, and `login`, which counts
 /// exactly.
@@ -20,13 +20,13 @@ fn gateway(server: &RedisServer) -> Gateway {
          algorithm = \"fixed_window\"\nrate = \"5/h\"\nkey = \"all\"\n",
         server.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     gateway
 }
 
 fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
     let mut client = gateway.client();
-    (0..count).map(|_| client.ask(&get(target, ""), "").status()).collect()
+    (0..count).map(|_| client.fetch(&get(target, ""), "").status()).collect()
 }
 
 fn errors(gateway: &Gateway) -> f64 {
@@ -39,17 +39,17 @@ fn waiting(gateway: &Gateway) -> f64 {
     gateway.metric("store_corrections_waiting", &[]).unwrap()
 }
 
-/// All slots are free, the other limit is exact, and the store is well all the time.
+/// Asserts that all slots are free, the other limit is exact, and the store has no errors.
 fn is_well(gateway: &Gateway) {
-    gateway.until_connected();
-    // After an outage the first answer is asked for by few.
-    until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
-    until("nothing waits", || waiting(gateway) == 0.0);
+    gateway.wait_for_store();
+    // After an outage, few requests wait for the first response of the store.
+    wait_until("the breaker is closed", || gateway.metric("store_breaker_state", &[]) == Some(0.0));
+    wait_until("nothing waits", || waiting(gateway) == 0.0);
     let before = errors(gateway);
     assert_eq!(statuses(gateway, "/slots", 10), [200; 10]);
     let login = statuses(gateway, "/login", 10);
     assert_eq!(login, [[200; 5], [429; 5]].concat());
-    assert_eq!(errors(gateway), before, "errors of a store that is back");
+    assert_eq!(errors(gateway), before, "errors after the store is back");
     assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
 }
 
@@ -58,15 +58,15 @@ fn unsent_charges_are_not_refunded() {
     let mut server = RedisServer::start(&[]);
     let gateway = gateway(&server);
     server.kill();
-    until("the store is away", || gateway.metric("store_up", &[]) == Some(0.0));
+    wait_until("the store is unavailable", || gateway.metric("store_up", &[]) == Some(0.0));
     assert!(statuses(&gateway, "/slots", 2000).iter().all(|status| *status == 503));
-    // The first may have been on its way while the connection broke.
-    assert!(waiting(&gateway) <= 1.0, "{} to be given back", waiting(&gateway));
+    // The first correction may have been in progress when the connection broke.
+    assert!(waiting(&gateway) <= 1.0, "{} corrections are waiting", waiting(&gateway));
     let before = errors(&gateway);
     assert!(before >= 2000.0, "{before}");
     std::thread::sleep(Duration::from_millis(700));
-    let asked = errors(&gateway) - before;
-    assert!(asked < 10.0, "{asked} attempts without a request");
+    let attempts = errors(&gateway) - before;
+    assert!(attempts < 10.0, "{attempts} attempts without a request");
     server.restart();
     is_well(&gateway);
 }
@@ -77,17 +77,17 @@ fn uncertain_charges_are_refunded_once_the_store_responds() {
     let server = RedisServer::start(&[]);
     let gateway = gateway(&server);
     server.signal("STOP");
-    // They are on their way together, and nobody knows what becomes of them.
+    // All are sent in one call, whose result is unknown.
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/slots", "")));
-    assert!(clients.iter_mut().all(|client| client.answer("GET").status() == 503));
+    assert!(clients.iter_mut().all(|client| client.read_response("GET").status() == 503));
     let owed = waiting(&gateway);
-    assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} to be given back");
-    // One asks now and then whether the store is back, not each of them.
+    assert!((3.0..=CLIENTS as f64).contains(&owed), "{owed} corrections are waiting");
+    // A single decision tests now and then whether the store has recovered.
     let before = errors(&gateway);
     std::thread::sleep(Duration::from_millis(1500));
-    let asked = errors(&gateway) - before;
-    assert!((1.0..15.0).contains(&asked), "{asked} attempts while the store is away");
+    let attempts = errors(&gateway) - before;
+    assert!((1.0..15.0).contains(&attempts), "{attempts} attempts while the store is unavailable");
     assert_eq!(waiting(&gateway), owed);
     server.signal("CONT");
     is_well(&gateway);
@@ -105,15 +105,15 @@ fn a_store_that_takes_writes_again_is_up_without_requests() {
             server.url()
         ),
     );
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut client = server.client();
     let mut set = |name: &str, value: &str| {
         let () = redis::cmd("CONFIG").arg("SET").arg(name).arg(value).query(&mut client).unwrap();
     };
     let health = || ["store_up", "store_breaker_state"].map(|name| gateway.metric(name, &[]));
-    // Redis refuses writes, and goes on to answer whatever is none.
+    // Redis refuses writes, and continues to execute other commands.
     set("min-replicas-to-write", "3");
-    // Each of the workers has a few of the connections.
+    // Each worker has some of the connections.
     for _ in 0..40 {
         assert_eq!(gateway.get("/").status(), 503);
     }
@@ -127,8 +127,12 @@ fn a_store_that_takes_writes_again_is_up_without_requests() {
 
     set("min-replicas-to-write", "0");
     let repaired = Stopwatch::start();
-    until("the store is up", || health() == [Some(1.0), Some(0.0)]);
-    assert!(repaired.undelayed() < Duration::from_millis(1200), "up after {:?}", repaired.undelayed());
+    wait_until("the store is up", || health() == [Some(1.0), Some(0.0)]);
+    assert!(
+        repaired.elapsed_without_delay() < Duration::from_millis(1200),
+        "up after {:?}",
+        repaired.elapsed_without_delay()
+    );
     for _ in 0..40 {
         assert_eq!(gateway.get("/").status(), 200);
     }
@@ -152,32 +156,32 @@ fn settlements_of_several_limits_are_retried() {
         server.url(),
         upstream.url()
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let used = |limit: &str| {
         let state = gateway.admin(&format!("/-/limits/{limit}/state")).json();
         1000 - state["remaining"].as_i64().unwrap_or(0)
     };
-    let answer = "HTTP/1.1 200 OK\r\nx-cost: 7\r\ncontent-length: 0\r\n\r\n";
+    let response = "HTTP/1.1 200 OK\r\nx-cost: 7\r\ncontent-length: 0\r\n\r\n";
     let ask_while = |change: &dyn Fn()| {
         let mut client = gateway.client();
         let before = used("one");
-        client.send(post("/", answer.len() as u64, ""));
-        until("the estimate is charged", || used("one") == before + 100);
+        client.send(post("/", response.len() as u64, ""));
+        wait_until("the estimate is charged", || used("one") == before + 100);
         change();
-        client.send(answer);
-        assert_eq!(client.answer("POST").status(), 200);
+        client.send(response);
+        assert_eq!(client.read_response("POST").status(), 200);
     };
     let replicate = |host: &str, port: &str| {
         let () = redis::cmd("REPLICAOF").arg(host).arg(port).query(&mut server.client()).unwrap();
     };
     ask_while(&|| replicate("127.0.0.1", "1"));
-    until("both wait", || waiting(&gateway) == 2.0);
+    wait_until("both wait", || waiting(&gateway) == 2.0);
     replicate("NO", "ONE");
-    until("both are corrected", || (used("one"), used("two")) == (7, 7));
+    wait_until("both are corrected", || (used("one"), used("two")) == (7, 7));
     assert_eq!(gateway.metric("store_corrections_dropped_total", &[]), Some(0.0));
-    // Whether a correction happened that got no reply is unknown, so it is not repeated.
-    gateway.until_connected();
+    // A correction without a reply may have been executed, so it is not repeated.
+    gateway.wait_for_store();
     ask_while(&|| server.signal("STOP"));
-    until("both are lost", || gateway.metric("store_corrections_dropped_total", &[]) == Some(2.0));
+    wait_until("both are lost", || gateway.metric("store_corrections_dropped_total", &[]) == Some(2.0));
     server.signal("CONT");
 }

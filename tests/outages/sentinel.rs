@@ -10,10 +10,11 @@ use sluicegate::limiting::store::redis::RedisStore;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::topology::{
-    Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, Watched, ask, failures, longest,
+    Load, PASSWORD, SENTINEL_PASSWORD, Sentinel, SentinelSetup, failures, longest, run_command,
 };
 use crate::support::limiting::{
-    DEADLINE, RedisServer, SLACK, check, connected, kind, limit, recovered, settings, until, window, worker,
+    DEADLINE, RedisServer, SLACK, check, connect_store, kind, limit, run_on_worker, settings, wait_for_recovery,
+    wait_until, window,
 };
 use crate::support::machine::Stopwatch;
 
@@ -21,21 +22,21 @@ use crate::support::machine::Stopwatch;
 #[test]
 fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
     const LIMIT: usize = 2000;
-    let mut watched = Watched::start();
-    worker(async {
+    let mut watched = SentinelSetup::start();
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&watched.url(), &metrics, DEADLINE).await);
+        let redis = Rc::new(connect_store(&watched.url(), &metrics, DEADLINE).await);
         let one = limit("one", window(LIMIT as i64), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("half is admitted", || load.admitted() >= LIMIT / 2).await;
+        wait_until("half is admitted", || load.admitted() >= LIMIT / 2).await;
 
         watched.servers[0].kill();
         let killed = Instant::now();
-        until("the replica is promoted", || watched.info(1).contains("role:master")).await;
+        wait_until("the replica is promoted", || watched.info(1).contains("role:master")).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
-        let back = watch.undelayed();
-        until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
+        wait_until("a decision succeeds", || load.count(|seen| seen.at > killed && seen.outcome.is_ok()) > 0).await;
+        let back = watch.elapsed_without_delay();
+        wait_until("the limit is exhausted", || load.count(|seen| seen.at > promoted && seen.outcome == Ok(false)) > 0)
             .await;
         let seen = load.stop().await;
 
@@ -53,25 +54,26 @@ fn a_killed_master_costs_what_replication_lost_and_two_seconds() {
 
 #[test]
 fn a_hanging_master_is_replaced_and_stays_replaced() {
-    let watched = Watched::start();
-    worker(async {
-        let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
+    let watched = SentinelSetup::start();
+    run_on_worker(async {
+        let redis = Rc::new(connect_store(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("the load runs", || load.admitted() > 100).await;
+        wait_until("the load runs", || load.admitted() > 100).await;
         watched.servers[0].signal("STOP");
-        until("the replica is promoted", || watched.info(1).contains("role:master")).await;
+        wait_until("the replica is promoted", || watched.info(1).contains("role:master")).await;
         let (promoted, watch) = (Instant::now(), Stopwatch::start());
-        until("the new master answers", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0).await;
-        let back = watch.undelayed();
+        wait_until("the new master responds", || load.count(|seen| seen.at > promoted && seen.outcome.is_ok()) > 0)
+            .await;
+        let back = watch.elapsed_without_delay();
         assert!(back < Duration::from_secs(2), "back after {back:?}");
         watched.servers[0].signal("CONT");
-        // It takes itself for the master until the sentinels tell it otherwise.
+        // The old master keeps its role until the sentinels change it.
         let back = Instant::now();
         let key = check(&one, "a", 1).key;
-        let charged: String = ask(&mut watched.client(0), &["GET", &key]);
+        let charged: String = run_command(&mut watched.client(0), &["GET", &key]);
         tokio::time::sleep(Duration::from_millis(1500)).await;
-        assert_eq!(ask::<String>(&mut watched.client(0), &["GET", &key]), charged);
+        assert_eq!(run_command::<String>(&mut watched.client(0), &["GET", &key]), charged);
         let seen = load.stop().await;
         assert!(longest(&seen) < DEADLINE + SLACK, "a decision waited {:?}", longest(&seen));
         assert!(seen.iter().filter(|seen| seen.at > back).all(|seen| seen.outcome == Ok(true)));
@@ -80,38 +82,38 @@ fn a_hanging_master_is_replaced_and_stays_replaced() {
 
 #[test]
 fn an_ordered_failover_is_followed() {
-    let mut watched = Watched::start();
-    worker(async {
-        let redis = Rc::new(connected(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
+    let mut watched = SentinelSetup::start();
+    run_on_worker(async {
+        let redis = Rc::new(connect_store(&watched.url(), &Metrics::new().unwrap(), DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
-        until("the load runs", || load.admitted() > 100).await;
-        // Refused while the sentinel has not yet heard enough from the replica.
-        until("a failover begins", || watched.order_failover()).await;
-        // The old master answers as before until the sentinels make it follow, much later.
-        until("the failover is decided", || watched.named() == watched.servers[1].port).await;
+        wait_until("the load runs", || load.admitted() > 100).await;
+        // Refused until the sentinel has heard enough from the replica.
+        wait_until("a failover begins", || watched.order_failover()).await;
+        // The old master responds as before until the sentinels change its role, much later.
+        wait_until("the failover is decided", || watched.reported_master_port() == watched.servers[1].port).await;
         let decided = Stopwatch::start();
         let key = check(&one, "a", 1).key;
-        let count = || ask::<String>(&mut watched.client(1), &["GET", &key]);
+        let count = || run_command::<String>(&mut watched.client(1), &["GET", &key]);
         let before = count();
-        until("the new master is asked", || count() != before).await;
-        let followed = decided.undelayed();
+        wait_until("the new master receives commands", || count() != before).await;
+        let followed = decided.elapsed_without_delay();
         assert!(followed < Duration::from_secs(1), "after {followed:?}");
-        // Without sentinels the connection at hand is kept.
+        // Without sentinels the connection is kept.
         watched.stop_sentinels();
         let alone = Instant::now();
         tokio::time::sleep(Duration::from_millis(1500)).await;
         let seen = load.stop().await;
         assert!(longest(&seen) < DEADLINE + SLACK, "a decision waited {:?}", longest(&seen));
         assert!(seen.iter().filter(|seen| seen.at > alone).all(|seen| seen.outcome == Ok(true)));
-        assert!(recovered(&redis).await < Duration::from_secs(1));
+        assert!(wait_for_recovery(&redis).await < Duration::from_secs(1));
     });
 }
 
 #[test]
 fn wrong_names_and_passwords_find_no_master() {
-    let watched = Watched::start();
-    worker(async {
+    let watched = SentinelSetup::start();
+    run_on_worker(async {
         let url = watched.url();
         for (right, wrong, expected) in [
             ("/mine/", "/other/", ErrorKind::Disconnected),
@@ -130,7 +132,7 @@ fn wrong_names_and_passwords_find_no_master() {
             tokio::time::sleep(Duration::from_millis(300)).await;
             assert_eq!((kind(&redis, &one).await, metrics.store.up.get()), (Err(expected), 0));
         }
-        connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+        connect_store(&url, &Metrics::new().unwrap(), DEADLINE).await;
     });
 }
 
@@ -154,9 +156,9 @@ impl Guide {
     fn turn(&self) {
         let url = format!("redis://127.0.0.1:{}", self.sentinel.port);
         let mut client = redis::Client::open(url).unwrap().get_connection().unwrap();
-        let () = ask(&mut client, &["SENTINEL", "REMOVE", "mine"]);
+        let () = run_command(&mut client, &["SENTINEL", "REMOVE", "mine"]);
         let port = self.masters[1].port.to_string();
-        let () = ask(&mut client, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]);
+        let () = run_command(&mut client, &["SENTINEL", "MONITOR", "mine", "127.0.0.1", &port, "1"]);
     }
 
     fn url(&self) -> String {
@@ -167,13 +169,13 @@ impl Guide {
 #[test]
 fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
     let guide = Guide::start();
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = RedisStore::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default());
-        // The attempt to connect waits for the one that hangs, for a second.
+        // The connection attempt waits for the hanging server for a second.
         tokio::time::sleep(Duration::from_millis(200)).await;
         guide.turn();
-        let took = recovered(&redis).await;
+        let took = wait_for_recovery(&redis).await;
         assert!(took < Duration::from_millis(600), "back after {took:?}");
     });
 }
@@ -181,18 +183,18 @@ fn a_master_that_hangs_is_left_as_soon_as_the_sentinels_name_another() {
 #[test]
 fn an_old_master_that_wakes_up_gets_no_commands() {
     let guide = Guide::start();
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let redis = Rc::new(RedisStore::connect(&settings(DEADLINE), &guide.url(), &metrics, &Default::default()));
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let load = Load::start(&redis, &one, &["a"]);
         tokio::time::sleep(Duration::from_millis(200)).await;
         guide.turn();
-        // It takes itself for the master, and answers what it was asked before.
+        // The old master still has its role, and executes the decisions that it received before.
         guide.masters[0].signal("CONT");
-        until("the new master answers", || load.admitted() > 100).await;
+        wait_until("the new master responds", || load.admitted() > 100).await;
         load.stop().await;
-        let charged: i64 = ask(&mut guide.masters[0].client(), &["DBSIZE"]);
+        let charged: i64 = run_command(&mut guide.masters[0].client(), &["DBSIZE"]);
         assert_eq!(charged, 0, "the old master was charged");
     });
 }

@@ -14,14 +14,14 @@ use sluicegate::limiting::store::settings::StoreSettings;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::tls::{Ca, Pair, TlsServer, files};
-use crate::support::limiting::topology::ask;
-use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, settings, until, window, worker};
+use crate::support::limiting::topology::run_command;
+use crate::support::limiting::{DEADLINE, RedisServer, kind, limit, run_on_worker, settings, wait_until, window};
 
 fn with(files: TlsFiles) -> StoreSettings {
     StoreSettings { tls: RedisTls::new(files).unwrap(), ..settings(DEADLINE) }
 }
 
-async fn answers(redis: &RedisStore) {
+async fn assert_responds(redis: &RedisStore) {
     let one = limit("one", window(1_000_000), Mode::Enforce);
     let since = Instant::now();
     while let Err(error) = kind(redis, &one).await {
@@ -34,13 +34,13 @@ async fn answers(redis: &RedisStore) {
 fn a_trusted_server_and_a_known_client_meet() {
     let ca = Ca::new("ours");
     let server = TlsServer::start(&ca.issue(&["localhost", "127.0.0.1"], "server"), &ca, &[]);
-    worker(async {
+    run_on_worker(async {
         let client = ca.issue(&[], "gateway");
         for host in ["localhost", "127.0.0.1"] {
             let metrics = Metrics::new().unwrap();
             let redis =
                 RedisStore::connect(&with(files(&ca, Some(&client))), &server.url(host), &metrics, &Default::default());
-            answers(&redis).await;
+            assert_responds(&redis).await;
             assert_eq!(metrics.store.up.get(), 1);
         }
     });
@@ -63,7 +63,7 @@ impl std::io::Write for Log {
 
 #[test]
 fn an_untrusted_server_is_reported_and_gets_no_commands() {
-    // A place in the code that another test meets first, with nobody who listens, is found to be of no interest.
+    // Without a subscriber, the first test to reach a log statement would disable it for all tests.
     let listening = tracing_subscriber::fmt().with_writer(std::io::sink).finish();
     tracing::subscriber::set_global_default(listening).unwrap();
     let (ours, theirs) = (Ca::new("ours"), Ca::new("theirs"));
@@ -86,20 +86,20 @@ fn an_untrusted_server_is_reported_and_gets_no_commands() {
             let metrics = Metrics::new().unwrap();
             let redis = RedisStore::connect(&with(files), &url, &metrics, &Default::default());
             let one = limit("one", window(9), Mode::Enforce);
-            until("it is logged", || log.0.lock().unwrap().windows(8).any(|words| words == b"on_error")).await;
+            wait_until("it is logged", || log.0.lock().unwrap().windows(8).any(|words| words == b"on_error")).await;
             for _ in 0..20 {
                 assert_eq!(kind(&redis, &one).await, Err(ErrorKind::Disconnected));
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
             assert_eq!(metrics.store.up.get(), 0);
         };
-        tracing::subscriber::with_default(subscriber, || worker(work));
+        tracing::subscriber::with_default(subscriber, || run_on_worker(work));
         let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
         assert!(text.contains(reason), "{url}: no {reason} in {text}");
         assert!(!text.contains("PRIVATE"), "{text}");
     }
     for server in [&plain, &server.server] {
-        assert_eq!(ask::<Vec<String>>(&mut server.client(), &["KEYS", "*"]), Vec::<String>::new());
+        assert_eq!(run_command::<Vec<String>>(&mut server.client(), &["KEYS", "*"]), Vec::<String>::new());
     }
 }
 
@@ -110,15 +110,15 @@ fn new_connections_use_new_certificates() {
         let server = TlsServer::start(&old.issue(&["localhost"], "server"), &old, &[]);
         (server.url("localhost"), server)
     };
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
         let client = [old.issue(&[], "gateway"), new.issue(&[], "gateway")];
         let redis =
             Rc::new(RedisStore::connect(&with(files(&old, Some(&client[0]))), &url, &metrics, &Default::default()));
-        answers(&redis).await;
+        assert_responds(&redis).await;
         let one = limit("one", window(1_000_000), Mode::Enforce);
         redis.apply_tls(&RedisTls::new(files(&new, Some(&client[1]))).unwrap());
-        assert!(kind(&redis, &one).await.unwrap().admitted, "the connection at hand goes on");
+        assert!(kind(&redis, &one).await.unwrap().admitted, "the open connection stays in use");
 
         let pair = new.issue(&["localhost"], "server");
         let dir = server.dir.path();
@@ -126,9 +126,9 @@ fn new_connections_use_new_certificates() {
             std::fs::write(dir.join(name), text).unwrap();
         }
         server.server.kill();
-        until("the loss is noticed", || metrics.store.up.get() == 0).await;
+        wait_until("the loss is noticed", || metrics.store.up.get() == 0).await;
         server.server.restart();
-        answers(&redis).await;
+        assert_responds(&redis).await;
     });
 }
 
@@ -175,7 +175,7 @@ fn the_config_reads_the_files() {
     write("key.pem", &next.key);
     let second = load().unwrap();
     assert!(first.store != second.store && first.store.is_same_but_tls(&second.store));
-    // What a reload tells the operator is compared in this form.
+    // A reload compares the settings in this form to report changes.
     let [was, is] = [&first, &second].map(|config| format!("{:?}", config.store));
     assert!(was != is && !is.contains("BEGIN") && !is.contains("localhost"), "{was} {is}");
     write("main.toml", &config.replace("rediss:", "redis:"));

@@ -79,7 +79,7 @@ fn two_hundred_hostile_values_are_text() {
     let (mut frames, mut count) = (String::new(), 0);
     for target in ["/own", "/builtin"] {
         for payload in &payloads {
-            let page = client.ask(&get(target, &format!("x-request-id: {payload}\r\n{BROWSER}")), "");
+            let page = client.fetch(&get(target, &format!("x-request-id: {payload}\r\n{BROWSER}")), "");
             assert_eq!(page.status(), 502, "{payload}");
             assert!(page.text().contains("&#"), "{payload}");
             // `hack` exists before the page is parsed. The page itself is as the gateway sent it.

@@ -4,8 +4,8 @@ use std::fs;
 
 use super::formats::BROWSER;
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, config, laid_out};
-use crate::support::{put, until};
+use crate::support::gateway::{Gateway, config, config_arguments};
+use crate::support::{wait_until, write_atomically};
 
 const TRUSTED: &str = "access_log = true\ntrusted_proxies = [\"127.0.0.1\"]";
 
@@ -15,7 +15,7 @@ pub fn start(server: &str, routes: &str, files: &[(&str, &str)]) -> Gateway {
         for (name, text) in files {
             fs::write(dir.join(name), text).unwrap();
         }
-        laid_out(dir, &config(server, routes))
+        config_arguments(dir, &config(server, routes))
     })
 }
 
@@ -42,18 +42,18 @@ fn the_nearest_and_most_specific_page_is_sent() {
         ("/full", "", "\"r503.json\""),
         ("/full", "accept: text/plain\r\n", "\"r503.txt\""),
     ] {
-        assert_eq!(gateway.ask(&get(target, accept)).text(), expected, "{target} {accept}");
+        assert_eq!(gateway.fetch(&get(target, accept)).text(), expected, "{target} {accept}");
     }
     let json = gateway.get("/full");
     assert_eq!((json.status(), json.get("content-type")), (503, Some("application/json")));
     assert!(json.get("retry-after").is_some());
-    let page = gateway.ask(&get("/own", BROWSER));
+    let page = gateway.fetch(&get("/own", BROWSER));
     assert_eq!(page.get("content-type"), Some("text/html; charset=utf-8"));
     assert_eq!((page.get("content-security-policy"), page.get("x-content-type-options")), (None, Some("nosniff")));
     let problem = gateway.get("/own");
     assert_eq!(problem.get("content-type"), Some("application/problem+json"), "there is no JSON file for 502");
     // Heads that do not parse have no route.
-    assert_eq!(gateway.ask(&format!("GET / HTTP/1.1\r\n{BROWSER}bad\r\n\r\n")).text(), "\"s4xx.html\"");
+    assert_eq!(gateway.fetch(&format!("GET / HTTP/1.1\r\n{BROWSER}bad\r\n\r\n")).text(), "\"s4xx.html\"");
 }
 
 #[test]
@@ -65,26 +65,27 @@ fn placeholders_are_escaped_for_their_format() {
         "[[route]]\nupstream = \"http://127.0.0.1:1\"\n",
         &[("a.html", text), ("a.json", json), ("a.txt", "{status} {request_id}")],
     );
-    let ask = |accept: &str| gateway.ask(&get("/", &format!("x-request-id: <b>\"'\\&`{{status}}\r\n{accept}"))).text();
+    let fetch =
+        |accept: &str| gateway.fetch(&get("/", &format!("x-request-id: <b>\"'\\&`{{status}}\r\n{accept}"))).text();
     assert_eq!(
-        ask(BROWSER),
+        fetch(BROWSER),
         "<style>p{color:red}</style>502|Bad Gateway|the upstream server could not be reached|\
          &#60;b&#62;&#34;&#39;&#92;&#38;&#96;&#123;status&#125;|-|{ status }|{}"
             .replace("the upstream server could not be reached", &detail(&gateway))
     );
-    let json: serde_json::Value = serde_json::from_str(&ask("")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&fetch("")).unwrap();
     assert_eq!(
         json,
         serde_json::json!({"status": 502, "reason": "Bad Gateway", "id": "<b>\"'\\&`{status}", "wait": "-", "a": {}})
     );
-    assert_eq!(ask("accept: text/plain\r\n"), "502 <b>\"'\\&`{status}");
-    let long = gateway.ask(&get("/", &format!("x-request-id: {}\r\n{BROWSER}", "a".repeat(300)))).text();
+    assert_eq!(fetch("accept: text/plain\r\n"), "502 <b>\"'\\&`{status}");
+    let long = gateway.fetch(&get("/", &format!("x-request-id: {}\r\n{BROWSER}", "a".repeat(300)))).text();
     assert!(long.contains("|-|-|"), "an id that is too long is not shown: {long}");
 }
 
 /// The detail of the error, from the problem document of another route.
 fn detail(gateway: &Gateway) -> String {
-    let page = gateway.ask(&get("/", BROWSER)).text();
+    let page = gateway.fetch(&get("/", BROWSER)).text();
     page.split('|').nth(2).unwrap().to_owned()
 }
 
@@ -95,18 +96,18 @@ fn a_saved_page_is_sent_at_once_and_a_broken_one_is_not() {
         "[[route]]\npath = \"/a\"\nupstream = \"echo:\"\n",
         &[("4xx.html", "<p>first {status}")],
     );
-    assert_eq!(gateway.ask(&get("/", BROWSER)).text(), "<p>first 404");
+    assert_eq!(gateway.fetch(&get("/", BROWSER)).text(), "<p>first 404");
     let file = gateway.dir.path().join("4xx.html");
-    put(&file, "<p>second {status}");
-    until("the page is read again", || gateway.ask(&get("/", BROWSER)).text() == "<p>second 404");
-    put(&file, "<p>third {stauts}");
-    until("the mistake is reported", || gateway.log().contains("did you mean `{status}`"));
-    assert_eq!(gateway.ask(&get("/", BROWSER)).text(), "<p>second 404");
-    put(&file, &"x".repeat(256 * 1024 + 1));
-    until("the size is reported", || gateway.log().contains("larger than 256 KiB"));
-    put(&file, " \n");
-    until("the empty page is reported", || gateway.log().contains("4xx.html` is empty"));
-    assert_eq!(gateway.ask(&get("/", BROWSER)).text(), "<p>second 404");
-    put(&file, "<p>fourth");
-    until("the page is read again", || gateway.ask(&get("/", BROWSER)).text() == "<p>fourth");
+    write_atomically(&file, "<p>second {status}");
+    wait_until("the page is read again", || gateway.fetch(&get("/", BROWSER)).text() == "<p>second 404");
+    write_atomically(&file, "<p>third {stauts}");
+    wait_until("the mistake is reported", || gateway.log().contains("did you mean `{status}`"));
+    assert_eq!(gateway.fetch(&get("/", BROWSER)).text(), "<p>second 404");
+    write_atomically(&file, &"x".repeat(256 * 1024 + 1));
+    wait_until("the size is reported", || gateway.log().contains("larger than 256 KiB"));
+    write_atomically(&file, " \n");
+    wait_until("the empty page is reported", || gateway.log().contains("4xx.html` is empty"));
+    assert_eq!(gateway.fetch(&get("/", BROWSER)).text(), "<p>second 404");
+    write_atomically(&file, "<p>fourth");
+    wait_until("the page is read again", || gateway.fetch(&get("/", BROWSER)).text() == "<p>fourth");
 }

@@ -45,8 +45,8 @@ rate = "1/h"
 burst = 1
 "#;
 
-fn kind(answer: &Message) -> &str {
-    answer.get("content-type").unwrap_or_default()
+fn kind(response: &Message) -> &str {
+    response.get("content-type").unwrap_or_default()
 }
 
 #[test]
@@ -61,17 +61,17 @@ fn browsers_get_a_page_and_other_clients_a_document() {
         ("accept: image/png\r\naccept: text/html;q=0.1\r\n", "text/html; charset=utf-8"),
     ] {
         for (target, status) in [("/nowhere", 404), ("/down", 502)] {
-            let answer = gateway.ask(&get(target, accept));
-            assert_eq!((answer.status(), kind(&answer)), (status, expected), "{accept}");
-            assert_eq!((answer.get("vary"), answer.get("cache-control")), (Some("accept"), Some("no-store")));
-            let head = gateway.ask(&format!("HEAD {target} HTTP/1.1\r\nhost: a.test\r\n{accept}\r\n"));
+            let response = gateway.fetch(&get(target, accept));
+            assert_eq!((response.status(), kind(&response)), (status, expected), "{accept}");
+            assert_eq!((response.get("vary"), response.get("cache-control")), (Some("accept"), Some("no-store")));
+            let head = gateway.fetch(&format!("HEAD {target} HTTP/1.1\r\nhost: a.test\r\n{accept}\r\n"));
             assert_eq!((head.status(), kind(&head), head.body.len()), (status, expected, 0));
-            assert_eq!(head.get("content-length"), answer.get("content-length"));
+            assert_eq!(head.get("content-length"), response.get("content-length"));
         }
     }
-    assert_eq!(kind(&gateway.ask(&get("/fixed", BROWSER))), "text/plain; charset=utf-8", "`respond` stays as it is");
+    assert_eq!(kind(&gateway.fetch(&get("/fixed", BROWSER))), "text/plain; charset=utf-8", "`respond` stays as it is");
     assert_eq!(
-        kind(&gateway.ask(&get("/edited", BROWSER))),
+        kind(&gateway.fetch(&get("/edited", BROWSER))),
         "text/html; charset=utf-8",
         "the client's own header counts"
     );
@@ -94,13 +94,13 @@ fn every_error_of_the_gateway_has_a_page() {
         (format!("GET / HTTP/1.1\r\nhost: a.test\r\n{BROWSER}no colon\r\n\r\n"), 400),
         (format!("CONNECT a.test:1 HTTP/1.1\r\nhost: a.test:1\r\n{BROWSER}\r\n"), 501),
     ] {
-        let answer = gateway.ask(&head);
-        assert_eq!((answer.status(), kind(&answer)), (status, "text/html; charset=utf-8"), "{head}");
-        let text = answer.text();
+        let response = gateway.fetch(&head);
+        assert_eq!((response.status(), kind(&response)), (status, "text/html; charset=utf-8"), "{head}");
+        let text = response.text();
         assert!(text.contains(&format!("<title>{status} ")) && text.contains("lang=\"en\""), "{text}");
-        let policy = answer.get("content-security-policy").unwrap();
+        let policy = response.get("content-security-policy").unwrap();
         assert!(policy.starts_with("default-src 'none'; style-src 'sha256-"), "{policy}");
-        assert_eq!(answer.get("x-content-type-options"), Some("nosniff"));
+        assert_eq!(response.get("x-content-type-options"), Some("nosniff"));
         assert!(text.len() < 2500, "{} bytes", text.len());
     }
 }
@@ -109,18 +109,18 @@ fn every_error_of_the_gateway_has_a_page() {
 fn a_refusal_has_its_wait_in_every_format() {
     let gateway = Gateway::start(ROUTES);
     assert_eq!(gateway.get("/limited").status(), 200);
-    let page = gateway.ask(&get("/limited", BROWSER));
+    let page = gateway.fetch(&get("/limited", BROWSER));
     assert!(page.text().contains("Try again in 60 minutes."), "{}", page.text());
     assert!(page.get("retry-after").is_some() && page.get("ratelimit").is_some());
     // The list of refusals has the id, so every format shows it.
-    let text = gateway.ask(&get("/limited", "accept: text/plain\r\n")).text();
+    let text = gateway.fetch(&get("/limited", "accept: text/plain\r\n")).text();
     let (text, id) = text.split_once("Request ID: ").expect("an id");
     assert_eq!(text, "429 Too Many Requests\n\nYou have sent too many requests.\nTry again in 60 minutes.\n");
     assert_eq!(gateway.admin(&format!("/-/refusals?request_id={}", id.trim())).json()["refusals"][0]["status"], 429);
     let problem = gateway.get("/limited").json();
     assert_eq!((&problem["status"], &problem["violated-policies"][0]), (&429.into(), &"one".into()));
     // `refuse` of the route is for all clients.
-    let own = gateway.ask(&get("/own", BROWSER));
+    let own = gateway.fetch(&get("/own", BROWSER));
     assert_eq!((own.status(), kind(&own), own.get("vary")), (503, "text/plain", None));
     assert!(own.text().starts_with("slow down, "));
 }
@@ -130,15 +130,15 @@ fn a_refusal_has_its_wait_in_every_format() {
 fn the_request_id_is_that_of_the_log() {
     let with = |server: &str| Gateway::with(server, ROUTES);
     let gateway = with("access_log = true");
-    let text = gateway.ask(&get("/down", "accept: text/plain\r\n")).text();
+    let text = gateway.fetch(&get("/down", "accept: text/plain\r\n")).text();
     let id = text.lines().find_map(|line| line.strip_prefix("Request ID: ")).expect("an id").to_owned();
-    crate::support::until("the id is logged", || gateway.stdout().contains(&format!("\"request_id\":\"{id}\"")));
-    assert!(gateway.ask(&get("/nowhere", BROWSER)).text().contains("Request ID: <code>"));
+    crate::support::wait_until("the id is logged", || gateway.stdout().contains(&format!("\"request_id\":\"{id}\"")));
+    assert!(gateway.fetch(&get("/nowhere", BROWSER)).text().contains("Request ID: <code>"));
     for server in ["", "access_log = { format = \"combined\" }", "access_log = { format = \"{time} {status}\" }"] {
-        assert!(!with(server).ask(&get("/down", BROWSER)).text().contains("Request ID"), "{server}");
+        assert!(!with(server).fetch(&get("/down", BROWSER)).text().contains("Request ID"), "{server}");
     }
     let template = with("access_log = { format = \"{request_id} {status}\" }");
-    assert!(template.ask(&get("/down", BROWSER)).text().contains("Request ID"));
+    assert!(template.fetch(&get("/down", BROWSER)).text().contains("Request ID"));
 }
 
 #[test]
@@ -147,9 +147,9 @@ fn grpc_clients_get_no_page() {
     let head = format!(
         "POST /down HTTP/1.1\r\nhost: a.test\r\ncontent-type: application/grpc\r\ncontent-length: 0\r\n{BROWSER}\r\n"
     );
-    let answer = gateway.ask(&head);
-    assert_eq!((answer.status(), answer.get("grpc-status")), (200, Some("14")));
-    assert_eq!((kind(&answer), answer.body.len()), ("application/grpc", 0));
+    let response = gateway.fetch(&head);
+    assert_eq!((response.status(), response.get("grpc-status")), (200, Some("14")));
+    assert_eq!((kind(&response), response.body.len()), ("application/grpc", 0));
 }
 
 /// Heads that do not parse get the same formats, and a connection that closes.
@@ -163,14 +163,14 @@ fn broken_heads_have_the_format_of_their_accept_header() {
     ] {
         let mut client = gateway.client();
         client.send(format!("GET /<x> HTTP/1.1\r\n{accept}bad\r\n\r\n"));
-        let answer = client.answer("GET");
-        assert_eq!((answer.status(), kind(&answer), answer.get("connection")), (400, expected, Some("close")));
-        assert!(!answer.text().contains("<x>"));
+        let response = client.read_response("GET");
+        assert_eq!((response.status(), kind(&response), response.get("connection")), (400, expected, Some("close")));
+        assert!(!response.text().contains("<x>"));
     }
     let mut client = gateway.client();
     client.send(format!("HEAD / HTTP/1.1\r\n{BROWSER}bad\r\n\r\n"));
-    let answer = client.answer("HEAD");
-    assert!(answer.get("content-length").unwrap().parse::<usize>().unwrap() > 500);
+    let response = client.read_response("HEAD");
+    assert!(response.get("content-length").unwrap().parse::<usize>().unwrap() > 500);
     client.assert_closed();
 }
 
@@ -203,16 +203,16 @@ fn no_accept_header_breaks_anything() {
     let mut client = gateway.client();
     for _ in 0..2000 {
         let accept: String = (0..next(12)).map(|_| pieces[next(pieces.len() as u64) as usize]).collect();
-        let answer = client.ask(&get("/nowhere", &format!("accept: {accept}\r\n")), "");
-        assert_eq!(answer.status(), 404, "{accept:?}");
+        let response = client.fetch(&get("/nowhere", &format!("accept: {accept}\r\n")), "");
+        assert_eq!(response.status(), 404, "{accept:?}");
         assert!(
             ["application/problem+json", "text/html; charset=utf-8", "text/plain; charset=utf-8"]
-                .contains(&kind(&answer))
+                .contains(&kind(&response))
         );
     }
     let long = format!("accept: {}\r\n", "text/html;q=0.1,".repeat(1900));
-    assert_eq!(client.ask(&get("/nowhere", &long), "").status(), 404);
+    assert_eq!(client.fetch(&get("/nowhere", &long), "").status(), 404);
     let mut raw = Client::connect(gateway.addr);
     raw.stream().write_all(b"GET / HTTP/1.1\r\nhost: a\r\naccept: \xff\xfe,text/html\r\n\r\n").unwrap();
-    assert_eq!(raw.answer("GET").status(), 404);
+    assert_eq!(raw.read_response("GET").status(), 404);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;
 
@@ -19,7 +19,7 @@ fn start(ca: &Ca, hsts: &str, upstream: &Upstream) -> Gateway {
              \"http://127.0.0.1:1\"\n",
             upstream.url()
         );
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     })
 }
 
@@ -49,20 +49,20 @@ fn every_response_over_tls_has_the_header_once() {
         (get("/a%00", ""), 400),
         ("GET / HTTP/1.1\r\nbad\r\n\r\n".to_owned(), 400),
     ] {
-        let answer = trust.connect(tls, "a.test").ask(&head, "");
-        assert_eq!((answer.status(), answer.get(HSTS)), (status, Some("max-age=31536000")), "{head}");
+        let response = trust.connect(tls, "a.test").fetch(&head, "");
+        assert_eq!((response.status(), response.get(HSTS)), (status, Some("max-age=31536000")), "{head}");
     }
     for ip in ["127.0.0.2", "127.0.0.3"] {
-        let answer = Client::connect(listener(&gateway, ip)).ask(&get("/moved", ""), "");
-        assert_eq!((answer.status(), answer.get(HSTS)), (308, None), "{ip}");
+        let response = Client::connect(listener(&gateway, ip)).fetch(&get("/moved", ""), "");
+        assert_eq!((response.status(), response.get(HSTS)), (308, None), "{ip}");
     }
-    let plain = Client::connect(listener(&gateway, "127.0.0.2")).ask(&get("/app", ""), "");
+    let plain = Client::connect(listener(&gateway, "127.0.0.2")).fetch(&get("/app", ""), "");
     assert_eq!(plain.all(HSTS).len(), 2, "the upstream's own header is not touched over plain HTTP");
     // A change applies to new connections.
     gateway.reload_with("hsts = \"1y\"", "hsts = { max_age = \"2y\", include_subdomains = true, preload = true }");
-    let answer = trust.connect(tls, "a.test").ask(&get("/moved", ""), "");
-    assert_eq!(answer.get(HSTS), Some("max-age=63072000; includeSubDomains; preload"));
+    let response = trust.connect(tls, "a.test").fetch(&get("/moved", ""), "");
+    assert_eq!(response.get(HSTS), Some("max-age=63072000; includeSubDomains; preload"));
     gateway.reload_with("hsts = { max_age = \"2y\", include_subdomains = true, preload = true }", "hsts = \"0s\"");
-    let answer = trust.connect(tls, "a.test").ask(&get("/app", ""), "");
-    assert_eq!(answer.get(HSTS), Some("max-age=0"));
+    let response = trust.connect(tls, "a.test").fetch(&get("/app", ""), "");
+    assert_eq!(response.get(HSTS), Some("max-age=0"));
 }

@@ -3,8 +3,8 @@
 use super::files::start;
 use super::formats::BROWSER;
 use crate::support::client::get;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 /// A server whose status is the last segment of the path. With `/long/`, the body is larger than the gateway discards.
 fn server() -> Upstream {
@@ -48,8 +48,8 @@ fn errors_with_a_page_are_replaced() {
     let upstream = server();
     let gateway = start("", &route(&upstream, "true"), &FILES);
     let mut client = gateway.client();
-    let answer = client.ask(&get("/502", BROWSER), "");
-    assert_eq!((answer.status(), answer.text().as_str()), (502, "<p>ours 502 7"));
+    let response = client.fetch(&get("/502", BROWSER), "");
+    assert_eq!((response.status(), response.text().as_str()), (502, "<p>ours 502 7"));
     for (name, value) in [
         ("content-type", Some("text/html; charset=utf-8")),
         ("content-length", Some("13")),
@@ -68,23 +68,23 @@ fn errors_with_a_page_are_replaced() {
         ("accept-ranges", None),
         ("link", None),
     ] {
-        assert_eq!(answer.get(name), value, "{name}");
+        assert_eq!(response.get(name), value, "{name}");
     }
-    assert_eq!(answer.all("set-cookie"), ["a=1", "b=2"]);
-    assert_eq!(answer.all("vary"), ["cookie", "accept"]);
+    assert_eq!(response.all("set-cookie"), ["a=1", "b=2"]);
+    assert_eq!(response.all("vary"), ["cookie", "accept"]);
     for (target, text) in
         [("/403", "<p>client 403"), ("/500", "a secret stack trace"), ("/200", "a secret stack trace")]
     {
-        assert_eq!(client.ask(&get(target, BROWSER), "").text(), text, "{target}");
+        assert_eq!(client.fetch(&get(target, BROWSER), "").text(), text, "{target}");
     }
     // Another client gets its own format, but never the body of the server.
-    let problem = client.ask(&get("/502", ""), "");
+    let problem = client.fetch(&get("/502", ""), "");
     assert_eq!((problem.status(), &problem.json()["status"]), (502, &502.into()));
     assert_eq!(problem.get("content-type"), Some("application/problem+json"));
-    let head = client.ask(&format!("HEAD /502 HTTP/1.1\r\nhost: a.test\r\n{BROWSER}\r\n"), "");
+    let head = client.fetch(&format!("HEAD /502 HTTP/1.1\r\nhost: a.test\r\n{BROWSER}\r\n"), "");
     assert_eq!((head.status(), head.get("content-length"), head.body.len()), (502, Some("13"), 0));
     assert_eq!(upstream.connections(), 1, "the bodies were read, and the connection was used again");
-    assert_eq!(client.ask(&get("/grpc/502", BROWSER), "").text(), "a secret stack trace");
+    assert_eq!(client.fetch(&get("/grpc/502", BROWSER), "").text(), "a secret stack trace");
 }
 
 #[test]
@@ -92,10 +92,10 @@ fn charges_follow_the_response_of_the_server() {
     let upstream = server();
     let gateway = start("", &route(&upstream, "true"), &FILES);
     let remaining = || gateway.admin("/-/limits/cost/state?key=127.0.0.1&cost=0").json()["remaining"].as_i64();
-    assert_eq!(gateway.ask(&get("/403", BROWSER)).status(), 403);
-    until("the stated cost is charged", || remaining() == Some(997));
-    assert_eq!(gateway.ask(&get("/502", BROWSER)).status(), 502);
-    until("an error is refunded", || remaining() == Some(997));
+    assert_eq!(gateway.fetch(&get("/403", BROWSER)).status(), 403);
+    wait_until("the stated cost is charged", || remaining() == Some(997));
+    assert_eq!(gateway.fetch(&get("/502", BROWSER)).status(), 502);
+    wait_until("an error is refunded", || remaining() == Some(997));
 }
 
 /// The trailers of a replaced body still settle the cost, and its end does not hold a slot of the limit.
@@ -122,13 +122,13 @@ fn charges_follow_the_trailers_of_the_server() {
     );
     let gateway = start("", &config, &FILES);
     let remaining = || gateway.admin("/-/limits/cost/state?key=127.0.0.1&cost=0").json()["remaining"].as_i64();
-    assert_eq!(gateway.ask(&get("/", BROWSER)).status(), 500);
-    until("the cost in the trailer is charged", || remaining() == Some(900));
+    assert_eq!(gateway.fetch(&get("/", BROWSER)).status(), 500);
+    wait_until("the cost in the trailer is charged", || remaining() == Some(900));
     for _ in 0..2 {
-        assert_eq!(gateway.ask(&get("/endless", BROWSER)).status(), 500);
+        assert_eq!(gateway.fetch(&get("/endless", BROWSER)).status(), 500);
     }
     // The gateway gives up on the endless bodies after five seconds, not after `linger`.
-    until("the slots are free", || gateway.ask(&get("/", BROWSER)).status() == 500);
+    wait_until("the slots are free", || gateway.fetch(&get("/", BROWSER)).status() == 500);
 }
 
 #[test]
@@ -138,14 +138,14 @@ fn listed_statuses_need_no_page() {
     for (target, text) in
         [("/500", "Internal Server Error"), ("/404", "<p>client 404"), ("/502", "a secret stack trace")]
     {
-        assert!(gateway.ask(&get(target, BROWSER)).text().contains(text), "{target}");
+        assert!(gateway.fetch(&get(target, BROWSER)).text().contains(text), "{target}");
     }
-    let page = gateway.ask(&get("/500", BROWSER));
+    let page = gateway.fetch(&get("/500", BROWSER));
     assert!(page.get("content-security-policy").unwrap().starts_with("default-src 'none'"));
     assert!(!page.text().contains("secret"));
     let odd = start("", &route(&upstream, "[\"5xx\"]"), &FILES);
-    let answer = odd.ask(&get("/599", BROWSER));
-    assert_eq!((answer.status(), answer.text().contains("<title>599 Error</title>")), (599, true));
+    let response = odd.fetch(&get("/599", BROWSER));
+    assert_eq!((response.status(), response.text().contains("<title>599 Error</title>")), (599, true));
 }
 
 /// A long body costs a connection, not memory or time of the client.
@@ -154,10 +154,10 @@ fn a_long_body_is_dropped() {
     let upstream = server();
     let gateway = start("", &route(&upstream, "true"), &FILES);
     for _ in 0..5 {
-        let answer = gateway.ask(&get("/long/502", BROWSER));
-        assert_eq!(answer.text(), "<p>ours 502 7");
+        let response = gateway.fetch(&get("/long/502", BROWSER));
+        assert_eq!(response.text(), "<p>ours 502 7");
     }
-    assert_eq!(gateway.ask(&get("/200", "")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/200", "")).status(), 200);
     assert!(upstream.connections() >= 5, "{}", upstream.connections());
 }
 
@@ -166,12 +166,12 @@ fn without_intercept_the_server_has_the_last_word() {
     let upstream = server();
     for intercept in ["false", "[503]"] {
         let gateway = start("", &route(&upstream, intercept), &FILES);
-        let answer = gateway.ask(&get("/502", BROWSER));
-        assert_eq!((answer.text().as_str(), answer.get("etag")), ("a secret stack trace", Some("\"e\"")));
+        let response = gateway.fetch(&get("/502", BROWSER));
+        assert_eq!((response.text().as_str(), response.get("etag")), ("a secret stack trace", Some("\"e\"")));
     }
     // The server's setting is the default of routes.
     let files = [("502.html", "<p>ours")];
     let plain = format!("[[route]]\nupstream = \"{}\"\n", upstream.url());
     let gateway = start("error_pages = { 502 = \"502.html\" }\nintercept = true", &plain, &files);
-    assert_eq!(gateway.ask(&get("/502", BROWSER)).text(), "<p>ours");
+    assert_eq!(gateway.fetch(&get("/502", BROWSER)).text(), "<p>ours");
 }

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::gateway::{Gateway, program};
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 /// Exit code and streams of a command that ends by itself.
 fn output(args: &[&str]) -> (i32, String, String) {
@@ -17,7 +17,7 @@ fn output(args: &[&str]) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-/// The config of a gateway that listens at these addresses, in `name` of the directory.
+/// Writes the config of a gateway that listens at these addresses, as file `name`.
 fn config(dir: &Path, name: &str, listen: &str, admin: &str, server: &str) -> PathBuf {
     let file = dir.join(name);
     let text = format!(
@@ -29,7 +29,7 @@ fn config(dir: &Path, name: &str, listen: &str, admin: &str, server: &str) -> Pa
     file
 }
 
-/// One that runs, and a config that says where, as those have who know their ports in advance.
+/// Starts a gateway, and writes a config with its addresses, like a config with fixed ports.
 fn running(admin: &str, server: &str) -> (Gateway, String) {
     let gateway = Gateway::launch(&[], |dir| {
         let file = config(dir, "sluicegate.toml", "127.0.0.1:0", admin, server);
@@ -113,19 +113,19 @@ fn healthcheck_follows_readiness_through_the_drain() {
     let (mut gateway, file) = running("0.0.0.0:0", "shutdown_delay = \"1s\"");
     gateway.admin.set_ip([127, 0, 0, 1].into());
     let url = format!("http://{}/readyz", gateway.admin);
-    let ask = |args: &[&str]| output(&[&["healthcheck"], args].concat());
-    assert_eq!(ask(&["-c", &file]), (0, String::new(), String::new()));
-    assert_eq!(ask(&["--url", &url]).0, 0);
+    let fetch = |args: &[&str]| output(&[&["healthcheck"], args].concat());
+    assert_eq!(fetch(&["-c", &file]), (0, String::new(), String::new()));
+    assert_eq!(fetch(&["--url", &url]).0, 0);
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     assert!(gateway.admin("/readyz").text().contains("draining"));
     assert_eq!(gateway.admin("/livez").status(), 200);
     assert_eq!(gateway.get("/").status(), 200, "served while balancers look away");
-    let (code, _, stderr) = ask(&["--url", &url]);
+    let (code, _, stderr) = fetch(&["--url", &url]);
     assert!(code == 1 && stderr.contains("503"), "{code} {stderr}");
     assert_eq!(gateway.exit().code(), Some(0));
-    assert_eq!(ask(&["--url", &url]).0, 1, "nothing runs any more");
-    assert_eq!(ask(&["-c", &file]).0, 1, "nothing runs any more");
+    assert_eq!(fetch(&["--url", &url]).0, 1, "no gateway runs any more");
+    assert_eq!(fetch(&["-c", &file]).0, 1, "no gateway runs any more");
 }
 
 /// The gateway continues with its config, and itself reports its admin address to commands.
@@ -154,17 +154,17 @@ fn a_gateway_is_found_even_if_its_config_file_breaks() {
     }
     fs::write(&path, "").unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
-    // Saved by rename, then gone.
+    // The file is replaced by a rename, and then removed.
     let saved = path.with_extension("new");
     fs::write(&saved, "[").unwrap();
     fs::rename(&saved, &path).unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
     fs::remove_file(&path).unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
-    // A file beside it is not that gateway's.
+    // Another file in the same directory is not the config of that gateway.
     let (_, _, stderr) = output(&["healthcheck", "-c", &file.replace("sluicegate.toml", "another.toml")]);
     assert!(stderr.contains("trying 127.0.0.1:9900"), "{stderr}");
-    assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by what the file tells");
+    assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by the address in the file");
     gateway.signal("INT");
     assert_eq!(gateway.exit().code(), Some(0));
     assert_ne!(output(&["healthcheck", "-c", &known]).0, 0);
@@ -186,14 +186,14 @@ fn reload_waits_until_a_new_token_is_in_force() {
     });
     let file = gateway.config().display().to_string();
     for (generation, token) in [(2, "the-second-of-the-tokens"), (3, "the-third-of-the-tokens")] {
-        // Whether its own look at the file comes first does not matter here.
+        // The watcher may load the file before the command does.
         fs::write(gateway.config(), text(token)).unwrap();
         let (code, stdout, stderr) = output(&["reload", "-c", &file]);
         assert!(code == 0 && stdout.contains(&format!("generation {generation} is in force")), "{stdout} {stderr}");
     }
 }
 
-/// Commands contact the process that has taken over from then on.
+/// Commands contact the new process after a handover.
 #[test]
 fn a_gateway_that_has_taken_over_is_found() {
     let tmp = tempfile::tempdir().unwrap();
@@ -203,7 +203,7 @@ fn a_gateway_that_has_taken_over_is_found() {
     let mut new = Gateway::launch(&[], |_| vec!["run".to_owned(), "-c".to_owned(), file.clone()]);
     assert_eq!(old.exit().code(), Some(0));
     fs::write(&file, "[").unwrap();
-    until("the new one tells where it is", || output(&["healthcheck", "-c", &file]).0 == 0);
+    wait_until("the new process logs its address", || output(&["healthcheck", "-c", &file]).0 == 0);
     new.signal("TERM");
     assert_eq!(new.exit().code(), Some(0));
 }
@@ -232,7 +232,7 @@ fn healthcheck_reaches_a_unix_socket() {
 fn a_second_signal_ends_the_drain_with_code_1() {
     let (mut gateway, _) = running("127.0.0.1:0", "shutdown_delay = \"60s\"");
     gateway.signal("TERM");
-    until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
+    wait_until("the gateway is draining", || gateway.admin("/readyz").status() == 503);
     gateway.signal("INT");
     assert_eq!(gateway.exit().code(), Some(1));
 }
@@ -275,7 +275,7 @@ fn proxy_serves_https_and_logs_requests_on_request() {
     let url = format!("https://127.0.0.1:{}/x", gateway.addr.port());
     let curl = Command::new("curl").args(["--silent", "--insecure", &url]).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&curl.stdout), "hi", "{curl:?}");
-    until("the request is logged", || gateway.stdout().contains("\"path\":\"/x\""));
+    wait_until("the request is logged", || gateway.stdout().contains("\"path\":\"/x\""));
     for wrong in [&["--cert", &cert][..], &["--key", &key], &["--cert", "/no/such.pem", "--key", &key]] {
         let (code, _, stderr) = output(&[&["proxy", "--to", "http://127.0.0.1:1"], wrong].concat());
         assert!(code == 2 && stderr.contains("--") || stderr.contains("no such file"), "{code} {stderr}");
@@ -322,12 +322,12 @@ fn unused_sections_are_warnings() {
     }
     let (_, stdout, _) = output(&["check", "--format", "json", &file]);
     let json: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-    let told = |warnings: &serde_json::Value| {
+    let codes = |warnings: &serde_json::Value| {
         let messages =
             warnings.as_array().unwrap().iter().map(|warning| warning["message"].as_str().unwrap().to_owned());
         messages.collect::<Vec<_>>()
     };
-    assert_eq!(told(&json["warnings"]), [idle, nobody]);
+    assert_eq!(codes(&json["warnings"]), [idle, nobody]);
     assert!(json["warnings"][0]["line"].as_u64().is_some() && json["ok"] == true);
     assert_eq!(json["warnings"][0]["code"], "SG0201");
     assert_eq!(output(&["check", "--deny-warnings", &file]).0, 2);
@@ -336,7 +336,7 @@ fn unused_sections_are_warnings() {
     }
 
     let reloaded = gateway.reload(&(fs::read_to_string(&file).unwrap() + "\n[limit.more]\nrate = \"1/day\"\n")).json();
-    assert_eq!(told(&reloaded["warnings"]).len(), 3, "{reloaded}");
+    assert_eq!(codes(&reloaded["warnings"]).len(), 3, "{reloaded}");
     assert!(gateway.log().contains("the limit `more`"), "{}", gateway.log());
 }
 
@@ -394,31 +394,31 @@ fn proxy_takes_a_host_and_a_port() {
 fn reload_reports_the_result() {
     let (gateway, known) = running("127.0.0.1:0", "");
     let file = gateway.config();
-    // The gateway itself reads the file with port 0, which it keeps.
+    // The gateway's own config has port 0, so a reload keeps its port.
     let admin = gateway.admin.to_string();
-    let ask = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
-    let (code, stdout, _) = ask(&[]);
+    let fetch = |args: &[&str]| output(&[&["reload", "-c", &known], args].concat());
+    let (code, stdout, _) = fetch(&[]);
     assert_eq!((code, stdout.as_str()), (0, "unchanged: generation 1 is in force\n"));
 
     let text = fs::read_to_string(&file).unwrap();
     let more = text.clone() + "\n[limit.idle]\nrate = \"1/s\"\n";
     let (code, stdout, stderr) = {
         gateway.write_config(&more);
-        ask(&["--dry-run"])
+        fetch(&["--dry-run"])
     };
     assert_eq!(code, 0, "{stderr}");
     assert!(stdout.contains("idle") || stdout.contains("unchanged"), "the watcher may be first: {stdout}");
     assert!(stderr.contains("warning: ") && stderr.contains("no route uses the limit `idle`"), "{stderr}");
-    assert_eq!(ask(&[]).0, 0);
+    assert_eq!(fetch(&[]).0, 0);
 
     gateway.write_config("[[route]]\nupstream = \"echo:\"\nlimits = [\"nobody\"]\n");
-    let (code, stdout, stderr) = ask(&[]);
+    let (code, stdout, stderr) = fetch(&[]);
     assert_eq!((code, stdout.as_str()), (1, ""));
     assert!(stderr.contains("sluicegate.toml:3:11: undefined limit `nobody`"), "{stderr}");
     assert!(stderr.contains("stays in force"), "{stderr}");
 
     gateway.write_config(&text);
-    assert_eq!(ask(&[]).0, 0);
+    assert_eq!(fetch(&[]).0, 0);
     let tmp = tempfile::tempdir().unwrap();
     let kept = tmp.path().join("known.toml");
     fs::copy(&known, &kept).unwrap();

@@ -10,10 +10,10 @@ use crate::support::client::get;
 use crate::support::frames::*;
 use crate::support::gateway::{Gateway, config, program};
 use crate::support::h2_server::Http2Server;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// One that may have `limit` of them; with one worker, 60 are kept back of 120.
+/// Starts a gateway with at most `limit` descriptors. With one worker, 60 of 120 are reserved.
 fn with_few(limit: u32, upstream: &Upstream) -> Gateway {
     with_few_of(limit, &route(upstream))
 }
@@ -51,9 +51,9 @@ fn clients_wait_for_their_turn_and_all_are_served() {
     for client in &mut clients {
         client.send(get("/", ""));
     }
-    // Whoever has been served and is idle makes room for the next.
+    // An idle connection is closed for a new one.
     for client in &mut clients {
-        assert_eq!(client.answer("GET").text(), "good");
+        assert_eq!(client.read_response("GET").text(), "good");
     }
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "200")], 100.0);
     assert!((1..=2).contains(&lines(&gateway, "out of file descriptors")), "{}", gateway.log());
@@ -63,7 +63,7 @@ fn clients_wait_for_their_turn_and_all_are_served() {
     );
 }
 
-/// Streams of one client take as many connections to the server as there are to have.
+/// Streams of one client use as many connections to the server as there are descriptors.
 #[test]
 fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame() {
     let upstream = Upstream::start(|peer| {
@@ -79,17 +79,17 @@ fn a_request_without_a_descriptor_for_it_is_refused_and_nobody_else_is_to_blame(
     for stream in &streams {
         wire.get(*stream, "/");
     }
-    // A save meanwhile finds what it needs.
+    // A reload meanwhile has descriptors to read the files.
     gateway.reload(&config("access_log = true\nhints = true\nmax_headers = 99", &route(&upstream)));
-    let answers = wire.answers(&streams);
-    let refused: Vec<_> = answers.iter().filter(|answer| answer.body != b"good").collect();
+    let responses = wire.read_responses(&streams);
+    let refused: Vec<_> = responses.iter().filter(|response| response.body != b"good").collect();
     assert_eq!(refused.len(), 30);
-    for answer in &refused {
-        assert_eq!(answer.problem_status(), 503);
-        assert!(String::from_utf8_lossy(&answer.body).contains("no file descriptors left"));
+    for response in &refused {
+        assert_eq!(response.problem_status(), 503);
+        assert!(String::from_utf8_lossy(&response.body).contains("no file descriptors left"));
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "file_descriptors")], 30.0);
-    until("their lines", || gateway.stdout().matches("\"reason\":\"file_descriptors\"").count() == 30);
+    wait_until("their lines", || gateway.stdout().matches("\"reason\":\"file_descriptors\"").count() == 30);
     let upstream = [("upstream", "app"), ("outcome", "connect_error")];
     assert_eq!(gateway.metric("upstream_requests_total", &upstream), Some(0.0));
     assert_eq!(gateway.get("/").text(), "good", "{}", gateway.log());
@@ -102,7 +102,7 @@ fn with_other(app: &str, url: &str) -> Gateway {
     let mut wire = Wire::connect(gateway.addr, &[]);
     let streams: Vec<u32> = (0..30).map(|number| number * 2 + 1).collect();
     streams.iter().for_each(|stream| wire.get(*stream, "/other"));
-    assert!(wire.answers(&streams).iter().all(|answer| answer.body == b"other"));
+    assert!(wire.read_responses(&streams).iter().all(|response| response.body == b"other"));
     gateway
 }
 
@@ -114,7 +114,7 @@ fn idle_connections_of_whichever_kind_give_their_descriptors_to_whichever_upstre
     let other = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
             all.fetch_add(1, Ordering::SeqCst);
-            until("all are there", || all.load(Ordering::SeqCst) >= 30);
+            wait_until("all are there", || all.load(Ordering::SeqCst) >= 30);
             peer.send(ok("other"))?;
         }
         Ok(())
@@ -131,14 +131,14 @@ fn idle_connections_of_whichever_kind_give_their_descriptors_to_whichever_upstre
     let one_each = |settings: &mut h2::server::Builder| {
         settings.max_concurrent_streams(1);
     };
-    let streams = Http2Server::with(None, one_each, move |mut asked| {
+    let streams = Http2Server::with(None, one_each, move |mut incoming| {
         let all = count.clone();
         async move {
             all.fetch_add(1, Ordering::SeqCst);
             while all.load(Ordering::SeqCst) < 30 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
-            asked.answer("other").await
+            incoming.send_response("other").await
         }
     });
     let gateway = with_other(&plain, &format!("h2c://{}", streams.addr));
@@ -159,19 +159,19 @@ fn at_the_end_nobody_is_accepted_for_whom_there_is_no_descriptor() {
     let mut gateway = with_few(120, &upstream);
     let mut clients: Vec<_> = (0..150).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("as many are served as may be", || upstream.connections() == 30);
+    wait_until("as many requests are served as possible", || upstream.connections() == 30);
     gateway.signal("TERM");
     let open = format!("/proc/{}/fd", gateway.pid());
     let mut most = 0;
-    until("it has ended", || {
+    wait_until("it has ended", || {
         let now = std::fs::read_dir(&open).map_or(0, Iterator::count);
         most = most.max(now);
         now == 0
     });
     assert_eq!(gateway.exit().code(), Some(0), "{}", gateway.log());
     assert!((60..105).contains(&most), "{most}");
-    let served = clients.iter_mut().filter_map(|client| client.try_answer("GET").ok());
-    let served: Vec<String> = served.map(|answer| answer.text()).collect();
+    let served = clients.iter_mut().filter_map(|client| client.try_read_response("GET").ok());
+    let served: Vec<String> = served.map(|response| response.text()).collect();
     assert!(served.len() >= 30 && served.iter().all(|text| text == "good"), "{served:?}");
 }
 
@@ -181,7 +181,7 @@ fn a_process_without_any_descriptor_recovers() {
     let upstream = Upstream::fixed("HTTP/1.1 200 OK\r\ncontent-length: 4\r\nconnection: close\r\n\r\ngood");
     let gateway = with_few(400, &upstream);
     let mut early = gateway.client();
-    assert_eq!(early.ask(&get("/", ""), "").text(), "good");
+    assert_eq!(early.fetch(&get("/", ""), "").text(), "good");
     let pid = i32::try_from(gateway.pid()).unwrap();
     let grant = |count| rlimit::prlimit(pid, Resource::NOFILE, Some((count, 400)), None).unwrap();
     grant(3);
@@ -189,15 +189,15 @@ fn a_process_without_any_descriptor_recovers() {
     let mut late = gateway.client();
     late.send(get("/", ""));
     for _ in 0..10 {
-        let answer = early.ask(&get("/", ""), "");
-        assert_eq!((answer.status(), answer.json()["status"].as_u64()), (503, Some(503)));
+        let response = early.fetch(&get("/", ""), "");
+        assert_eq!((response.status(), response.json()["status"].as_u64()), (503, Some(503)));
         std::thread::sleep(Duration::from_millis(200));
     }
     assert_eq!(lines(&gateway, "out of file descriptors"), 1, "{}", gateway.log());
     grant(400);
-    assert_eq!(late.answer("GET").text(), "good");
-    assert_eq!(early.ask(&get("/", ""), "").text(), "good");
-    until("the save is in force", || gateway.log().contains("config reloaded"));
+    assert_eq!(late.read_response("GET").text(), "good");
+    assert_eq!(early.fetch(&get("/", ""), "").text(), "good");
+    wait_until("the save is in force", || gateway.log().contains("config reloaded"));
     let log = gateway.log();
     assert!(!log.contains("not reloaded") && !log.contains("upstream request failed"), "{log}");
     assert!(!log.contains("refusing"), "{log}");

@@ -14,14 +14,14 @@ use std::time::{Duration, Instant};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use crate::support::gateway::{Gateway, program};
-use crate::support::until;
+use crate::support::wait_until;
 
 #[track_caller]
 fn until_said(gateway: &Gateway, words: &str) {
-    until(words, || gateway.log().contains(words));
+    wait_until(words, || gateway.log().contains(words));
 }
 
-/// Creates a file where a socket is to be created. Returns what must be left of it.
+/// Creates a file at the path of a socket. It must be left unchanged.
 fn occupy(path: &Path, kind: &str) {
     match kind {
         "a regular file" => std::fs::write(path, "precious").unwrap(),
@@ -55,9 +55,9 @@ fn a_file_that_is_no_socket_is_never_replaced() {
             let mut command = Command::new("timeout");
             let output =
                 command.arg("20").arg(env!("CARGO_BIN_EXE_sluicegate")).arg("run").arg(config).output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert_eq!(output.status.code(), Some(1), "{place} {kind}: {said}");
-            assert!(said.contains(&format!("{kind} is there, not a socket")), "{said}");
+            let stderr = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{place} {kind}: {stderr}");
+            assert!(stderr.contains(&format!("{kind} is there, not a socket")), "{stderr}");
             assert_eq!(std::fs::symlink_metadata(&path).unwrap().ino(), before, "{place} {kind}");
         }
     }
@@ -78,8 +78,8 @@ fn a_reload_leaves_a_file_alone_and_removes_only_its_own_sockets() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
     assert!(!own.exists(), "a refused reload leaves no socket behind");
     gateway.write_config(&listening(&[&own]));
-    until("the socket is served", || UnixStream::connect(&own).is_ok());
-    // Somebody else puts a file there, and then the address goes.
+    wait_until("the socket is served", || UnixStream::connect(&own).is_ok());
+    // Another program puts a file there, and then the address is removed from the config.
     std::fs::remove_file(&own).unwrap();
     std::fs::write(&own, "precious").unwrap();
     gateway.write_config(&text);
@@ -133,7 +133,7 @@ fn with_handover(dir: &Path) -> std::path::PathBuf {
     path
 }
 
-/// A start with an old process of the test's own making, which does `serve` to the connection of the new one.
+/// Starts a gateway while the test acts as the old process, which runs `serve` on the connection of the new one.
 fn after(serve: impl FnOnce(UnixStream) + Send + 'static) -> Gateway {
     let dir = tempfile::tempdir().unwrap();
     let config = with_handover(dir.path());
@@ -188,7 +188,7 @@ fn an_old_process_that_never_ends_its_names_is_left_within_bounds() {
                 std::thread::sleep(pause);
             }
         });
-        // Five seconds are granted.
+        // The gateway waits for at most five seconds.
         assert!(since.elapsed() < Duration::from_secs(15), "{:?}", since.elapsed());
         assert!(gateway.memory("VmHWM") < 200 << 20, "{} bytes", gateway.memory("VmHWM"));
         assert!(gateway.log().contains("does not hand over its sockets"), "{}", gateway.log());
@@ -196,7 +196,7 @@ fn an_old_process_that_never_ends_its_names_is_left_within_bounds() {
     }
 }
 
-/// A program that listens as another user, and then sends a client any socket that the client requests.
+/// A program that listens as another user, and sends each client any socket that the client requests.
 const FOREIGN: &str = r#"
 import os, socket, sys
 os.setuid(65534)
@@ -208,7 +208,7 @@ socket.send_fds(peer, [b"127.0.0.1:0\n\n"], [tcp.fileno()])
 sys.stdin.read()
 "#;
 
-/// A mistaken path may belong to another program.
+/// A mistaken path may be the socket of another program.
 #[test]
 fn the_live_socket_of_another_program_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
@@ -223,10 +223,10 @@ fn the_live_socket_of_another_program_is_left_alone() {
     until_said(&gateway, "its socket stays");
     let left = || std::fs::symlink_metadata(&path).unwrap().ino();
     assert_eq!(left(), before);
-    // The client of the other program reaches that one.
+    // The other program still gets its clients.
     while other.accept().is_ok() {}
     let _client = UnixStream::connect(&path).unwrap();
-    until("it has a client", || other.accept().is_ok());
+    wait_until("it has a client", || other.accept().is_ok());
     gateway.signal("TERM");
     assert!(gateway.exit().success());
     assert_eq!(left(), before);
@@ -262,18 +262,18 @@ fn an_old_process_of_another_user_is_not_believed() {
 fn a_second_signal_ends_a_process_whose_control_thread_is_busy() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("sluicegate.toml");
-    // Patterns that take the control thread far longer than the test.
+    // Patterns that take the control thread far longer to compile than the test lasts.
     let routes = (0..5000).map(|i| format!("[[route]]\npath = '~ ^/{i}/[\\w\\d]{{1,200}}$'\nrespond = {{ }}\n"));
     std::fs::write(&config, routes.collect::<String>()).unwrap();
     let mut child = program().arg("run").arg(config).stderr(Stdio::null()).spawn().unwrap();
     let status = || std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
-    until("it catches TERM", || {
+    wait_until("it catches TERM", || {
         let caught = status().lines().find_map(|line| Some(line.strip_prefix("SigCgt:")?.trim().to_owned())).unwrap();
         u64::from_str_radix(&caught, 16).unwrap() >> 14 & 1 == 1
     });
     std::thread::sleep(Duration::from_millis(300));
     let since = Instant::now();
-    // Two that come at once may count as one.
+    // Two signals at the same time may count as one.
     for _ in 0..5 {
         let _ = Command::new("kill").arg(child.id().to_string()).status().unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -291,7 +291,7 @@ fn a_service_manager_that_does_not_read_stops_nothing() {
     filler.set_nonblocking(true).unwrap();
     while filler.send_to(b"x", &path).is_ok() {}
     let env = [("NOTIFY_SOCKET", path.to_str().unwrap())];
-    let mut gateway = Gateway::within(&env, "", "[[route]]\nrespond = { body = \"in\" }\n");
+    let mut gateway = Gateway::with_env(&env, "", "[[route]]\nrespond = { body = \"in\" }\n");
     gateway.signal("HUP");
     assert_eq!(gateway.admin("/livez").status(), 200);
     gateway.signal("TERM");

@@ -1,5 +1,5 @@
-//! The start of the program, and a change of its store: from the first request on the store decides,
-//! and a store that is away holds nothing up.
+//! The start of the program, and a change of its store: the store decides from the first request on, and an unavailable
+//! store delays nothing.
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,16 +8,16 @@ use std::time::Duration;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::topology::{ask, cluster_node, is_up};
-use crate::support::machine::within;
-use crate::support::until;
+use crate::support::limiting::topology::{cluster_node, is_up, run_command};
+use crate::support::machine::retry_within;
+use crate::support::wait_until;
 
-/// Time that a connection through a [`Slow`] takes to be established.
+/// Time until a connection through a [`Slow`] is established.
 const SLOW: Duration = Duration::from_millis(250);
-/// The longest that a start waits for its store, and its own time.
+/// Longest wait for the store at a start, and the time for the rest.
 const START: Duration = Duration::from_millis(1000 + 1000);
 
-/// A way to a server on which every connection but the first takes its time.
+/// A relay to a server that establishes all connections but the first slowly.
 struct Slow(SocketAddr);
 
 impl Slow {
@@ -61,21 +61,22 @@ fn decisions(gateway: &Gateway, decision: &str) -> f64 {
     gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0)
 }
 
-/// Clients that all ask at once, so that every worker has one.
+/// Sends `count` requests on as many connections at once, so that every worker gets some. Returns how many were
+/// admitted.
 fn admitted(gateway: &Gateway, count: usize) -> usize {
     let mut clients: Vec<_> = (0..count).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
-    clients.iter_mut().filter_map(|client| (client.answer("GET").status() == 200).then_some(())).count()
+    clients.iter_mut().filter_map(|client| (client.read_response("GET").status() == 200).then_some(())).count()
 }
 
-/// The first requests are decided by the store, which has counted them.
+/// Asserts that the store has decided and counted the first requests.
 #[track_caller]
 fn assert_exact(gateway: &Gateway, server: &RedisServer) {
     assert_eq!(admitted(gateway, 16), 10);
     assert_eq!([decisions(gateway, "allow"), decisions(gateway, "local_allow")], [10.0, 0.0]);
-    let keys: Vec<String> = ask(&mut server.client(), &["KEYS", "sg:*:ten:*"]);
+    let keys: Vec<String> = run_command(&mut server.client(), &["KEYS", "sg:*:ten:*"]);
     assert_eq!(keys.len(), 1, "{keys:?}");
-    let state: String = ask(&mut server.client(), &["GET", &keys[0]]);
+    let state: String = run_command(&mut server.client(), &["GET", &keys[0]]);
     assert!(state.starts_with("10 "), "{state}");
 }
 
@@ -88,7 +89,7 @@ fn the_first_request_after_a_start_is_decided_by_the_store() {
             _ => gateway(&format!("redis://{}", Slow::to(server.port).0)),
         };
         assert_exact(&gateway, &server);
-        let () = ask(&mut server.client(), &["FLUSHALL"]);
+        let () = run_command(&mut server.client(), &["FLUSHALL"]);
     }
 }
 
@@ -97,11 +98,11 @@ fn a_cluster_decides_from_the_first_request_on() {
     let node = cluster_node(&[]);
     let slow = Slow::to(node.port);
     let mut client = node.client();
-    let () = ask(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
-    // The map is known at once, the node it names is reached slowly.
-    let () = ask(&mut client, &["CONFIG", "SET", "cluster-announce-port", &slow.0.port().to_string()]);
-    let () = ask(&mut client, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
-    until("the cluster is up", || is_up(&node));
+    let () = run_command(&mut client, &["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+    // The slot map arrives at once, and the connection to its node is slow.
+    let () = run_command(&mut client, &["CONFIG", "SET", "cluster-announce-port", &slow.0.port().to_string()]);
+    let () = run_command(&mut client, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
+    wait_until("the cluster is up", || is_up(&node));
     let gateway = gateway(&format!("redis+cluster://127.0.0.1:1,127.0.0.1:{}", node.port));
     assert_exact(&gateway, &node);
 }
@@ -118,7 +119,7 @@ fn another_store_decides_from_the_first_request_on() {
 
 #[test]
 fn an_unavailable_store_does_not_delay_the_start() {
-    // Nobody listens there; somebody listens and says nothing.
+    // Nothing listens at the first addresses; the others accept connections and never respond.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = silent.local_addr().unwrap();
     let four = [0; 4].map(|_| silent.to_string()).join(",");
@@ -126,10 +127,10 @@ fn an_unavailable_store_does_not_delay_the_start() {
         "redis://127.0.0.1:1".to_owned(),
         "redis+cluster://127.0.0.1:1,127.0.0.1:2".to_owned(),
         format!("redis://{silent}"),
-        // Asked one after another, these take longer than a start may wait.
+        // Trying these one after another takes longer than a start may wait.
         format!("redis+cluster://{four}"),
     ] {
-        let gateway = within(START, &url, || gateway(&url));
+        let gateway = retry_within(START, &url, || gateway(&url));
         assert_eq!(admitted(&gateway, 16), 10);
         assert_eq!([decisions(&gateway, "allow"), decisions(&gateway, "local_allow")], [0.0, 10.0]);
     }

@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config, program};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
-/// The next message, as lines.
-fn told(systemd: &UnixDatagram) -> Vec<String> {
+/// Returns the lines of the next message.
+fn read_states(systemd: &UnixDatagram) -> Vec<String> {
     let mut message = [0; 1024];
-    let length = systemd.recv(&mut message).expect("systemd is told something");
+    let length = systemd.recv(&mut message).expect("systemd receives a message");
     String::from_utf8(message[..length].to_vec()).unwrap().lines().map(str::to_owned).collect()
 }
 
@@ -25,33 +25,37 @@ fn systemd_is_notified_of_start_reloads_and_stop() {
     let tmp = tempfile::tempdir().unwrap();
     let socket = tmp.path().join("notify");
     let systemd = UnixDatagram::bind(&socket).unwrap();
-    systemd.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut gateway = Gateway::within(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
-    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving"]);
+    systemd.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    let mut gateway = Gateway::with_env(&[("NOTIFY_SOCKET", socket.to_str().unwrap())], "", ROUTE);
+    assert_eq!(read_states(&systemd), ["READY=1", "STATUS=serving"]);
 
     gateway.signal("HUP");
-    let reloading = told(&systemd);
+    let reloading = read_states(&systemd);
     assert_eq!(reloading[0], "RELOADING=1");
     let since: u64 = reloading[1].strip_prefix("MONOTONIC_USEC=").unwrap().parse().unwrap();
     assert!(since > 0);
-    assert_eq!(told(&systemd), ["READY=1", "STATUS=serving generation 1 of the config"], "nothing had changed");
+    assert_eq!(
+        read_states(&systemd),
+        ["READY=1", "STATUS=serving generation 1 of the config"],
+        "the config had not changed"
+    );
 
     gateway.write_config("[[route]");
     gateway.signal("HUP");
-    // The watcher sees the file as well, before or after.
+    // The watcher may notice the file as well, before or after.
     loop {
-        let news = told(&systemd);
+        let news = read_states(&systemd);
         assert!(["RELOADING=1", "READY=1"].contains(&news[0].as_str()), "{news:?}");
         if news[1].contains("does not load: generation 1 stays in force") {
             break;
         }
     }
     gateway.signal("TERM");
-    while told(&systemd) != ["STOPPING=1", "STATUS=draining"] {}
+    while read_states(&systemd) != ["STOPPING=1", "STATUS=draining"] {}
     assert_eq!(gateway.exit().code(), Some(0));
 }
 
-/// Opens the sockets, puts them where systemd would and becomes the program.
+/// Opens the sockets, passes them as systemd does, and executes the program.
 const HAND_OVER: &str = r#"
 import os, socket, sys
 tcp = socket.socket(); tcp.bind(("127.0.0.1", 0)); tcp.listen()
@@ -79,7 +83,7 @@ fn is_socket(path: &Path) -> bool {
     path.metadata().is_ok_and(|file| file.file_type().is_socket())
 }
 
-/// An address that is open already in another process cannot be bound: so these are the sockets handed over.
+/// An address that another process has bound cannot be bound again, so the gateway uses the passed sockets.
 #[test]
 fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
     let dir = tempfile::tempdir().unwrap();
@@ -98,32 +102,32 @@ fn sockets_that_are_handed_over_serve_the_addresses_they_have() {
         "{log}"
     );
 
-    // The address goes with the config, and comes again.
+    // The address is removed from the config and added again.
     let text = fs::read_to_string(gateway.config()).unwrap();
     let port = gateway.addr.port().to_string();
     let reload = |text: &str| {
         let before = gateway.log_lines(&["config reloaded"]);
         gateway.write_config(text);
         gateway.signal("HUP");
-        until("the reload is through", || gateway.log_lines(&["config reloaded"]) > before);
+        wait_until("the reload has ended", || gateway.log_lines(&["config reloaded"]) > before);
     };
     reload(&text.replace(&port, "0"));
     let mut waiting = gateway.client();
-    // Workers hear of it one after the other.
-    until("an address that the config does not name is not served", || {
+    // Workers apply the config one after the other.
+    wait_until("an address that the config does not name is not served", || {
         waiting = gateway.client();
         waiting.send(get("/", ""));
         waiting.stream().set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        waiting.try_head().is_err()
+        waiting.try_read_head().is_err()
     });
     reload(&text);
-    waiting.stream().set_read_timeout(Some(PATIENCE)).unwrap();
-    assert_eq!(waiting.answer("GET").status(), 200, "its clients have waited");
+    waiting.stream().set_read_timeout(Some(WAIT_MAX)).unwrap();
+    assert_eq!(waiting.read_response("GET").status(), 200, "its clients waited in the queue");
     assert_eq!(gateway.get("/").status(), 200);
-    // One that excludes it cannot be had as long as systemd has it: it goes on as it was.
+    // An address that includes it cannot be bound while systemd holds the socket, so the config is rejected.
     gateway.write_config(&text.replace(&format!("127.0.0.1:{port}"), &format!("0.0.0.0:{port}")));
     gateway.signal("HUP");
-    until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));
+    wait_until("the log says so", || gateway.log().contains(&format!("cannot listen on 0.0.0.0:{port}")));
     assert_eq!(gateway.get("/").status(), 200);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));

@@ -76,7 +76,7 @@ fn trust_needs_a_listener_with_development_certificates() {
     assert_eq!(trust(&["--install", "--uninstall"], &[]).0, 2);
     let (code, stdout, _) = trust(&["--uninstall", "--state", dir.path().to_str().unwrap()], &[]);
     assert!(code == 0 && stdout.contains("There is no CA in"), "{stdout}");
-    // Without a home, the config says what is missing.
+    // Without a home directory, the message names the missing option.
     fs::write(
         &config,
         "[[listener]]\naddress = \"127.0.0.1:1\"\ntls = { internal = true }\n[[route]]\nupstream = \"echo:\"\n",

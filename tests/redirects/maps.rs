@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::fs;
 
-use crate::support::gateway::{Gateway, config, laid_out, program};
-use crate::support::{put, until};
+use crate::support::gateway::{Gateway, config, config_arguments, program};
+use crate::support::{wait_until, write_atomically};
 
 const MAP: &str = "# The old site.\n\
                    /old        /new\n\
@@ -15,7 +15,7 @@ const MAP: &str = "# The old site.\n\
 fn start(map: &str, route: &str) -> Gateway {
     Gateway::launch(&[], |dir| {
         fs::write(dir.join("redirects.txt"), map).unwrap();
-        laid_out(dir, &config("access_log = true", route))
+        config_arguments(dir, &config("access_log = true", route))
     })
 }
 
@@ -33,10 +33,10 @@ fn a_map_lists_exact_paths() {
         ("/OLD", 404, ""),
         ("/other", 404, ""),
     ] {
-        let answer = gateway.get(target);
-        assert_eq!((answer.status(), answer.get("location").unwrap_or_default()), (status, location), "{target}");
+        let response = gateway.get(target);
+        assert_eq!((response.status(), response.get("location").unwrap_or_default()), (status, location), "{target}");
     }
-    until("the log tells why", || gateway.stdout().contains("\"reason\":\"no_redirect\""));
+    wait_until("the log says why", || gateway.stdout().contains("\"reason\":\"no_redirect\""));
 }
 
 #[test]
@@ -51,10 +51,10 @@ fn other_paths_have_the_common_target_if_there_is_one() {
 fn a_changed_map_applies_at_once_and_a_broken_one_does_not() {
     let gateway = start(MAP, "[[route]]\nredirect = { map = \"redirects.txt\" }\n");
     let file = gateway.dir.path().join("redirects.txt");
-    put(&file, "/old /newest\n");
-    until("the map is read again", || gateway.get("/old").get("location") == Some("/newest"));
-    put(&file, "/old /old\n");
-    until("the mistake is reported", || gateway.log().contains("form a loop"));
+    write_atomically(&file, "/old /newest\n");
+    wait_until("the map is read again", || gateway.get("/old").get("location") == Some("/newest"));
+    write_atomically(&file, "/old /old\n");
+    wait_until("the mistake is reported", || gateway.log().contains("form a loop"));
     assert_eq!(gateway.get("/old").get("location"), Some("/newest"));
 }
 

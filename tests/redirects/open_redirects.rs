@@ -38,7 +38,7 @@ path = "/fragment/{id}"
 redirect = "https://example.com/#{id}"
 "#;
 
-/// Ends of a path or query with which a client tries to leave the host.
+/// Paths and queries with which a client tries to redirect to another host.
 const PAYLOADS: [&str; 30] = [
     "//evil.com",
     "///evil.com",
@@ -107,11 +107,11 @@ fn no_client_chooses_the_host() {
             let target = format!("{prefix}{payload}");
             let mut client = gateway.client();
             client.send(format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"));
-            let answer = client.answer("GET");
-            let locations = answer.all("location");
-            assert!(locations.len() <= 1, "{target}: {}", answer.head);
+            let response = client.read_response("GET");
+            let locations = response.all("location");
+            assert!(locations.len() <= 1, "{target}: {}", response.head);
             let Some(location) = locations.first() else {
-                assert!((400..500).contains(&answer.status()), "{target}: {}", answer.head);
+                assert!((400..500).contains(&response.status()), "{target}: {}", response.head);
                 continue;
             };
             assert!(location.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\'), "{target}: {location}");
@@ -140,12 +140,12 @@ fn a_host_that_the_route_does_not_list_is_not_repeated() {
         "evil.com/www.example.com",
         "wild.example.com",
     ] {
-        let answer = gateway.ask(&format!("GET /host/ HTTP/1.1\r\nhost: {host}\r\n\r\n"));
-        assert!(answer.get("location").is_none() && answer.status() >= 400, "{host}: {}", answer.head);
+        let response = gateway.fetch(&format!("GET /host/ HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        assert!(response.get("location").is_none() && response.status() >= 400, "{host}: {}", response.head);
     }
     for host in ["a'b.wild.example.com", "a;b=c.wild.example.com", "A.Wild.Example.Com.:1"] {
-        let answer = gateway.ask(&format!("GET /host/ HTTP/1.1\r\nhost: {host}\r\n\r\n"));
-        let location = answer.get("location").unwrap();
+        let response = gateway.fetch(&format!("GET /host/ HTTP/1.1\r\nhost: {host}\r\n\r\n"));
+        let location = response.get("location").unwrap();
         let authority = location.trim_start_matches("http://").split('/').next().unwrap();
         assert!(authority.ends_with(".wild.example.com:8443"), "{location}");
     }
@@ -156,6 +156,6 @@ fn a_host_that_the_route_does_not_list_is_not_repeated() {
 fn forwarding_headers_of_clients_change_nothing() {
     let gateway = Gateway::start(ROUTES);
     let fields = "x-forwarded-proto: https\r\nx-forwarded-host: evil.com\r\nforwarded: host=evil.com;proto=https\r\n";
-    let answer = gateway.ask(&format!("GET /host/ HTTP/1.1\r\nhost: www.example.com\r\n{fields}\r\n"));
-    assert_eq!(answer.get("location"), Some("http://www.example.com:8443/host/?next=/host/&q="));
+    let response = gateway.fetch(&format!("GET /host/ HTTP/1.1\r\nhost: www.example.com\r\n{fields}\r\n"));
+    assert_eq!(response.get("location"), Some("http://www.example.com:8443/host/?next=/host/&q="));
 }

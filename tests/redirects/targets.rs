@@ -48,8 +48,8 @@ response_headers = { set = { x-moved = "yes" } }
 rate = "1/day"
 "#;
 
-fn ask(gateway: &Gateway, method: &str, host: &str, target: &str, fields: &str) -> Message {
-    gateway.ask(&format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n"))
+fn fetch(gateway: &Gateway, method: &str, host: &str, target: &str, fields: &str) -> Message {
+    gateway.fetch(&format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n"))
 }
 
 #[test]
@@ -73,9 +73,13 @@ fn targets_have_the_parts_of_the_request() {
         ("a.test", "/scheme", "x-forwarded-proto: https\r\n", 308, "https://example.com/scheme/x#top"),
         ("a.test", "/scheme", "x-forwarded-proto: javascript\r\n", 308, "http://example.com/scheme/x#top"),
     ] {
-        let answer = ask(&gateway, "GET", host, target, fields);
-        assert_eq!((answer.status(), answer.get("location").unwrap_or_default()), (status, location), "{host}{target}");
-        assert!(status == 400 || answer.body.is_empty(), "{host}{target}");
+        let response = fetch(&gateway, "GET", host, target, fields);
+        assert_eq!(
+            (response.status(), response.get("location").unwrap_or_default()),
+            (status, location),
+            "{host}{target}"
+        );
+        assert!(status == 400 || response.body.is_empty(), "{host}{target}");
     }
 }
 
@@ -83,17 +87,17 @@ fn targets_have_the_parts_of_the_request() {
 fn every_method_is_redirected_and_limits_apply() {
     let gateway = Gateway::start(ROUTES);
     for method in ["GET", "HEAD", "POST", "DELETE", "OPTIONS"] {
-        let answer = ask(&gateway, method, "www.example.com", "/a", "");
-        assert_eq!((answer.status(), answer.get("location")), (301, Some("https://example.com/a")), "{method}");
+        let response = fetch(&gateway, method, "www.example.com", "/a", "");
+        assert_eq!((response.status(), response.get("location")), (301, Some("https://example.com/a")), "{method}");
     }
     let head = "POST /a HTTP/1.1\r\nhost: www.example.com\r\ncontent-length: 5\r\n\r\n";
     let mut client = gateway.client();
-    assert_eq!(client.ask(head, "hello").status(), 301);
-    assert_eq!(client.ask(head, "hello").status(), 301, "the connection is still usable");
-    assert_eq!(ask(&gateway, "OPTIONS", "www.example.com", "*", "").get("location"), Some("https://example.com/"));
-    let answer = ask(&gateway, "GET", "a.test", "/limited", "");
-    assert_eq!((answer.status(), answer.get("x-moved")), (308, Some("yes")));
-    assert_eq!(ask(&gateway, "GET", "a.test", "/limited", "").status(), 429);
+    assert_eq!(client.fetch(head, "hello").status(), 301);
+    assert_eq!(client.fetch(head, "hello").status(), 301, "the connection is still usable");
+    assert_eq!(fetch(&gateway, "OPTIONS", "www.example.com", "*", "").get("location"), Some("https://example.com/"));
+    let response = fetch(&gateway, "GET", "a.test", "/limited", "");
+    assert_eq!((response.status(), response.get("x-moved")), (308, Some("yes")));
+    assert_eq!(fetch(&gateway, "GET", "a.test", "/limited", "").status(), 429);
     gateway.assert_metric("requests_total", &[("route", "www.example.com/"), ("method", "GET"), ("code", "301")], 1.0);
 }
 

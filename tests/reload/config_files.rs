@@ -11,9 +11,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::program::{Program, Save, limited, moved, version};
-use crate::support::client::{ask, get};
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::client::{fetch, get};
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
 #[test]
 fn every_way_to_save_is_noticed() {
@@ -100,12 +100,12 @@ fn fifty_edits_under_load_end_with_the_last_and_fail_no_request() {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let load = scope.spawn(|| {
-            let mut answered = 0;
+            let mut responses = 0;
             while !over.load(Ordering::Relaxed) {
                 assert_eq!(gateway.get("/").status(), 200);
-                answered += 1;
+                responses += 1;
             }
-            answered
+            responses
         });
         for number in 2..=51 {
             gateway.write(&version(number));
@@ -138,7 +138,7 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     let good = version(1);
     assert!(gateway.last_reload_successful());
     gateway.write(&good.replace("path =", "pth ="));
-    until("failed", || !gateway.last_reload_successful());
+    wait_until("failed", || !gateway.last_reload_successful());
     assert_eq!(gateway.reloads("failure", "file"), 1.0);
     assert!(gateway.in_force(1) && gateway.generation() == 1);
     assert_eq!(gateway.get("/").status(), 200);
@@ -147,16 +147,16 @@ fn a_bad_save_changes_nothing_is_visible_and_the_fix_applies() {
     let last = gateway.status()["last_reload"].clone();
     assert_eq!((&last["result"], &last["trigger"]), (&"failure".into(), &"file".into()));
     assert!(last["diagnostics"].to_string().contains("pth"), "{last}");
-    assert_eq!(gateway.admin("/readyz").status(), 200, "the old config serves well");
+    assert_eq!(gateway.admin("/readyz").status(), 200, "the old config serves requests");
 
-    // The bytes in force again: nothing to load, but the failure is over.
+    // The file has the content in force again: nothing is loaded, but the failure has ended.
     gateway.write(&good);
-    until("mended", || gateway.last_reload_successful());
+    wait_until("the failure has ended", || gateway.last_reload_successful());
     assert_eq!(gateway.generation(), 1);
-    until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
+    wait_until("it is logged", || gateway.log().contains("config is valid again; generation 1 stays in force"));
 
     gateway.write("[[");
-    until("failed again", || !gateway.last_reload_successful());
+    wait_until("the reload failed again", || !gateway.last_reload_successful());
     let before = gateway.metric("config_last_reload_success_timestamp_seconds", &[]).unwrap();
     gateway.write(&version(2));
     gateway.until_in_force(2, "the fix");
@@ -183,12 +183,12 @@ fn included_files_are_watched_as_they_come_change_break_and_go() {
     fs::write(&part, route(3)).unwrap();
     gateway.until_in_force(3, "an edit of an included file");
     fs::write(&part, "[[route]]\nbroken").unwrap();
-    until("failed", || !gateway.last_reload_successful());
+    wait_until("failed", || !gateway.last_reload_successful());
     assert!(gateway.in_force(3));
     fs::write(&part, route(4)).unwrap();
     gateway.until_in_force(4, "the fix of an included file");
     fs::remove_file(&part).unwrap();
-    until("without the removed file", || !gateway.in_force(4));
+    wait_until("without the removed file", || !gateway.in_force(4));
     assert!(gateway.in_force(1));
 }
 
@@ -196,12 +196,12 @@ fn included_files_are_watched_as_they_come_change_break_and_go() {
 fn equal_bytes_are_no_reload() {
     let gateway = Program::start();
     gateway.write(&version(1));
-    // Longer than the watcher waits for the end of a save.
+    // Longer than the watcher waits for further writes.
     std::thread::sleep(Duration::from_millis(400));
-    let answer = gateway.reload("");
-    assert_eq!((answer.status(), &answer.json()["changed"]), (200, &false.into()));
+    let response = gateway.reload("");
+    assert_eq!((response.status(), &response.json()["changed"]), (200, &false.into()));
     gateway.signal("HUP");
-    until("unchanged by a signal", || gateway.reloads("unchanged", "signal") == 1.0);
+    wait_until("unchanged by a signal", || gateway.reloads("unchanged", "signal") == 1.0);
     assert_eq!(gateway.generation(), 1);
     for trigger in ["file", "signal", "api"] {
         assert_eq!(gateway.reloads("success", trigger), 0.0, "{trigger}");
@@ -212,23 +212,23 @@ fn equal_bytes_are_no_reload() {
 #[test]
 fn a_signal_and_the_api_reload_at_once() {
     let gateway = Program::start();
-    // The watcher may be faster on a busy machine, then the next edit has its turn.
-    let first = |start: usize, trigger: &str, ask: &dyn Fn()| {
+    // On a busy machine the watcher may be faster; then the next edit is used.
+    let first = |start: usize, trigger: &str, fetch: &dyn Fn()| {
         (start..start + 20).find(|number| {
             gateway.write(&version(*number));
-            ask();
+            fetch();
             gateway.until_in_force(*number, trigger);
             gateway.reloads("success", trigger) == 1.0
         })
     };
     assert!(first(100, "signal", &|| gateway.signal("HUP")).is_some(), "{}", gateway.log());
-    let answer = std::cell::RefCell::new(Value::Null);
-    let number = first(200, "api", &|| *answer.borrow_mut() = gateway.reload("").json()).unwrap();
-    let answer = answer.into_inner();
-    assert_eq!(answer["changed"], true);
-    assert_eq!(answer["generation"], gateway.generation());
-    assert_eq!(answer["diff"]["routes"]["added"], serde_json::json!([format!("v{number}")]));
-    assert_eq!(answer["diff"]["limits"]["added"], serde_json::json!([]));
+    let response = std::cell::RefCell::new(Value::Null);
+    let number = first(200, "api", &|| *response.borrow_mut() = gateway.reload("").json()).unwrap();
+    let response = response.into_inner();
+    assert_eq!(response["changed"], true);
+    assert_eq!(response["generation"], gateway.generation());
+    assert_eq!(response["diff"]["routes"]["added"], serde_json::json!([format!("v{number}")]));
+    assert_eq!(response["diff"]["limits"]["added"], serde_json::json!([]));
     assert!(gateway.log().contains(&format!("route added: v{number}")));
 }
 
@@ -236,13 +236,13 @@ fn a_signal_and_the_api_reload_at_once() {
 fn a_dry_run_reports_the_changes_and_counts_nothing() {
     let gateway = Program::start();
     gateway.write(&version(2));
-    let answer = gateway.reload("?dry_run=1");
-    assert_eq!((answer.status(), &answer.json()["dry_run"]), (200, &true.into()));
+    let response = gateway.reload("?dry_run=1");
+    assert_eq!((response.status(), &response.json()["dry_run"]), (200, &true.into()));
     assert_eq!(gateway.reloads("success", "api"), 0.0);
     gateway.write("route = 1");
-    let answer = gateway.reload("?dry_run=1");
-    assert_eq!(answer.status(), 422, "{}", answer.text());
-    assert!(!answer.json()["diagnostics"].as_array().unwrap().is_empty());
+    let response = gateway.reload("?dry_run=1");
+    assert_eq!(response.status(), 422, "{}", response.text());
+    assert!(!response.json()["diagnostics"].as_array().unwrap().is_empty());
     assert_eq!(gateway.reloads("failure", "api"), 0.0);
     assert_eq!(gateway.reload("?dry_run=maybe").status(), 400);
     assert_eq!(gateway.reload("").status(), 422);
@@ -257,7 +257,7 @@ fn spent_budgets_and_counters_survive_and_a_raised_limit_applies_at_once() {
         config
     });
     let statuses = |count: usize| (0..count).map(|_| gateway.get("/").status()).collect::<Vec<_>>();
-    let until_generation = |n| until("reloaded", || gateway.generation() == n);
+    let until_generation = |n| wait_until("reloaded", || gateway.generation() == n);
     assert_eq!(statuses(4), [200, 200, 200, 429]);
     gateway.write(&limited(3, "two"));
     until_generation(2);
@@ -276,18 +276,18 @@ fn spent_budgets_and_counters_survive_and_a_raised_limit_applies_at_once() {
 fn a_listener_moves_without_a_gap_and_its_connections_live_on() {
     let gateway = Program::start();
     let mut kept = gateway.client();
-    assert_eq!(kept.ask(&get("/", ""), "").status(), 200);
-    let new = Reserved::new();
+    assert_eq!(kept.fetch(&get("/", ""), "").status(), 200);
+    let new = ReservedPort::new();
     gateway.write(&moved(2, &new.addr().to_string(), "127.0.0.1:0"));
     gateway.until_in_force(2, "a move");
-    assert_eq!(ask(new.addr(), &get("/", "")).status(), 200);
-    until("off the old port", || TcpStream::connect(gateway.addr).is_err());
-    assert_eq!(kept.ask(&get("/", ""), "").status(), 200, "the open connection was cut");
+    assert_eq!(fetch(new.addr(), &get("/", "")).status(), 200);
+    wait_until("off the old port", || TcpStream::connect(gateway.addr).is_err());
+    assert_eq!(kept.fetch(&get("/", ""), "").status(), 200, "the open connection was cut");
 
-    // The wildcard excludes the address it replaces.
+    // The wildcard address conflicts with the address that it replaces.
     gateway.write(&moved(3, &format!("0.0.0.0:{}", new.port()), "127.0.0.1:0"));
     gateway.until_in_force(3, "a wider address");
-    assert_eq!(ask(new.addr(), &get("/", "")).status(), 200);
+    assert_eq!(fetch(new.addr(), &get("/", "")).status(), 200);
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn an_address_in_use_fails_the_reload_as_a_whole() {
     let gateway = Program::start();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     gateway.write(&moved(2, &taken.local_addr().unwrap().to_string(), "127.0.0.1:0"));
-    until("failed", || !gateway.last_reload_successful());
+    wait_until("failed", || !gateway.last_reload_successful());
     assert!(gateway.log().contains("cannot listen on"), "{}", gateway.log());
     assert!(gateway.in_force(1) && !gateway.in_force(2), "half of the config was applied");
     assert_eq!(gateway.get("/").status(), 200);
@@ -307,15 +307,15 @@ fn an_address_in_use_fails_the_reload_as_a_whole() {
 #[test]
 fn the_admin_listener_moves_too() {
     let mut gateway = Program::start();
-    let (old, new) = (gateway.admin, Reserved::new());
+    let (old, new) = (gateway.admin, ReservedPort::new());
     gateway.write(&moved(2, "127.0.0.1:0", &new.addr().to_string()));
-    // While it changes places nobody may be there.
+    // While the addresses are exchanged, connections may be refused.
     let reloaded = |gateway: &Program, times| {
-        until("the move is logged", || gateway.log().matches("config reloaded").count() == times);
+        wait_until("the move is logged", || gateway.log().matches("config reloaded").count() == times);
         assert!(gateway.log().matches("ERROR").count() == 0);
     };
     reloaded(&gateway, 1);
-    until("off the old admin port", || TcpStream::connect(old).is_err());
+    wait_until("off the old admin port", || TcpStream::connect(old).is_err());
     gateway.admin = new.addr();
     assert!(gateway.in_force(2));
     gateway.write(&moved(3, "127.0.0.1:0", &format!("0.0.0.0:{}", new.port())));
@@ -370,18 +370,18 @@ fn a_config_that_is_valid_again_is_logged_for_every_trigger_and_file() {
         });
         let dir = gateway.config.parent().unwrap().to_owned();
         set("not a network\n", &dir);
-        until("failed", || !gateway.last_reload_successful());
-        let said = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
-        assert_eq!(said(), 0);
+        wait_until("failed", || !gateway.last_reload_successful());
+        let line_count = || gateway.log_lines(&["config is valid again; generation 1 stays in force"]);
+        assert_eq!(line_count(), 0);
         set("10.0.0.0/8\n", &dir);
         match how {
             "hup" => gateway.signal("HUP"),
             "call" => drop(gateway.reload_as("host: 127.0.0.1\r\n")),
             _ => {}
         }
-        until("it is logged", || said() > 0);
+        wait_until("it is logged", || line_count() > 0);
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(said(), 1, "{how}: {}", gateway.log());
+        assert_eq!(line_count(), 1, "{how}: {}", gateway.log());
         assert!(gateway.last_reload_successful());
     }
 }

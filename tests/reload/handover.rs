@@ -13,13 +13,13 @@ use std::time::Duration;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out, program};
+use crate::support::gateway::{Gateway, config_arguments, program};
 use crate::support::tls::Trust;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 use crate::tls::listeners::{ECHO, config};
 
-/// The first process, of two workers, which waits for the next at `handover.sock`.
+/// Starts the first process, with two workers, which waits for the next one at `handover.sock`.
 fn first(upstream: &Upstream, server: &str) -> Gateway {
     Gateway::launch(&[], |dir| {
         let path = dir.join("sluicegate.toml");
@@ -45,7 +45,7 @@ fn next(config: &Path) -> Gateway {
     Gateway::spawn(with(config), tempfile::tempdir().unwrap())
 }
 
-/// Clients that ask without pause, some on connections that they keep, some on new ones.
+/// Clients that send requests without a pause, some on keep-alive connections, some on new ones.
 struct Load {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -72,7 +72,7 @@ impl Load {
 
     fn until_more(&self) {
         let before = self.answered.load(Ordering::Relaxed);
-        until("the load goes on", || self.answered.load(Ordering::Relaxed) > before + 200);
+        wait_until("the load goes on", || self.answered.load(Ordering::Relaxed) > before + 200);
     }
 
     fn end(self) {
@@ -89,19 +89,19 @@ impl Load {
     }
 }
 
-/// One connection, to its end.
+/// Sends requests on one connection until it ends.
 fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsize) -> Result<(), String> {
     let stream = TcpStream::connect(addr).map_err(|error| format!("connect: {error}"))?;
     let mut client = Client::of(stream);
     let fields = if keeps { "" } else { "connection: close\r\n" };
     for turn in 0.. {
         client.try_send(get("/", fields)).map_err(|error| format!("request {turn}: {error}"))?;
-        let answer = client.try_answer("GET").map_err(|error| format!("answer {turn}: {error}"))?;
-        if answer.text() != "in" {
-            return Err(answer.head);
+        let response = client.try_read_response("GET").map_err(|error| format!("response {turn}: {error}"))?;
+        if response.text() != "in" {
+            return Err(response.head);
         }
         answered.fetch_add(1, Ordering::Relaxed);
-        if answer.get("connection") == Some("close") || stop.load(Ordering::Relaxed) {
+        if response.get("connection") == Some("close") || stop.load(Ordering::Relaxed) {
             break;
         }
     }
@@ -111,9 +111,9 @@ fn visit(addr: SocketAddr, keeps: bool, stop: &AtomicBool, answered: &AtomicUsiz
 fn over_unix(path: &Path) -> String {
     let mut stream = UnixStream::connect(path).unwrap();
     stream.write_all(get("/", "connection: close\r\n").as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn under_load_nobody_notices() {
     let (config, socket) = (old.config(), old.dir.path().join("app.sock"));
     let load = Load::start(old.addr, 6);
     load.until_more();
-    // The first one's directory has the config.
+    // The config is in the directory of the first process.
     let mut processes = Vec::new();
     for _ in 0..3 {
         let new = next(&config);
@@ -141,9 +141,9 @@ fn under_load_nobody_notices() {
     assert!(waits.file_type().is_socket() && waits.permissions().mode() & 0o777 == 0o600);
     old.signal("TERM");
     // Two signals that arrive together are one.
-    until("the log says draining", || old.log().contains("draining"));
+    wait_until("the log says draining", || old.log().contains("draining"));
     old.signal("TERM");
-    until("nobody listens", || TcpStream::connect(old.addr).is_err());
+    wait_until("no process listens", || TcpStream::connect(old.addr).is_err());
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn at_the_end_clients_in_steady_use_lose_no_request() {
     let addr = gateway.addr;
     std::thread::scope(|scope| {
         let clients: Vec<_> = (0..6).map(|_| scope.spawn(|| visit(addr, true, &stop, &answered))).collect();
-        until("they ask", || answered.load(Ordering::Relaxed) > 300);
+        wait_until("the requests are sent", || answered.load(Ordering::Relaxed) > 300);
         gateway.signal("TERM");
         for client in clients {
             assert_eq!(client.join().unwrap(), Ok(()));
@@ -178,15 +178,15 @@ fn requests_under_way_end_where_they_began() {
     });
     let mut old = first(&upstream, "");
     let (mut busy, mut idle) = (old.client(), old.client());
-    idle.ask(&get("/idle", ""), "");
+    idle.fetch(&get("/idle", ""), "");
     busy.send(get("/held", ""));
-    until("it has arrived", || upstream.requests().iter().any(|request| request.target() == "/held"));
+    wait_until("it has arrived", || upstream.requests().iter().any(|request| request.target() == "/held"));
     let mut new = next(&old.config());
     assert_eq!(new.get("/new").text(), "/new");
     idle.assert_closed();
     release.send(()).unwrap();
-    let answer = busy.answer("GET");
-    assert_eq!((answer.text().as_str(), answer.get("connection")), ("/held", Some("close")));
+    let response = busy.read_response("GET");
+    assert_eq!((response.text().as_str(), response.get("connection")), ("/held", Some("close")));
     assert_eq!(old.exit().code(), Some(0));
     new.signal("TERM");
     assert_eq!(new.exit().code(), Some(0));
@@ -199,7 +199,7 @@ fn an_old_process_that_ends_meanwhile_keeps_the_files_of_the_new_one() {
     let upstream = Upstream::text("in");
     let mut old = first(&upstream, "");
     let [way, app] = ["handover.sock", "app.sock"].map(|name| old.dir.path().join(name));
-    // It has the sockets, waits for the next one in its turn, and has not said yet that it serves.
+    // The new process has the sockets and its own handover socket, but has not reported yet that it serves.
     let mut new = UnixStream::connect(&way).unwrap();
     let (mut names, mut some) = (Vec::new(), [0; 1024]);
     while !names.ends_with(b"\n\n") {
@@ -221,7 +221,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
     let config = gateway.config();
     let socket = config.with_file_name("handover.sock");
     let text = std::fs::read_to_string(&config).unwrap();
-    // Its config does not load, or wants an address that somebody else has.
+    // The new config does not load, or needs an address that is in use.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let other = gateway.dir.path().join("other.toml");
     for (from, to) in [
@@ -232,7 +232,7 @@ fn a_process_that_does_not_take_over_changes_nothing() {
         let failed = with(&other).output().unwrap();
         assert!(!failed.status.success(), "{to}");
     }
-    // Or it leaves with the sockets, or says something else.
+    // The client takes the sockets and leaves, or sends something unexpected.
     for says in [&b""[..], b"nonsense\n"] {
         let mut stream = UnixStream::connect(&socket).unwrap();
         let mut names = [0; 1024];
@@ -242,9 +242,9 @@ fn a_process_that_does_not_take_over_changes_nothing() {
         drop(stream);
         assert_eq!(gateway.get("/").text(), "in");
     }
-    until("the log says so", || gateway.log().matches("a new process has not taken over").count() >= 3);
+    wait_until("the log says so", || gateway.log().matches("a new process has not taken over").count() >= 3);
     assert!(over_unix(&config.with_file_name("app.sock")).ends_with("in"));
-    // The next one does.
+    // The next process takes over.
     let mut gateway = gateway;
     let new = next(&config);
     assert_eq!(gateway.exit().code(), Some(0));
@@ -270,7 +270,7 @@ fn a_new_process_that_is_interrupted_still_takes_over() {
     }
     old.signal("CONT");
     assert_eq!(old.exit().code(), Some(0), "{}", std::fs::read_to_string(&log).unwrap());
-    until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
+    wait_until("it is ready", || std::fs::read_to_string(&log).unwrap().contains(" ready "));
     signal("TERM");
     assert_eq!(new.wait().unwrap().code(), Some(0));
 }
@@ -280,7 +280,7 @@ fn clients_resume_their_tls_sessions_with_the_new_process() {
     let ca = Ca::new("test");
     let mut old = Gateway::launch(&[], |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
-        laid_out(dir, &config(1, "", &format!("handover = \"{}/handover.sock\"", dir.display()), ECHO))
+        config_arguments(dir, &config(1, "", &format!("handover = \"{}/handover.sock\"", dir.display()), ECHO))
     });
     let config = old.config();
     let versions = [&rustls::version::TLS13, &rustls::version::TLS12];
@@ -288,7 +288,7 @@ fn clients_resume_their_tls_sessions_with_the_new_process() {
     let resumed = |gateway: &Gateway| {
         trusts.each_ref().map(|trust| {
             let mut client = trust.connect(gateway.addr, "a.test");
-            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+            assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
             client.was_resumed()
         })
     };

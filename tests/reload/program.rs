@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::support::client::ask;
+use crate::support::client::fetch;
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A gateway whose config is alone in a directory, so that nothing else changes there.
 pub struct Program {
@@ -32,7 +32,7 @@ impl DerefMut for Program {
 }
 
 impl Program {
-    /// Runs with version 1 of the standard config.
+    /// Starts the program with version 1 of the standard config.
     pub fn start() -> Program {
         Program::start_with(|dir| {
             let config = dir.join("sluicegate.toml");
@@ -53,16 +53,16 @@ impl Program {
         Program { gateway, config }
     }
 
-    /// Has the config read by the admin listener; `query` is of the call.
+    /// Reloads the config over the admin listener; `query` is that of the request.
     #[track_caller]
     pub fn reload(&self, query: &str) -> Message {
-        self.admin_ask("POST", &format!("/-/reload{query}"), "", "")
+        self.admin_request("POST", &format!("/-/reload{query}"), "", "")
     }
 
-    /// Calls for a reload with these field lines, `host` among them.
+    /// Requests a reload with these headers, including `host`.
     #[track_caller]
     pub fn reload_as(&self, fields: &str) -> Message {
-        ask(self.admin, &format!("POST /-/reload HTTP/1.1\r\ncontent-length: 0\r\n{fields}\r\n"))
+        fetch(self.admin, &format!("POST /-/reload HTTP/1.1\r\ncontent-length: 0\r\n{fields}\r\n"))
     }
 
     pub fn status(&self) -> Value {
@@ -89,7 +89,7 @@ impl Program {
 
     #[track_caller]
     pub fn until_in_force(&self, version: usize, how: &str) {
-        until(&format!("version {version} is in force after {how}"), || self.in_force(version));
+        wait_until(&format!("version {version} is in force after {how}"), || self.in_force(version));
         assert!(self.last_reload_successful(), "{how}");
     }
 
@@ -98,10 +98,10 @@ impl Program {
     }
 }
 
-/// Writes this text to the config, in its own way.
+/// Saves this text as the config, in one of several ways.
 pub type Save<'a> = &'a dyn Fn(&str);
 
-/// Any address of 127.0.0.1, for both listeners.
+/// Free ports of 127.0.0.1 for both listeners.
 const SERVER: &str = "[server]\nlisten = [\"127.0.0.1:0\"]\n\n[admin]\nlisten = \"127.0.0.1:0\"\n\n";
 
 /// A config whose route is named after its version, so that the metrics show which is in force.

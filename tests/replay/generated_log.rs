@@ -30,34 +30,34 @@ impl Dice {
 pub fn traffic(seed: u64, count: usize, lull_ms: u64) -> Vec<ReplayedRequest> {
     let mut dice = Dice(seed);
     let mut at_ms = START_MS;
-    let asked = (0..count).map(|_| {
+    let requests = (0..count).map(|_| {
         at_ms += if dice.below(3) == 0 { dice.below(lull_ms) } else { dice.below(40) / 30 * dice.below(500) };
         let status = [200, 200, 401, 503, 499][usize::try_from(dice.below(5)).unwrap()];
         let client = u32::try_from(dice.below(3)).unwrap();
         ReplayedRequest { at_ms, client, cost: 1 + dice.below(3), duration_ms: dice.below(3000), status }
     });
-    asked.collect()
+    requests.collect()
 }
 
 /// Builds a log as our gateway writes it, but with queries: a line when a request ends, with the time of its start.
 /// Also returns the requests in the order in which they are decided, with their lines.
-pub fn log(mut asked: Vec<ReplayedRequest>, durations: bool) -> (String, Vec<(u64, ReplayedRequest)>) {
-    asked.sort_by_key(|asked| asked.at_ms + if durations { asked.duration_ms } else { 0 });
-    let lines = asked.iter().map(|asked| {
+pub fn log(mut requests: Vec<ReplayedRequest>, durations: bool) -> (String, Vec<(u64, ReplayedRequest)>) {
+    requests.sort_by_key(|request| request.at_ms + if durations { request.duration_ms } else { 0 });
+    let lines = requests.iter().map(|request| {
         let mut line = json!({
-            "time": jiff::Timestamp::from_millisecond(asked.at_ms).unwrap().to_string(),
-            "client": format!("192.0.2.{}", asked.client), "method": "GET", "host": "a.example",
-            "path": format!("/?cost={}", asked.cost), "route": "/", "status": asked.status, "bytes": 5,
+            "time": jiff::Timestamp::from_millisecond(request.at_ms).unwrap().to_string(),
+            "client": format!("192.0.2.{}", request.client), "method": "GET", "host": "a.example",
+            "path": format!("/?cost={}", request.cost), "route": "/", "status": request.status, "bytes": 5,
             "refused_by": null,
         });
         if durations {
-            line["duration_ms"] = json!(asked.duration_ms);
+            line["duration_ms"] = json!(request.duration_ms);
         }
         format!("{line}\n")
     });
     let text = lines.collect();
-    let mut numbered: Vec<(u64, ReplayedRequest)> = (1..).zip(asked).collect();
-    numbered.sort_by_key(|(line, asked)| (asked.at_ms, *line));
+    let mut numbered: Vec<(u64, ReplayedRequest)> = (1..).zip(requests).collect();
+    numbered.sort_by_key(|(line, request)| (request.at_ms, *line));
     (text, numbered)
 }
 

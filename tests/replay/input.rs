@@ -36,10 +36,10 @@ fn bad_lines_are_counted_and_the_first_are_shown() {
     let bad = ["[10/Oct/2000:13:55:36 -0700]", "-", "{", "::1 - - [x] \"GET / HTTP/1.1\" 200 5"].join("\n");
     dir.write("access.log", format!("{COMBINED}{bad}\n{}\n", "x".repeat(70_000)).as_bytes());
     let (code, stdout, _) = dir.replay(&["access.log"], b"");
-    let told = "access.log: 13 lines, combined, 6 bad\n  line 5: does not start with a client address\n  \
+    let expected = "access.log: 13 lines, combined, 6 bad\n  line 5: does not start with a client address\n  \
                 line 9: does not start with a client address\n  \
                 line 10: neither JSON nor the common or combined format\n  ...\n";
-    assert!(code == 0 && stdout.starts_with(told), "{stdout}");
+    assert!(code == 0 && stdout.starts_with(expected), "{stdout}");
 }
 
 #[test]
@@ -49,11 +49,11 @@ fn times_that_jump_back_count_as_of_the_time_reached() {
     let day_before = day.replace("10/Oct", "09/Oct");
     dir.write("access.log", format!("{day}{day_before}").as_bytes());
     let (code, stdout, _) = dir.replay(&["access.log"], b"");
-    let told = "  8 lines came too late to be put in order, by 86403 s at most, first access.log line 10: they";
-    assert!(code == 0 && stdout.contains(told), "{stdout}");
-    let answer = dir.json(&["access.log"], b"");
-    assert_eq!((&answer["late"]["lines"], &answer["late"]["first"]["line"]), (&8.into(), &10.into()));
-    // Given one by one they are merged.
+    let expected = "  8 lines came too late to be put in order, by 86403 s at most, first access.log line 10: they";
+    assert!(code == 0 && stdout.contains(expected), "{stdout}");
+    let response = dir.json(&["access.log"], b"");
+    assert_eq!((&response["late"]["lines"], &response["late"]["first"]["line"]), (&8.into(), &10.into()));
+    // Files that are given one by one are merged.
     dir.write("2.log", day.as_bytes());
     dir.write("1.log", day_before.as_bytes());
     assert_eq!(dir.json(&["2.log", "1.log"], b"")["late"]["lines"], 0);
@@ -64,9 +64,9 @@ fn one_line_of_the_future_does_not_move_the_others() {
     let dir = Dir::new(CONFIG);
     let future = COMBINED.lines().next().unwrap().replace("2000", "2090");
     dir.write("access.log", format!("{future}\n{COMBINED}").as_bytes());
-    let answer = dir.json(&["access.log"], b"");
-    assert_eq!((&answer["late"]["lines"], &answer["requests"]["refused"]), (&0.into(), &1.into()));
-    assert_eq!(answer["to"], "2090-10-10T20:55:36Z");
+    let response = dir.json(&["access.log"], b"");
+    assert_eq!((&response["late"]["lines"], &response["requests"]["refused"]), (&0.into(), &1.into()));
+    assert_eq!(response["to"], "2090-10-10T20:55:36Z");
 }
 
 #[test]
@@ -108,9 +108,9 @@ fn lines_that_no_route_takes() {
     dir.write("sluicegate.toml", CONFIG.replace("path = \"/\"", "path = \"/other/\"").as_bytes());
     let (code, stdout, stderr) = dir.replay(&["access.log", "--host", "a.example"], b"");
     assert!(code == 1 && stdout.is_empty(), "{stdout}");
-    let told = "error: no route matches any of the 6 requests; the first is GET /late of a.example (access.log line 8); \
+    let expected = "error: no route matches any of the 6 requests; the first is GET /late of a.example (access.log line 8); \
                 look at `host`, `path` and `methods` of the routes";
-    assert!(stderr.starts_with(told), "{stderr}");
+    assert!(stderr.starts_with(expected), "{stderr}");
 }
 
 #[test]

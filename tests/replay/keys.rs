@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::workdir::Dir;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
+use crate::support::wait_until;
 
 fn line(ms: u64, more: &Value) -> String {
     let mut line = json!({
@@ -31,7 +31,7 @@ fn equal_hashes_are_one_key() {
         json!({ "key": "header:x-api-key#00000000000000aa,ip=192.0.2.1" }),
         json!({ "key": "header:x-api-key=plain%20text" }),
         json!({ "key": "header:x-api-key=plain%20text" }),
-        // No log tells these: hidden, not logged, another header, damaged, no key.
+        // The log does not contain these: hidden, not logged, another header, damaged, no key.
         json!({ "key": "header:x-api-key=***" }),
         json!({ "key": "ip=192.0.2.1" }),
         json!({ "key": "header:x-other#00000000000000aa" }),
@@ -123,13 +123,13 @@ missing = "skip"
              content-length: {}\r\n\r\n",
             form.len()
         );
-        refused += u64::from(gateway.client().ask(&head, &form).status() == 429);
+        refused += u64::from(gateway.client().fetch(&head, &form).status() == 429);
         let cookie = format!("cookie: sid=s{}\r\n", i % 3);
-        refused += u64::from(gateway.ask(&get("/", &cookie)).status() == 429);
+        refused += u64::from(gateway.fetch(&get("/", &cookie)).status() == 429);
     }
     assert_eq!(refused, 20 + 21);
     let log = gateway.dir.path().join("access.log");
-    until("all is logged", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() == 60));
+    wait_until("all is logged", || std::fs::read_to_string(&log).is_ok_and(|text| text.lines().count() == 60));
     let log = std::fs::read(&log).unwrap();
     assert!(!String::from_utf8_lossy(&log).contains("user1"));
     let report = Dir::new(limits).json(&["-"], &log);

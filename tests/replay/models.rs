@@ -128,14 +128,14 @@ fn concurrency() {
 #[track_caller]
 fn agree(limit: &str, model: Model, lull_ms: u64) {
     let (text, asked) = log(traffic(7, 1500, lull_ms), true);
-    let told = Dir::new(&config(limit)).verdicts(&text);
+    let verdicts = Dir::new(&config(limit)).verdicts(&text);
     let mut pasts: HashMap<u32, Past> = HashMap::new();
     let (mut refused, mut delayed) = (0, 0);
     for (line, ReplayedRequest { at_ms, client, cost, duration_ms, status }) in asked {
         let past = pasts.entry(client).or_default();
         let wait = model(past, at_ms, cost);
         assert_eq!(
-            told.get(&line).copied().unwrap_or(Some(0)),
+            verdicts.get(&line).copied().unwrap_or(Some(0)),
             wait,
             "line {line}: {cost} at {at_ms} for {duration_ms} ms with {status}, of client {client}; before: {:?}",
             &past[past.len().saturating_sub(10)..],
@@ -148,6 +148,6 @@ fn agree(limit: &str, model: Model, lull_ms: u64) {
             None => refused += 1,
         }
     }
-    assert!((100..1400).contains(&refused), "the traffic tells admitted and refused apart: {refused} refused");
+    assert!((100..1400).contains(&refused), "the traffic contains admitted and refused requests: {refused} refused");
     assert!(delayed > 100 || !limit.contains("queue"), "{delayed} delayed");
 }

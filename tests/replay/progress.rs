@@ -24,14 +24,14 @@ fn a_terminal_shows_a_temporary_progress_bar() {
         .output()
         .unwrap_or_else(|error| panic!("script: {error}; install it: apt-get install bsdutils"));
     let shown = String::from_utf8(output.stdout).unwrap();
-    let (bars, answer) = shown.rsplit_once("\r\x1b[K").unwrap();
+    let (bars, response) = shown.rsplit_once("\r\x1b[K").unwrap();
     let bars: Vec<&str> = bars.split('\r').collect();
     assert!(bars.len() > 1, "{shown}");
     for bar in &bars[1..] {
         assert!(bar.starts_with('[') && bar.contains(" % ") && bar.contains(" lines/s, "), "{bar:?}");
         assert!(bar.ends_with(" s left\x1b[K") && bar.len() < 80, "{bar:?}");
     }
-    assert!(answer.starts_with(&format!("long.log: {lines} lines, combined, 0 bad")), "{answer}");
+    assert!(response.starts_with(&format!("long.log: {lines} lines, combined, 0 bad")), "{response}");
 }
 
 #[test]

@@ -16,11 +16,12 @@ struct Window {
 
 const WINDOW_MS: i64 = 5000;
 
-/// Five seconds from the first request on, six units each; `keeps` says which statuses are charged.
+/// The limit has six units in five seconds from the first request on; `keeps` returns true for statuses that are
+/// charged.
 fn agree(limit: &str, keeps: fn(u16) -> bool) {
     let limit = format!("algorithm = \"fixed_window\"\nrate = \"6/5s\"\n{limit}");
     let (text, asked) = log(traffic(11, 1500, 900), true);
-    let told = Dir::new(&config(&limit)).verdicts(&text);
+    let verdicts = Dir::new(&config(&limit)).verdicts(&text);
     let mut windows: HashMap<u32, Window> = HashMap::new();
     let mut under_way: Vec<(i64, i64, ReplayedRequest)> = Vec::new();
     let mut refused = 0;
@@ -39,7 +40,7 @@ fn agree(limit: &str, keeps: fn(u16) -> bool) {
             *window = Window { start_ms: now, count: 0 };
         }
         let admitted = window.count + asked.cost <= 6;
-        assert_eq!(!told.contains_key(&line), admitted, "{limit}: line {line}: {asked:?} after {}", window.count);
+        assert_eq!(!verdicts.contains_key(&line), admitted, "{limit}: line {line}: {asked:?} after {}", window.count);
         if admitted {
             window.count += asked.cost;
             under_way.push((now + asked.duration_ms, window.start_ms, asked));
@@ -69,33 +70,37 @@ fn a_refused_request_gives_a_shadow_limit_back_by_its_refusal() {
     );
     let line = COMBINED.lines().next().unwrap().to_owned() + "\n";
     dir.write("access.log", line.repeat(5).as_bytes());
-    let answer = dir.json(&["access.log"], b"");
-    let limits: Vec<(i64, i64)> = answer["limits"]
+    let response = dir.json(&["access.log"], b"");
+    let limits: Vec<(i64, i64)> = response["limits"]
         .as_array()
         .unwrap()
         .iter()
         .map(|limit| (limit["refused"].as_i64().unwrap(), limit["returned"].as_i64().unwrap()))
         .collect();
-    assert_eq!(limits, [(4, 0), (0, 4)], "four are refused, and take nothing of the other limit for good");
-    assert_eq!(answer["limits"][1]["tightest"]["value"], 5, "had nobody been refused");
+    assert_eq!(limits, [(4, 0), (0, 4)], "four are refused, and their charges to the other limit are refunded");
+    assert_eq!(response["limits"][1]["tightest"]["value"], 5, "if nothing had been refused");
 }
 
 #[test]
 fn nginx_logs_the_end_and_request_time_tells_the_start() {
-    // Two start at 13:55:34, the third at half past 35, while both are under way for longer than a lease.
+    // Two requests start at 13:55:34, and the third at half past 35, when both have run for longer than a lease.
     let line = |second: u32, seconds: &str| {
         format!("192.0.2.1 - - [10/Oct/2000:13:55:{second} +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\"{seconds}\n")
     };
     let log = line(36, " 2.000") + &line(37, " 3.000") + &line(38, " 2.500");
     let concurrency = |limit: &str| config(limit).replace("cost = \"query:cost\"\n", "");
     let dir = Dir::new(&concurrency("algorithm = \"concurrency\"\nin_flight = 1\nlease = \"1s\""));
-    let answer = dir.json(&["-"], log.as_bytes());
-    let told =
-        |answer: &Value| (answer["requests"]["refused"].clone(), answer["limits"][0]["tightest"]["value"].clone());
-    assert_eq!(told(&answer), (2.into(), 3.into()), "{answer}");
-    assert_eq!((&answer["from"], &answer["to"]), (&"2000-10-10T13:55:34Z".into(), &"2000-10-10T13:55:35.5Z".into()));
+    let response = dir.json(&["-"], log.as_bytes());
+    let counts = |response: &Value| {
+        (response["requests"]["refused"].clone(), response["limits"][0]["tightest"]["value"].clone())
+    };
+    assert_eq!(counts(&response), (2.into(), 3.into()), "{response}");
+    assert_eq!(
+        (&response["from"], &response["to"]),
+        (&"2000-10-10T13:55:34Z".into(), &"2000-10-10T13:55:35.5Z".into())
+    );
     let plain = dir.json(&["-"], (line(36, "") + &line(36, "")).as_bytes());
-    assert_eq!(told(&plain), (0.into(), Value::Null), "taken as ended at once: {plain}");
+    assert_eq!(counts(&plain), (0.into(), Value::Null), "taken as ended at once: {plain}");
 }
 
 #[test]
@@ -144,7 +149,7 @@ fn missing_log_fields_are_reported() {
     }
 }
 
-/// Forty requests of 20 ms, one after the other: never two at once, as milliseconds tell and seconds do not.
+/// Forty requests of 20 ms, one after the other: never two at once, which milliseconds show and seconds do not.
 #[test]
 fn concurrency_is_not_evaluated_on_whole_seconds() {
     let limit = config("algorithm = \"concurrency\"\nin_flight = 1").replace("cost = \"query:cost\"\n", "");
@@ -161,27 +166,27 @@ fn concurrency_is_not_evaluated_on_whole_seconds() {
     let msec = |i: i64| format!("{}.{:03}", at(i) / 1000, at(i) % 1000);
     let log = |line: &dyn Fn(i64) -> String| (0..40).map(line).collect::<String>();
     for fine in [log(&|i| stamped(i, &msec(i), "")), log(&|i| stamped(i, "", &format!(" {}", msec(i))))] {
-        let answer = dir.json(&["-"], fine.as_bytes());
-        let limit = &answer["limits"][0];
-        assert_eq!((&limit["refused"], &limit["tightest"]["value"]), (&0.into(), &1.into()), "{answer}");
-        assert_eq!((&answer["whole_seconds"], &limit["not_in_log"]["blurred"]), (&false.into(), &0.into()));
+        let response = dir.json(&["-"], fine.as_bytes());
+        let limit = &response["limits"][0];
+        assert_eq!((&limit["refused"], &limit["tightest"]["value"]), (&0.into(), &1.into()), "{response}");
+        assert_eq!((&response["whole_seconds"], &limit["not_in_log"]["blurred"]), (&false.into(), &0.into()));
     }
     let coarse = log(&|i| stamped(i, "", ""));
-    let answer = dir.json(&["-"], coarse.as_bytes());
+    let response = dir.json(&["-"], coarse.as_bytes());
     assert_eq!(
-        (&answer["requests"]["refused"], &answer["limits"][0]["refused"]),
+        (&response["requests"]["refused"], &response["limits"][0]["refused"]),
         (&0.into(), &Value::Null),
-        "{answer}"
+        "{response}"
     );
     let (_, stdout, _) = dir.replay(&["-"], coarse.as_bytes());
-    for told in [
+    for line in [
         "  refused   unknown: the log does not show which requests ran at the same time\n",
         "  tightest  none: the log has whole seconds, and requests were shorter\n",
         "  note      40 requests took less than the second that their time stamps can tell apart",
     ] {
-        assert!(stdout.contains(told), "{told}: {stdout}");
+        assert!(stdout.contains(line), "{line}: {stdout}");
     }
-    // A few short ones among long ones do not matter, but are told.
+    // A few short requests among long ones do not prevent the evaluation, but are reported.
     let long = "192.0.2.1 - - [10/Oct/2000:13:55:36 +0000] \"GET / HTTP/1.1\" 200 5 \"-\" \"-\" 2.500\n";
     let (_, stdout, _) = dir.replay(&["-"], (long.repeat(9) + &stamped(0, "", "")).as_bytes());
     assert!(

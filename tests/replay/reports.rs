@@ -90,11 +90,11 @@ fn every_format_gives_the_same_json() {
     let common = dir.json(&["common.log"], b"");
     let combined = dir.json(&["combined.gz"], b"");
     let piped = dir.json(&["-"], &gzip(COMBINED.as_bytes()));
-    for (answer, format) in [(&common, "common"), (&combined, "combined"), (&piped, "combined")] {
-        let log = &answer["logs"][0];
+    for (response, format) in [(&common, "common"), (&combined, "combined"), (&piped, "combined")] {
+        let log = &response["logs"][0];
         assert_eq!((&log["format"], &log["lines"], &log["bad"]), (&json!(format), &json!(8), &json!(1)));
-        assert_eq!(answer["limits"], common["limits"]);
-        assert_eq!(answer["requests"], common["requests"]);
+        assert_eq!(response["limits"], common["limits"]);
+        assert_eq!(response["requests"], common["requests"]);
     }
     let expected = json!({
         "name": "per-ip", "algorithm": "token_bucket", "quota": 2, "window_ms": 2000, "candidate_of": null, "compared": null, "shadow": false, "over": "refuse",
@@ -115,11 +115,14 @@ fn every_format_gives_the_same_json() {
 fn our_own_log_has_milliseconds_and_hosts() {
     let dir = Dir::new(CONFIG);
     dir.write("own.log", our_own().as_bytes());
-    let answer = dir.json(&["own.log"], b"");
-    assert_eq!((&answer["whole_seconds"], &answer["requests"]["no_host"]), (&json!(false), &json!(0)));
-    assert_eq!(answer["requests"]["refused"], 2);
-    assert_eq!(answer["limits"][0]["tightest"]["value"], 4, "2.5 of three are left when the fourth comes, rounded up");
-    assert_eq!(answer["to"], "2026-01-02T03:04:05.5Z");
+    let response = dir.json(&["own.log"], b"");
+    assert_eq!((&response["whole_seconds"], &response["requests"]["no_host"]), (&json!(false), &json!(0)));
+    assert_eq!(response["requests"]["refused"], 2);
+    assert_eq!(
+        response["limits"][0]["tightest"]["value"], 4,
+        "2.5 of three are left when the fourth comes, rounded up"
+    );
+    assert_eq!(response["to"], "2026-01-02T03:04:05.5Z");
 }
 
 #[test]
@@ -144,7 +147,7 @@ fn a_host_can_be_lent() {
 
 #[test]
 fn header_fields_that_the_log_holds_are_seen() {
-    // Nothing else asks for one.
+    // No other limit reads this header.
     let plain = CONFIG.replace("header:x-api-key", "ip");
     for (limit, requests, parts, cost) in [
         ("key = \"header:user-agent\"", 5, json!({ "header:user-agent": 1 }), 0),
@@ -159,8 +162,8 @@ fn header_fields_that_the_log_holds_are_seen() {
             plain.replace("per-key\"]", "per-agent\"]")
         ));
         let log = COMBINED.replacen("curl/8", "wget", 1);
-        let answer = dir.json(&["-"], log.as_bytes());
-        let own = &answer["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "per-agent").unwrap();
+        let response = dir.json(&["-"], log.as_bytes());
+        let own = &response["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == "per-agent").unwrap();
         assert_eq!((&own["requests"], &own["not_in_log"]["key_parts"]), (&json!(requests), &parts), "{limit}");
         assert_eq!(own["not_in_log"]["cost"], cost);
     }
@@ -196,13 +199,13 @@ fn the_plot_is_drawn() {
         ">20:55:35</text>",
         ">10 Oct 2000</text>",
         "<title>2000-10-10T20:55:36Z: 2 admitted, 1 refused</title>",
-        // A third of the height, on top of two thirds.
+        // A third of the height, above two thirds.
         " 220.00v-96.00h",
         "</svg>",
     ] {
         assert!(svg.contains(part), "{part} is missing:\n{svg}");
     }
-    // A log in milliseconds is drawn in them.
+    // The plot of a log with milliseconds has bins of 10 ms.
     assert!(plot(&our_own()).contains(">requests per 10 ms</text>"));
     assert!(plot("").contains("no request"));
 }
@@ -213,10 +216,10 @@ fn tightest_numbers_are_those_of_a_limit_alone() {
     let narrow = "\n[limit.narrow]\nalgorithm = \"fixed_window\"\nrate = \"1/min\"\nkey = \"ip\"\n";
     let dir = Dir::new(&(CONFIG.replace("\"per-ip\", \"per-key\"", "\"narrow\", \"per-ip\"") + narrow));
     let (code, stdout, _) = dir.replay(&["-"], COMBINED.as_bytes());
-    let told = "  requests  5 of 2 keys\n  refused   0 (0.0 %) of 0 keys\n  \
+    let expected = "  requests  5 of 2 keys\n  refused   0 (0.0 %) of 0 keys\n  \
                 tightest  burst 3 at 1 per 1 s, as the only limit, would have refused nobody\n  \
                 note      3 requests were refused by other limits only: tightest counts them, too\n";
-    assert!(code == 0 && stdout.contains(told), "{stdout}");
+    assert!(code == 0 && stdout.contains(expected), "{stdout}");
     assert_eq!(dir.json(&["-"], COMBINED.as_bytes())["limits"][0]["refused_by_others"], 3);
 }
 
@@ -224,8 +227,8 @@ fn tightest_numbers_are_those_of_a_limit_alone() {
 fn an_empty_log_is_reported() {
     let dir = Dir::new(CONFIG);
     dir.write("access.log", b"");
-    let told = "access.log: empty\nno requests, so no result for the limits\n";
-    assert_eq!(dir.replay(&["access.log"], b""), (0, told.to_owned(), String::new()));
+    let expected = "access.log: empty\nno requests, so no result for the limits\n";
+    assert_eq!(dir.replay(&["access.log"], b""), (0, expected.to_owned(), String::new()));
     dir.write("full.log", COMBINED.as_bytes());
     let (_, stdout, _) = dir.replay(&["access.log", "full.log"], b"");
     assert!(stdout.starts_with("access.log: empty\nfull.log: 8 lines, combined, 1 bad\n"), "{stdout}");
@@ -245,7 +248,8 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
             + "\n"
     };
     let log = [line("GET", "k=1"), line("GET", "k=***"), line("POST", "k=1"), line("POST", "k=***")].concat();
-    // Requests that count, of these refused, and those that the limit is not evaluated for, by what it reads.
+    // Lines of the limit, evaluated requests, refusals, and requests that are not evaluated, by the value that the log
+    // lacks.
     for (lines, counted, refused, unknown) in [
         ("key = \"header:authorization\"", 0, 0, json!({ "header:authorization": 4 })),
         ("key = \"header:authorization\"\nmissing = \"refuse\"", 0, 0, json!({ "header:authorization": 4 })),
@@ -254,7 +258,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
         ("key = [\"form:user\", \"json:/user\"]", 0, 0, json!({ "form:user": 4 })),
         ("key = \"ip\"\nwhen = { header = { upgrade = \"websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
         ("key = \"ip\"\nwhen = { header = { upgrade = \"!websocket\" } }", 0, 0, json!({ "header:upgrade": 4 })),
-        // Where another condition fails, the limit does not apply, whatever the header is.
+        // If another condition fails, the limit does not apply, whatever the header is.
         (
             "key = \"ip\"\nwhen = { method = \"POST\", header = { upgrade = \"websocket\" } }",
             0,
@@ -262,15 +266,15 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
             json!({ "header:upgrade": 2 }),
         ),
         ("key = \"ip\"\nwhen = { method = \"POST\" }", 2, 1, json!({})),
-        // A masked value is not known; a query without the parameter is.
+        // A masked value is unknown; a query without the parameter is known.
         ("key = \"query:k\"", 2, 1, json!({ "query:k": 2 })),
         ("key = \"query:other\"", 4, 3, json!({})),
         ("key = \"header:user-agent\"", 4, 3, json!({})),
     ] {
         let dir = Dir::new(&(plain.replace("LIMITS", "\"own\"") + lines + "\n"));
         let (code, stdout, stderr) = dir.replay(&["-", "--format", "json", "--verdicts", "out"], log.as_bytes());
-        let answer: serde_json::Value = serde_json::from_str(&stdout).unwrap();
-        let (own, requests) = (&answer["limits"][0], &answer["requests"]);
+        let response: serde_json::Value = serde_json::from_str(&stdout).unwrap();
+        let (own, requests) = (&response["limits"][0], &response["requests"]);
         let skipped: u64 = unknown.as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum();
         assert_eq!(own["not_evaluated"], json!({ "requests": skipped, "sources": unknown }), "{lines}");
         assert_eq!((&own["requests"], &own["refused"]), (&json!(counted), &json!(refused)), "{lines}");
@@ -288,7 +292,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
         assert_eq!(stderr.contains("no request could be evaluated: limits read "), nothing, "{stderr}");
     }
 
-    // Beside a limit that refuses, or as a shadow, it leaves the request to what is known.
+    // Beside another limit, or in shadow mode, it leaves the decision to the limits that can be evaluated.
     let second = "key = \"header:x\"\n[limit.per-ip]\nrate = \"1/h\"\nburst = 3\nkey = \"ip\"\n";
     let beside = Dir::new(&(plain.replace("LIMITS", "\"own\", \"per-ip\"") + second));
     let (code, stdout, _) = beside.replay(&["-", "--plot", "out.svg"], log.as_bytes());
@@ -303,7 +307,7 @@ fn limits_without_their_values_in_the_log_are_not_evaluated() {
     assert!(code == 0 && stdout.contains("4 requests: 3 admitted, 1 refused (25.0 %)\n"), "{stdout}");
     assert!(stdout.contains("  note      4 requests not evaluated: header:x is not in the log\n"), "{stdout}");
 
-    // One that comes after a limit decides in its place, so neither can be judged.
+    // A dependent limit would decide in place of its base, so neither can be evaluated.
     let after = plain.replace("LIMITS", "\"per-ip\", \"own\"") + "after = \"per-ip\"\n" + second;
     let (code, stdout, stderr) = Dir::new(&after).replay(&["-"], log.as_bytes());
     assert!(

@@ -57,32 +57,32 @@ fn of_what_has_none() {
 #[test]
 fn keys_with_numbers_of_their_own_do_not_count() {
     let limit = "algorithm = \"fixed_window\"\nrate = \"3/5s\"";
-    let value = |asked: Vec<ReplayedRequest>, more: &str| {
+    let value = |requests: Vec<ReplayedRequest>, more: &str| {
         let dir = Dir::new(&config(&format!("{limit}\n{more}")));
-        dir.write("own.log", log(asked, true).0.as_bytes());
+        dir.write("own.log", log(requests, true).0.as_bytes());
         dir.json(&["own.log"], b"")["limits"][0]["tightest"]["value"].as_i64().unwrap()
     };
-    let mut asked = traffic(5, 100, 900);
-    asked.extend(asked.clone().into_iter().filter(|asked| asked.client == 1).cycle().take(500));
-    asked.sort_by_key(|asked| asked.at_ms);
-    let others: Vec<ReplayedRequest> = asked.iter().filter(|asked| asked.client != 1).cloned().collect();
+    let mut requests = traffic(5, 100, 900);
+    requests.extend(requests.clone().into_iter().filter(|request| request.client == 1).cycle().take(500));
+    requests.sort_by_key(|request| request.at_ms);
+    let others: Vec<ReplayedRequest> = requests.iter().filter(|request| request.client != 1).cloned().collect();
     let own = "overrides = [{ key = [\"192.0.2.1\"], rate = \"7/5s\" }]";
-    let (all, rest) = (value(asked.clone(), ""), value(others, ""));
+    let (all, rest) = (value(requests.clone(), ""), value(others, ""));
     assert!(all > rest, "{all} {rest}");
-    assert_eq!(value(asked, own), rest);
+    assert_eq!(value(requests, own), rest);
 }
 
 #[test]
 fn more_keys_than_the_store_holds_make_it_a_lower_bound() {
-    let mut asked = traffic(6, 3000, 2);
-    asked.iter_mut().zip(0..).for_each(|(asked, client)| asked.client = client % 1500);
-    let text = log(asked, true).0.replace("192.0.2.", "2001:db8::");
+    let mut requests = traffic(6, 3000, 2);
+    requests.iter_mut().zip(0..).for_each(|(request, client)| request.client = client % 1500);
+    let text = log(requests, true).0.replace("192.0.2.", "2001:db8::");
     for (max_keys, least) in [(1000, true), (100_000, false)] {
         let limit = config("rate = \"1/h\"\nburst = 9\nkey = \"ip/32/128\"");
         let dir = Dir::new(&format!("{limit}\n[store]\nmax_keys = {max_keys}\n"));
-        let answer = dir.json(&["-"], text.as_bytes());
-        assert_eq!(answer["limits"][0]["tightest"]["lower_bound"], least, "{answer}");
-        assert_eq!(answer["forgotten_keys"].as_u64().unwrap() > 0, least, "{answer}");
+        let response = dir.json(&["-"], text.as_bytes());
+        assert_eq!(response["limits"][0]["tightest"]["lower_bound"], least, "{response}");
+        assert_eq!(response["forgotten_keys"].as_u64().unwrap() > 0, least, "{response}");
     }
 }
 
@@ -94,10 +94,10 @@ fn least(limit: &str) {
         dir.write("own.log", text.as_bytes());
         let with = |number: i64| {
             dir.write("sluicegate.toml", config(&limit.replace("{n}", &number.to_string())).as_bytes());
-            let answer = dir.json(&["own.log"], b"");
-            let tightest = &answer["limits"][0]["tightest"];
+            let response = dir.json(&["own.log"], b"");
+            let tightest = &response["limits"][0]["tightest"];
             let value = tightest["value"].as_i64().unwrap_or_else(|| panic!("{limit}: {tightest}"));
-            (value, answer["requests"]["refused"].as_i64().unwrap())
+            (value, response["requests"]["refused"].as_i64().unwrap())
         };
         let (number, refused) = with(1);
         assert!(number > 2 && refused > 0, "{limit}: {number}, {refused}");

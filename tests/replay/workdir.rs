@@ -37,7 +37,7 @@ impl Dir {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // It may end before it has read all.
+        // The program may end before it has read all input.
         let _ = child.stdin.take().unwrap().write_all(input);
         let output = child.wait_with_output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -32,7 +32,7 @@ fn start(upstream: &Upstream, server: &str) -> Gateway {
 fn statuses(gateway: &Gateway, methods: &[&str], target: &str) -> Vec<u16> {
     let one = |method: &&str| {
         let head = post(target, 0, "").replacen("POST", method, 1);
-        gateway.client().ask(&head, "").status()
+        gateway.client().fetch(&head, "").status()
     };
     methods.iter().map(one).collect()
 }
@@ -46,7 +46,7 @@ fn strict_refuses_registered_methods_in_another_case_over_http1_and_http2() {
     for method in SPELLINGS {
         let mut request: Request<()> = h2::post("/login");
         *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap();
-        assert_eq!(client.ask(request, Sent::default()).status(), 400, "{method}");
+        assert_eq!(client.fetch(request, Sent::default()).status(), 400, "{method}");
     }
     assert_eq!(upstream.requests().len(), 0);
     gateway.assert_metric("http_rejected_total", &[("reason", "method_case")], 2.0 * SPELLINGS.len() as f64);
@@ -65,7 +65,7 @@ fn other_modes_count_every_spelling_and_forward_it_as_it_was_sent() {
         assert_eq!(statuses(&gateway, &["GET", "get", "Get"], "/login"), [200; 3], "{strictness}");
         let sent: Vec<String> = upstream.requests().iter().map(|request| first_word(request.start_line())).collect();
         assert_eq!(sent, ["post", "Propfind", "post", "Post", "post", "Post", "GET", "get", "Get"], "{strictness}");
-        // Repaired, so nothing that `defensive` would refuse.
+        // Registered methods are repaired, so `defensive` would not refuse them.
         let repaired = gateway.metric("http_would_reject_total", &[("reason", "method_case")]);
         assert!(repaired.unwrap_or_default() == 0.0, "{strictness}: {repaired:?}");
     }
@@ -80,13 +80,13 @@ fn connect_opens_no_tunnel_in_any_case() {
             for target in ["/", "/login"] {
                 let mut client = Client::connect(gateway.addr);
                 client.send(format!("{method} {target} HTTP/1.1\r\nhost: a.test\r\n\r\nGET /smuggled HTTP/1.1\r\n"));
-                let answer = client.answer("GET");
-                assert_eq!((answer.status(), answer.get("connection")), (501, Some("close")), "{method} {target}");
+                let response = client.read_response("GET");
+                assert_eq!((response.status(), response.get("connection")), (501, Some("close")), "{method} {target}");
                 client.assert_closed();
             }
             let mut request: Request<()> = h2::get("/");
             *request.method_mut() = Method::from_bytes(method.as_bytes()).unwrap();
-            assert_eq!(H2Client::connect(gateway.addr).ask(request, Sent::default()).status(), 501, "{method}");
+            assert_eq!(H2Client::connect(gateway.addr).fetch(request, Sent::default()).status(), 501, "{method}");
         }
         assert_eq!(upstream.requests().len(), 0, "{strictness}");
     }

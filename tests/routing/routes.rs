@@ -2,17 +2,17 @@
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
-/// A route that answers with its own name.
+/// A route that responds with its own name.
 fn named(name: &str, conditions: &str) -> String {
     format!("[[route]]\nname = \"{name}\"\n{conditions}\nrespond = {{ body = \"{name}\" }}\n")
 }
 
-fn ask(gateway: &Gateway, method: &str, host: &str, target: &str, fields: &str) -> (u16, String) {
-    let answer = gateway.ask(&format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n"));
-    (answer.status(), answer.text())
+fn fetch(gateway: &Gateway, method: &str, host: &str, target: &str, fields: &str) -> (u16, String) {
+    let response = gateway.fetch(&format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n{fields}\r\n"));
+    (response.status(), response.text())
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn the_most_specific_host_then_path_takes_the_request() {
         ("x.test", "//docs/./x", "docs"),
         ("x.test", "/a/../docs/%61pi", "docs-api"),
     ] {
-        assert_eq!(ask(&gateway, "GET", host, target, ""), (200, route.to_owned()), "{host}{target}");
+        assert_eq!(fetch(&gateway, "GET", host, target, ""), (200, route.to_owned()), "{host}{target}");
     }
 }
 
@@ -84,7 +84,7 @@ fn a_regex_methods_and_header_values_decide_and_the_rest_is_404() {
         ("GET", "/v", "X-Version: 2\r\n", "v2"),
         ("GET", "/v", "x-version: 1\r\n", "v1"),
     ] {
-        assert_eq!(ask(&gateway, method, "x", target, fields), (200, route.to_owned()), "{method} {target}");
+        assert_eq!(fetch(&gateway, method, "x", target, fields), (200, route.to_owned()), "{method} {target}");
     }
     for (method, target, fields) in [
         ("GET", "/pics/42.pngx", ""),
@@ -94,10 +94,10 @@ fn a_regex_methods_and_header_values_decide_and_the_rest_is_404() {
         ("GET", "/v", "x-version: 3\r\n"),
         ("GET", "/", ""),
     ] {
-        let answer = gateway.ask(&format!("{method} {target} HTTP/1.1\r\nhost: x\r\n{fields}\r\n"));
-        assert_eq!(answer.status(), 404, "{method} {target}");
-        assert_eq!(answer.get("content-type"), Some("application/problem+json"));
-        assert_eq!(answer.json()["detail"], "no route matches this host, path and method");
+        let response = gateway.fetch(&format!("{method} {target} HTTP/1.1\r\nhost: x\r\n{fields}\r\n"));
+        assert_eq!(response.status(), 404, "{method} {target}");
+        assert_eq!(response.get("content-type"), Some("application/problem+json"));
+        assert_eq!(response.json()["detail"], "no route matches this host, path and method");
     }
     gateway.assert_metric("requests_total", &[("route", "_none"), ("method", "GET"), ("code", "404")], 5.0);
 }
@@ -125,20 +125,20 @@ fn respond_and_echo_need_no_upstream() {
     assert_eq!((teapot.status(), teapot.text().as_str()), (418, "short and stout"));
     assert_eq!((teapot.get("content-type"), teapot.get("x-pot")), (Some("text/x-tea"), Some("tea")));
     let mut client = gateway.client();
-    let head = client.ask(&get("/teapot", "").replace("GET", "HEAD"), "");
+    let head = client.fetch(&get("/teapot", "").replace("GET", "HEAD"), "");
     assert_eq!((head.status(), head.get("content-length")), (418, Some("15")));
-    assert_eq!(client.ask(&get("/none", ""), "").status(), 204);
+    assert_eq!(client.fetch(&get("/none", ""), "").status(), 204);
 
-    let shown = client.ask(&get("/echo/x?y=1", "x-debug: 1\r\nx-kept: 2\r\n"), "").text();
+    let shown = client.fetch(&get("/echo/x?y=1", "x-debug: 1\r\nx-kept: 2\r\n"), "").text();
     assert!(shown.starts_with("GET /echo/x?y=1 HTTP/1.1\n"), "{shown}");
     assert!(shown.contains("\nx-env: prod\n") && shown.contains("\nx-kept: 2\n"), "{shown}");
     assert!(shown.contains("\nx-forwarded-for: 127.0.0.1\n") && !shown.contains("x-debug"), "{shown}");
 
-    let returned = client.ask(&post("/echo", 7, "content-type: text/x-seven\r\n"), b"\x00seven\xff");
+    let returned = client.fetch(&post("/echo", 7, "content-type: text/x-seven\r\n"), b"\x00seven\xff");
     assert_eq!(returned.body, b"\x00seven\xff");
     assert_eq!(returned.get("content-type"), Some("text/x-seven"));
     let chunked = "POST /echo HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n";
-    assert_eq!(client.ask(chunked, "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").text(), "abcde");
+    assert_eq!(client.fetch(chunked, "3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n").text(), "abcde");
 }
 
 #[test]
@@ -180,13 +180,13 @@ fn a_rewrite_strips_and_adds_prefixes() {
         ("/plain/a;b=c/%7Euser?x=%2F&y=//../", "/plain/a;b=c/~user?x=%2F&y=//../"),
         ("/plain//a/./b/../c", "/plain/a/c"),
     ] {
-        assert_eq!(client.ask(&get(target, ""), "").status(), 200, "{target}");
+        assert_eq!(client.fetch(&get(target, ""), "").status(), 200, "{target}");
         assert_eq!(upstream.request().target(), forwarded, "{target}");
     }
 }
 
 #[test]
-fn the_deny_list_answers_403_before_any_limit_and_sets_name_networks() {
+fn the_deny_list_responds_with_403_before_any_limit_and_sets_name_networks() {
     let gateway = Gateway::start(
         r#"
         [[route]]
@@ -206,12 +206,12 @@ fn the_deny_list_answers_403_before_any_limit_and_sets_name_networks() {
         "#,
     );
     for source in [[127, 0, 0, 66], [127, 6, 7, 8]] {
-        let denied = gateway.client_from(source).ask(&get("/", ""), "");
+        let denied = gateway.client_from(source).fetch(&get("/", ""), "");
         assert_eq!((denied.status(), denied.get("ratelimit")), (403, None));
         assert_eq!(denied.json()["detail"], "your address is not allowed on this route");
     }
     for _ in 0..3 {
-        let spared = gateway.client_from([127, 0, 1, 9]).ask(&get("/", ""), "");
+        let spared = gateway.client_from([127, 0, 1, 9]).fetch(&get("/", ""), "");
         assert_eq!((spared.status(), spared.get("ratelimit")), (200, None));
     }
     assert_eq!(gateway.get("/").status(), 200);
@@ -231,10 +231,10 @@ fn ten_thousand_routes_take_at_most_30_mb() {
         |i: usize| format!("[[route]]\nhost = [\"h{}.test\"]\npath = \"/r{}/\"\nrespond = {{ }}\n", i / 100, i % 100);
     let start = |count: usize| Gateway::start(&(0..count).map(route).collect::<String>());
     let (few, many) = (start(10), start(10_000));
-    until("the load has given back what it took", || {
+    wait_until("the load has released its memory", || {
         many.memory("VmRSS").saturating_sub(few.memory("VmRSS")) < 30_000_000
     });
-    let found = many.ask("GET /r42/x HTTP/1.1\r\nhost: h99.test\r\n\r\n");
+    let found = many.fetch("GET /r42/x HTTP/1.1\r\nhost: h99.test\r\n\r\n");
     assert_eq!(found.status(), 200);
-    assert_eq!(many.ask("GET /r42/x HTTP/1.1\r\nhost: h100.test\r\n\r\n").status(), 404);
+    assert_eq!(many.fetch("GET /r42/x HTTP/1.1\r\nhost: h100.test\r\n\r\n").status(), 404);
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::limiting::forms::{forms, limit_of};
+use crate::support::limiting::variants::{compile_limit, variants};
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Limit;
 use sluicegate::limiting::store::memory::MemoryStore;
@@ -35,13 +35,13 @@ fn fill(memory: &MemoryStore, limit: &Arc<Limit>, keys: usize, requests: i64) {
 #[test]
 fn every_algorithm_stays_within_max_keys() {
     assert_eq!(key(7).len(), 37);
-    for form in forms(10) {
-        let (memory, limit) = (MemoryStore::new(6400), form.limit());
+    for variant in variants(10) {
+        let (memory, limit) = (MemoryStore::new(6400), variant.limit());
         for third in 1..=3 {
             fill(&memory, &limit, 6400 * third, 1);
-            assert!(memory.len() <= 6400, "{} holds {} keys", form.name, memory.len());
+            assert!(memory.len() <= 6400, "{} holds {} keys", variant.name, memory.len());
         }
-        assert!(memory.len() > 6300, "{} holds {} keys", form.name, memory.len());
+        assert!(memory.len() > 6300, "{} holds {} keys", variant.name, memory.len());
     }
 }
 
@@ -54,7 +54,7 @@ fn a_key_that_holds_much_is_decided_as_fast() {
         "algorithm = \"sliding_log\"\nrate = \"100000/h\"",
     ] {
         let time = |held: i64| {
-            let (memory, limit) = (MemoryStore::new(100), limit_of("one", lines));
+            let (memory, limit) = (MemoryStore::new(100), compile_limit("one", lines));
             fill(&memory, &limit, 1, held);
             let mut now = NOW + held;
             let mut round = || {
@@ -83,10 +83,10 @@ fn a_key_that_holds_much_is_decided_as_fast() {
 type StateKind = (String, String, i64, usize);
 
 fn kept() -> Vec<StateKind> {
-    // For a single entry, lists and sets of ten.
+    // Lists and sets have ten entries, the others one.
     let (list, set, leases) = (365, 368, 528);
-    let simple = forms(10).into_iter().filter(|form| form.room > 0).map(|form| {
-        let plain = match (form.algorithm(), form.name.ends_with("list")) {
+    let simple = variants(10).into_iter().filter(|variant| variant.available > 0).map(|variant| {
+        let plain = match (variant.algorithm(), variant.name.ends_with("list")) {
             // Sixteen digits; three numbers; a level and a time.
             ("fixed_window" | "calendar" | "gcra", _) => 161,
             ("sliding_window", _) => 193,
@@ -95,7 +95,7 @@ fn kept() -> Vec<StateKind> {
             ("concurrency", _) => leases,
             _ => 209,
         };
-        (form.name.to_owned(), form.lines, 1, plain)
+        (variant.name.to_owned(), variant.lines, 1, plain)
     });
     let mut kept: Vec<StateKind> = simple.collect();
     for (count, list, set, leases) in
@@ -114,22 +114,22 @@ fn kept() -> Vec<StateKind> {
     kept
 }
 
-/// Bytes per key by what the server says it uses, after so many requests each.
+/// Returns the bytes per key that the server reports, after `requests` requests for each key.
 fn in_redis(server: &RedisServer, limit: &Arc<Limit>, keys: usize, requests: i64) -> usize {
     let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
-    // By the server's clock, but for the requests of which each is kept by its millisecond.
+    // The server's clock, except for algorithms that store each request by its millisecond.
     let now = if requests == 1 { 0 } else { clock(&mut server.client()) };
     let take = |from: usize, to: usize| {
-        // The buffers of a client count as well, until it has gone.
+        // The buffers of a client count as well, until it is closed.
         let mut client = server.client();
         for at in 0..requests {
             let checks: Vec<Check> = (from..to).map(|client| Check::new(limit, key(client), 1)).collect();
-            let asked: Vec<(Op, &[Check])> =
+            let decisions: Vec<(Op, &[Check])> =
                 checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-            let call = ScriptCall::new(&asked, now + at);
+            let call = ScriptCall::new(&decisions, now + at);
             let reply =
                 call.evalsha_command().query(&mut client).or_else(|_| call.eval_command().query(&mut client)).unwrap();
-            let decisions = decode_reply(reply, asked.iter().map(|_| 1)).unwrap();
+            let decisions = decode_reply(reply, decisions.iter().map(|_| 1)).unwrap();
             assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(|decision| decision.admitted)));
         }
     };
@@ -163,10 +163,10 @@ fn used(server: &RedisServer) -> usize {
         last = now;
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
-    panic!("the memory that redis-server uses does not come to rest: {last} bytes");
+    panic!("the memory of redis-server does not become stable: {last} bytes");
 }
 
-/// No form takes a third more than the plain commands do, which keep no more than they must.
+/// No variant needs a third more memory than the plain commands, which store the minimum.
 #[test]
 fn a_key_in_redis_is_as_small_as_it_can_be() {
     let server = RedisServer::start(&[]);
@@ -177,19 +177,19 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
             1000 => 20,
             _ => 200,
         };
-        let bytes = in_redis(&server, &limit_of("one", &lines), keys, cost);
+        let bytes = in_redis(&server, &compile_limit("one", &lines), keys, cost);
         println!("| {name} | {bytes} | {plain} |");
         assert!(bytes * 10 <= plain * 13, "{name}: {bytes} bytes, {plain} by plain commands");
     }
-    // Of sixty parts of a window each may have a counter.
+    // Each of the sixty parts of a window may have a counter.
     const KEYS: usize = 200;
-    let limit = limit_of("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
+    let limit = compile_limit("one", "algorithm = \"sliding_window\"\nrate = \"6000/h\"\nprecision = 60");
     let take = |client: &mut redis::Connection, minute: i64| {
         let checks: Vec<Check> = (0..KEYS).map(|client| Check::new(&limit, key(client), 99)).collect();
         for checks in checks.chunks(100) {
-            let asked: Vec<(Op, &[Check])> =
+            let decisions: Vec<(Op, &[Check])> =
                 checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-            let () = ScriptCall::new(&asked, NOW + minute * 60_000)
+            let () = ScriptCall::new(&decisions, NOW + minute * 60_000)
                 .eval_command()
                 .query::<redis::Value>(client)
                 .map(drop)
@@ -199,7 +199,7 @@ fn a_key_in_redis_is_as_small_as_it_can_be() {
     let () = redis::cmd("FLUSHALL").query(&mut server.client()).unwrap();
     let mut client = server.client();
     (0..60).for_each(|minute| take(&mut client, minute));
-    // Of so few keys the tables that hold them would be most of a difference.
+    // With so few keys, the hash tables of the server would distort a difference of totals.
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut client).unwrap();
     assert_eq!(keys.len(), KEYS);
     let bytes = keys.iter().map(|key| redis::cmd("MEMORY").arg("USAGE").arg(key).query::<usize>(&mut client).unwrap());
@@ -216,7 +216,7 @@ fn measured() {
     let Ok(index) = std::env::var(FORM) else { return };
     let (_, lines, cost, _) = kept().swap_remove(index.parse().unwrap());
     let keys = (1_000_000 / cost as usize).max(10_000);
-    let limit = limit_of("one", &lines);
+    let limit = compile_limit("one", &lines);
     let memory = MemoryStore::new(keys);
     let before = resident();
     fill(&memory, &limit, keys + keys / 5, cost);

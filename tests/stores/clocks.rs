@@ -9,35 +9,41 @@ use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::{NOW, one};
 use crate::support::limiting::check;
-use crate::support::limiting::forms::{Form, forms, limit_of};
 use crate::support::limiting::timed_stores::{TimedStore, on_both};
+use crate::support::limiting::variants::{Variant, compile_limit, variants};
 
-/// Neither while the clock is behind nor once it is right again is anything minted.
+/// No units are added while the clock is behind, nor when it is right again.
 #[test]
 fn a_clock_that_goes_back_adds_no_units() {
     on_both(|store| {
-        for form in forms(10) {
-            let one = one(&form);
-            assert_eq!(store.grab(&one, 12, NOW), form.room, "{}", form.name);
+        for variant in variants(10) {
+            let one = one(&variant);
+            assert_eq!(store.count_admitted(&one, 12, NOW), variant.available, "{}", variant.name);
             for back in [1, 20, 200, 3000, 60_000, 3_000_000] {
-                assert_eq!(store.grab(&one, 12, NOW - back), 0, "{} with the clock {back} ms back", form.name);
-                assert_eq!(store.grab(&one, 12, NOW), 0, "{} with the clock right again", form.name);
+                assert_eq!(
+                    store.count_admitted(&one, 12, NOW - back),
+                    0,
+                    "{} with the clock {back} ms back",
+                    variant.name
+                );
+                assert_eq!(store.count_admitted(&one, 12, NOW), 0, "{} with the correct clock", variant.name);
             }
         }
     });
 }
 
-/// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that is set
-/// back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
+/// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that
+/// is set back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
 #[test]
 fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
     on_both(|store| {
-        let may_have_tiers =
-            |form: &Form| form.room > 0 && form.limit().fair.is_none() && form.algorithm() != "concurrency";
-        for form in forms(10).into_iter().filter(may_have_tiers) {
-            let room = form.room;
+        let may_have_tiers = |variant: &Variant| {
+            variant.available > 0 && variant.limit().fair.is_none() && variant.algorithm() != "concurrency"
+        };
+        for variant in variants(10).into_iter().filter(may_have_tiers) {
+            let available = variant.available;
             let tier = |group: u8, name: &str, shadow: bool| {
-                let mut one = check(&form.limit(), &format!("{name}{}", form.name), 1);
+                let mut one = check(&variant.limit(), &format!("{name}{}", variant.name), 1);
                 let incumbent = shadow.then_some(0);
                 (one.role.shadow, one.role.link) = (shadow, Some(CheckLink { group, incumbent }));
                 one
@@ -47,34 +53,45 @@ fn clocks_that_jump_mint_nothing_for_tiers_and_candidates() {
                 let candidates = [format!("{first}-next"), "mid-next".to_owned(), "wide-next".to_owned()];
                 names.into_iter().chain(candidates.iter().map(|name| tier(1, name, true))).collect::<Vec<Check>>()
             };
-            let grab = |first: &str, now: i64| {
+            let count_admitted = |first: &str, now: i64| {
                 let checks = tiers(first);
                 let admitted = (0..12).filter(|_| store.run(Op::Take, &checks, now).admitted).count();
                 i64::try_from(admitted).unwrap()
             };
-            assert_eq!(grab("a", NOW), room, "{}", form.name);
+            assert_eq!(count_admitted("a", NOW), available, "{}", variant.name);
             for back in [1, 200, 60_000, 3_000_000] {
-                assert_eq!(grab("a", NOW - back), 0, "{} with the clock {back} ms back", form.name);
+                assert_eq!(count_admitted("a", NOW - back), 0, "{} with the clock {back} ms back", variant.name);
                 // Another address: its wider networks are exhausted.
-                assert_eq!(grab(&format!("b{back}"), NOW - back), 0, "{} with the clock {back} ms back", form.name);
-                assert_eq!([grab("a", NOW), grab("c", NOW)], [0, 0], "{} with the clock right again", form.name);
+                assert_eq!(
+                    count_admitted(&format!("b{back}"), NOW - back),
+                    0,
+                    "{} with the clock {back} ms back",
+                    variant.name
+                );
+                assert_eq!(
+                    [count_admitted("a", NOW), count_admitted("c", NOW)],
+                    [0, 0],
+                    "{} with the correct clock",
+                    variant.name
+                );
             }
             let peeked = store.run(Op::Peek, &tiers("d"), NOW);
             let left: Vec<i64> = peeked.answers.iter().map(|answer| answer.remaining).collect();
             let full = left[0];
-            assert!(full > 0, "{}: nothing was charged to a network that was refused: {left:?}", form.name);
-            assert_eq!(left, [full, 0, 0, full, 0, 0], "{}", form.name);
+            assert!(full > 0, "{}: nothing was charged to a network that was refused: {left:?}", variant.name);
+            assert_eq!(left, [full, 0, 0, full, 0, 0], "{}", variant.name);
         }
     });
 }
 
-/// Lumps come at their times: what is 3 s behind now is no elapsed time later.
+/// Lumps are added at their times: a clock that is 3 s behind now adds no elapsed time later.
 #[test]
 fn an_interval_keeps_its_phase_with_any_clock() {
     on_both(|store| {
-        let limit = limit_of("one", "rate = \"1/s\"\nburst = 4\nrefill = \"interval\"");
+        let limit = compile_limit("one", "rate = \"1/s\"\nburst = 4\nrefill = \"interval\"");
         let one = check(&limit, "all", 1);
-        let got = [0, -3000, 0, 999, 1000, 500, 1999, -1500, 2000, 2001].map(|at| store.grab(&one, 9, NOW + at));
+        let got =
+            [0, -3000, 0, 999, 1000, 500, 1999, -1500, 2000, 2001].map(|at| store.count_admitted(&one, 9, NOW + at));
         assert_eq!(got, [4, 0, 0, 0, 1, 0, 0, 0, 1, 0]);
     });
 }
@@ -95,14 +112,18 @@ fn clocks_that_disagree_do_not_switch_a_limit_off() {
         ("algorithm = \"sliding_log\"\nrate = \"100/s\"", 1100),
     ] {
         for skew in [20, 200, 900] {
-            let one = check(&limit_of("one", lines), &format!("{skew}"), 1);
+            let one = check(&compile_limit("one", lines), &format!("{skew}"), 1);
             let clocks = (0..10_000).map(|i| NOW + i + i % 2 * skew);
-            let admitted: i64 = clocks.map(|now| store.grab(&one, 1, now)).sum();
-            // As much time as passed on the clock that is ahead.
+            let admitted: i64 = clocks.map(|now| store.count_admitted(&one, 1, now)).sum();
+            // Units for the time that passed on the clock that is ahead.
             assert!(admitted <= most + skew / 10, "{lines}: {admitted} with {skew} ms between the clocks");
             assert!(admitted >= 500, "{lines}: only {admitted}");
         }
-        store.run(Op::Reset, &[20, 200, 900].map(|skew| check(&limit_of("one", lines), &format!("{skew}"), 1)), NOW);
+        store.run(
+            Op::Reset,
+            &[20, 200, 900].map(|skew| check(&compile_limit("one", lines), &format!("{skew}"), 1)),
+            NOW,
+        );
     }
 }
 
@@ -127,10 +148,10 @@ fn a_clock_set_back_shuts_nobody_out_for_long() {
             ("algorithm = \"leaky_bucket\"\nrate = \"10/10s\"\nqueue = \"9s\"\nnodelay = true", 10 * second),
             ("algorithm = \"concurrency\"\nin_flight = 10\nlease = \"10s\"", 10 * second),
         ] {
-            let limit = limit_of("one", lines);
+            let limit = compile_limit("one", lines);
             for back in [1, 5 * second, 15 * second, 3600 * second, 40 * day] {
                 let one = check(&limit, &format!("{lines}{back}"), 10);
-                assert_eq!(store.grab(&one, 2, NOW), 1, "{lines}");
+                assert_eq!(store.count_admitted(&one, 2, NOW), 1, "{lines}");
                 let since = NOW - back;
                 let mut now = since;
                 let admitted = (0..4).any(|_| {
@@ -154,17 +175,17 @@ fn at(text: &str) -> i64 {
 #[track_caller]
 fn assert_window(store: &TimedStore, lines: &str, first: &str, last: &str) {
     let (first, last) = (at(first), at(last) - 1);
-    let one = check(&limit_of("one", lines), &format!("{first}"), 1);
-    assert_eq!(store.grab(&one, 5, first), 3, "{lines}");
-    assert_eq!(store.grab(&one, 5, last), 0, "{lines}: the last ms belongs to the window");
+    let one = check(&compile_limit("one", lines), &format!("{first}"), 1);
+    assert_eq!(store.count_admitted(&one, 5, first), 3, "{lines}");
+    assert_eq!(store.count_admitted(&one, 5, last), 0, "{lines}: the last ms belongs to the window");
     let answer = store.one(Op::Take, &one, last);
     assert_eq!((answer.retry_ms, answer.reset_ms), (1, 1), "{lines}");
-    let life = store.held(&one.key, first).unwrap().1;
+    let life = store.stored_state(&one.key, first).unwrap().1;
     assert!(life > last - first - 2000 && life <= last + 1 - first, "{lines} lives {life} ms");
-    assert_eq!(store.grab_at_once(&one, 5, last + 1), 3, "{lines}: anew");
+    assert_eq!(store.count_admitted_in_one_call(&one, 5, last + 1), 3, "{lines}: a second time");
     store.run(Op::Reset, std::slice::from_ref(&one), last);
     // Counted for the first time in the last millisecond.
-    assert_eq!(store.grab_at_once(&one, 5, last), 3, "{lines}: in the last ms");
+    assert_eq!(store.count_admitted_in_one_call(&one, 5, last), 3, "{lines}: in the last ms");
 }
 
 #[test]
@@ -194,7 +215,7 @@ fn windows_end_where_they_say() {
         let clock = "algorithm = \"fixed_window\"\nrate = \"3/min\"\nanchor = \"clock\"";
         assert_window(store, clock, "2026-11-20T15:59:30Z", "2026-11-20T16:00:00Z");
         let log = "algorithm = \"sliding_log\"\nrate = \"3/min\"";
-        // And one ms more: what is charged at the end of one counts in every stretch of a minute.
+        // One millisecond longer: a charge at the end of a millisecond counts in every interval of a minute.
         assert_window(store, log, "2026-11-20T15:59:58.999Z", "2026-11-20T16:00:59.000Z");
     });
 }
@@ -210,8 +231,8 @@ fn no_double_portion_around_the_end_of_a_window() {
             "algorithm = \"sliding_window\"\nrate = \"100/min\"\nprecision = 2",
             "algorithm = \"sliding_log\"\nrate = \"100/min\"",
         ] {
-            let one = check(&limit_of("one", lines), lines, 1);
-            let got = [-1, 0, 1].map(|ms| store.grab(&one, 120, ends + ms));
+            let one = check(&compile_limit("one", lines), lines, 1);
+            let got = [-1, 0, 1].map(|ms| store.count_admitted(&one, 120, ends + ms));
             assert_eq!(got, [100, 0, 0], "{lines}");
         }
     });
@@ -226,7 +247,7 @@ fn workers_that_meet_at_a_key_do_not_turn_its_clock_back() {
         "algorithm = \"leaky_bucket\"\nrate = \"1000/s\"\nqueue = \"49ms\"\nnodelay = true",
         "rate = \"1000/s\"\nburst = 50",
     ] {
-        let one = check(&limit_of("one", lines), "all", 1);
+        let one = check(&compile_limit("one", lines), "all", 1);
         let memory = Arc::new(MemoryStore::new(1000));
         let since = Instant::now();
         let hammer = || {

@@ -14,18 +14,18 @@ fn user(path: &str, name: &str) -> String {
     get(path, &format!("x-user: {name}\r\n"))
 }
 
-/// One request of each of `count` users, many on the way at once.
+/// Sends one request of each of `count` users, many at a time.
 fn flood(gateway: &Gateway, path: &str, prefix: &str, count: usize) {
     let mut client = gateway.client();
     for from in (0..count).step_by(100) {
         let to = (from + 100).min(count);
         client.send((from..to).map(|i| user(path, &format!("{prefix}{i}"))).collect::<String>());
-        (from..to).for_each(|_| drop(client.answer("GET")));
+        (from..to).for_each(|_| drop(client.read_response("GET")));
     }
 }
 
 fn admitted(gateway: &Gateway, path: &str, name: &str, count: usize) -> usize {
-    (0..count).filter(|_| gateway.ask(&user(path, name)).status() == 200).count()
+    (0..count).filter(|_| gateway.fetch(&user(path, name)).status() == 200).count()
 }
 
 fn evictions(gateway: &Gateway, limit: &str) -> f64 {
@@ -37,14 +37,14 @@ fn the_keys_of_one_limit_push_out_no_other() {
     let gateway = Gateway::start(&format!("{LOGINS}{VOTES}[store]\nmax_keys = 6400\n"));
     assert_eq!((evictions(&gateway, "logins"), evictions(&gateway, "votes")), (0.0, 0.0));
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);
-    // Their keys live ten years, those of the logins an hour.
+    // Their keys live for ten years, and those of the logins for an hour.
     flood(&gateway, "/vote", "v", 12_000);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
     assert_eq!(evictions(&gateway, "logins"), 0.0);
     assert!(evictions(&gateway, "votes") > 8000.0);
 }
 
-/// However few keys a limit has, and however many of them are spent, as long as an eighth is not.
+/// A limit with few keys keeps its exhausted keys, as long as an eighth of its keys are not exhausted.
 #[test]
 fn a_small_share_keeps_exhausted_keys_like_a_large_one() {
     for share in [64, 1024] {
@@ -55,10 +55,10 @@ fn a_small_share_keeps_exhausted_keys_like_a_large_one() {
         let mut client = gateway.client();
         for part in every.chunks(100) {
             client.send(part.iter().map(|i| user("/login", &format!("spent{i}"))).collect::<String>());
-            part.iter().for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+            part.iter().for_each(|_| assert_eq!(client.read_response("GET").status(), 200));
         }
         flood(&gateway, "/login", "u", 5 * share);
-        let kept = (0..spent).filter(|i| gateway.ask(&user("/login", &format!("spent{i}"))).status() == 429).count();
+        let kept = (0..spent).filter(|i| gateway.fetch(&user("/login", &format!("spent{i}"))).status() == 429).count();
         assert_eq!(kept, spent, "of a share of {share}");
         assert_eq!(evictions(&gateway, "logins"), (5 * share + spent - share) as f64);
     }
@@ -73,8 +73,8 @@ fn exhausted_keys_outlive_keys_that_were_used_once() {
     assert_eq!(admitted(&gateway, "/login", "bob", 4), 4);
     flood(&gateway, "/login", "u", 12_000);
     assert!(evictions(&gateway, "logins") > 8000.0);
-    assert_eq!(admitted(&gateway, "/login", "alice", 6), 0, "who is refused stays refused");
-    assert_eq!(admitted(&gateway, "/login", "bob", 6), 1, "who has one left has one left");
+    assert_eq!(admitted(&gateway, "/login", "alice", 6), 0, "exhausted keys stay exhausted");
+    assert_eq!(admitted(&gateway, "/login", "bob", 6), 1, "a key with one unit left still has it");
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn shares_follow_the_config_and_a_limit_that_returns_keeps_its_keys() {
     let reload = |change: &dyn Fn(String) -> String| {
         fs::write(&file, change(fs::read_to_string(&file).unwrap())).unwrap();
         let head = "POST /-/reload HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
-        let answer = crate::support::client::ask(gateway.admin, head);
+        let answer = crate::support::client::fetch(gateway.admin, head);
         assert_eq!(answer.status(), 200, "{}", answer.text());
     };
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 5);
@@ -95,7 +95,7 @@ fn shares_follow_the_config_and_a_limit_that_returns_keeps_its_keys() {
     });
     assert_eq!(gateway.metric("store_evictions_total", &[("limit", "logins")]), None);
     flood(&gateway, "/vote", "w", 2000);
-    assert!(evictions(&gateway, "votes") > 2000.0, "there is less room now");
+    assert!(evictions(&gateway, "votes") > 2000.0, "there is less memory now");
     reload(&|text| text + LOGINS);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
     assert_eq!(evictions(&gateway, "logins"), 0.0);

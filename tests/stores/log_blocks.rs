@@ -8,8 +8,8 @@ use sluicegate::limiting::limit::Mode;
 use super::redis_state::{NOW, held, one};
 use crate::support::limiting::{RedisServer, check, limit, log};
 
-/// However charges of one unit and of several follow each other, and change: a block that has to be read through
-/// is short, and there are not many blocks.
+/// Any order of charges of one unit and of several, and their corrections: every block that must be read is short, and
+/// there are few blocks.
 #[test]
 fn blocks_that_are_read_through_are_short() {
     let server = RedisServer::start(&[]);
@@ -23,7 +23,7 @@ fn blocks_that_are_read_through_are_short() {
                 let cost = if seeded.rng.random_bool(heavy) { 2 } else { 1 };
                 assert!(one(&mut client, Op::Take, check(&limit, "all", cost), NOW + i).admitted);
             }
-            // The middle of many is given back, which leaves one unit of two or no charge at all.
+            // Refunds in the middle of many charges leave one unit of two, or remove the charge.
             for _ in 0..200 {
                 let receipt = NOW + seeded.rng.random_range(0..1300);
                 one(&mut client, Op::Adjust, Check { tag: receipt, ..check(&limit, "all", -1) }, NOW + 1300);

@@ -27,10 +27,10 @@ fn the_largest_cost_does_not_block_the_store_for_others() {
         wide("set", "algorithm = \"sliding_log\"\nrate = \"100000/h\"\nstate = \"sorted_set\""),
         wide("leases", "algorithm = \"concurrency\"\nin_flight = 100000"),
     ));
-    gateway.until_connected();
+    gateway.wait_for_store();
     let mut client = gateway.client();
-    let mut ask = || client.ask(&get("/spent", ""), "").status();
-    assert_eq!([(); 6].map(|()| ask()), [200, 200, 200, 200, 200, 429]);
+    let mut fetch = || client.fetch(&get("/spent", ""), "").status();
+    assert_eq!([(); 6].map(|()| fetch()), [200, 200, 200, 200, 200, 429]);
 
     for name in ["list", "set", "leases"] {
         let done = AtomicBool::new(false);
@@ -43,13 +43,13 @@ fn the_largest_cost_does_not_block_the_store_for_others() {
                 };
                 let clients: Vec<_> = attacks.into_iter().enumerate().map(attack).collect();
                 for mut client in clients {
-                    assert_eq!(client.answer("GET").status(), 200, "{name}");
+                    assert_eq!(client.read_response("GET").status(), 200, "{name}");
                 }
                 std::thread::sleep(Duration::from_millis(100));
                 done.store(true, Ordering::Relaxed);
             });
             while !done.load(Ordering::Relaxed) {
-                assert_eq!(ask(), 429, "{name}: the exhausted limit admits");
+                assert_eq!(fetch(), 429, "{name}: the exhausted limit admits");
             }
         });
     }

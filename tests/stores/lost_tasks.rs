@@ -16,36 +16,36 @@ use sluicegate::limiting::{Evaluation, Limiter};
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::LocalSet;
 
-use crate::support::limiting::{RedisServer, check, connected, kind, leases, limit, window, worker};
+use crate::support::limiting::{RedisServer, check, connect_store, kind, leases, limit, run_on_worker, window};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// A client of the store that fails in the task which brings its answer.
+/// A client of the store that fails in the task which brings its response.
 struct Poison;
 
 impl Wake for Poison {
     fn wake(self: Arc<Self>) {
-        panic!("a fault of ours");
+        panic!("a panic of the test");
     }
 }
 
 #[test]
 fn a_failed_pump_is_restarted() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = Rc::new(connected(&server.url(), &metrics, DEADLINE).await);
+        let redis = Rc::new(connect_store(&server.url(), &metrics, DEADLINE).await);
         let one = limit("one", window(1_000_000), Mode::Enforce);
         for round in 1..=5 {
             let poisoned = vec![check(&one, "all", 1)].into();
             let mut poisoned = pin!(redis.run(Op::Take, &poisoned));
             let waker = Waker::from(Arc::new(Poison));
             assert!(poisoned.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-            // One that shares its call is told at once, by whatever name.
-            let asked = Instant::now();
+            // A decision in the same call fails at once, with any error.
+            let started = Instant::now();
             let beside = kind(&redis, &one).await;
             assert!(beside.is_ok() || beside == Err(ErrorKind::Internal), "{beside:?}");
-            assert!(asked.elapsed() < DEADLINE / 2, "{:?}", asked.elapsed());
+            assert!(started.elapsed() < DEADLINE / 2, "{:?}", started.elapsed());
             let next = kind(&redis, &one).await;
             assert!(next.is_ok(), "{next:?}");
             assert_eq!(metrics.store.task_restarts.get(), round);
@@ -69,7 +69,7 @@ fn a_decision_whose_task_is_lost_follows_on_error() {
     let metrics = Metrics::new().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let worker = LocalSet::new();
-    let redis = Rc::new(runtime.block_on(worker.run_until(connected(&server.url(), &metrics, DEADLINE))));
+    let redis = Rc::new(runtime.block_on(worker.run_until(connect_store(&server.url(), &metrics, DEADLINE))));
     let memory = Arc::new(MemoryStore::new(1000));
     let limiter = Limiter::new(Store::Redis(redis), None, &Stores::new(memory.clone(), &metrics), "sg");
     let internal = metrics.store_error_counter(ErrorKind::Internal.label());
@@ -79,7 +79,7 @@ fn a_decision_whose_task_is_lost_follows_on_error() {
         let limits = [held("lost", on_error)];
         let checks = vec![Evaluation::Check(check(&limits[0], "all", 1))];
         let mut decision = pin!(limiter.decide(Op::Take, &limits, checks, true));
-        // The task that takes for good is lost with the set that it runs in.
+        // The blocking task is lost together with the set in which it runs.
         let tasks = LocalSet::new();
         let begun = poll_fn(|cx| Poll::Ready(decision.as_mut().poll(cx)));
         assert!(runtime.block_on(tasks.run_until(begun)).is_pending());

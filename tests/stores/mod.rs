@@ -16,23 +16,23 @@ use sluicegate::limiting::algorithm::NAMES;
 use sluicegate::limiting::decision::Check;
 
 use crate::support::limiting::check;
-use crate::support::limiting::forms::{Form, forms};
+use crate::support::limiting::variants::{Variant, variants};
 
 /// A time in the middle of an hour, day, week, month and year.
 const NOW: i64 = 1_781_531_234_567;
 
 /// One unit of a form's limit.
-fn one(form: &Form) -> Check {
-    check(&form.limit(), "all", 1)
+fn one(variant: &Variant) -> Check {
+    check(&variant.limit(), "all", 1)
 }
 
 #[test]
 fn every_algorithm_has_its_forms() {
-    let forms = forms(10);
+    let variants = variants(10);
     for name in NAMES {
-        assert!(forms.iter().any(|form| form.algorithm() == *name), "{name} has no form");
+        assert!(variants.iter().any(|variant| variant.algorithm() == *name), "{name} has no form");
     }
-    for form in forms {
-        assert_eq!(form.limit().rule.name(), form.algorithm());
+    for variant in variants {
+        assert_eq!(variant.limit().rule.name(), variant.algorithm());
     }
 }

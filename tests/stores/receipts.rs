@@ -9,33 +9,33 @@ use crate::support::client::Client;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 
-fn ask(gateway: &Gateway, path: &str, body: &Value) -> Value {
+fn fetch(gateway: &Gateway, path: &str, body: &Value) -> Value {
     let body = body.to_string();
     let head = format!(
         "POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    let answer = Client::connect(gateway.admin).ask(&head, &body);
+    let answer = Client::connect(gateway.admin).fetch(&head, &body);
     assert_eq!(answer.status(), 200, "{}", answer.text());
     answer.json()
 }
 
-/// Units left and the receipt.
+/// Takes `cost` units. Returns the remaining units and the receipt.
 fn take(gateway: &Gateway, limit: &str, cost: i64) -> (Value, Value) {
     let body = json!({ "operation": "take", "decisions": [{ "limits": [limit], "cost": cost }] });
-    let mut limit = ask(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
+    let mut limit = fetch(gateway, "/-/decide", &body)["decisions"][0]["limits"][0].take();
     assert_eq!(limit["source"], "store");
     (limit["remaining"].take(), limit["receipt"].take())
 }
 
-/// `applied`, or why not.
+/// Returns `applied`, or the reason why the refund was not applied.
 fn refund(gateway: &Gateway, limit: &str, receipt: &Value) -> String {
-    let answer = ask(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
+    let answer = fetch(gateway, &format!("/-/limits/{limit}/refund"), &json!({ "receipt": receipt }));
     if answer["applied"] == true { "applied".to_owned() } else { answer["reason"].as_str().unwrap().to_owned() }
 }
 
-/// A charge that heals within a second, at gateways ten seconds apart: the receipt is good for that
-/// second everywhere, and for no longer anywhere.
+/// A charge that is refilled within a second, at gateways whose clocks are ten seconds apart: the receipt is valid for
+/// that second in every gateway, and no longer in any.
 #[test]
 fn a_receipt_counts_once_with_any_clocks() {
     let server = RedisServer::start(&[]);
@@ -52,7 +52,7 @@ fn a_receipt_counts_once_with_any_clocks() {
         assert_eq!([other, one, other].map(|gateway| refund(gateway, limit, &receipt)), ["applied", "used", "used"]);
         let (_, unused) = take(one, limit, 2);
         std::thread::sleep(Duration::from_millis(1100));
-        // Both have healed; what is charged now belongs to others.
+        // Both charges have been refilled; later charges belong to others.
         assert_eq!(take(one, limit, 5).0, 0);
         for gateway in [one, other] {
             assert_eq!([&receipt, &unused].map(|receipt| refund(gateway, limit, receipt)), ["expired", "expired"]);
@@ -65,7 +65,7 @@ fn a_receipt_counts_once_with_any_clocks() {
     });
 }
 
-/// Given back when most of it has healed: what is left of it, not what others have charged since.
+/// A late refund returns only the part that has not been refilled, and none of the later charges of others.
 #[test]
 fn a_receipt_refunds_only_units_that_were_not_refilled() {
     let server = RedisServer::start(&[]);

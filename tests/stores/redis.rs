@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::limiting::{
-    DEADLINE, RedisServer, bucket, calendar, check, connected, kind, limit, sliding, window, worker,
+    DEADLINE, RedisServer, bucket, calendar, check, connect_store, kind, limit, run_on_worker, sliding, window,
 };
 use rand::Rng;
 use redis::Commands;
@@ -63,7 +63,7 @@ fn decides_like_the_memory_store() {
     }
 }
 
-/// State of a key as the server holds it, in the words of `State::text`.
+/// Returns the state of a key in the server, in the format of `State::text`.
 fn stored(client: &mut redis::Connection, key: &str) -> String {
     let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let mut fields: Vec<String> = match form.as_str() {
@@ -93,7 +93,7 @@ fn pair((id, expiry): (String, String)) -> String {
     format!("{id} {expiry}")
 }
 
-/// Same state, and a life that fits: the walk's time goes faster than the server's.
+/// Asserts that the state is the same and the TTL fits: the time of the walk passes faster than that of the server.
 fn assert_holds_alike(client: &mut redis::Connection, memory: &MemoryStore, key: &str, now: i64) {
     let Some((state, ttl_ms)) = memory.state(key, now) else { return };
     let mut text = state.text();
@@ -111,10 +111,10 @@ fn assert_holds_alike(client: &mut redis::Connection, memory: &MemoryStore, key:
     assert!(held.is_empty() || pttl > ttl_ms - SLOWEST_MS, "{key} lives {pttl} ms, not {ttl_ms}");
 }
 
-/// More than one call takes.
+/// Longer than a call takes.
 const SLOWEST_MS: i64 = 3000;
 
-/// The same rule over minutes: real time must not expire what the walk's time has not.
+/// Returns the same rule with periods of minutes, so that keys do not expire in real time before the time of the walk.
 fn minutes(mut rule: Rule, rng: &mut impl Rng) -> Rule {
     let period = rng.random_range(60_000..600_000);
     match &mut rule {
@@ -169,7 +169,7 @@ fn two_gateways(server: &RedisServer, limits: &[Arc<Limit>], tasks: usize, round
     let threads: Vec<_> = (0..2)
         .map(|_| {
             let (url, limits) = (url.clone(), limits.to_vec());
-            std::thread::spawn(move || worker(hammer(url, limits, tasks, rounds)))
+            std::thread::spawn(move || run_on_worker(hammer(url, limits, tasks, rounds)))
         })
         .collect();
     let counts = threads.into_iter().map(|thread| thread.join().unwrap());
@@ -179,7 +179,7 @@ fn two_gateways(server: &RedisServer, limits: &[Arc<Limit>], tasks: usize, round
 /// Admitted and refused.
 async fn hammer(url: String, limits: Vec<Arc<Limit>>, tasks: usize, rounds: usize) -> (i64, i64) {
     let metrics = Metrics::new().unwrap();
-    let redis = std::rc::Rc::new(connected(&url, &metrics, Duration::from_secs(5)).await);
+    let redis = std::rc::Rc::new(connect_store(&url, &metrics, Duration::from_secs(5)).await);
     let mut running = JoinSet::new();
     for _ in 0..tasks {
         let (redis, limits) = (redis.clone(), limits.clone());
@@ -270,9 +270,9 @@ fn a_forgotten_script_costs_nothing() {
 #[test]
 fn many_decisions_share_a_call() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let calls = metrics.store.batch_size.get_sample_count();
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let mut running = JoinSet::new();
@@ -292,11 +292,11 @@ fn many_decisions_share_a_call() {
 #[test]
 fn a_call_carries_no_more_work_than_its_bound() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
-        // A charge given back is looked for along the list; a sorted set finds it, and so does a short list.
-        // Slots of different weights are counted weight by weight, though a correction looks for no end.
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
+        // A refunded charge is searched along a list; a sorted set, or a short list, is searched at once. Slots of
+        // different weights are counted by weight, but a correction needs no end of a lease.
         for (rule, cost, calls_of_20) in [
             (crate::support::limiting::log(100_000, false), Cost::Fixed(1), 20..=20),
             (crate::support::limiting::log(100_000, true), Cost::Fixed(1), 3..=4),
@@ -323,9 +323,9 @@ fn a_call_carries_no_more_work_than_its_bound() {
 #[test]
 fn a_full_queue_and_a_long_decision_are_bounded() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let wide = (0..700).map(|i| check(&limit(&format!("l{i}"), window(9), Mode::Enforce), "all", 1));
         let wide = std::rc::Rc::new(wide.collect());
         let (a, b) = tokio::join!(redis.run(Op::Take, &wide), redis.run(Op::Take, &wide));
@@ -348,8 +348,8 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
 #[test]
 fn state_of_another_form_counts_as_none() {
     let server = RedisServer::start(&[]);
-    worker(async {
-        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
         let mut client = server.client();
         let one = limit("one", window(10), Mode::Enforce);
         let two = limit("two", bucket(1, 10), Mode::Enforce);
@@ -388,28 +388,28 @@ fn state_of_another_form_counts_as_none() {
 #[test]
 fn a_client_that_left_is_not_charged() {
     let server = RedisServer::start(&[]);
-    worker(async {
+    run_on_worker(async {
         let metrics = Metrics::new().unwrap();
-        let redis = std::rc::Rc::new(connected(&server.url(), &metrics, Duration::from_secs(5)).await);
+        let redis = std::rc::Rc::new(connect_store(&server.url(), &metrics, Duration::from_secs(5)).await);
         let one = limit("one", window(10_000), Mode::Enforce);
         let () = redis::cmd("CLIENT").arg("PAUSE").arg(400).arg("ALL").query(&mut server.client()).unwrap();
         let mut running = JoinSet::new();
-        let ask = |set: &mut JoinSet<_>| {
+        let fetch = |set: &mut JoinSet<_>| {
             let (redis, one) = (redis.clone(), one.clone());
             set.spawn_local(async move { kind(&redis, &one).await });
         };
-        // The more calls are under way, the longer the next one waits for others to join it.
+        // The more calls are in progress, the longer the next one waits for decisions to join it.
         for _ in 0..100 {
-            ask(&mut running);
+            fetch(&mut running);
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         let left = metrics.store.batch_size.get_sample_count();
         while metrics.store.batch_size.get_sample_count() == left {
-            ask(&mut running);
+            fetch(&mut running);
             tokio::task::yield_now().await;
         }
         let mut leaving = JoinSet::new();
-        (0..20).for_each(|_| ask(&mut leaving));
+        (0..20).for_each(|_| fetch(&mut leaving));
         tokio::task::yield_now().await;
         leaving.shutdown().await;
         let stayed = running.len() as i64;

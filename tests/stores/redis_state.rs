@@ -15,17 +15,17 @@ use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
 use sluicegate::telemetry::metrics::Metrics;
 
-use crate::support::limiting::{RedisServer, check, connected, leases, limit, log, log_text, worker};
+use crate::support::limiting::{RedisServer, check, connect_store, leases, limit, log, log_text, run_on_worker};
 use crate::support::machine::Stopwatch;
 
 pub const NOW: i64 = 1_795_000_000_000;
 const DEADLINE: Duration = Duration::from_secs(5);
 
-fn call(client: &mut redis::Connection, asked: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
-    let slices: Vec<(Op, &[Check])> = asked.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
+fn call(client: &mut redis::Connection, decisions: &[(Op, Vec<Check>)], now: i64) -> Vec<Decision> {
+    let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
     let reply =
         crate::support::limiting::lua::with_script(ScriptCall::new(&slices, now).eval_command()).query(client).unwrap();
-    let found = decode_reply(reply, asked.iter().map(|(_, checks)| checks.len())).expect("a reply of the right form");
+    let found = decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
     found.into_iter().map(Result::unwrap).collect()
 }
 
@@ -33,12 +33,11 @@ pub fn one(client: &mut redis::Connection, op: Op, check: Check, now: i64) -> sl
     call(client, &[(op, vec![check])], now)[0].answers[0]
 }
 
-/// State as the server holds it: of a log what it is kept for and the charges, of leases each with
-/// its score.
+/// Returns the state in the server: of a log its lifetime and charges, of leases each with its score.
 pub fn held(client: &mut redis::Connection, key: &str) -> BTreeSet<String> {
-    let form: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
+    let variant: String = redis::cmd("TYPE").arg(key).query(client).unwrap();
     let log = |stored: Vec<String>| log_text(stored).split_whitespace().map(str::to_owned).collect();
-    match form.as_str() {
+    match variant.as_str() {
         "none" => BTreeSet::new(),
         "list" => log(client.lrange(key, 0, -1).unwrap()),
         "zset" if key.ends_with("log") => log(client.zrevrange(key, 0, -1).unwrap()),
@@ -64,14 +63,14 @@ fn short(mut rule: Rule) -> Rule {
     rule
 }
 
-/// Many operations on one key in each call, with receipts of earlier ones, some of the same call.
+/// Many operations on one key in each call, with receipts of earlier operations, some of the same call.
 #[test]
 fn one_key_many_operations_a_call() {
     let server = RedisServer::start(&[]);
     let mut client = server.client();
     let mut seeded = crate::support::limiting::seeded();
     let rng = &mut seeded.rng;
-    // Of some keys the numbers change all the time: a window or a lease of a tenth, a limit of half.
+    // The settings of some keys change all the time: to a tenth of the window or lease, or half of the limit.
     for (rule, other) in [
         (log(40, false), log(40, false)),
         (log(40, true), short(log(20, true))),
@@ -93,7 +92,7 @@ fn one_key_many_operations_a_call() {
                 17 => -rng.random_range(0..20_000_000),
                 _ => 0,
             };
-            let (mut asked, mut expected) = (Vec::new(), Vec::new());
+            let (mut decisions, mut expected) = (Vec::new(), Vec::new());
             for i in 0..rng.random_range(1..12) {
                 let mut check = check(&limits[rng.random_range(0..2)], "all", rng.random_range(0..4));
                 let op = match rng.random_range(0..20) {
@@ -114,20 +113,20 @@ fn one_key_many_operations_a_call() {
                 if decision.answers[0].admitted && op == Op::Take {
                     receipts[i % 8] = decision.answers[0].receipt;
                 }
-                asked.push((op, vec![check]));
+                decisions.push((op, vec![check]));
                 expected.push(decision);
             }
-            assert_eq!(call(&mut client, &asked, now), expected, "at {now}: {asked:?}");
-            let key = &asked[0].1[0].key;
+            assert_eq!(call(&mut client, &decisions, now), expected, "at {now}: {decisions:?}");
+            let key = &decisions[0].1[0].key;
             let state = memory.state(key, now).map(|(state, _)| entries(&state)).unwrap_or_default();
             let expired = memory.state(key, now).is_none();
             assert!(expired || held(&mut client, key) == state, "{:?} is not {state:?}", held(&mut client, key));
-            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} lives forever");
+            assert_ne!(client.pttl::<_, i64>(key).unwrap(), -1, "{key} has no expiry");
         }
     }
 }
 
-/// A life is exact: as long as the newest stamp, or the last lease, counts.
+/// The TTL is exact: it lasts as long as the newest charge, or the last lease, counts.
 #[test]
 fn a_key_lives_as_long_as_it_counts() {
     let server = RedisServer::start(&[]);
@@ -138,7 +137,7 @@ fn a_key_lives_as_long_as_it_counts() {
         let answer = one(&mut client, Op::Take, check.clone(), NOW);
         let pttl: i64 = client.pttl(&check.key).unwrap();
         assert!((answer.reset_ms - 500..=answer.reset_ms).contains(&pttl), "{pttl} of {}", answer.reset_ms);
-        // The state of a key whose last unit is given back is none.
+        // A key whose last unit is refunded is deleted.
         let back = Check { cost: -2, tag: answer.receipt, ..check.clone() };
         assert!(one(&mut client, Op::Adjust, back.clone(), NOW).admitted);
         std::thread::sleep(Duration::from_millis(5));
@@ -147,7 +146,7 @@ fn a_key_lives_as_long_as_it_counts() {
     }
 }
 
-/// More than the script's stack holds, and refunds from the depth of a log; no call blocks for long.
+/// More entries than fit on the stack of the script, and refunds deep in a log. No call blocks for long.
 #[test]
 fn more_entries_than_a_command_takes() {
     let server = RedisServer::start(&[]);
@@ -160,34 +159,33 @@ fn more_entries_than_a_command_takes() {
         let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
         let limit = limit("wide", rule, Mode::Enforce);
         let memory = MemoryStore::new(10);
-        let mut ask = |op: Op, cost: i64, tag: Option<i64>| {
+        let mut decide = |op: Op, cost: i64, tag: Option<i64>| {
             let mut check = check(&limit, "all", cost);
             check.tag = tag.unwrap_or(check.tag);
             let watch = Stopwatch::start();
             let answer = one(&mut client, op, check.clone(), NOW);
-            let took = watch.undelayed();
+            let took = watch.elapsed_without_delay();
             assert!(took < most, "{op:?} of {cost} blocks for {took:?}");
             assert_eq!(answer, memory.run(op, std::slice::from_ref(&check), NOW).answers[0], "{op:?} of {cost}");
             let state = memory.state(&check.key, NOW).map(|(state, _)| entries(&state)).unwrap_or_default();
             assert!(held(&mut client, &check.key) == state, "after {op:?} of {cost}");
             answer.receipt
         };
-        let first = ask(Op::Take, 1, None);
-        let many = ask(Op::Take, 18_000, None);
-        let last = ask(Op::Take, 11_999, None);
-        ask(Op::Take, 1, None);
-        ask(Op::Adjust, -1, Some(first));
-        ask(Op::Adjust, -6_000, Some(many));
-        ask(Op::Adjust, 9_000, Some(last));
-        ask(Op::Adjust, -11_999, Some(last));
-        ask(Op::Adjust, 0, Some(many));
-        ask(Op::Take, 30_000, None);
-        ask(Op::Peek, 1, None);
+        let first = decide(Op::Take, 1, None);
+        let many = decide(Op::Take, 18_000, None);
+        let last = decide(Op::Take, 11_999, None);
+        decide(Op::Take, 1, None);
+        decide(Op::Adjust, -1, Some(first));
+        decide(Op::Adjust, -6_000, Some(many));
+        decide(Op::Adjust, 9_000, Some(last));
+        decide(Op::Adjust, -11_999, Some(last));
+        decide(Op::Adjust, 0, Some(many));
+        decide(Op::Take, 30_000, None);
+        decide(Op::Peek, 1, None);
     }
 }
 
-/// A key that something else wrote counts as absent, is not touched by a peek, and is replaced by
-/// a charge.
+/// A key that another program wrote counts as absent. A peek leaves it, and a charge replaces it.
 #[test]
 fn a_key_of_another_form_counts_as_absent() {
     let server = RedisServer::start(&[]);
@@ -224,8 +222,8 @@ fn a_key_of_another_form_counts_as_absent() {
     }
 }
 
-/// Two rules on one key in one call, as when an override changes: the second sees what the first
-/// left, and not what is still stored behind it.
+/// Two rules on one key in one call, as when an override changes: the second rule sees the state that the first one
+/// left, not the stored one.
 #[test]
 fn charges_that_one_rule_drops_are_gone_for_the_next() {
     let server = RedisServer::start(&[]);
@@ -240,13 +238,13 @@ fn charges_that_one_rule_drops_are_gone_for_the_next() {
         }
         let minute = limit("one", minute, Mode::Enforce);
         let of = |limit, cost| vec![check(limit, "all", cost)];
-        for (now, asked) in [
+        for (now, decisions) in [
             (NOW, vec![(Op::Take, of(&hour, 10)), (Op::Peek, of(&hour, 1))]),
             (NOW + 120_000, vec![(Op::Take, of(&minute, 1)), (Op::Take, of(&hour, 1)), (Op::Peek, of(&hour, 8))]),
             (NOW + 120_001, vec![(Op::Take, of(&hour, 9)), (Op::Take, of(&hour, 8))]),
         ] {
-            let expected: Vec<Decision> = asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
-            assert_eq!(call(&mut client, &asked, now), expected, "at {now}");
+            let expected: Vec<Decision> = decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect();
+            assert_eq!(call(&mut client, &decisions, now), expected, "at {now}");
         }
         let left = one(&mut client, Op::Peek, check(&hour, "all", 0), NOW + 120_001).remaining;
         assert_eq!(left, 0, "two, and eight");
@@ -268,7 +266,7 @@ fn a_changed_form_forgets_nothing() {
     }
 }
 
-/// Commands that the server has seen since the last `CONFIG RESETSTAT`, with how often.
+/// Returns the commands that the server has executed since the last `CONFIG RESETSTAT`, with their numbers.
 fn commands(client: &mut redis::Connection) -> BTreeSet<String> {
     let info: String = redis::cmd("INFO").arg("commandstats").query(client).unwrap();
     let calls = info.lines().filter_map(|line| line.strip_prefix("cmdstat_")?.split(",usec").next());
@@ -291,8 +289,8 @@ fn an_exhausted_key_is_only_read() {
             assert!(one(&mut client, Op::Take, check(&limit, "all", 1), NOW + i / 5).admitted);
         }
         let () = redis::cmd("CONFIG").arg("RESETSTAT").query(&mut client).unwrap();
-        let asked: Vec<_> = (0..100).map(|_| (Op::Take, vec![check(&limit, "all", 1)])).collect();
-        assert!(call(&mut client, &asked, NOW + 1000).iter().all(|decision| !decision.admitted));
+        let decisions: Vec<_> = (0..100).map(|_| (Op::Take, vec![check(&limit, "all", 1)])).collect();
+        assert!(call(&mut client, &decisions, NOW + 1000).iter().all(|decision| !decision.admitted));
         let expected: BTreeSet<String> = reads.iter().chain(&["mget:calls=1"]).map(|call| (*call).to_owned()).collect();
         assert_eq!(commands(&mut client), expected);
     }
@@ -302,8 +300,8 @@ fn an_exhausted_key_is_only_read() {
 /// The units of the i-th charge.
 type Weights = fn(i64) -> i64;
 
-/// A log of so many charges as the script stores it: blocks of 1024, or where charges are not of one unit of the
-/// root of them.
+/// Writes a log of so many charges in the format of the script: blocks of 1024, or of the square root of their number
+/// if charges have several units.
 fn fill(client: &mut redis::Connection, key: &str, sorted_set: bool, charges: usize, units: Weights) {
     let written = |count: i64, units: i64, plain: i64| match units == plain {
         true => count.to_string(),
@@ -346,35 +344,35 @@ fn no_decision_is_long() {
         assert!(count <= most, "{what}: {calls:?}");
     };
     for sorted_set in [false, true] {
-        let forms: [(usize, Weights, &str); 3] =
+        let variants: [(usize, Weights, &str); 3] =
             [(100_000, |_| 1, "1"), (50_000, |_| 2, "2"), (66_667, |i| 2 - i % 2, "1 and 2")];
-        for (charges, units, told) in forms {
+        for (charges, units, told) in variants {
             let limit = limit("wide", log(100_000, sorted_set), Mode::Enforce);
             let key = check(&limit, "all", 1).key;
             let () = redis::cmd("FLUSHALL").query(&mut client).unwrap();
             fill(&mut client, &key, sorted_set, charges, units);
-            let form = format!("{charges} charges of {told}, sorted_set = {sorted_set}");
-            let ask = |what: &str, op, cost, tag, now, admitted| {
-                measure(&format!("{form}, {what}"), &limit, op, cost, tag, now, admitted);
+            let variant = format!("{charges} charges of {told}, sorted_set = {sorted_set}");
+            let decide = |what: &str, op, cost, tag, now, admitted| {
+                measure(&format!("{variant}, {what}"), &limit, op, cost, tag, now, admitted);
             };
-            // Teaches the server the script.
+            // After this call the server has the script.
             one(&mut client, Op::Peek, check(&limit, "all", 1), NOW);
             let middle = NOW - 36 * (charges as i64 / 2);
-            ask("refused", Op::Take, 1, 0, NOW + 1, false);
-            ask("refused at the largest cost", Op::Take, 100_000, 0, NOW + 1, false);
-            ask("refused at half of it", Op::Take, 50_021, 0, NOW + 1, false);
-            ask("peek", Op::Peek, 1, 0, NOW + 1, false);
-            ask("nothing", Op::Take, 0, 0, NOW + 1, true);
-            ask("deep refund", Op::Adjust, -9, middle, NOW + 1, true);
-            ask("given back twice", Op::Adjust, -9, middle, NOW + 1, false);
-            ask("partial refund", Op::Adjust, -1, middle - 36, NOW + 1, true);
-            ask("admitted", Op::Take, 1, 0, NOW + 2, true);
-            ask("admitted as many leave", Op::Take, 40_000, 0, NOW + 2_700_000, true);
-            ask("admitted after that", Op::Take, 1, 0, NOW + 2_700_001, true);
-            ask("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
+            decide("refused", Op::Take, 1, 0, NOW + 1, false);
+            decide("refused at the largest cost", Op::Take, 100_000, 0, NOW + 1, false);
+            decide("refused at half of it", Op::Take, 50_021, 0, NOW + 1, false);
+            decide("peek", Op::Peek, 1, 0, NOW + 1, false);
+            decide("nothing", Op::Take, 0, 0, NOW + 1, true);
+            decide("deep refund", Op::Adjust, -9, middle, NOW + 1, true);
+            decide("given back twice", Op::Adjust, -9, middle, NOW + 1, false);
+            decide("partial refund", Op::Adjust, -1, middle - 36, NOW + 1, true);
+            decide("admitted", Op::Take, 1, 0, NOW + 2, true);
+            decide("admitted as many leave", Op::Take, 40_000, 0, NOW + 2_700_000, true);
+            decide("admitted after that", Op::Take, 1, 0, NOW + 2_700_001, true);
+            decide("admitted when all have left", Op::Take, 100_000, 0, NOW + 9_000_000, true);
         }
     }
-    // A gateway with all of its leases dies; so does one with nearly all.
+    // A gateway with all leases dies, or one with nearly all.
     let limit = limit("slots", leases(100_000, 60_000), Mode::Enforce);
     let key = check(&limit, "all", 1).key;
     for late in [0, 1] {
@@ -385,19 +383,19 @@ fn no_decision_is_long() {
             let () = client.zadd_multiple(&key, chunk).unwrap();
         }
         let () = client.zadd(&key, "7", NOW + 60_000 + 5 * late).unwrap();
-        let ask = |what: &str, op, cost, tag, now, admitted| {
+        let decide = |what: &str, op, cost, tag, now, admitted| {
             measure(&format!("100000 leases, {what}"), &limit, op, cost, tag, now, admitted);
         };
-        ask("refused", Op::Take, 1, 99, NOW, false);
-        ask("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
-        ask("renewal", Op::Adjust, 1, (1 << 51) + 50_000, NOW, true);
-        ask("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
-        ask("take", Op::Take, 1, 1 << 50, NOW, true);
-        ask("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
-        ask("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
-        ask("renewal, of many weights", Op::Adjust, 65_535, 1 << 50, NOW + 60_003, true);
-        ask("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
-        ask("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
+        decide("refused", Op::Take, 1, 99, NOW, false);
+        decide("refused at the largest cost", Op::Take, 100_000, 99, NOW, false);
+        decide("renewal", Op::Adjust, 1, (1 << 51) + 50_000, NOW, true);
+        decide("release", Op::Adjust, -1, (1 << 51) + 50_000, NOW, true);
+        decide("take", Op::Take, 1, 1 << 50, NOW, true);
+        decide("release of that", Op::Adjust, -1, 1 << 50, NOW, true);
+        decide("take of many when they have expired", Op::Take, 65_535, 1 << 50, NOW + 60_003, true);
+        decide("renewal, of many weights", Op::Adjust, 65_535, 1 << 50, NOW + 60_003, true);
+        decide("refused, of many weights", Op::Take, 40_000, 1 << 49, NOW + 60_004, false);
+        decide("release of a part", Op::Adjust, -21_845, 1 << 50, NOW + 60_004, true);
     }
 }
 
@@ -412,8 +410,8 @@ fn slots() -> Arc<Limit> {
 #[test]
 fn holder() {
     let Ok(url) = std::env::var(HOLDER) else { return };
-    worker(async {
-        let redis = connected(&url, &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&url, &Metrics::new().unwrap(), DEADLINE).await;
         let decision = redis.run(Op::Take, &vec![check(&slots(), "all", 4)].into()).await.unwrap();
         println!("\nholds {}", decision.answers[0].receipt);
         tokio::time::sleep(Duration::from_secs(60)).await;
@@ -430,18 +428,18 @@ fn a_dead_holder_returns_its_slots() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the holder holds nothing");
+    assert!(lines.any(|line| line.unwrap().starts_with("holds ")), "the process holds no slots");
     let watch = Stopwatch::start();
     holder.kill().unwrap();
     holder.wait().unwrap();
-    worker(async {
-        let redis = connected(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
+    run_on_worker(async {
+        let redis = connect_store(&server.url(), &Metrics::new().unwrap(), DEADLINE).await;
         let slots = slots();
         let alive = redis.run(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(alive.admitted);
         let refused = redis.run(Op::Take, &vec![check(&slots, "all", 1)].into()).await.unwrap().answers[0];
         assert!(!refused.admitted && (1..=LEASE_MS).contains(&refused.retry_ms), "{refused:?}");
-        // The heartbeat of one that lives keeps its slot.
+        // The heartbeat of a live gateway keeps its slot.
         let mut renew = check(&slots, "all", 1);
         renew.tag = alive.receipt;
         tokio::time::sleep(Duration::from_millis(refused.retry_ms as u64 / 2)).await;
@@ -449,7 +447,7 @@ fn a_dead_holder_returns_its_slots() {
         let free = loop {
             let answer = redis.run(Op::Take, &vec![check(&slots, "all", 4)].into()).await.unwrap().answers[0];
             if answer.admitted {
-                break watch.undelayed();
+                break watch.elapsed_without_delay();
             }
             tokio::time::sleep(Duration::from_millis(answer.retry_ms as u64)).await;
         };

@@ -1,4 +1,4 @@
-//! Programs of other projects: applications behind the gateway, and clients in front of it.
+//! Programs of other projects that tests run: applications behind the gateway, and clients in front of it.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::ports::Reserved;
-use super::until;
+use super::ports::ReservedPort;
+use super::wait_until;
 
 /// A server in a process of its own.
 pub struct App {
     pub addr: SocketAddr,
     child: Child,
     dir: TempDir,
-    _port: Reserved,
+    _port: ReservedPort,
     /// Files that it reads from another directory.
     _files: Option<TempDir>,
 }
@@ -87,13 +87,13 @@ impl App {
         App::start(Path::new(agent.trim()), |addr| {
             let (http, pid) = (format!("--otlp-http-endpoint={addr}"), format!("--pid-file=pid-{}", addr.port()));
             let words = ["start", &http, "--otlp-grpc-endpoint=127.0.0.1:0", "--exporter=blackhole", &pid];
-            let told = ["--debug-log=traces", "--debug-log-verbosity=detailed"];
-            words.into_iter().chain(told).map(str::to_owned).collect()
+            let debug = ["--debug-log=traces", "--debug-log-verbosity=detailed"];
+            words.into_iter().chain(debug).map(str::to_owned).collect()
         })
     }
 
     fn start(program: &Path, arguments: impl Fn(SocketAddr) -> Vec<String>) -> App {
-        let port = Reserved::new();
+        let port = ReservedPort::new();
         let addr = port.addr();
         let dir = tempfile::tempdir().unwrap();
         let log = fs::File::create(dir.path().join("log")).unwrap();
@@ -104,10 +104,10 @@ impl App {
             .stderr(log)
             .spawn()
             .unwrap_or_else(|error| {
-                panic!("{}: {error}; install what the tests talk to: make tools", program.display())
+                panic!("{}: {error}; install the programs of the tests: make tools", program.display())
             });
         let mut app = App { addr, child, dir, _port: port, _files: None };
-        until("the application listens", || {
+        wait_until("the application listens", || {
             let ended = app.child.try_wait().unwrap();
             assert!(ended.is_none(), "the application ended: {ended:?}\n{}", app.log());
             TcpStream::connect(addr).is_ok()
@@ -144,8 +144,7 @@ impl Drop for App {
 }
 
 /// Runs a client that must succeed within a minute, and returns its output. `package` is the Debian package to install
-/// if the
-/// program is missing.
+/// if the program is missing.
 #[track_caller]
 pub fn run(program: impl AsRef<OsStr>, package: &str, arguments: &[&str]) -> String {
     let name = Path::new(program.as_ref());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 
-use super::put;
+use super::write_atomically;
 
 /// A certificate authority.
 pub struct Ca(CertifiedIssuer<'static, KeyPair>);
@@ -62,7 +62,7 @@ impl Pair {
     /// Writes `NAME.pem` and `NAME.key` to `dir`, each atomically.
     pub fn save(&self, dir: &Path, name: &str) {
         for (text, ending) in [(&self.cert, "pem"), (&self.key, "key")] {
-            put(&dir.join(format!("{name}.{ending}")), text);
+            write_atomically(&dir.join(format!("{name}.{ending}")), text);
         }
     }
 }

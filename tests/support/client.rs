@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpStream};
 
 use socket2::{Domain, Socket, Type};
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 use super::http::{Framing, Message, Reader, framing};
 
 /// One connection to the gateway.
@@ -26,11 +26,11 @@ impl Client {
         Client::of(TcpStream::from(socket))
     }
 
-    /// Uses an open connection.
+    /// Creates a client that uses an open connection.
     pub fn of(stream: TcpStream) -> Client {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_write_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
+        stream.set_write_timeout(Some(WAIT_MAX)).unwrap();
         Client { reader: Reader::new(stream) }
     }
 
@@ -53,39 +53,39 @@ impl Client {
 
     /// Sends a request and reads its response. The method is the first word of `head`.
     #[track_caller]
-    pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
+    pub fn fetch(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
         self.send([head.as_bytes(), body.as_ref()].concat());
-        self.answer(head.split(' ').next().unwrap_or_default())
+        self.read_response(head.split(' ').next().unwrap_or_default())
     }
 
     /// Reads the final response to a request with `method`. Fails on interim responses.
     #[track_caller]
-    pub fn answer(&mut self, method: &str) -> Message {
-        let message = self.try_answer(method).unwrap_or_else(|error| panic!("no answer: {error}"));
-        assert!(message.status() >= 200, "an interim answer:\n{}", message.head);
+    pub fn read_response(&mut self, method: &str) -> Message {
+        let message = self.try_read_response(method).unwrap_or_else(|error| panic!("no response: {error}"));
+        assert!(message.status() >= 200, "an interim response:\n{}", message.head);
         message
     }
 
-    pub fn try_answer(&mut self, method: &str) -> io::Result<Message> {
-        let mut message = self.try_head()?;
+    pub fn try_read_response(&mut self, method: &str) -> io::Result<Message> {
+        let mut message = self.try_read_head()?;
         message.body = self.reader.body(&framing(&message, Some(method)))?;
         Ok(message)
     }
 
     /// Reads the head of a response.
-    pub fn try_head(&mut self) -> io::Result<Message> {
+    pub fn try_read_head(&mut self) -> io::Result<Message> {
         let head = self.reader.head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         Ok(Message { head, body: Vec::new() })
     }
 
     /// Reads a response and passes its body to `sink` piece by piece.
-    pub fn stream_answer(&mut self, method: &str, sink: impl FnMut(&[u8])) -> io::Result<Message> {
-        let message = self.try_head()?;
+    pub fn stream_response(&mut self, method: &str, sink: impl FnMut(&[u8])) -> io::Result<Message> {
+        let message = self.try_read_head()?;
         self.reader.stream_body(&framing(&message, Some(method)), sink)?;
         Ok(message)
     }
 
-    /// Reads `count` bytes of any content.
+    /// Reads the next `count` bytes.
     #[track_caller]
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         self.reader.body(&Framing::Length(count as u64)).unwrap_or_else(|error| panic!("not {count} bytes: {error}"))
@@ -106,7 +106,7 @@ impl Client {
     pub fn assert_closed(&mut self) {
         match self.reader.ended() {
             Ok(true) => {}
-            Ok(false) => panic!("more bytes instead of the end of the connection"),
+            Ok(false) => panic!("the gateway sent more bytes before it closed the connection"),
             Err(error) => panic!("the connection was not closed: {error}"),
         }
     }
@@ -114,8 +114,8 @@ impl Client {
 
 /// Sends one request on a new connection.
 #[track_caller]
-pub fn ask(addr: SocketAddr, head: &str) -> Message {
-    Client::connect(addr).ask(head, "")
+pub fn fetch(addr: SocketAddr, head: &str) -> Message {
+    Client::connect(addr).fetch(head, "")
 }
 
 /// The head of `GET target` for `a.test`. Each line of `fields` ends with CRLF.

@@ -15,7 +15,7 @@ pub struct DnsServer {
 struct Zone {
     reply: Reply,
     /// Queries so far, each as `name type`.
-    asked: Vec<String>,
+    queries: Vec<String>,
 }
 
 /// The response of the server to a query for any name.
@@ -47,37 +47,37 @@ impl DnsServer {
             }
         };
         let addr = udp.local_addr().unwrap();
-        let zone = Arc::new(Mutex::new(Zone { reply, asked: Vec::new() }));
-        let of_udp = zone.clone();
+        let zone = Arc::new(Mutex::new(Zone { reply, queries: Vec::new() }));
+        let udp_zone = zone.clone();
         std::thread::spawn(move || {
-            let mut question = [0; 1500];
-            while let Ok((count, from)) = udp.recv_from(&mut question) {
-                let Some(mut answer) = of_udp.lock().unwrap().answer(&question[..count]) else { continue };
-                for number in 1..=of_udp.lock().unwrap().lies() {
-                    let id = u16::from_be_bytes([answer[0], answer[1]]).wrapping_add(number).to_be_bytes();
-                    let _ = udp.send_to(&[&id, &answer[2..]].concat(), from);
+            let mut query = [0; 1500];
+            while let Ok((count, from)) = udp.recv_from(&mut query) {
+                let Some(mut response) = udp_zone.lock().unwrap().build_response(&query[..count]) else { continue };
+                for number in 1..=udp_zone.lock().unwrap().false_response_count() {
+                    let id = u16::from_be_bytes([response[0], response[1]]).wrapping_add(number).to_be_bytes();
+                    let _ = udp.send_to(&[&id, &response[2..]].concat(), from);
                 }
-                if answer.len() > UDP_MAX {
-                    answer.truncate(question_end(&answer));
-                    answer[2] |= 2;
-                    answer[6..8].fill(0);
+                if response.len() > UDP_MAX {
+                    response.truncate(query_end(&response));
+                    response[2] |= 2;
+                    response[6..8].fill(0);
                 }
-                let _ = udp.send_to(&answer, from);
+                let _ = udp.send_to(&response, from);
             }
         });
-        let of_tcp = zone.clone();
+        let tcp_zone = zone.clone();
         std::thread::spawn(move || {
             for stream in tcp.incoming() {
-                let (Ok(mut stream), zone) = (stream, of_tcp.clone()) else { continue };
+                let (Ok(mut stream), zone) = (stream, tcp_zone.clone()) else { continue };
                 std::thread::spawn(move || -> std::io::Result<()> {
                     loop {
                         let mut length = [0; 2];
                         stream.read_exact(&mut length)?;
-                        let mut question = vec![0; usize::from(u16::from_be_bytes(length))];
-                        stream.read_exact(&mut question)?;
-                        let Some(answer) = zone.lock().unwrap().answer(&question) else { continue };
-                        stream.write_all(&two_bytes(answer.len()))?;
-                        stream.write_all(&answer)?;
+                        let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+                        stream.read_exact(&mut query)?;
+                        let Some(response) = zone.lock().unwrap().build_response(&query) else { continue };
+                        stream.write_all(&two_bytes(response.len()))?;
+                        stream.write_all(&response)?;
                     }
                 });
             }
@@ -85,32 +85,32 @@ impl DnsServer {
         DnsServer { addr, zone }
     }
 
-    /// Changes the response from now on.
-    pub fn answers(&self, reply: Reply) {
+    /// Sets the response to later queries.
+    pub fn set_reply(&self, reply: Reply) {
         self.zone.lock().unwrap().reply = reply;
     }
 
-    /// Queries so far, each as `name type`.
-    pub fn asked(&self) -> Vec<String> {
-        self.zone.lock().unwrap().asked.clone()
+    /// Returns the queries so far, each as `name type`.
+    pub fn queries(&self) -> Vec<String> {
+        self.zone.lock().unwrap().queries.clone()
     }
 
-    /// The line of `[server]` that makes the gateway use this server.
+    /// Returns the line of `[server]` that makes the gateway use this server.
     pub fn line(&self) -> String {
         format!("resolver = [\"{}\"]", self.addr)
     }
 }
 
 impl Zone {
-    /// Sends responses with wrong IDs before each correct one.
-    fn lies(&self) -> u16 {
+    /// Returns the number of responses with wrong IDs before each correct one.
+    fn false_response_count(&self) -> u16 {
         if let Reply::OtherIds(count, _) = self.reply { count } else { 0 }
     }
 
-    fn answer(&mut self, question: &[u8]) -> Option<Vec<u8>> {
-        let end = question_end(question);
-        let kind = u16::from_be_bytes([question[end - 4], question[end - 3]]);
-        self.asked.push(format!("{} {kind}", name(question)));
+    fn build_response(&mut self, query: &[u8]) -> Option<Vec<u8>> {
+        let end = query_end(query);
+        let kind = u16::from_be_bytes([query[end - 4], query[end - 3]]);
+        self.queries.push(format!("{} {kind}", name(query)));
         let of_family = |addresses: &[IpAddr]| -> Vec<IpAddr> {
             addresses.iter().copied().filter(|ip| ip.is_ipv4() == (kind == 1)).collect()
         };
@@ -125,40 +125,40 @@ impl Zone {
                 none if none.is_empty() => return None,
                 some => (0, some, 3600),
             },
-            Reply::Flapping(of) => (0, of_family(&of(self.asked.len())), 0),
+            Reply::Flapping(of) => (0, of_family(&of(self.queries.len())), 0),
             Reply::NoSuchName => (3, Vec::new(), 0),
             Reply::Empty => (0, Vec::new(), 0),
             Reply::Failure => (2, Vec::new(), 0),
             Reply::Silence => return None,
-            Reply::Garbage => return Some(question[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
+            Reply::Garbage => return Some(query[..2].iter().copied().chain([0x81, 0x80, 0, 1, 255, 255]).collect()),
         };
         // The query without additional records, then the answers, each with a pointer to the name.
-        let mut answer = question[..end].to_vec();
-        answer[2..4].copy_from_slice(&[0x81, 0x80 | code]);
-        answer[6..8].copy_from_slice(&two_bytes(addresses.len()));
-        answer[8..12].fill(0);
+        let mut response = query[..end].to_vec();
+        response[2..4].copy_from_slice(&[0x81, 0x80 | code]);
+        response[6..8].copy_from_slice(&two_bytes(addresses.len()));
+        response[8..12].fill(0);
         for address in addresses {
             let bytes = match address {
                 IpAddr::V4(ip) => ip.octets().to_vec(),
                 IpAddr::V6(ip) => ip.octets().to_vec(),
             };
-            answer.extend([0xc0, 12]);
-            answer.extend(kind.to_be_bytes());
-            answer.extend([0, 1]);
-            answer.extend(ttl.to_be_bytes());
-            answer.extend(two_bytes(bytes.len()));
-            answer.extend(bytes);
+            response.extend([0xc0, 12]);
+            response.extend(kind.to_be_bytes());
+            response.extend([0, 1]);
+            response.extend(ttl.to_be_bytes());
+            response.extend(two_bytes(bytes.len()));
+            response.extend(bytes);
         }
-        Some(answer)
+        Some(response)
     }
 }
 
-fn two_bytes(of: usize) -> [u8; 2] {
-    u16::try_from(of).unwrap().to_be_bytes()
+fn two_bytes(number: usize) -> [u8; 2] {
+    u16::try_from(number).unwrap().to_be_bytes()
 }
 
 /// The index after the first query of a message.
-fn question_end(message: &[u8]) -> usize {
+fn query_end(message: &[u8]) -> usize {
     let mut at = 12;
     while message[at] != 0 {
         at += 1 + usize::from(message[at]);

@@ -1,10 +1,10 @@
-//! Another time for a gateway, by preloading the library of `faketime`.
+//! Runs a gateway at another time, by preloading the library of `faketime`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// The library does not start if a process with the same ID left its shared memory behind.
-fn clear_up() {
+/// Removes the shared memory of processes that have ended. The library fails in a process whose ID one of them had.
+fn remove_stale_memory() {
     let Ok(left) = std::fs::read_dir("/dev/shm") else { return };
     for file in left.flatten() {
         let name = file.file_name().to_string_lossy().into_owned();
@@ -15,18 +15,18 @@ fn clear_up() {
     }
 }
 
-/// The environment variables that make a process see another time.
+/// Returns the environment variables that shift the time of a process by an offset such as `+2h`.
 pub fn clock(offset: &str) -> Vec<(String, String)> {
     variables(&[("FAKETIME", offset)])
 }
 
-/// The same with an offset such as `+2h`, read from the file at `path`, which may change at any moment.
-pub fn clock_of(path: &Path) -> Vec<(String, String)> {
+/// Returns the environment variables for an offset that the process reads from the file at `path`, which may change.
+pub fn clock_from_file(path: &Path) -> Vec<(String, String)> {
     variables(&[("FAKETIME_TIMESTAMP_FILE", path.to_str().unwrap()), ("FAKETIME_NO_CACHE", "1")])
 }
 
 fn variables(own: &[(&str, &str)]) -> Vec<(String, String)> {
-    clear_up();
+    remove_stale_memory();
     let output = Command::new("faketime").args(["-f", "+0s", "env"]).output();
     let output = output.expect("faketime does not start; install it: apt-get install faketime");
     let text = String::from_utf8(output.stdout).unwrap();

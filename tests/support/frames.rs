@@ -39,35 +39,35 @@ pub struct WireFrame {
 
 /// How a stream, or the connection, ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum StreamEnd {
     /// The response ended.
-    Whole,
+    Complete,
     Reset(u32),
     /// The connection ended, with the error code of GOAWAY if there was one.
-    Away(Option<u32>),
+    ConnectionClosed(Option<u32>),
 }
 
-/// Response that arrived on one stream.
+/// The response on one stream.
 #[derive(Debug)]
-pub struct WireAnswer {
+pub struct WireResponse {
     /// The header block as received, compressed.
     pub head: Vec<u8>,
     pub body: Vec<u8>,
-    pub ended: Ended,
+    pub ended: StreamEnd,
 }
 
 pub struct Wire<S = TcpStream> {
     stream: S,
     received: Vec<u8>,
     /// True to acknowledge SETTINGS and PING automatically.
-    pub answers_pings: bool,
+    pub acknowledges: bool,
 }
 
 impl Wire {
     /// Connects and sends nothing.
     pub fn silent(addr: SocketAddr) -> Wire {
         let stream = Client::connect(addr).into_stream();
-        Wire { stream, received: Vec::new(), answers_pings: true }
+        Wire { stream, received: Vec::new(), acknowledges: true }
     }
 
     /// Connects and sends these settings.
@@ -83,7 +83,7 @@ impl Wire {
 impl<S: Read + Write> Wire<S> {
     /// Starts HTTP/2 on `stream` with these settings.
     pub fn over(stream: S, settings: &[(u16, u32)]) -> Wire<S> {
-        let mut wire = Wire { stream, received: Vec::new(), answers_pings: true };
+        let mut wire = Wire { stream, received: Vec::new(), acknowledges: true };
         let pairs = settings.iter().flat_map(|(id, value)| [&id.to_be_bytes()[..], &value.to_be_bytes()].concat());
         let settings = frame(SETTINGS, 0, 0, &pairs.collect::<Vec<u8>>());
         wire.send([PREFACE, &settings].concat());
@@ -130,72 +130,72 @@ impl<S: Read + Write> Wire<S> {
     }
 
     fn acknowledge(&mut self, received: &WireFrame) {
-        if self.answers_pings && matches!(received.kind, SETTINGS | PING) && received.flags & ACK == 0 {
+        if self.acknowledges && matches!(received.kind, SETTINGS | PING) && received.flags & ACK == 0 {
             let payload: &[u8] = if received.kind == PING { &received.payload } else { &[] };
             let _ = self.try_send(frame(received.kind, ACK, 0, payload));
         }
     }
 
-    /// Reads up to the next frame for which `wanted` is true.
+    /// Reads up to the next frame for which `matches` is true.
     #[track_caller]
-    pub fn until(&mut self, what: &str, mut wanted: impl FnMut(&WireFrame) -> bool) -> WireFrame {
+    pub fn read_until(&mut self, what: &str, mut matches: impl FnMut(&WireFrame) -> bool) -> WireFrame {
         loop {
             match self.next() {
-                Ok(Some(frame)) if wanted(&frame) => return frame,
+                Ok(Some(frame)) if matches(&frame) => return frame,
                 Ok(Some(_)) => {}
-                ended => panic!("the connection ended before {what}: {ended:?}"),
+                end => panic!("the connection ended before {what}: {end:?}"),
             }
         }
     }
 
     /// Reads to the end of `stream`, ignoring other streams.
     #[track_caller]
-    pub fn answer(&mut self, stream: u32) -> WireAnswer {
-        self.answers(&[stream]).remove(0)
+    pub fn read_response(&mut self, stream: u32) -> WireResponse {
+        self.read_responses(&[stream]).remove(0)
     }
 
     /// Reads to the end of all of `streams`, ignoring others.
     #[track_caller]
-    pub fn answers(&mut self, streams: &[u32]) -> Vec<WireAnswer> {
-        let unknown = || WireAnswer { head: Vec::new(), body: Vec::new(), ended: Ended::Away(None) };
-        let mut answers: Vec<WireAnswer> = streams.iter().map(|_| unknown()).collect();
-        let mut told = None;
-        while answers.iter().any(|answer| answer.ended == Ended::Away(None)) {
+    pub fn read_responses(&mut self, streams: &[u32]) -> Vec<WireResponse> {
+        let unknown = || WireResponse { head: Vec::new(), body: Vec::new(), ended: StreamEnd::ConnectionClosed(None) };
+        let mut answers: Vec<WireResponse> = streams.iter().map(|_| unknown()).collect();
+        let mut goaway_code = None;
+        while answers.iter().any(|answer| answer.ended == StreamEnd::ConnectionClosed(None)) {
             let frame = match self.next() {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break,
                 Err(error) => panic!("no end of {streams:?}: {error}, {answers:?}"),
             };
             if frame.kind == GOAWAY {
-                told = Some(code(&frame.payload[4..]));
+                goaway_code = Some(code(&frame.payload[4..]));
             }
-            let Some(place) = streams.iter().position(|stream| *stream == frame.stream) else { continue };
-            let answer = &mut answers[place];
+            let Some(index) = streams.iter().position(|stream| *stream == frame.stream) else { continue };
+            let answer = &mut answers[index];
             match frame.kind {
                 HEADERS => answer.head.extend(&frame.payload),
                 DATA => answer.body.extend(&frame.payload),
-                RST_STREAM => answer.ended = Ended::Reset(code(&frame.payload)),
+                RST_STREAM => answer.ended = StreamEnd::Reset(code(&frame.payload)),
                 _ => {}
             }
             if matches!(frame.kind, HEADERS | DATA) && frame.flags & END_STREAM != 0 {
-                answer.ended = Ended::Whole;
+                answer.ended = StreamEnd::Complete;
             }
         }
-        for answer in answers.iter_mut().filter(|answer| answer.ended == Ended::Away(None)) {
-            answer.ended = Ended::Away(told);
+        for answer in answers.iter_mut().filter(|answer| answer.ended == StreamEnd::ConnectionClosed(None)) {
+            answer.ended = StreamEnd::ConnectionClosed(goaway_code);
         }
         answers
     }
 
     /// Reads to the end of the connection. Returns the error code of GOAWAY, if any.
     #[track_caller]
-    pub fn away(&mut self) -> Option<u32> {
-        let mut told = None;
+    pub fn read_goaway(&mut self) -> Option<u32> {
+        let mut goaway_code = None;
         loop {
             match self.next() {
-                Ok(Some(frame)) if frame.kind == GOAWAY => told = Some(code(&frame.payload[4..])),
+                Ok(Some(frame)) if frame.kind == GOAWAY => goaway_code = Some(code(&frame.payload[4..])),
                 Ok(Some(_)) => {}
-                Ok(None) => return told,
+                Ok(None) => return goaway_code,
                 Err(error) => panic!("the connection did not end: {error}"),
             }
         }
@@ -216,7 +216,7 @@ impl<S: Read + Write> Wire<S> {
     }
 }
 
-impl WireAnswer {
+impl WireResponse {
     /// The status of a response of the gateway itself, which repeats it in its body.
     #[track_caller]
     pub fn problem_status(&self) -> u64 {

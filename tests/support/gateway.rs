@@ -1,6 +1,5 @@
 //! The gateway as a process. It listens on free ports, which the log reports. Tests inspect it through its admin
-//! listener.
-//! Dropping the value ends the process. A failed test prints the log.
+//! listener. Dropping the value ends the process. A failed test prints the log.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -12,7 +11,7 @@ use tempfile::TempDir;
 use super::client::{self, Client};
 use super::http::Message;
 use super::memory::{self, MemoryWatch};
-use super::{put, until};
+use super::{wait_until, write_atomically};
 
 pub struct Gateway {
     /// The first listener with a port; 0.0.0.0:0 if there is none.
@@ -56,17 +55,17 @@ impl Gateway {
 
     /// Starts a gateway with further lines in `[server]`.
     pub fn with(server: &str, config: &str) -> Gateway {
-        Gateway::within(&[], server, config)
+        Gateway::with_env(&[], server, config)
     }
 
     /// Starts a gateway with additional environment variables.
-    pub fn within(env: &[(&str, &str)], server: &str, rest: &str) -> Gateway {
-        Gateway::launch(env, |dir| laid_out(dir, &config(server, rest)))
+    pub fn with_env(env: &[(&str, &str)], server: &str, rest: &str) -> Gateway {
+        Gateway::launch(env, |dir| config_arguments(dir, &config(server, rest)))
     }
 
     /// Starts a gateway with this complete config.
-    pub fn whole(config: &str) -> Gateway {
-        Gateway::launch(&[], |dir| laid_out(dir, config))
+    pub fn with_config(config: &str) -> Gateway {
+        Gateway::launch(&[], |dir| config_arguments(dir, config))
     }
 
     /// Starts `sluicegate proxy` with `arguments`.
@@ -93,7 +92,7 @@ impl Gateway {
             .unwrap();
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
         let mut gateway = Gateway { addr: nowhere, admin: nowhere, dir, child, log };
-        until("the gateway is ready", || {
+        wait_until("the gateway is ready", || {
             let ended = gateway.child.try_wait().unwrap();
             assert!(ended.is_none(), "the gateway ended at its start: {ended:?}");
             gateway.find_addresses()
@@ -132,28 +131,28 @@ impl Gateway {
 
     /// Sends one request on a new connection.
     #[track_caller]
-    pub fn ask(&self, head: &str) -> Message {
-        client::ask(self.addr, head)
+    pub fn fetch(&self, head: &str) -> Message {
+        client::fetch(self.addr, head)
     }
 
     /// Sends `GET target` on a new connection.
     #[track_caller]
     pub fn get(&self, target: &str) -> Message {
-        self.ask(&client::get(target, ""))
+        self.fetch(&client::get(target, ""))
     }
 
     /// Sends `GET path` to the admin listener.
     #[track_caller]
     pub fn admin(&self, path: &str) -> Message {
-        self.admin_ask("GET", path, "", "")
+        self.admin_request("GET", path, "", "")
     }
 
     /// Sends a request to the admin listener. Each line of `fields` ends with CRLF.
     #[track_caller]
-    pub fn admin_ask(&self, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
+    pub fn admin_request(&self, method: &str, path: &str, fields: &str, body: impl AsRef<[u8]>) -> Message {
         let own = if fields.contains("content-type") { "" } else { content_type(body.as_ref().len()) };
         let fields = format!("{fields}{own}");
-        Client::connect(self.admin).ask(&client::call(method, path, &fields, body.as_ref().len()), body)
+        Client::connect(self.admin).fetch(&client::call(method, path, &fields, body.as_ref().len()), body)
     }
 
     pub fn metrics(&self) -> String {
@@ -179,7 +178,7 @@ impl Gateway {
     #[track_caller]
     pub fn assert_metric(&self, name: &str, labels: &[(&str, &str)], value: f64) {
         let mut found = None;
-        until(&format!("{name} {labels:?} is {value}"), || {
+        wait_until(&format!("{name} {labels:?} is {value}"), || {
             let is = self.metric(name, labels);
             if is != found {
                 eprintln!("{name} {labels:?} is {is:?}");
@@ -191,9 +190,9 @@ impl Gateway {
 
     /// Waits until every worker has connected to its store. Until then, workers decide without it.
     #[track_caller]
-    pub fn until_connected(&self) {
-        until("the store has been reached", || self.metric("store_gateways", &[]) >= Some(1.0));
-        until("every worker has reached it", || self.metric("store_up", &[]) == Some(1.0));
+    pub fn wait_for_store(&self) {
+        wait_until("the store has been reached", || self.metric("store_gateways", &[]) >= Some(1.0));
+        wait_until("every worker has reached it", || self.metric("store_up", &[]) == Some(1.0));
     }
 
     /// The path of `sluicegate.toml`.
@@ -203,16 +202,16 @@ impl Gateway {
 
     /// Replaces the config atomically, because the file watcher may read it at any moment.
     pub fn write_config(&self, text: &str) {
-        put(&self.config(), text);
+        write_atomically(&self.config(), text);
     }
 
     /// Replaces the config and reloads it. Returns the response.
     #[track_caller]
     pub fn reload(&self, text: &str) -> Message {
         self.write_config(text);
-        let answer = self.admin_ask("POST", "/-/reload", "", "");
-        assert_eq!(answer.status(), 200, "{}", answer.text());
-        answer
+        let response = self.admin_request("POST", "/-/reload", "", "");
+        assert_eq!(response.status(), 200, "{}", response.text());
+        response
     }
 
     /// Replaces a text of the config, which must be there, and reloads.
@@ -232,7 +231,7 @@ impl Gateway {
     #[track_caller]
     pub fn exit(&mut self) -> ExitStatus {
         let mut status = None;
-        until("the gateway has ended", || {
+        wait_until("the gateway has ended", || {
             status = self.child.try_wait().unwrap();
             status.is_some()
         });
@@ -279,7 +278,7 @@ impl Drop for Gateway {
 }
 
 /// Writes the config and returns the arguments to run with it.
-pub fn laid_out(dir: &Path, config: &str) -> Vec<String> {
+pub fn config_arguments(dir: &Path, config: &str) -> Vec<String> {
     let path = dir.join("sluicegate.toml");
     fs::write(&path, config).unwrap();
     vec!["run".to_owned(), "--config".to_owned(), path.display().to_string()]

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 
 pub struct H2Client {
     runtime: Runtime,
@@ -19,7 +19,7 @@ pub struct H2Client {
 
 /// A complete response.
 #[derive(Debug)]
-pub struct H2Answer {
+pub struct H2Response {
     pub head: Response<()>,
     pub body: Vec<u8>,
     pub trailers: HeaderMap,
@@ -47,23 +47,23 @@ impl H2Client {
 
     /// Sends a request and reads its response.
     #[track_caller]
-    pub fn ask(&mut self, request: Request<()>, sent: Sent<'_>) -> H2Answer {
-        self.try_ask(request, sent).unwrap()
+    pub fn fetch(&mut self, request: Request<()>, sent: Sent<'_>) -> H2Response {
+        self.try_fetch(request, sent).unwrap()
     }
 
     /// Sends `GET target` for `a.test`.
     #[track_caller]
-    pub fn get(&mut self, target: &str) -> H2Answer {
-        self.ask(get(target), Sent::default())
+    pub fn get(&mut self, target: &str) -> H2Response {
+        self.fetch(get(target), Sent::default())
     }
 
-    pub fn try_ask(&mut self, request: Request<()>, sent: Sent<'_>) -> Result<H2Answer, h2::Error> {
+    pub fn try_fetch(&mut self, request: Request<()>, sent: Sent<'_>) -> Result<H2Response, h2::Error> {
         let sender = self.sender.clone();
         let Sent { body, trailers } = sent;
         let body = Bytes::copy_from_slice(body);
         self.run(async move {
             let mut sender = sender.ready().await?;
-            let (answer, mut stream) = sender.send_request(request, body.is_empty() && trailers.is_none())?;
+            let (response, mut stream) = sender.send_request(request, body.is_empty() && trailers.is_none())?;
             let upload = tokio::spawn(async move {
                 if !body.is_empty() {
                     let mut rest = body;
@@ -80,16 +80,16 @@ impl H2Client {
                     let _ = stream.send_trailers(trailers);
                 }
             });
-            let answer = read(answer).await;
+            let response = read(response).await;
             upload.abort();
-            answer
+            response
         })
     }
 
     /// Runs `work` with the connection, which is not driven meanwhile.
     #[track_caller]
     pub fn run<T>(&self, work: impl Future<Output = T>) -> T {
-        self.runtime.block_on(async { timeout(PATIENCE, work).await.expect("no end of it") })
+        self.runtime.block_on(async { timeout(WAIT_MAX, work).await.expect("the operation took too long") })
     }
 
     pub fn sender(&self) -> SendRequest<Bytes> {
@@ -103,8 +103,8 @@ impl H2Client {
 }
 
 /// Reads a response to its end.
-pub async fn read(answer: ResponseFuture) -> Result<H2Answer, h2::Error> {
-    let (parts, mut stream) = answer.await?.into_parts();
+pub async fn read(response: ResponseFuture) -> Result<H2Response, h2::Error> {
+    let (parts, mut stream) = response.await?.into_parts();
     let mut body = Vec::new();
     while let Some(piece) = stream.data().await {
         let piece = piece?;
@@ -112,10 +112,10 @@ pub async fn read(answer: ResponseFuture) -> Result<H2Answer, h2::Error> {
         body.extend_from_slice(&piece);
     }
     let trailers = stream.trailers().await?.unwrap_or_default();
-    Ok(H2Answer { head: Response::from_parts(parts, ()), body, trailers })
+    Ok(H2Response { head: Response::from_parts(parts, ()), body, trailers })
 }
 
-impl H2Answer {
+impl H2Response {
     pub fn status(&self) -> u16 {
         self.head.status().as_u16()
     }

@@ -17,7 +17,7 @@ use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::{LocalSet, spawn_local};
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 
 pub struct Http2Server {
     pub addr: SocketAddr,
@@ -26,7 +26,7 @@ pub struct Http2Server {
 }
 
 /// One request at the server.
-pub struct Asked {
+pub struct IncomingRequest {
     pub request: Request<RecvStream>,
     pub respond: SendResponse<Bytes>,
     /// Set to end the connection gracefully.
@@ -35,23 +35,23 @@ pub struct Asked {
     pub crash: Rc<std::cell::Cell<bool>>,
     /// Number of the connection, from 0.
     pub number: usize,
-    told: Sender<http::request::Parts>,
+    sender: Sender<http::request::Parts>,
 }
 
 type Answering = Pin<Box<dyn Future<Output = Result<(), h2::Error>>>>;
 
 impl Http2Server {
-    pub fn start<F>(answer: impl Fn(Asked) -> F + Send + 'static) -> Http2Server
+    pub fn start<F>(handler: impl Fn(IncomingRequest) -> F + Send + 'static) -> Http2Server
     where
         F: Future<Output = Result<(), h2::Error>> + 'static,
     {
-        Http2Server::with(None, |_| {}, answer)
+        Http2Server::with(None, |_| {}, handler)
     }
 
     pub fn with<F>(
         tls: Option<Arc<ServerConfig>>,
         settings: impl Fn(&mut Builder) + Send + 'static,
-        answer: impl Fn(Asked) -> F + Send + 'static,
+        handler: impl Fn(IncomingRequest) -> F + Send + 'static,
     ) -> Http2Server
     where
         F: Future<Output = Result<(), h2::Error>> + 'static,
@@ -59,12 +59,12 @@ impl Http2Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let addr = listener.local_addr().unwrap();
-        let (told, requests) = channel();
+        let (sender, requests) = channel();
         let connections = Arc::<AtomicUsize>::default();
         let server = Http2Server { addr, requests, connections: connections.clone() };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-            let answer = Rc::new(move |asked| Box::pin(answer(asked)) as Answering);
+            let handler = Rc::new(move |incoming| Box::pin(handler(incoming)) as Answering);
             let serve = async move {
                 let listener = tokio::net::TcpListener::from_std(listener).unwrap();
                 let number = Rc::new(std::cell::Cell::new(0));
@@ -73,13 +73,13 @@ impl Http2Server {
                     connections.fetch_add(1, Ordering::SeqCst);
                     let mut builder = Builder::new();
                     settings(&mut builder);
-                    let (answer, number, told, tls) = (answer.clone(), number.clone(), told.clone(), tls.clone());
+                    let (handler, number, sender, tls) = (handler.clone(), number.clone(), sender.clone(), tls.clone());
                     spawn_local(async move {
                         match tls {
-                            None => serve(builder.handshake(tcp).await, answer, number, told).await,
+                            None => serve(builder.handshake(tcp).await, handler, number, sender).await,
                             Some(tls) => {
                                 let Ok(tls) = tokio_rustls::TlsAcceptor::from(tls).accept(tcp).await else { return };
-                                serve(builder.handshake(tls).await, answer, number, told).await;
+                                serve(builder.handshake(tls).await, handler, number, sender).await;
                             }
                         }
                     });
@@ -93,7 +93,7 @@ impl Http2Server {
     /// Waits for the next request.
     #[track_caller]
     pub fn request(&self) -> http::request::Parts {
-        self.requests.recv_timeout(PATIENCE).expect("the server received no request")
+        self.requests.recv_timeout(WAIT_MAX).expect("the server received no request")
     }
 
     /// The next request, if one has arrived.
@@ -113,9 +113,9 @@ impl Http2Server {
 
 async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     connection: Result<Connection<S, Bytes>, h2::Error>,
-    answer: Rc<impl Fn(Asked) -> Answering + 'static>,
+    handler: Rc<impl Fn(IncomingRequest) -> Answering + 'static>,
     number: Rc<std::cell::Cell<usize>>,
-    told: Sender<http::request::Parts>,
+    sender: Sender<http::request::Parts>,
 ) {
     let Ok(mut connection) = connection else { return };
     let (leave, crash) = (Rc::new(std::cell::Cell::new(false)), Rc::new(std::cell::Cell::new(false)));
@@ -129,16 +129,16 @@ async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         };
         let Some(Ok((request, respond))) = next else { return };
         let (parts, body) = request.into_parts();
-        let _ = told.send(parts.clone());
+        let _ = sender.send(parts.clone());
         let request = Request::from_parts(parts, body);
         let (leave, crash) = (leave.clone(), crash.clone());
-        let asked = Asked { request, respond, leave, crash, number: number.get(), told: told.clone() };
+        let incoming = IncomingRequest { request, respond, leave, crash, number: number.get(), sender: sender.clone() };
         number.set(number.get() + 1);
-        spawn_local(answer(asked));
+        spawn_local(handler(incoming));
     }
 }
 
-impl Asked {
+impl IncomingRequest {
     /// Reads the whole body of the request, and its trailers.
     pub async fn body(&mut self) -> Result<(Vec<u8>, Option<HeaderMap>), h2::Error> {
         let body = self.request.body_mut();
@@ -156,19 +156,19 @@ impl Asked {
     }
 
     /// Sends a complete response.
-    pub async fn answer(&mut self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
+    pub async fn send_response(&mut self, body: impl Into<Bytes>) -> Result<(), h2::Error> {
         let mut stream = self.head(Response::new(()), false)?;
         send_all(&mut stream, body.into()).await?;
         stream.send_data(Bytes::new(), true)
     }
 
-    /// Reports something to the test, as a request with this URI.
+    /// Reports an event to the test, as a request with this URI.
     pub fn note(&self, uri: &'static str) {
-        let _ = self.told.send(Request::get(uri).body(()).unwrap().into_parts().0);
+        let _ = self.sender.send(Request::get(uri).body(()).unwrap().into_parts().0);
     }
 }
 
-/// Sends as fast as the other side reads.
+/// Sends `bytes` as fast as flow control permits.
 pub async fn send_all(stream: &mut SendStream<Bytes>, mut bytes: Bytes) -> Result<(), h2::Error> {
     while !bytes.is_empty() {
         stream.reserve_capacity(bytes.len());

@@ -126,7 +126,7 @@ impl<S: Read> Reader<S> {
     }
 
     /// Reads on until the stream ends, and drops what arrives.
-    pub fn until_end(&mut self) -> io::Result<()> {
+    pub fn discard_rest(&mut self) -> io::Result<()> {
         loop {
             self.buffer.clear();
             match self.fill() {
@@ -180,9 +180,9 @@ pub fn read_some(stream: &mut impl Read, piece: &mut [u8]) -> io::Result<usize> 
     }
 }
 
-/// How the body after a head ends. For a response, `answer_to` is the method of the request.
-pub fn framing(head: &Message, answer_to: Option<&str>) -> Framing {
-    if let Some(method) = answer_to {
+/// How the body after a head ends. For a response, `request_method` is the method of the request.
+pub fn framing(head: &Message, response_to: Option<&str>) -> Framing {
+    if let Some(method) = response_to {
         let status = head.status();
         if method == "HEAD" || status < 200 || matches!(status, 204 | 304) {
             return Framing::None;
@@ -193,7 +193,7 @@ pub fn framing(head: &Message, answer_to: Option<&str>) -> Framing {
     }
     match head.get("content-length") {
         Some(length) => Framing::Length(length.parse().unwrap_or_else(|_| panic!("content-length: {length:?}"))),
-        None if answer_to.is_some() => Framing::Close,
+        None if response_to.is_some() => Framing::Close,
         None => Framing::None,
     }
 }

@@ -1,5 +1,5 @@
-//! The influence of the machine on measured times: it delays what is not slow by itself. For tests that bound a time
-//! from above.
+//! Separates delays caused by a busy machine from those of the tested code, for tests that assert an upper bound of a
+//! time.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -7,40 +7,41 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Repeats `attempt` until it takes at most `most`, three times at most: the machine delays some attempts, slow code
-/// all of them.
+/// Runs `attempt` until it takes at most `most`, and panics if three attempts take longer. A busy machine delays some
+/// attempts; slow code delays all of them.
 #[track_caller]
-pub fn within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
-    let mut took = Vec::new();
+pub fn retry_within<T>(most: Duration, what: &str, mut attempt: impl FnMut() -> T) -> T {
+    let mut durations = Vec::new();
     for _ in 0..3 {
         let since = Instant::now();
         let done = attempt();
-        took.push(since.elapsed());
+        durations.push(since.elapsed());
         if since.elapsed() <= most {
             return done;
         }
     }
-    panic!("{what}: {took:?}, each longer than {most:?}");
+    panic!("{what}: took {durations:?}, each more than {most:?}");
 }
 
-/// How long this thread, or the first thread of a process, was ready to run but did not run.
-pub fn kept_waiting(process: Option<u32>) -> Duration {
-    counted(process, 1)
+/// Returns how long this thread, or the first thread of a process, was ready to run but did not run.
+pub fn scheduling_delay(process: Option<u32>) -> Duration {
+    read_schedstat(process, 1)
 }
 
-/// The CPU time of this thread.
-pub fn spent() -> Duration {
-    counted(None, 0)
+/// Returns the CPU time of this thread.
+pub fn cpu_time() -> Duration {
+    read_schedstat(None, 0)
 }
 
-/// Time on a CPU, and time waiting for one. Zero if the kernel does not count them.
-fn counted(process: Option<u32>, place: usize) -> Duration {
-    let whose = process.map_or("thread-self".to_owned(), |process| process.to_string());
-    let counted = std::fs::read_to_string(format!("/proc/{whose}/schedstat")).unwrap_or_default();
-    Duration::from_nanos(counted.split(' ').nth(place).and_then(|time| time.parse().ok()).unwrap_or_default())
+/// Reads a column of `/proc/PID/schedstat`: 0 is the time on a CPU, 1 the time waiting for one. Returns zero if the
+/// kernel does not count them.
+fn read_schedstat(process: Option<u32>, column: usize) -> Duration {
+    let directory = process.map_or("thread-self".to_owned(), |process| process.to_string());
+    let line = std::fs::read_to_string(format!("/proc/{directory}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(line.split(' ').nth(column).and_then(|time| time.parse().ok()).unwrap_or_default())
 }
 
-/// Measures how long something takes, and how late the machine was meanwhile.
+/// Measures a time, and how late the machine woke threads during it.
 pub struct Stopwatch {
     since: Instant,
     lateness: Lateness,
@@ -51,17 +52,20 @@ impl Stopwatch {
         Stopwatch { lateness: Lateness::watch(), since: Instant::now() }
     }
 
-    /// Checks the elapsed milliseconds. The end may be exceeded by the lateness of the machine.
+    /// Asserts that the elapsed milliseconds are in `expected`, whose end is extended by the lateness of the machine.
     #[track_caller]
     pub fn assert_ms(&self, expected: Range<u64>) {
-        let (took, own) = (self.since.elapsed(), self.lateness.allowance());
+        let (took, allowance) = (self.since.elapsed(), self.lateness.allowance());
         let [least, most] = [expected.start, expected.end].map(Duration::from_millis);
-        assert!(took >= least && took < most + own, "{took:?} for {expected:?} ms, on a machine late by {own:?}");
+        assert!(
+            took >= least && took < most + allowance,
+            "took {took:?}, expected {expected:?} ms; the machine was late by {allowance:?}"
+        );
     }
 
-    /// The elapsed time without that in which the machine kept a thread waiting. For something that several processes
-    /// do step by step.
-    pub fn undelayed(&self) -> Duration {
+    /// Returns the elapsed time without the delays by the machine. For operations in which several processes take
+    /// turns.
+    pub fn elapsed_without_delay(&self) -> Duration {
         self.since.elapsed().saturating_sub(self.lateness.sum())
     }
 }
@@ -98,7 +102,7 @@ impl Lateness {
         4 * Duration::from_micros(self.worst_us.load(Ordering::Relaxed))
     }
 
-    /// How long the machine kept this thread waiting in all.
+    /// Returns the sum of all delays.
     fn sum(&self) -> Duration {
         Duration::from_micros(self.sum_us.load(Ordering::Relaxed))
     }

@@ -83,7 +83,7 @@ impl Page {
     #[track_caller]
     pub fn under(&self, title: &str) -> Vec<&Part> {
         let parts: Vec<&Part> = self.parts.iter().filter(|part| part.title == title).collect();
-        assert!(!parts.is_empty(), "no config stands under {title:?}");
+        assert!(!parts.is_empty(), "there is no config under {title:?}");
         parts
     }
 }
@@ -112,7 +112,7 @@ impl Part {
         let config = changes.iter().fold(config, |config, (from, to)| changed(&config, from, to));
         let gateway = Gateway::with(&server, &config);
         if redis.is_some() {
-            gateway.until_connected();
+            gateway.wait_for_store();
         }
         gateway
     }
@@ -127,21 +127,21 @@ impl Part {
         };
         let part = Part { title: self.title.clone(), config, examples: Vec::new() };
         let gateway = part.start(app, None);
-        gateway.until_connected();
+        gateway.wait_for_store();
         gateway
     }
 
     /// Runs every command and compares its output. `app` is the server that replaces the one of the page.
     pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>, app: Option<&Upstream>) {
         let mut receipts: HashMap<String, String> = HashMap::new();
-        let mut said = words.to_owned();
+        let mut prelude = words.to_owned();
         for Example { command, shown } in &self.examples {
             if shown.is_empty() {
                 // A variable for the commands below.
-                said += &format!("{command}\n");
+                prelude += &format!("{command}\n");
                 continue;
             }
-            let mut script = format!("{said}{command}\n");
+            let mut script = format!("{prelude}{command}\n");
             script = script.replace(GATEWAY, &gateway.addr.to_string()).replace(ADMIN, &gateway.admin.to_string());
             script = script.replace("redis-cli ", &format!("redis-cli -p {} ", redis.unwrap_or_default()));
             for (name, receipt) in &receipts {
@@ -154,7 +154,7 @@ impl Part {
             }
             let at = format!("{}: {command}", self.title);
             let missing = "are curl and redis-cli installed? apt-get install curl redis-tools";
-            assert!(!found.is_empty(), "{at}: no answer; {missing}\n{output:?}");
+            assert!(!found.is_empty(), "{at}: no response; {missing}\n{output:?}");
             match serde_json::from_str::<Value>(shown).ok().filter(Value::is_object) {
                 Some(shown) => {
                     let found = serde_json::from_str(&found).unwrap_or_else(|e| panic!("{at}: {e} in {found}"));
@@ -190,7 +190,7 @@ pub fn app() -> Upstream {
         while let Some(request) = peer.request()? {
             let target = request.target().to_owned();
             let cost = target.split_once("tokens=").map_or("", |(_, cost)| cost);
-            let answer = match target.as_str() {
+            let response = match target.as_str() {
                 _ if request.text().contains("password=wrong") => {
                     "HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n".to_owned()
                 }
@@ -204,7 +204,7 @@ pub fn app() -> Upstream {
                 }
                 _ => ok("in"),
             };
-            peer.send(answer)?;
+            peer.send(response)?;
         }
         Ok(())
     })

@@ -1,18 +1,19 @@
-//! How much memory a process took meanwhile, without the pages of its files: those of a program are loaded when its
-//! code first runs, and how many come at a time depends on the machine.
+//! Measures how much memory a process has allocated, without the pages of its files: the pages of a program are loaded
+//! when its code first runs, and how many are loaded at a time depends on the machine.
 
 use std::fs;
 
-/// Measures a process from one moment on.
+/// Measures the growth of a process since a moment.
 pub struct MemoryWatch {
     process: u32,
     before: u64,
 }
 
 impl MemoryWatch {
-    /// Forgets the peak of the past: the memory that a process needs to start is returned to the system some time later.
+    /// Starts the measurement and resets the peak: a process returns the memory that it needed for its start only
+    /// later.
     pub fn start(process: u32) -> MemoryWatch {
-        // Without the permission, the old peak is the start.
+        // Without the permission to reset it, growth counts from the old peak.
         let _ = fs::write(format!("/proc/{process}/clear_refs"), "5");
         MemoryWatch { process, before: own_peak(process) }
     }
@@ -22,7 +23,7 @@ impl MemoryWatch {
         field(self.process, "RssAnon").saturating_sub(self.before)
     }
 
-    /// Returns by how many bytes the process had grown at most.
+    /// Returns the largest growth so far, in bytes.
     pub fn peak(&self) -> u64 {
         own_peak(self.process).saturating_sub(self.before)
     }

@@ -1,4 +1,4 @@
-//! Helpers of all tests: the gateway as a process, clients, and upstream servers that see every byte.
+//! Helpers of all tests: the gateway as a process, clients, and upstream servers that record every byte.
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub mod app;
@@ -25,25 +25,25 @@ pub mod upstream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Longest wait for something that should happen at once, on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longest wait for something that usually happens at once. A busy machine may take that long.
+pub const WAIT_MAX: Duration = Duration::from_secs(20);
 
-/// Pause between two checks whether something has happened.
-pub const GLANCE: Duration = Duration::from_millis(10);
+/// Pause between two checks of a condition.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Writes a file atomically: a file watcher must not see a part of it.
-pub fn put(path: &Path, text: &str) {
+/// Replaces a file atomically, so that a file watcher never sees a part of it.
+pub fn write_atomically(path: &Path, text: &str) {
     let next = path.with_file_name("next");
     std::fs::write(&next, text).unwrap();
     std::fs::rename(next, path).unwrap();
 }
 
-/// Waits until `done` returns true.
+/// Waits until `done` returns true. Panics after [`WAIT_MAX`]; `what` names the condition in the message.
 #[track_caller]
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
     while !done() {
-        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
-        std::thread::sleep(GLANCE);
+        assert!(Instant::now() < end, "not true after {WAIT_MAX:?}: {what}");
+        std::thread::sleep(POLL_INTERVAL);
     }
 }

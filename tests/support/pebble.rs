@@ -1,6 +1,5 @@
 //! The ACME test server Pebble, and a name server that resolves every name to this machine, where Pebble validates
-//! names. A
-//! failed test prints Pebble's log.
+//! names. A failed test prints Pebble's log.
 
 use std::fs;
 use std::net::{SocketAddr, UdpSocket};
@@ -10,32 +9,32 @@ use tempfile::TempDir;
 
 use super::ca::Ca;
 use super::client::get;
-use super::ports::Reserved;
+use super::ports::ReservedPort;
 use super::tls::Trust;
-use super::until;
+use super::wait_until;
 
 pub struct Pebble {
     dir: TempDir,
     ca: Ca,
-    acme: Reserved,
-    management: Reserved,
+    acme: ReservedPort,
+    management: ReservedPort,
     /// The ports on which Pebble validates names.
-    pub http: Reserved,
-    pub tls: Reserved,
+    pub http: ReservedPort,
+    pub tls: ReservedPort,
     dns: SocketAddr,
     child: Option<Child>,
 }
 
 impl Pebble {
-    /// Not running: connections are refused.
+    /// Creates a server that does not run yet: connections are refused.
     pub fn down() -> Pebble {
         Pebble {
             dir: tempfile::tempdir().unwrap(),
             ca: Ca::new("of pebble's own certificate"),
-            acme: Reserved::new(),
-            management: Reserved::new(),
-            http: Reserved::new(),
-            tls: Reserved::new(),
+            acme: ReservedPort::new(),
+            management: ReservedPort::new(),
+            http: ReservedPort::new(),
+            tls: ReservedPort::new(),
             dns: name_server(),
             child: None,
         }
@@ -78,7 +77,7 @@ impl Pebble {
             .unwrap_or_else(|error| panic!("cannot start pebble: {error}; apt-get install pebble"));
         self.child = Some(child);
         let up = |addr: &SocketAddr| std::net::TcpStream::connect(addr).is_ok();
-        until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
+        wait_until("pebble is up", || [self.acme.addr(), self.management.addr()].iter().all(up));
     }
 
     /// Ends the server, which forgets its state.
@@ -106,10 +105,10 @@ impl Pebble {
     /// A client that trusts the certificates that Pebble issues.
     pub fn trust(&self) -> Trust {
         let mut management = Trust::in_ca(&self.ca).connect(self.management.addr(), "127.0.0.1");
-        Trust::in_pem(&management.ask(&get("/roots/0", ""), "").text())
+        Trust::in_pem(&management.fetch(&get("/roots/0", ""), "").text())
     }
 
-    /// How often the log contains these words.
+    /// Returns how often the log contains `words`.
     pub fn count(&self, words: &str) -> usize {
         fs::read_to_string(self.dir.path().join("log")).unwrap_or_default().matches(words).count()
     }
@@ -131,23 +130,23 @@ fn name_server() -> SocketAddr {
     std::thread::spawn(move || {
         let mut query = [0; 512];
         while let Ok((length, from)) = socket.recv_from(&mut query) {
-            let Some(answer) = answer(&query[..length]) else { continue };
-            let _ = socket.send_to(&answer, from);
+            let Some(response) = build_response(&query[..length]) else { continue };
+            let _ = socket.send_to(&response, from);
         }
     });
     addr
 }
 
 /// RFC 1035: the head and the query, then the address if the query was for an address.
-fn answer(query: &[u8]) -> Option<Vec<u8>> {
+fn build_response(query: &[u8]) -> Option<Vec<u8>> {
     let name_end = 12 + query.get(12..)?.iter().position(|byte| *byte == 0)?;
     let question = query.get(12..name_end + 5)?;
     let is_a = query.get(name_end + 1..name_end + 3)? == [0, 1];
-    let mut answer = query[..2].to_vec();
-    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
-    answer.extend(question);
+    let mut response = query[..2].to_vec();
+    response.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+    response.extend(question);
     if is_a {
-        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1]);
+        response.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4, 127, 0, 0, 1]);
     }
-    Some(answer)
+    Some(response)
 }

@@ -6,18 +6,15 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use socket2::{Domain, Socket, Type};
 
 /// A port that no other program gets while this value lives: the socket is bound and does not listen. A program that
-/// sets
-/// SO_REUSEADDR, as servers do, can listen on it; until then connections are refused. The port is below the range that
-/// the
-/// kernel gives to clients: a client with this port on another loopback address would prevent a program from listening
-/// on
-/// the wildcard address.
-pub struct Reserved {
+/// sets SO_REUSEADDR, as servers do, can listen on it; until then connections are refused. The port is below the range
+/// that the kernel gives to clients: a client with this port on another loopback address would prevent a program from
+/// listening on the wildcard address.
+pub struct ReservedPort {
     socket: Socket,
 }
 
-impl Reserved {
-    pub fn new() -> Reserved {
+impl ReservedPort {
+    pub fn new() -> ReservedPort {
         static NEXT: AtomicU16 = AtomicU16::new(16_384);
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let bound = |port: &u16| socket.bind(&SocketAddr::from(([127, 0, 0, 1], *port)).into()).is_ok();
@@ -25,9 +22,9 @@ impl Reserved {
             .take_while(|port| *port < 32_768)
             .find(bound)
             .expect("a free port below 32768");
-        // Only now, so that the port is not one that another socket holds this way.
+        // Set after `bind`, which would otherwise accept a port that another socket with this option holds.
         socket.set_reuse_address(true).unwrap();
-        Reserved { socket }
+        ReservedPort { socket }
     }
 
     pub fn addr(&self) -> SocketAddr {
@@ -39,9 +36,9 @@ impl Reserved {
     }
 }
 
-/// An address where nothing listens while the test process lives: connections are refused.
-pub fn nobody() -> SocketAddr {
-    let reserved = Reserved::new();
+/// Returns an address at which nothing listens while the test process lives: connections are refused.
+pub fn closed_addr() -> SocketAddr {
+    let reserved = ReservedPort::new();
     let addr = reserved.addr();
     std::mem::forget(reserved);
     addr
@@ -50,13 +47,13 @@ pub fn nobody() -> SocketAddr {
 /// An address where connections are neither accepted nor refused: packets are dropped.
 pub struct BlackHole {
     listener: Socket,
-    /// Connections that fill the backlog, and that nobody accepts.
+    /// Connections that fill the backlog and are never accepted.
     _queued: Vec<Socket>,
 }
 
 impl BlackHole {
     pub fn new() -> BlackHole {
-        let listener = Reserved::new().socket;
+        let listener = ReservedPort::new().socket;
         listener.listen(0).unwrap();
         let queued = |_| {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();

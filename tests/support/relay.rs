@@ -1,4 +1,4 @@
-//! A TCP relay in front of a server. A test can cut it while the server stays reachable for others.
+//! A TCP relay in front of a server. A test can interrupt it while the server stays reachable for others.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,7 +7,7 @@ use std::thread::spawn;
 
 use super::http::read_some;
 
-/// Relays connections until it is cut. Its threads end with their connections.
+/// Relays connections until it is interrupted. Its threads end with their connections.
 pub struct Relay {
     pub addr: SocketAddr,
     state: Arc<Mutex<State>>,
@@ -15,7 +15,7 @@ pub struct Relay {
 
 #[derive(Default)]
 struct State {
-    is_cut: bool,
+    is_interrupted: bool,
     streams: Vec<TcpStream>,
 }
 
@@ -27,7 +27,7 @@ impl Relay {
         spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 let mut state = state.lock().unwrap();
-                if state.is_cut {
+                if state.is_interrupted {
                     continue;
                 }
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
@@ -46,16 +46,17 @@ impl Relay {
     }
 
     /// Closes all connections, and every new one at once.
-    pub fn cut(&self) {
+    pub fn interrupt(&self) {
         let mut state = self.state.lock().unwrap();
-        state.is_cut = true;
+        state.is_interrupted = true;
         for stream in state.streams.drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
         }
     }
 
-    pub fn mend(&self) {
-        self.state.lock().unwrap().is_cut = false;
+    /// Accepts connections again.
+    pub fn restore(&self) {
+        self.state.lock().unwrap().is_interrupted = false;
     }
 }
 

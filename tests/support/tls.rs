@@ -9,7 +9,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, HandshakeKind, RootCertStore, StreamOwned, SupportedProtocolVersion};
 
-use super::PATIENCE;
+use super::WAIT_MAX;
 use super::ca::{Ca, Pair};
 use super::http::{Message, Reader, framing};
 
@@ -93,8 +93,8 @@ impl Trust {
 
     fn try_over(&self, stream: TcpStream, name: &str) -> io::Result<SecureClient> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(WAIT_MAX))?;
+        stream.set_write_timeout(Some(WAIT_MAX))?;
         let mut stream = StreamOwned::new(self.session(name), stream);
         while stream.conn.is_handshaking() {
             stream.conn.complete_io(&mut stream.sock)?;
@@ -115,16 +115,16 @@ impl SecureClient {
 
     /// Sends a request and reads its response. The method is the first word of `head`.
     #[track_caller]
-    pub fn ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
-        self.try_ask(head, body).unwrap_or_else(|error| panic!("no answer: {error}"))
+    pub fn fetch(&mut self, head: &str, body: impl AsRef<[u8]>) -> Message {
+        self.try_fetch(head, body).unwrap_or_else(|error| panic!("no response: {error}"))
     }
 
-    pub fn try_ask(&mut self, head: &str, body: impl AsRef<[u8]>) -> io::Result<Message> {
+    pub fn try_fetch(&mut self, head: &str, body: impl AsRef<[u8]>) -> io::Result<Message> {
         self.stream().write_all(&[head.as_bytes(), body.as_ref()].concat())?;
-        self.try_answer(head.split(' ').next().unwrap_or_default())
+        self.try_read_response(head.split(' ').next().unwrap_or_default())
     }
 
-    pub fn try_answer(&mut self, method: &str) -> io::Result<Message> {
+    pub fn try_read_response(&mut self, method: &str) -> io::Result<Message> {
         let head = self.reader.head()?.ok_or(io::ErrorKind::UnexpectedEof)?;
         let mut message = Message { head, body: Vec::new() };
         message.body = self.reader.body(&framing(&message, Some(method)))?;
@@ -134,7 +134,10 @@ impl SecureClient {
     /// Waits until the gateway closes the connection with `close_notify`.
     #[track_caller]
     pub fn assert_closed(&mut self) {
-        assert!(self.reader.ended().expect("the connection ends with close_notify"), "more bytes instead of the end");
+        assert!(
+            self.reader.ended().expect("the connection ends with close_notify"),
+            "the gateway sent more bytes before it closed the connection"
+        );
     }
 
     pub fn was_resumed(&mut self) -> bool {

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::http::{Framing, Message, Reader, framing};
-use super::{PATIENCE, until};
+use super::{WAIT_MAX, wait_until};
 
 pub struct Upstream {
     pub addr: SocketAddr,
@@ -129,11 +129,11 @@ impl Upstream {
     }
 
     /// Responds to every request with these bytes.
-    pub fn fixed(answer: impl Into<Vec<u8>>) -> Upstream {
-        let answer = answer.into();
+    pub fn fixed(response: impl Into<Vec<u8>>) -> Upstream {
+        let response = response.into();
         Upstream::start(move |peer| {
             while peer.request()?.is_some() {
-                peer.send(&answer)?;
+                peer.send(&response)?;
             }
             Ok(())
         })
@@ -159,7 +159,7 @@ impl Upstream {
     /// Waits for the next request.
     #[track_caller]
     pub fn request(&self) -> Message {
-        self.requests.recv_timeout(PATIENCE).expect("the upstream received no request")
+        self.requests.recv_timeout(WAIT_MAX).expect("the upstream received no request")
     }
 
     /// The requests that were received and not read yet.
@@ -171,10 +171,10 @@ impl Upstream {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// Waits until no connection is open: everything on its way has arrived.
+    /// Waits until all connections are closed, so that no request is in flight.
     #[track_caller]
-    pub fn until_all_ended(&self) {
-        until("all connections to the upstream are closed", || self.ended() == self.connections());
+    pub fn wait_for_close(&self) {
+        wait_until("all connections to the upstream are closed", || self.ended() == self.connections());
     }
 
     /// Number of connections that are closed on this side.
@@ -233,18 +233,18 @@ impl Peer {
         self.reader.stream.write_all(bytes.as_ref())
     }
 
-    /// Reports something to the test, as a request with this head.
+    /// Reports an event to the test, as a request with this head.
     pub fn note(&mut self, head: &str) {
         let _ = self.requests.send(Message { head: head.to_owned(), body: Vec::new() });
     }
 
     /// Waits until the gateway closes the connection.
     pub fn wait_for_end(&mut self) -> io::Result<()> {
-        self.reader.until_end()
+        self.reader.discard_rest()
     }
 }
 
-/// Requests that the server is working on.
+/// Counts the requests that a server is processing.
 #[derive(Default)]
 pub struct Running {
     now: AtomicUsize,
@@ -253,7 +253,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Works for this long, even if the connection ends.
+    /// Counts one request for `time`, even if the connection ends.
     pub fn work(&self, time: Duration) {
         self.begin();
         std::thread::sleep(time);
@@ -274,7 +274,7 @@ impl Running {
         self.now.load(Ordering::SeqCst)
     }
 
-    /// Largest number at the same time so far.
+    /// Returns the largest number of concurrent requests so far.
     pub fn most(&self) -> usize {
         self.most.load(Ordering::SeqCst)
     }

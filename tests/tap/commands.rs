@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::requests::LIMITS;
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config, program};
-use crate::support::until;
+use crate::support::wait_until;
 
 /// A command that watches a gateway.
 struct Watcher {
@@ -30,7 +30,7 @@ impl Watcher {
         let output = BufReader::new(child.stdout.take().unwrap());
         let errors = BufReader::new(child.stderr.take().unwrap());
         let mut watcher = Watcher { child, output, errors };
-        // Requests are not missed once the first of them is printed.
+        // The tap has begun when its first request is printed.
         while !watcher.has_output() {
             gateway.get("/health");
         }
@@ -45,7 +45,7 @@ impl Watcher {
         !self.output.buffer().is_empty() || rustix::event::poll(&mut polled, Some(&wait)).unwrap() > 0
     }
 
-    /// The next line about a path.
+    /// Returns the next line that contains `word`.
     fn line_with(&mut self, word: &str) -> String {
         loop {
             let mut line = String::new();
@@ -78,7 +78,7 @@ fn lines_are_printed_as_requests_end_and_ctrl_c_ends_cleanly() {
     let gateway = Gateway::start(LIMITS);
     let mut tap = Watcher::start(&gateway, &[]);
     let head = get("/a?token=x", "x-key: secret\r\n");
-    (0..3).for_each(|_| drop(gateway.ask(&head)));
+    (0..3).for_each(|_| drop(gateway.fetch(&head)));
     (0..2).for_each(|_| drop(tap.line_with(" 200 GET a.test/a?token=***")));
     let refused = tap.line_with(" 429 GET a.test/a?token=***");
     for part in [
@@ -127,7 +127,7 @@ fn a_reader_that_leaves_ends_it_quietly_and_a_stopped_gateway_with_a_message() {
     let mut gateway = Gateway::start(LIMITS);
     let Watcher { mut child, output, mut errors } = Watcher::start(&gateway, &[]);
     drop(output);
-    until("it has ended", || {
+    wait_until("it has ended", || {
         gateway.get("/health");
         child.try_wait().unwrap().is_some()
     });
@@ -145,7 +145,7 @@ fn a_reader_that_leaves_ends_it_quietly_and_a_stopped_gateway_with_a_message() {
 #[test]
 fn mistakes_are_explained() {
     let text = config("", LIMITS).replace("[admin]\n", "[admin]\ntoken = \"t0ken\"\n");
-    let gateway = Gateway::whole(&text);
+    let gateway = Gateway::with_config(&text);
     let admin = format!("http://{}", gateway.admin);
     let dir = tempfile::tempdir().unwrap();
     let run = |name: &str, args: &[&str], token: &str| {

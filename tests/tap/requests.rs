@@ -7,8 +7,8 @@ use super::stream::Tap;
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
 use crate::support::h2::H2Client;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 pub const LIMITS: &str = r#"
 [limit.hard]
@@ -43,7 +43,7 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
         let gateway = Gateway::with(log, LIMITS);
         let mut tap = Tap::open(&gateway, "");
         let head = get("/a?token=secret-value&x=1", "x-key: secret-value\r\nuser-agent: \u{9b}2J\u{202e}\"\r\n");
-        let statuses = [(); 3].map(|()| gateway.ask(&head).status());
+        let statuses = [(); 3].map(|()| gateway.fetch(&head).status());
         assert_eq!(statuses, [200, 200, 429]);
         let requests = [(); 3].map(|()| tap.next());
         let refused = &requests[2];
@@ -76,8 +76,8 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
         assert_eq!(requests[0]["decisions"][0]["remaining"], 1);
         assert!(!format!("{requests:?}").contains(SECRET), "{requests:?}");
         if !log.is_empty() {
-            // The tap has the line of the log, and the decisions.
-            until("the log has all lines", || gateway.stdout().lines().count() == 3);
+            // The tap has the fields of the access log, and the decisions.
+            wait_until("the log has all lines", || gateway.stdout().lines().count() == 3);
             for (line, request) in gateway.stdout().lines().zip(&requests) {
                 let mut logged: serde_json::Value = serde_json::from_str(line).unwrap();
                 logged["decisions"] = request["decisions"].clone();
@@ -87,7 +87,7 @@ fn a_request_has_the_fields_of_the_access_log_and_all_decisions() {
     }
 }
 
-/// A server that switches protocols on request, and otherwise breaks its response off.
+/// A server that switches protocols on request, and otherwise aborts its response.
 fn breaking() -> Upstream {
     Upstream::start(|peer| {
         let Some(request) = peer.request()? else { return Ok(()) };
@@ -110,24 +110,24 @@ fn every_kind_of_request_is_shown_once() {
         assert_eq!(found, (&json!(status), &json!(route), reason), "{request}");
         request
     };
-    gateway.ask("GET /x HTTP/1.1\r\nho st: a.test\r\n\r\n");
+    gateway.fetch("GET /x HTTP/1.1\r\nho st: a.test\r\n\r\n");
     expect(400, "_none", Some("malformed_head"));
     gateway.get("/a%00");
     expect(400, "_none", Some("path_control"));
-    gateway.client_from([127, 0, 7, 1]).ask(&get("/", ""), "");
+    gateway.client_from([127, 0, 7, 1]).fetch(&get("/", ""), "");
     let bypassed = expect(200, "api", None);
     assert_eq!((&bypassed["decision"], &bypassed["decisions"]), (&json!("bypass"), &json!([])));
     H2Client::connect(gateway.addr).get("/health");
     assert_eq!(expect(200, "health", None)["protocol"], "HTTP/2.0");
     let mut client = gateway.client();
     client.send(get("/app", ""));
-    assert!(client.try_answer("GET").is_err());
+    assert!(client.try_read_response("GET").is_err());
     assert_eq!(expect(200, "app", Some("upstream_cut_off"))["bytes"], 4);
     let offer = "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n\
                  sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
     let mut client = gateway.client();
     client.send(get("/app", offer));
-    client.try_head().unwrap();
+    client.try_read_head().unwrap();
     drop(client);
     expect(101, "app", None);
     assert_eq!(tap.counts(6)["matched"], 6);
@@ -150,11 +150,11 @@ fn filters_select_and_exclude() {
         gateway.reload(&config("", &format!("{LIMITS}\n# {query}\n")));
         for limit in ["hard?key=127.0.0.1&key=k", "soft?key=127.0.0.1"] {
             let (name, key) = limit.split_once('?').unwrap();
-            assert_eq!(gateway.admin_ask("DELETE", &format!("/-/limits/{name}/state?{key}"), "", "").status(), 200);
+            assert_eq!(gateway.admin_request("DELETE", &format!("/-/limits/{name}/state?{key}"), "", "").status(), 200);
         }
         let mut tap = Tap::open(&gateway, query);
         for path in ["/1", "/1", "/1", "/2", "/health"] {
-            gateway.ask(&get(path, if path == "/1" { "x-key: k\r\n" } else { "" }));
+            gateway.fetch(&get(path, if path == "/1" { "x-key: k\r\n" } else { "" }));
         }
         let found: Vec<String> = expected.iter().map(|_| tap.next()["path"].as_str().unwrap().to_owned()).collect();
         assert_eq!(found, expected, "{query}");
@@ -168,7 +168,7 @@ fn events_beyond_the_rate_are_counted_and_a_count_ends_the_tap() {
     let mut tap = Tap::open(&gateway, "?rate=5");
     let mut counted = Tap::open(&gateway, "?count=3&path=/health");
     let mut client = gateway.client();
-    (0..100).for_each(|_| drop(client.ask(&get("/health", ""), "")));
+    (0..100).for_each(|_| drop(client.fetch(&get("/health", ""), "")));
     let counts = tap.counts(100);
     let number = |name: &str| counts[name].as_u64().unwrap();
     assert!(number("sampled_out") >= 50 && number("sent") >= 5 && number("lost") == 0, "{counts}");
@@ -194,12 +194,12 @@ fn a_wrong_query_is_explained() {
         ("?limit=%FF", "not percent-encoded UTF-8"),
         ("?rate=1&path=/a&path=/b&rate=2", "the parameter `rate` occurs twice"),
     ] {
-        let (status, answer) = Tap::request(&gateway, query, "");
-        let answer = answer.rest();
-        assert!(status == 400 || status == 404, "{query}: {status} {answer}");
-        assert!(answer.contains(detail), "{query}: {answer}");
+        let (status, response) = Tap::request(&gateway, query, "");
+        let response = response.rest();
+        assert!(status == 400 || status == 404, "{query}: {status} {response}");
+        assert!(response.contains(detail), "{query}: {response}");
     }
     let many: String = (0..33).map(|_| "&path=/").collect();
     assert_eq!(Tap::request(&gateway, &format!("?{many}"), "").0, 400);
-    assert_eq!(gateway.admin_ask("POST", "/-/tap", "", "").status(), 405);
+    assert_eq!(gateway.admin_request("POST", "/-/tap", "", "").status(), 405);
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use serde_json::Value;
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_MAX;
 use crate::support::gateway::Gateway;
 
 pub struct Tap {
@@ -30,7 +30,7 @@ impl Tap {
     #[track_caller]
     pub fn request(gateway: &Gateway, query: &str, fields: &str) -> (u16, Tap) {
         let mut stream = TcpStream::connect(gateway.admin).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         write!(stream, "GET /-/tap{query} HTTP/1.0\r\nhost: localhost\r\n{fields}\r\n").unwrap();
         let mut tap = Tap { lines: BufReader::new(stream) };
         let status = tap.line().unwrap();

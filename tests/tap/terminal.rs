@@ -74,7 +74,7 @@ fn a_key_is_selected_and_reset_after_one_question() {
     let gateway = Gateway::start(LIMITS);
     for (key, count) in [("a", 5), ("b", 4)] {
         let statuses: Vec<u16> =
-            (0..count).map(|_| gateway.ask(&get("/", &format!("x-key: {key}\r\n"))).status()).collect();
+            (0..count).map(|_| gateway.fetch(&get("/", &format!("x-key: {key}\r\n"))).status()).collect();
         assert_eq!(statuses.last(), Some(&429));
     }
     let steps = json!([
@@ -89,7 +89,7 @@ fn a_key_is_selected_and_reset_after_one_question() {
         ["arrows: select", "q"],
     ]);
     play(&gateway, &steps);
-    let status = |key: &str| gateway.ask(&get("/", &format!("x-key: {key}\r\n"))).status();
+    let status = |key: &str| gateway.fetch(&get("/", &format!("x-key: {key}\r\n"))).status();
     assert_eq!((status("a"), status("b")), (429, 200), "the second row was selected");
 }
 
@@ -107,9 +107,9 @@ fn keys_of_clients_control_no_terminal() {
         LIMITS.replace("key = [\"ip\", \"header:x-key\"]", "key = [\"ip\", \"header:x-key\"]\nmode = \"enforce\"");
     let admin = "keys = { header = \"plain\" }\n";
     let text = crate::support::gateway::config("", &hostile).replace("[admin]\n", &format!("[admin]\n{admin}"));
-    let gateway = Gateway::whole(&text);
+    let gateway = Gateway::with_config(&text);
     let key = "x-key: a\u{9b}31m\u{202e}\u{85}\tb]0;owned\r\n";
-    (0..4).for_each(|_| drop(gateway.ask(&get("/", key))));
+    (0..4).for_each(|_| drop(gateway.fetch(&get("/", key))));
     let shown = play(&gateway, &json!([["header:x-key", "r"], ["? y/n", "n"], ["not reset", "q"]]));
     let own = [
         "\u{1b}[?1049h",

@@ -1,5 +1,5 @@
-//! The access log as the manual describes it: each end of a request has its reason, and a reader that stops costs
-//! lines, not requests.
+//! The access log as the manual describes it: each end of a request has its reason, and a reader that stops makes the
+//! gateway drop lines, not requests.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
@@ -16,9 +16,9 @@ use crate::support::client::{Client, get};
 use crate::support::frames::{CANCEL, Wire, reset};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 fn route(path: &str, lines: &str) -> String {
     format!("[[route]]\nname = \"{path}\"\npath = \"/{path}\"\n{lines}\n")
@@ -34,11 +34,11 @@ fn refusals_are_logged_with_their_setting() {
     let (silent, plain) = (Upstream::silent(), Upstream::start(|peer| peer.send("no TLS")));
     let to = |url: &str, more: &str| format!("upstream = \"{url}\"\n{more}");
     let config = [
-        format!("[store]\nurl = \"redis://{}/\"\n", nobody()),
+        format!("[store]\nurl = \"redis://{}/\"\n", closed_addr()),
         limited("closed", "key = \"all\"\non_error = \"closed\""),
         limited("small", "key = \"all\"\non_error = \"local\"\ncost = \"header:x-cost\""),
         limited("keyed", "key = \"header:x-key\"\non_error = \"local\"\nmissing = \"refuse\""),
-        route("nobody", &to(&format!("http://{}", nobody()), "")),
+        route("nobody", &to(&format!("http://{}", closed_addr()), "")),
         route("silent", &to(&format!("https://{}", silent.addr), "connect_timeout = \"200ms\"")),
         route("plain", &to(&format!("https://{}", plain.addr), "")),
     ];
@@ -56,7 +56,7 @@ fn refusals_are_logged_with_their_setting() {
     .into_iter()
     .enumerate()
     {
-        assert_eq!(gateway.ask(&get(target, fields)).status(), status, "{target}");
+        assert_eq!(gateway.fetch(&get(target, fields)).status(), status, "{target}");
         let entry = entries(&gateway, number + 1).pop().unwrap();
         assert_entry(&entry, json!({ "path": target, "status": status, "reason": reason, "setting": setting }));
     }
@@ -80,7 +80,7 @@ fn the_end_of_a_tunnel_and_of_the_gateway_is_a_reason() {
     let asks = |target: &str| {
         let mut client = gateway.client();
         client.send(get(target, "connection: upgrade\r\nupgrade: chat\r\n"));
-        let status = client.try_head().unwrap().status();
+        let status = client.try_read_head().unwrap().status();
         (status, client)
     };
     let last = |count: usize| entries(&gateway, count).pop().unwrap();
@@ -94,16 +94,16 @@ fn the_end_of_a_tunnel_and_of_the_gateway_is_a_reason() {
     brief.assert_closed();
     assert_entry(&last(3), json!({ "status": 101, "reason": "tunnel_timeout", "setting": "tunnel_timeout" }));
 
-    let mut cut = gateway.client();
-    cut.send(get("/long", ""));
-    assert_eq!(cut.try_head().unwrap().status(), 200);
+    let mut aborted = gateway.client();
+    aborted.send(get("/long", ""));
+    assert_eq!(aborted.try_read_head().unwrap().status(), 200);
     gateway.signal("TERM");
     gateway.exit();
     let entry = entries(&gateway, 4).pop().unwrap();
     assert_entry(&entry, json!({ "status": 200, "reason": "shutdown", "setting": "shutdown_timeout" }));
 }
 
-/// Opens the FIFO, and reads nothing until the test says so.
+/// Opens the FIFO, and starts to read when the test requests it.
 struct StoppedReader {
     go_on: Sender<()>,
     lines: Arc<Mutex<Vec<String>>>,
@@ -130,22 +130,22 @@ impl StoppedReader {
 /// A gateway whose access log goes to a FIFO.
 fn piped() -> (Gateway, StoppedReader) {
     let reader = Mutex::new(None);
-    let laid_out = |dir: &Path| {
+    let config_arguments = |dir: &Path| {
         let fifo = dir.join("fifo");
         assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
         *reader.lock().unwrap() = Some(StoppedReader::of(fifo));
         let route = "[[route]]\nname = \"fixed\"\nrespond = { }\n";
         let config = crate::support::gateway::config("access_log = { to = \"fifo\" }", route);
-        crate::support::gateway::laid_out(dir, &config)
+        crate::support::gateway::config_arguments(dir, &config)
     };
-    let gateway = Gateway::launch(&[], laid_out);
+    let gateway = Gateway::launch(&[], config_arguments);
     (gateway, reader.into_inner().unwrap().unwrap())
 }
 
-/// Answered requests whose lines are long.
+/// Sends requests with long log lines, and reads the responses.
 fn asks(client: &mut Client, count: usize) {
     client.send(get("/", &format!("user-agent: {}\r\n", "x".repeat(14_000))).repeat(count));
-    (0..count).for_each(|_| assert_eq!(client.answer("GET").status(), 200));
+    (0..count).for_each(|_| assert_eq!(client.read_response("GET").status(), 200));
 }
 
 #[test]
@@ -159,15 +159,17 @@ fn a_reader_that_stops_costs_lines_that_are_counted_and_holds_up_nobody() {
         assert!(asked < 4000, "56 MB wait");
     }
     let watch = Stopwatch::start();
-    (0..100).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").status(), 200));
+    (0..100).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").status(), 200));
     watch.assert_ms(0..15_000);
     asked += 100;
-    assert!(gateway.memory("VmRSS") < 150 << 20, "what waits is bounded");
+    assert!(gateway.memory("VmRSS") < 150 << 20, "the queue is bounded");
     reader.go_on.send(()).unwrap();
     let read = || reader.lines.lock().unwrap().len();
-    until("each line has come or is counted", || read() + dropped() == asked);
-    assert_eq!(client.ask(&get("/later", ""), "").status(), 200);
-    until("later ones come as well", || read() > 0 && reader.lines.lock().unwrap().last().unwrap().contains("/later"));
+    wait_until("each line was written or is counted as dropped", || read() + dropped() == asked);
+    assert_eq!(client.fetch(&get("/later", ""), "").status(), 200);
+    wait_until("later lines are written as well", || {
+        read() > 0 && reader.lines.lock().unwrap().last().unwrap().contains("/later")
+    });
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));
     reader.thread.join().unwrap().unwrap();
@@ -179,7 +181,7 @@ fn a_reader_that_stops_costs_lines_that_are_counted_and_holds_up_nobody() {
 #[test]
 fn a_reader_that_stops_does_not_keep_the_gateway_from_its_end() {
     let (mut gateway, reader) = piped();
-    // More than a pipe takes.
+    // More than fits into a pipe.
     asks(&mut gateway.client(), 50);
     gateway.signal("TERM");
     assert_eq!(gateway.exit().code(), Some(0));
@@ -188,7 +190,7 @@ fn a_reader_that_stops_does_not_keep_the_gateway_from_its_end() {
     reader.thread.join().unwrap().unwrap();
 }
 
-/// Over both versions of HTTP, while a server works and in the queue of a limit.
+/// Over HTTP/1.1 and HTTP/2, while a server works and in the queue of a limit.
 #[test]
 fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
     let (silent, collector) = (Upstream::silent(), Upstream::fixed(ok("")));
@@ -224,10 +226,10 @@ fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
         waiting.set(waiting.get() + 1.0);
         gateway.assert_metric("limit_decisions_total", &delayed, waiting.get());
     });
-    // A span is named by the path of its route.
+    // The name of a span has the path of its route.
     let spans = std::cell::RefCell::new(Vec::new());
     let named = |name: &str| spans.borrow().windows(name.len()).any(|part| part == name.as_bytes());
-    until("the collector has all spans", || {
+    wait_until("the collector has all spans", || {
         collector.requests().into_iter().for_each(|told| spans.borrow_mut().extend(told.body));
         named("GET /slow") && named("GET /queue")
     });
@@ -236,7 +238,7 @@ fn a_request_whose_client_leaves_names_its_route_and_has_one_outcome() {
     let mut client = gateway.client();
     client.send(chunked);
     client.send("zz\r\n");
-    assert_eq!(client.answer("POST").status(), 400);
+    assert_eq!(client.read_response("POST").status(), 400);
     let outcome = |outcome| [("upstream", "app"), ("outcome", outcome)];
     gateway.assert_metric("upstream_requests_total", &outcome("client_left"), 2.0);
     gateway.assert_metric("upstream_requests_total", &outcome("upload_failed"), 1.0);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const CONFIG: &str = r#"
 [limit.per-ip]
@@ -58,14 +58,14 @@ fn headroom_counts_the_units_that_decisions_left() {
 
         let mut client = Client::connect(gateway.addr);
         for place in 0..23 {
-            let status = client.ask(&get(["/a", "/b"][place % 2], ""), "").status();
+            let status = client.fetch(&get(["/a", "/b"][place % 2], ""), "").status();
             assert_eq!(status, if place < 20 { 200 } else { 429 });
         }
-        // 19 to 11 left, 10 to 6, 5 to 3, 2 and 1; then nothing left, and three refusals.
+        // 19 to 11 units left, 10 to 6, 5 to 3, 2 and 1; then none left, and three refusals.
         assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
-        // The other route does not have it. Refused requests charge it, as it is in shadow mode.
+        // The other route does not have this limit. It is in shadow mode, so refused requests charge it.
         assert_eq!(headroom("monthly"), [0.0, 0.0, 0.0, 0.0, 12.0].map(Some));
-        until("the refused keys are estimated", || {
+        wait_until("the refused keys are estimated", || {
             gateway.metric("limit_keys_refused", &[("limit", "per-ip")]) == Some(1.0)
         });
 
@@ -76,7 +76,7 @@ fn headroom_counts_the_units_that_decisions_left() {
         gateway.assert_metric("limit_quota", &[("limit", "per-ip")], 40.0);
         assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 5.0, 9.0].map(Some));
         // Half of the new quota is left again.
-        assert_eq!(client.ask(&get("/b", ""), "").status(), 200);
+        assert_eq!(client.fetch(&get("/b", ""), "").status(), 200);
         assert_eq!(headroom("per-ip"), [4.0, 2.0, 3.0, 6.0, 9.0].map(Some));
     }
 }

@@ -60,7 +60,7 @@ fn hash_of(entry: &Value, field: &str, name: &str) -> String {
 fn the_key_of_the_limit_that_decided_is_logged_and_secrets_are_not() {
     let gateway = logged("", "", LIMITS);
     for (secret, status) in [("swordfish", 200), ("swordfish", 200), ("swordfish", 429), ("sword fish", 200)] {
-        assert_eq!(gateway.ask(&get("/keyed", &format!("x-api-key: {secret}\r\n"))).status(), status);
+        assert_eq!(gateway.fetch(&get("/keyed", &format!("x-api-key: {secret}\r\n"))).status(), status);
     }
     assert_eq!(gateway.get("/keyed").status(), 200);
     assert_eq!(gateway.get("/open").status(), 200);
@@ -82,14 +82,14 @@ fn each_part_is_shown_as_the_config_says_and_cannot_be_forged() {
     let forged = "a,ip=9.9.9.9\"}#0123456789abcdef=x!";
     for plan in [forged, &"long".repeat(2000)] {
         let fields = format!("x-plan: {plan}\r\ncookie: sid=s1\r\n");
-        assert_eq!(gateway.ask(&get("/both?q=find", &fields)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/both?q=find", &fields)).status(), 200);
     }
     assert_eq!(gateway.get("/both").status(), 200);
     let found = entries(&gateway, 3);
     let sid = hash_of(&found[0], "key", "cookie:sid");
     let plan = "a%2Cip=9.9.9.9\"}#0123456789abcdef=x!";
     assert_entry(&found[0], json!({ "key": format!("header:x-plan={plan},cookie:sid#{sid},query:q=***,path=/both") }));
-    // What is long is a hash, even if it may be shown, so a line stays short.
+    // A long value is shown as a hash, even if it may be shown, so that a line stays short.
     assert!(found[1]["key"].as_str().unwrap().len() < 200, "{}", found[1]);
     assert_eq!(hash_of(&found[1], "key", "cookie:sid"), sid);
     hash_of(&found[1], "key", "header:x-plan");
@@ -101,7 +101,7 @@ fn one_secret_gives_the_same_hashes_everywhere_and_is_not_shown() {
     let hashes = [format!("keys_secret = \"{SECRET}\"\n"), format!("keys_secret = \"{SECRET}\"\n"), String::new()].map(
         |secret| {
             let gateway = logged("", "", &format!("{secret}{LIMITS}"));
-            assert_eq!(gateway.ask(&get("/keyed", "x-api-key: acme\r\n")).status(), 200);
+            assert_eq!(gateway.fetch(&get("/keyed", "x-api-key: acme\r\n")).status(), 200);
             let shown = ["/-/status", "/-/limits", "/metrics"].map(|page| gateway.admin(page).text());
             assert!(!shown.concat().contains(SECRET) && !gateway.log().contains(SECRET));
             hash_of(&entries(&gateway, 1)[0], "key", "header:x-api-key")
@@ -116,10 +116,10 @@ fn one_secret_gives_the_same_hashes_everywhere_and_is_not_shown() {
 #[test]
 fn a_reload_changes_how_keys_are_shown() {
     let gateway = logged("", "", LIMITS);
-    let asked = || assert_eq!(gateway.ask(&get("/both", "x-plan: gold\r\n")).status(), 200);
-    asked();
+    let send = || assert_eq!(gateway.fetch(&get("/both", "x-plan: gold\r\n")).status(), 200);
+    send();
     gateway.reload_with("[admin]\n", "[admin]\nkeys = { \"header:x-plan\" = \"plain\", header = \"hidden\" }\n");
-    asked();
+    send();
     let found = entries(&gateway, 2);
     hash_of(&found[0], "key", "header:x-plan");
     assert!(found[1]["key"].as_str().unwrap().starts_with("header:x-plan=gold,"), "{}", found[1]);
@@ -140,16 +140,18 @@ fn a_log_may_have_the_keys_of_all_limits_and_a_format_may_have_none() {
          content-length: {}\r\n\r\n",
         form.len()
     );
-    assert_eq!(gateway.client().ask(&head, form).status(), 200);
+    assert_eq!(gateway.client().fetch(&head, form).status(), 200);
     let entry = &entries(&gateway, 1)[0];
     let (sub, user) = (hash_of(entry, "keys", "jwt:sub"), hash_of(entry, "keys", "form:user"));
     assert_ne!(sub, user, "the same value in another place has another hash");
     assert_entry(entry, json!({ "keys": format!("ip=127.0.0.1,header:x-api-key!,jwt:sub#{sub},form:user#{user}") }));
 
     let gateway = logged("", ", format = \"{limit} {key} {keys}\"", LIMITS);
-    assert_eq!(gateway.ask(&get("/keyed", "x-api-key: a\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/keyed", "x-api-key: a\r\n")).status(), 200);
     let path = gateway.dir.path().join("access.log");
-    crate::support::until("the line is written", || fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n')));
+    crate::support::wait_until("the line is written", || {
+        fs::read_to_string(&path).is_ok_and(|text| text.ends_with('\n'))
+    });
     let line = fs::read_to_string(&path).unwrap();
     let words: Vec<&str> = line.split_whitespace().collect();
     assert_eq!(words.len(), 3, "{line}");
@@ -161,7 +163,7 @@ fn a_span_has_the_key_too() {
     let collector = Upstream::fixed(ok(""));
     let server = format!("spans = {{ to = \"{}\" }}\n", collector.url());
     let gateway = Gateway::with(&server, &format!("keys_secret = \"{SECRET}\"\n{LIMITS}"));
-    assert_eq!(gateway.ask(&get("/keyed", "x-api-key: acme\r\n")).status(), 200);
+    assert_eq!(gateway.fetch(&get("/keyed", "x-api-key: acme\r\n")).status(), 200);
     let body = collector.request().body;
     let has = |text: &str| body.windows(text.len()).any(|window| window == text.as_bytes());
     assert!(

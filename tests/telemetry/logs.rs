@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use crate::support::client::{get, post};
 use crate::support::gateway::{Gateway, program};
-use crate::support::ports::nobody;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 fn route_to(url: &str, more: &str) -> String {
     format!(
@@ -21,7 +21,7 @@ fn route_to(url: &str, more: &str) -> String {
 #[test]
 fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
     let garbage = Upstream::fixed("nonsense\r\n\r\n");
-    let cut = Upstream::start(|peer| {
+    let aborting = Upstream::start(|peer| {
         peer.request()?;
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome")
     });
@@ -31,12 +31,12 @@ fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
         peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome")?;
         peer.wait_for_end()
     });
-    let closed = format!("http://{}", nobody());
+    let closed = format!("http://{}", closed_addr());
     for (url, more, kind, times) in [
         (closed, "", "connect", 30),
         (garbage.url(), "", "broken", 5),
         (silent.url(), "response_timeout = \"50ms\"", "timeout", 3),
-        (cut.url(), "", "cut_off", 5),
+        (aborting.url(), "", "cut_off", 5),
         (stalled.url(), "stream_timeout = \"50ms\"", "stalled", 3),
     ] {
         let gateway = Gateway::with("workers = 2", &route_to(&url, more));
@@ -45,9 +45,9 @@ fn every_failure_of_an_upstream_is_logged_once_and_then_sampled() {
         for _ in 0..times {
             let mut client = gateway.client();
             client.send(get("/", ""));
-            let _ = client.try_answer("GET");
+            let _ = client.try_read_response("GET");
         }
-        until("it is told", || gateway.log_lines(&words) > 0);
+        wait_until("the log says so", || gateway.log_lines(&words) > 0);
         std::thread::sleep(Duration::from_millis(50));
         assert_eq!(gateway.log_lines(&words), 1, "{kind}: {}", gateway.log());
         assert_eq!(gateway.log_lines(&["upstream request failed"]), 1, "{kind}: {}", gateway.log());
@@ -70,7 +70,7 @@ fn invalid_requests_are_counted_by_kind_and_other_protocols_are_named() {
         for _ in 0..2 {
             let mut client = gateway.client();
             let _ = client.try_send(bytes);
-            let _ = client.try_answer("GET");
+            let _ = client.try_read_response("GET");
         }
         gateway.assert_metric("http_rejected_total", &[("reason", reason)], 2.0);
         let told = format!("reason=\"{reason}\" listener=\"127.0.0.1:0\" client=127.0.0.1");
@@ -86,18 +86,18 @@ pub fn logged(server: &str, more: &str, config: &str) -> Gateway {
     Gateway::with(&format!("{server}\naccess_log = {{ to = \"access.log\"{more} }}"), config)
 }
 
-/// The lines of its access log, once there are `count`.
+/// Returns the lines of its access log when there are `count`.
 #[track_caller]
 fn access(gateway: &Gateway, count: usize) -> Vec<String> {
     let path = gateway.dir.path().join("access.log");
     let read = || fs::read_to_string(&path).unwrap_or_default();
-    until("the lines are written", || read().lines().count() >= count);
+    wait_until("the lines are written", || read().lines().count() >= count);
     let lines: Vec<String> = read().lines().map(str::to_owned).collect();
     assert_eq!(lines.len(), count, "{lines:#?}");
     lines
 }
 
-/// The same as JSON.
+/// Returns the lines as JSON.
 #[track_caller]
 pub fn entries(gateway: &Gateway, count: usize) -> Vec<Value> {
     access(gateway, count).iter().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -125,13 +125,13 @@ fn a_line_contains_all_fields_of_a_request() {
                   traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\n";
     let head = post("/p/../q?a=1&Api_Key=secret", 4, fields);
     let mut client = gateway.client();
-    let answer = client.ask(&head, "body");
-    assert_eq!((answer.status(), client.ask(&get("/", ""), "").status()), (200, 429));
+    let response = client.fetch(&head, "body");
+    assert_eq!((response.status(), client.fetch(&get("/", ""), "").status()), (200, 429));
     let [admitted, refused]: [Value; 2] = entries(&gateway, 2).try_into().unwrap();
     assert_entry(
         &admitted,
         json!({
-            "request_id": answer.get("x-request-id").unwrap(), "client": "127.0.0.1", "method": "POST", "host": "a.test",
+            "request_id": response.get("x-request-id").unwrap(), "client": "127.0.0.1", "method": "POST", "host": "a.test",
             "path": "/q", "query": "a=1&Api_Key=***", "protocol": "HTTP/1.1", "tls": null, "status": 200,
             "reason": null, "setting": null, "limit": "burst", "decision": "allow", "refused_by": null,
             "upstream": "app", "server": upstream.url().strip_prefix("http://").unwrap(), "tries": 1, "bytes": 5,
@@ -146,7 +146,7 @@ fn a_line_contains_all_fields_of_a_request() {
                 "server": null, "tries": 0, "upstream_ms": null, "user_agent": null }),
     );
     let told = upstream.request();
-    assert_eq!(told.get("x-request-id"), answer.get("x-request-id"));
+    assert_eq!(told.get("x-request-id"), response.get("x-request-id"));
 }
 
 #[test]
@@ -204,7 +204,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
     for (number, (bytes, status, reason, setting, path)) in cases.iter().enumerate() {
         let mut client = gateway.client();
         let _ = client.try_send(bytes);
-        let _ = client.try_answer("GET");
+        let _ = client.try_read_response("GET");
         let entry = entries(&gateway, number + 1).pop().unwrap();
         let expected = json!({ "status": status, "reason": reason, "setting": setting });
         assert_entry(&entry, expected);
@@ -213,7 +213,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
         }
     }
 
-    // A client that leaves: in its head, in its body, and before its answer.
+    // A client that leaves: in its head, in its body, and before its response.
     let done = cases.len();
     for (number, sent) in ["GET /gone HTTP/1.1\r\nho", &post("/leave", 100, ""), &get("/leave", "")].iter().enumerate()
     {
@@ -234,18 +234,18 @@ fn no_client_writes_a_line_of_its_own() {
     let head = format!("GET /a?b=%0a&c=' HTTP/1.1\r\nhost: a\r\n{fields}\r\n");
     let rest = "[[route]]\npath = \"/\"\nrespond = { body = \"hello\" }\n";
     let json = logged("", "", rest);
-    assert_eq!(json.ask(&head).status(), 200);
+    assert_eq!(json.fetch(&head).status(), 200);
     assert_entry(&entries(&json, 1)[0], json!({ "query": "b=%0a&c='", "referer": "\u{9b}2J\\", "status": 200 }));
 
     let combined = logged("", ", format = \"combined\"", rest);
-    assert_eq!(combined.ask(&head).status(), 200);
+    assert_eq!(combined.fetch(&head).status(), 200);
     let line = access(&combined, 1).remove(0);
     assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
     let told = r#"] "GET /a?b=%0a&c=' HTTP/1.1" 200 5 "\xC2\x9B2J\x5C" "a\x09b\xC3\xA9 \x22x\x22 - - [""#;
     assert!(line.ends_with(told), "{line}");
 
     let own = logged("", ", format = \"{{{status}}} {user_agent} {upstream}\", mask = []", rest);
-    assert_eq!(own.ask(&head).status(), 200);
+    assert_eq!(own.fetch(&head).status(), 200);
     assert_eq!(access(&own, 1), [r#"{200} a\x09b\xC3\xA9\x20\x22x\x22\x20-\x20-\x20[ -"#]);
 }
 
@@ -258,13 +258,13 @@ fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     let (file, moved) = (gateway.dir.path().join("access.log"), gateway.dir.path().join("access.log.1"));
     fs::rename(&file, &moved).unwrap();
     gateway.signal("USR1");
-    // At once, without a line to be written.
-    until("it is there again", || file.exists());
+    // The new file is created at once, before a line is written.
+    wait_until("the file exists again", || file.exists());
     assert_eq!(gateway.get("/2").status(), 200);
     assert_eq!(entries(&gateway, 1)[0]["path"], "/2");
     assert_eq!(fs::read_to_string(&moved).unwrap().lines().count(), 1);
 
-    // A disk without room, found by a reload.
+    // A full disk, which a reload selects.
     gateway.reload_with("\"access.log\"", "\"/dev/full\"");
     for _ in 0..3 {
         assert_eq!(gateway.get("/3").status(), 200);
@@ -275,10 +275,10 @@ fn the_log_file_is_reopened_on_the_signal_and_its_loss_costs_no_request() {
     assert_eq!(gateway.get("/4").status(), 200);
     assert_eq!(entries(&gateway, 2)[1]["path"], "/4");
 
-    // And without a table: JSON on standard output.
+    // The option without a table: JSON on standard output.
     gateway.reload_with("{ to = \"access.log\" }", "true");
     assert_eq!(gateway.get("/5").status(), 200);
-    until("it is on standard output", || gateway.stdout().contains("\"path\":\"/5\""));
+    wait_until("it is on standard output", || gateway.stdout().contains("\"path\":\"/5\""));
 }
 
 #[test]
@@ -291,7 +291,7 @@ fn a_file_that_is_rotated_under_load_loses_no_line() {
             for number in 0..100 {
                 client.send(get(&format!("/{number}"), "").repeat(20));
                 for _ in 0..20 {
-                    assert_eq!(client.answer("GET").status(), 200);
+                    assert_eq!(client.read_response("GET").status(), 200);
                 }
             }
         });
@@ -301,13 +301,13 @@ fn a_file_that_is_rotated_under_load_loses_no_line() {
                 moved.push(away);
                 gateway.signal("USR1");
             }
-            until("it is there again", || file.exists());
+            wait_until("the file exists again", || file.exists());
         }
     });
     assert!(moved.len() > 1, "{moved:?}");
     moved.push(file);
     let read = || moved.iter().map(|file| fs::read_to_string(file).unwrap_or_default()).collect::<String>();
-    until("all lines are written", || read().lines().count() >= 2000);
+    wait_until("all lines are written", || read().lines().count() >= 2000);
     let mut paths = std::collections::HashMap::<String, usize>::new();
     for line in read().lines() {
         let line: Value = serde_json::from_str(line).unwrap();
@@ -320,7 +320,7 @@ fn a_file_that_is_rotated_under_load_loses_no_line() {
 fn a_problem_shows_its_setting_only_to_authorized_clients() {
     let rest = "[[route]]\npath = \"/\"\nrespond = { }\nmax_body = 10\n";
     let gateway = Gateway::with("trusted_proxies = [\"127.0.0.1\"]", rest);
-    let refused = |fields: &str| gateway.ask(&post("/", 11, fields)).json();
+    let refused = |fields: &str| gateway.fetch(&post("/", 11, fields)).json();
     assert_eq!(refused("")["setting"], "max_body");
     assert_eq!(refused("x-forwarded-for: 192.0.2.1\r\n")["setting"], Value::Null);
     assert_eq!(gateway.get("/a%2fb").json()["setting"], "encoded_slashes");
@@ -336,7 +336,7 @@ fn a_trace_continues_and_starts_here_if_configured() {
     let upstream = Upstream::text("hello");
     let gateway = logged("", "", &route_to(&upstream.url(), ""));
     let told = |fields: &str| {
-        assert_eq!(gateway.ask(&get("/", fields)).status(), 200);
+        assert_eq!(gateway.fetch(&get("/", fields)).status(), 200);
         upstream.request().get("traceparent").map(str::to_owned)
     };
     let came = format!("traceparent: {TRACE}\r\n");
@@ -363,7 +363,7 @@ fn a_replay_reads_the_own_log_format() {
         assert_eq!(statuses, [200, 200, 429]);
         let mut client = gateway.client();
         let _ = client.try_send("no request\r\n\r\n");
-        let _ = client.try_answer("GET");
+        let _ = client.try_read_response("GET");
         access(&gateway, 4);
         let replayed = program()
             .current_dir(gateway.dir.path())
@@ -384,7 +384,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let fifo = dir.path().join("log");
     assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
     let mut reader = fs::File::options().read(true).write(true).open(&fifo).unwrap();
-    let admin = crate::support::ports::Reserved::new();
+    let admin = crate::support::ports::ReservedPort::new();
     let text = format!(
         "[server]\nlisten = [\"127.0.0.1:0\"]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:{}\"\n[[route]]\nrespond = {{ }}\n",
         admin.port()
@@ -395,19 +395,19 @@ fn a_log_that_nobody_reads_stops_nothing() {
     let mut child = program().arg("run").arg(config).stderr(log).spawn().unwrap();
     let live = || {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", admin.port())).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
         std::io::Write::write_all(&mut stream, get("/livez", "").as_bytes()).ok()?;
         let mut status = [0; 12];
         std::io::Read::read_exact(&mut stream, &mut status).ok()?;
         Some(status == *b"HTTP/1.1 200")
     };
-    // Nothing more is logged after that.
+    // Nothing is logged after that line.
     let (mut log, mut piece) = (Vec::new(), [0; 4096]);
     while !String::from_utf8_lossy(&log).contains(" ready ") {
         let count = std::io::Read::read(&mut reader, &mut piece).unwrap();
         log.extend_from_slice(&piece[..count]);
     }
-    // Another way to the same pipe, which is full then.
+    // Fills the same pipe through another descriptor.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut filler = fs::File::options().write(true).custom_flags(flags).open(&fifo).unwrap();
     while std::io::Write::write(&mut filler, &[b'x'; 64]).is_ok() {}
@@ -415,7 +415,7 @@ fn a_log_that_nobody_reads_stops_nothing() {
         let sent = std::process::Command::new("kill").args([name, &child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     };
-    // The line about the first reload waits for the reader; the signals for the others interrupt that.
+    // The line about the first reload waits for the reader; the signals of the others interrupt the write.
     for _ in 0..30 {
         signal("-HUP");
         std::thread::sleep(Duration::from_millis(10));

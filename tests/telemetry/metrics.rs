@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
-use crate::support::until;
 use crate::support::upstream::Upstream;
+use crate::support::wait_until;
 
 const CONFIG: &str = r#"
 [[route]]
@@ -92,14 +92,14 @@ fn the_process_is_shown_as_other_programs_are() {
     let resident = gateway.memory("VmRSS") as f64;
     assert!((resident / 2.0..resident * 2.0).contains(&value("resident_memory_bytes")));
     assert!(value("virtual_memory_bytes") > resident && value("virtual_memory_max_bytes") > resident);
-    // The kernel counts from the boot in hundredths, and knows that only to the second.
+    // The kernel counts hundredths since the boot, whose time it knows only to the second.
     assert!((before_s - 2.0..before_s + 60.0).contains(&value("start_time_seconds")));
     assert!(value("threads") >= 2.0 && value("max_fds") >= 256.0);
     let open = value("open_fds");
     let clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
-    until("they are open", || value("open_fds") >= open + clients.len() as f64);
+    wait_until("they are open", || value("open_fds") >= open + clients.len() as f64);
     let spent = value("cpu_seconds_total");
-    until("scrapes cost something", || value("cpu_seconds_total") > spent);
+    wait_until("scrapes cost something", || value("cpu_seconds_total") > spent);
 }
 
 #[test]
@@ -120,8 +120,8 @@ fn promtool_accepts_the_page_without_a_warning() {
         promtool.unwrap_or_else(|error| panic!("promtool: {error}; install it with: apt-get install prometheus"));
     promtool.stdin.take().unwrap().write_all(gateway.metrics().as_bytes()).unwrap();
     let output = promtool.wait_with_output().unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success() && said.is_empty(), "{}", String::from_utf8_lossy(&said));
+    let output_text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success() && output_text.is_empty(), "{}", String::from_utf8_lossy(&output_text));
 }
 
 /// The series of the page, without values.
@@ -133,22 +133,24 @@ fn series(gateway: &Gateway) -> HashSet<String> {
 #[test]
 fn no_host_path_or_method_makes_a_new_series() {
     let gateway = Gateway::start(CONFIG);
-    let ask = |client: &mut crate::support::client::Client, word: &str, path: &str| {
-        let head =
-            format!("{word} {path} HTTP/1.1\r\nhost: {word}.test\r\nx-key: {word}\r\nuser-agent: {word}\r\n\r\n");
-        client.ask(&head, "").status()
+    let fetch = |client: &mut crate::support::client::Client, method: &str, path: &str| {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {method}.test\r\nx-key: {method}\r\nuser-agent: {method}\r\n\r\n"
+        );
+        client.fetch(&head, "").status()
     };
     let mut client = gateway.client();
-    let paths = |word: &str| [format!("/api/{word}"), format!("/other/{word}"), format!("/{word}"), "/x%00".to_owned()];
+    let paths =
+        |method: &str| [format!("/api/{method}"), format!("/other/{method}"), format!("/{method}"), "/x%00".to_owned()];
     for path in paths("WARM") {
-        ask(&mut client, "WARM", &path);
-        client.ask(&get(&path, ""), "");
+        fetch(&mut client, "WARM", &path);
+        client.fetch(&get(&path, ""), "");
     }
     let before = series(&gateway);
     for number in 0..250 {
-        let word = format!("M{}", rand::random::<u64>());
-        for (path, status) in paths(&word).iter().zip([200, 200, 404, 400]) {
-            assert_eq!(ask(&mut client, &word, path), status, "{number}: {word} {path}");
+        let method = format!("M{}", rand::random::<u64>());
+        for (path, status) in paths(&method).iter().zip([200, 200, 404, 400]) {
+            assert_eq!(fetch(&mut client, &method, path), status, "{number}: {method} {path}");
         }
     }
     let grown: Vec<String> = series(&gateway).difference(&before).cloned().collect();
@@ -163,7 +165,7 @@ fn connections_are_counted_while_they_are_open() {
     let labels = [("listener", listener), ("protocol", "http/1.1")];
     let mut clients = [(); 3].map(|()| gateway.client());
     for client in &mut clients {
-        assert_eq!(client.ask(&get("/other/1", ""), "").status(), 200);
+        assert_eq!(client.fetch(&get("/other/1", ""), "").status(), 200);
     }
     gateway.assert_metric("connections", &labels, 3.0);
     drop(clients);

@@ -10,9 +10,9 @@ use crate::support::app::venv;
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{put, until};
+use crate::support::{wait_until, write_atomically};
 
 const ROUTES: &str = "[[route]]\nname = \"api\"\npath = \"/\"\nupstream = \"echo:\"\nlimits = [\"hard\"]\n\n\
                       [[route]]\nname = \"plain\"\npath = \"/plain\"\nrespond = { body = \"ok\" }\n\n\
@@ -33,7 +33,7 @@ fn sampled(target: &str, flags: &str) -> String {
 }
 
 fn page(gateway: &Gateway, fields: &str) -> Message {
-    let page = gateway.admin_ask("GET", "/metrics", fields, "");
+    let page = gateway.admin_request("GET", "/metrics", fields, "");
     assert_eq!(page.status(), 200);
     page
 }
@@ -42,7 +42,7 @@ fn page(gateway: &Gateway, fields: &str) -> Message {
 fn the_parser_of_prometheus_accepts_every_line() {
     let (gateway, _collector) = traced();
     for target in ["/api", "/api", "/plain", "/%2f"] {
-        gateway.ask(&sampled(target, "01"));
+        gateway.fetch(&sampled(target, "01"));
     }
     let page = page(&gateway, OPENMETRICS);
     assert_eq!(page.get("content-type"), Some("application/openmetrics-text; version=1.0.0; charset=utf-8"));
@@ -81,12 +81,12 @@ fn exemplars_are_traces_that_are_exported() {
         let text = page(&gateway, OPENMETRICS).text();
         text.lines().filter(|line| line.contains(" # {")).map(str::to_owned).collect::<Vec<_>>()
     };
-    gateway.ask(&sampled("/plain", "00"));
+    gateway.fetch(&sampled("/plain", "00"));
     gateway.get("/plain");
     gateway.assert_metric("request_duration_seconds_count", &[("route", "plain")], 2.0);
     assert_eq!(with_exemplar(), Vec::<String>::new());
-    (0..5).for_each(|_| drop(gateway.ask(&sampled("/plain", "01"))));
-    until("a bucket has an exemplar", || !with_exemplar().is_empty());
+    (0..5).for_each(|_| drop(gateway.fetch(&sampled("/plain", "01"))));
+    wait_until("a bucket has an exemplar", || !with_exemplar().is_empty());
     for line in with_exemplar() {
         assert!(line.starts_with("sluicegate_request_duration_seconds_bucket{route=\"plain\",le=\""), "{line}");
         assert!(line.contains(&format!(" # {{trace_id=\"{TRACE}\"}} 0.")), "{line}");
@@ -133,12 +133,12 @@ impl Drop for Prometheus {
 #[test]
 fn prometheus_scrapes_it_and_returns_the_exemplars() {
     let (gateway, _collector) = traced();
-    gateway.ask(&sampled("/plain", "01"));
+    gateway.fetch(&sampled("/plain", "01"));
     gateway.assert_metric("request_duration_seconds_count", &[("route", "plain")], 1.0);
-    let (dir, port) = (tempfile::tempdir().unwrap(), Reserved::new());
+    let (dir, port) = (tempfile::tempdir().unwrap(), ReservedPort::new());
     let file = dir.path().join("prometheus.yml");
     let target = format!("[{{ targets: [\"{}\"] }}]", gateway.admin);
-    put(
+    write_atomically(
         &file,
         &format!(
             "global: {{ scrape_interval: 1s }}\nscrape_configs:\n  - {{ job_name: gateway, static_configs: {target} }}\n"
@@ -155,15 +155,15 @@ fn prometheus_scrapes_it_and_returns_the_exemplars() {
     let child =
         child.unwrap_or_else(|error| panic!("prometheus: {error}; install it with: apt-get install prometheus"));
     let _prometheus = Prometheus(child);
-    until("it listens", || std::net::TcpStream::connect(port.addr()).is_ok());
-    let request = |path: &str| Client::connect(port.addr()).ask(&get(path, ""), "");
-    until("it is ready", || request("/-/ready").status() == 200);
-    let ask = |path: &str| -> Value { request(path).json() };
+    wait_until("it listens", || std::net::TcpStream::connect(port.addr()).is_ok());
+    let request = |path: &str| Client::connect(port.addr()).fetch(&get(path, ""), "");
+    wait_until("it is ready", || request("/-/ready").status() == 200);
+    let fetch = |path: &str| -> Value { request(path).json() };
     let query = "/api/v1/query_exemplars?query=sluicegate_request_duration_seconds_bucket&start=0&end=9999999999";
-    until("it has the exemplar", || ask(query).to_string().contains(TRACE));
-    let targets = ask("/api/v1/targets");
+    wait_until("it has the exemplar", || fetch(query).to_string().contains(TRACE));
+    let targets = fetch("/api/v1/targets");
     let scraped = &targets["data"]["activeTargets"][0];
     assert_eq!((&scraped["health"], &scraped["lastError"]), (&"up".into(), &"".into()), "{scraped}");
-    let metadata = ask("/api/v1/metadata?metric=sluicegate_requests");
+    let metadata = fetch("/api/v1/metadata?metric=sluicegate_requests");
     assert_eq!(metadata["data"]["sluicegate_requests"][0]["type"], "counter", "OpenMetrics was used: {metadata}");
 }

@@ -1,17 +1,17 @@
-//! Spans: what the gateway sends to a collector besides the spans, and that no collector delays a request. The content
-//! of the spans is tested in `tests/interop`.
+//! Spans: the requests with which the gateway sends spans to a collector, and that no collector delays a request. The
+//! content of the spans is tested in `tests/interop`.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::support::ca::Ca;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{put, until};
+use crate::support::{wait_until, write_atomically};
 
 fn gateway(env: &[(&str, &str)], collector: &str, more: &str) -> Gateway {
     let server = format!("spans = {{ to = \"{collector}\"{more} }}\n");
-    Gateway::within(env, &server, "[[route]]\nrespond = { status = 200, body = \"in\" }\n")
+    Gateway::with_env(env, &server, "[[route]]\nrespond = { status = 200, body = \"in\" }\n")
 }
 
 #[test]
@@ -20,19 +20,19 @@ fn the_config_sets_the_collector_headers_and_nothing_stays_open() {
     let variables = [("OTEL_EXPORTER_OTLP_HEADERS", "x-key=of-the-environment"), ("OTEL_EXPORTER_OTLP_TIMEOUT", "1")];
     let gateway = gateway(&variables, &collector.url(), ", headers = { x-key = \"mine\", x-name = \"K\u{f6}ln\" }");
     assert_eq!(gateway.get("/").text(), "in");
-    let told = collector.request();
+    let export = collector.request();
     assert_eq!(
-        (told.target(), told.all("x-key"), told.all("content-type")),
+        (export.target(), export.all("x-key"), export.all("content-type")),
         ("/v1/traces", vec!["mine"], vec!["application/x-protobuf"])
     );
-    assert_eq!(told.all("x-name").len(), 1, "{}", told.head);
-    collector.until_all_ended();
+    assert_eq!(export.all("x-name").len(), 1, "{}", export.head);
+    collector.wait_for_close();
 }
 
-/// A library to preload in which it takes a minute to look up a name.
+/// Builds a library to preload, in which resolving a name takes a minute.
 fn slow_names(gateway: &std::path::Path) -> String {
     let (source, library) = (gateway.join("slow.c"), gateway.join("slow.so"));
-    put(&source, "#include <unistd.h>\nint getaddrinfo(void) { sleep(60); return -3; }\n");
+    write_atomically(&source, "#include <unistd.h>\nint getaddrinfo(void) { sleep(60); return -3; }\n");
     let built = Command::new("cc").args(["-shared", "-fPIC", "-fno-builtin", "-o"]).args([&library, &source]).status();
     assert!(built.expect("cc does not start; install it: apt-get install gcc").success());
     library.display().to_string()
@@ -46,7 +46,7 @@ fn a_name_that_nobody_answers_for_does_not_hold_up_the_end() {
     let start = Instant::now();
     gateway.signal("TERM");
     assert!(gateway.exit().success());
-    // Its batch has five seconds.
+    // The export has a timeout of five seconds.
     assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
 }
 
@@ -58,18 +58,20 @@ fn over_tls_it_has_to_be_the_collector() {
         known.issue(&["localhost"], "collector").save(dir, "0");
         let config = "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                       tls = { certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }\n[[route]]\nupstream = ";
-        laid_out(dir, &format!("{config}\"{}\"\n", collector.url()))
+        config_arguments(dir, &format!("{config}\"{}\"\n", collector.url()))
     });
     let dir = tempfile::tempdir().unwrap();
     let trusted = dir.path().join("trusted.pem");
     for (name, authority, result) in
         [("localhost", &other, "failed"), ("127.0.0.1", &known, "failed"), ("localhost", &known, "exported")]
     {
-        put(&trusted, &authority.pem());
+        write_atomically(&trusted, &authority.pem());
         let to = format!("https://{name}:{}", terminator.addr.port());
         let gateway = gateway(&[("SSL_CERT_FILE", trusted.to_str().unwrap())], &to, "");
         assert_eq!(gateway.get("/").text(), "in");
-        until("it is known what became of it", || gateway.metric("spans_total", &[("result", result)]) == Some(1.0));
+        wait_until("the result of the export is known", || {
+            gateway.metric("spans_total", &[("result", result)]) == Some(1.0)
+        });
         assert_eq!(collector.requests().len(), usize::from(result == "exported"), "{name}");
     }
 }

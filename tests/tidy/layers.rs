@@ -182,8 +182,8 @@ fn assert_exceptions(found: &BTreeSet<(String, String)>, allowed: &[(&str, &str)
     let allowed: BTreeSet<_> = allowed.iter().map(|(file, name)| ((*file).to_owned(), (*name).to_owned())).collect();
     let new: Vec<_> = found.difference(&allowed).collect();
     assert!(new.is_empty(), "{rule}: {new:#?}");
-    let gone: Vec<_> = allowed.difference(found).collect();
-    assert!(gone.is_empty(), "remove these exceptions, they are no longer needed: {gone:#?}");
+    let unused: Vec<_> = allowed.difference(found).collect();
+    assert!(unused.is_empty(), "remove these exceptions, they are no longer needed: {unused:#?}");
 }
 
 #[test]

@@ -7,7 +7,7 @@ use super::layers::LAYERS;
 use super::source::{crate_files, root};
 
 /// Most files of a directory.
-const MOST_FILES: usize = 20;
+const FILES_MAX: usize = 20;
 /// Fewest lines of the `//!` comment of a directory's `mod.rs`.
 const SHORTEST_HEADER: usize = 5;
 
@@ -25,8 +25,8 @@ fn the_architecture_lists_every_module_once_and_the_lowest_first() {
     let tops: Vec<&str> = mapped.iter().map(String::as_str).filter(|module| !module.contains("::")).collect();
     assert_eq!(tops, LAYERS.map(|(module, _)| module));
     let known: Vec<String> = crate_files().iter().map(|file| file.module.join("::")).collect();
-    let gone: Vec<_> = mapped.iter().filter(|module| !known.contains(module)).collect();
-    assert!(gone.is_empty(), "ARCHITECTURE.md lists modules that do not exist: {gone:?}");
+    let missing: Vec<_> = mapped.iter().filter(|module| !known.contains(module)).collect();
+    assert!(missing.is_empty(), "ARCHITECTURE.md lists modules that do not exist: {missing:?}");
 }
 
 #[test]
@@ -35,8 +35,8 @@ fn directories_stay_small() {
     for file in crate_files() {
         *files.entry(Path::new(&file.path).parent().unwrap()).or_default() += 1;
     }
-    let full: Vec<_> = files.iter().filter(|(_, count)| **count > MOST_FILES).collect();
-    assert!(full.is_empty(), "split these directories, they have more than {MOST_FILES} files: {full:?}");
+    let full: Vec<_> = files.iter().filter(|(_, count)| **count > FILES_MAX).collect();
+    assert!(full.is_empty(), "split these directories, they have more than {FILES_MAX} files: {full:?}");
 }
 
 #[test]

@@ -9,9 +9,9 @@ use std::time::{Duration, SystemTime};
 use super::listeners::{ECHO, config, gateway};
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, laid_out, program};
+use crate::support::gateway::{Gateway, config_arguments, program};
 use crate::support::tls::Trust;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// The second name of the certificate that new connections get.
 fn version(gateway: &Gateway, ca: &Ca) -> String {
@@ -24,7 +24,7 @@ fn pair(ca: &Ca, version: &str) -> Pair {
 
 #[track_caller]
 fn until_version(gateway: &Gateway, ca: &Ca, expected: &str) {
-    until(&format!("new connections get {expected}"), || version(gateway, ca) == expected);
+    wait_until(&format!("new connections get {expected}"), || version(gateway, ca) == expected);
 }
 
 #[test]
@@ -33,7 +33,7 @@ fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
     let gateway = gateway(&ca, &["a.test,v1"], "", "", ECHO);
     let mut open = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
     assert_eq!(version(&gateway, &ca), "v1");
-    // In two steps, with a mismatch in between, as programs do that renew.
+    // In two steps with a mismatch in between, as renewal programs do.
     let next = pair(&ca, "v2");
     std::fs::write(gateway.dir.path().join("0.pem"), &next.cert).unwrap();
     std::thread::sleep(Duration::from_millis(50));
@@ -42,7 +42,7 @@ fn renewed_files_count_for_new_connections_and_open_ones_live_on() {
     // By renaming.
     pair(&ca, "v3").save(gateway.dir.path(), "0");
     until_version(&gateway, &ca, "v3");
-    assert_eq!(open.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(open.fetch(&get("/", ""), "").status(), 200);
     assert_eq!(open.server_names()[1], "v1");
 }
 
@@ -76,14 +76,14 @@ fn keys_of_every_kind_and_form_serve() {
             let cert = ca.issue_for(pkcs8, &[&format!("{name}.test")]);
             Pair { cert, key }.save(dir, &place.to_string());
         }
-        laid_out(dir, &config(keys.len(), "", "", ECHO))
+        config_arguments(dir, &config(keys.len(), "", "", ECHO))
     });
     for (name, ..) in &keys {
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
             let host = format!("{name}.test");
             let mut client = Trust::with(&ca, None, &[version]).connect(gateway.addr, &host);
             assert_eq!(client.server_names(), [host.as_str()]);
-            assert_eq!(client.ask(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status(), 200, "{name}");
+            assert_eq!(client.fetch(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status(), 200, "{name}");
         }
     }
 }
@@ -102,7 +102,7 @@ fn files_behind_links_are_followed() {
         for ending in ["pem", "key"] {
             symlink(format!("..data/0.{ending}"), dir.join(format!("0.{ending}"))).unwrap();
         }
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     });
     assert_eq!(version(&gateway, &ca), "v1");
     let dir = gateway.dir.path();
@@ -132,12 +132,12 @@ fn a_wrong_key_pair_changes_nothing_and_is_reported() {
     ] {
         std::fs::write(&key, &bad).unwrap();
         gateway.assert_metric("config_last_reload_successful", &[], 0.0);
-        until("the log tells what is wrong", || gateway.log().contains(complaint));
+        wait_until("the log says what is wrong", || gateway.log().contains(complaint));
         assert!(!gateway.log().contains(good.lines().nth(1).unwrap()), "the log shows a key");
         assert_eq!(version(&gateway, &ca), "v1");
-        // Gone and back again.
+        // The file is removed and restored.
         std::fs::remove_file(&key).unwrap();
-        until("the log misses the file", || gateway.log().contains("the file does not exist"));
+        wait_until("the log misses the file", || gateway.log().contains("the file does not exist"));
         std::fs::write(&key, &good).unwrap();
         gateway.assert_metric("config_last_reload_successful", &[], 1.0);
     }
@@ -159,7 +159,7 @@ fn certificates_that_expire_soon_are_warned_of_and_listed() {
             })
             .save(dir, &place.to_string());
         }
-        laid_out(dir, &config(4, "", "", ECHO))
+        config_arguments(dir, &config(4, "", "", ECHO))
     });
     let check = program().args(["check", "--format", "json", "-c"]).arg(gateway.config()).output().unwrap();
     let check: serde_json::Value = serde_json::from_slice(&check.stdout).unwrap();
@@ -199,7 +199,7 @@ fn certificates_out_of_their_term_are_served_and_warned_of() {
         })
         .save(dir, "1");
         ca.issue(&["good.test"], "").save(dir, "2");
-        laid_out(dir, &config(3, "", "", ECHO))
+        config_arguments(dir, &config(3, "", "", ECHO))
     });
     let check = program().arg("check").arg("-c").arg(gateway.config()).output().unwrap();
     let (out, warnings) = [check.stdout, check.stderr].map(|bytes| String::from_utf8(bytes).unwrap()).into();
@@ -216,7 +216,7 @@ fn certificates_out_of_their_term_are_served_and_warned_of() {
     assert_eq!(expiry("new.test"), Some(seconds(now + 9 * day)));
     let trust = Trust::in_ca(&ca);
     let head = "GET / HTTP/1.1\r\nhost: good.test\r\n\r\n";
-    assert_eq!(trust.connect(gateway.addr, "good.test").ask(head, "").status(), 200);
+    assert_eq!(trust.connect(gateway.addr, "good.test").fetch(head, "").status(), 200);
     let refused = trust.try_connect(gateway.addr, "old.test").err().unwrap().to_string();
     assert!(refused.contains("expired"), "{refused}");
 }
@@ -230,7 +230,7 @@ fn series_come_and_go_with_their_listener() {
     let with_tls = std::fs::read_to_string(gateway.config()).unwrap();
     let (before, after) = with_tls.split_once("tls = {").unwrap();
     gateway.reload(&format!("{before}{}", after.split_once('\n').unwrap().1));
-    until("they are gone", || !gateway.metrics().contains("sluicegate_tls_"));
+    wait_until("they have been removed", || !gateway.metrics().contains("sluicegate_tls_"));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn no_handshake_fails_while_certificates_change() {
                     while !done.load(Ordering::SeqCst) {
                         let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
                         for _ in 0..3 {
-                            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+                            assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
                         }
                         served += 1;
                     }

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use super::listeners::{ECHO, config, gateway, handshakes};
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get, post};
-use crate::support::faketime::clock_of;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::faketime::clock_from_file;
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::{SecureClient, Trust};
-use crate::support::until;
+use crate::support::wait_until;
 
 const REQUIRED: &str = ", client_ca = \"ca.pem\", client_auth = \"required\"";
 const OPTIONAL: &str = ", client_ca = \"ca.pem\", client_auth = \"optional\"";
@@ -26,19 +26,19 @@ fn asking_within(env: &[(String, String)], ca: &Ca, clients: &Ca, tls: &str, res
     Gateway::launch(&env, |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
         std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
-        laid_out(dir, &config(1, tls, "", rest))
+        config_arguments(dir, &config(1, tls, "", rest))
     })
 }
 
 fn status(client: &mut SecureClient) -> u16 {
-    client.ask(&get("/", ""), "").status()
+    client.fetch(&get("/", ""), "").status()
 }
 
 /// Returns whether the gateway serves a client with this trust. In TLS 1.3 it rejects the client only after the
 /// client's handshake.
 fn served(gateway: &Gateway, trust: &Trust) -> bool {
     let client = trust.try_connect(gateway.addr, "a.test");
-    client.and_then(|mut client| client.try_ask(&get("/", ""), "")).is_ok()
+    client.and_then(|mut client| client.try_fetch(&get("/", ""), "")).is_ok()
 }
 
 #[test]
@@ -59,9 +59,9 @@ fn only_clients_with_a_certificate_of_the_right_authority_come_in() {
         assert!(!served(&gateway, &with(None)));
     }
     gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "full")], 2.0);
-    until("four are refused for their certificate", || handshakes(&gateway, "bad_client_certificate") == 4.0);
-    until("two for having none", || handshakes(&gateway, "no_client_certificate") == 2.0);
-    // The next handshake knows that it may.
+    wait_until("four are refused for their certificate", || handshakes(&gateway, "bad_client_certificate") == 4.0);
+    wait_until("two for having none", || handshakes(&gateway, "no_client_certificate") == 2.0);
+    // The setting applies to the next handshake.
     gateway.reload_with("required", "optional");
     assert!(served(&gateway, &Trust::in_ca(&ca)));
     assert!(!served(&gateway, &Trust::with(&ca, Some(&foreign), rustls::ALL_VERSIONS)));
@@ -84,10 +84,10 @@ fn limits_go_by_whom_the_certificate_was_made_for() {
         (client(Some("anna"), "one.test"), client(Some("anna"), "two.test"), client(Some("bert"), "one.test"));
     assert_eq!([&mut anna, &mut other_anna, &mut bert].map(status), [200, 429, 200]);
     let mut guest = client(None, "");
-    // What a client says of itself counts for nothing.
+    // Headers in which a client claims an identity have no effect.
     let claim = get("/", "tls-subject: CN=anna\r\nx-ssl-client-s-dn: CN=anna\r\n");
-    assert_eq!([0; 3].map(|_| guest.ask(&claim, "").status()), [200, 200, 429]);
-    let mut san = |client: &mut SecureClient| client.ask(&get("/san", ""), "").status();
+    assert_eq!([0; 3].map(|_| guest.fetch(&claim, "").status()), [200, 200, 429]);
+    let mut san = |client: &mut SecureClient| client.fetch(&get("/san", ""), "").status();
     assert_eq!([&mut anna, &mut other_anna, &mut bert].map(&mut san), [200, 200, 429]);
     assert_eq!(san(&mut guest), 403);
     let state = gateway.admin("/-/limits/subject/state?key=CN%3Danna");
@@ -108,7 +108,7 @@ fn a_tls_session_resumes_only_at_its_listener() {
             std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
             let open = "[[listener]]\naddress = \"127.0.0.2:0\"\n\
                         tls = { certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }\n";
-            laid_out(dir, &config(1, REQUIRED, "", &format!("{open}{limits}")))
+            config_arguments(dir, &config(1, REQUIRED, "", &format!("{open}{limits}")))
         });
         let (asking, open) = (gateway.addr, gateway.listeners()[1]);
         let trust = Trust::with(&ca, Some(&own), &[version]);
@@ -119,9 +119,9 @@ fn a_tls_session_resumes_only_at_its_listener() {
         };
         assert_eq!(resumed(open), (false, 200));
         assert_eq!(resumed(open), (true, 200));
-        // The client tries with the session of the other listener.
+        // The client offers the session of the other listener.
         assert_eq!(resumed(asking), (false, 200));
-        // Who it is goes with the session: all requests that show a certificate charge one budget.
+        // The identity belongs to the session: all requests with a certificate charge one budget.
         assert_eq!(resumed(asking), (true, 200));
         assert!(!resumed(open).0);
         assert!(resumed(open).0);
@@ -132,9 +132,9 @@ fn a_tls_session_resumes_only_at_its_listener() {
         // one that trusts others ends them, and what counts then is the certificate.
         std::fs::write(gateway.dir.path().join("ca.pem"), later.pem()).unwrap();
         let refuses =
-            || trust.try_connect(asking, "a.test").and_then(|mut client| client.try_ask(&get("/", ""), "")).is_err();
-        until("the certificate is refused", refuses);
-        assert!(refuses(), "a session of before went on");
+            || trust.try_connect(asking, "a.test").and_then(|mut client| client.try_fetch(&get("/", ""), "")).is_err();
+        wait_until("the certificate is refused", refuses);
+        assert!(refuses(), "an earlier session stayed usable");
     }
 }
 
@@ -143,7 +143,7 @@ fn a_session_ends_with_the_certificate_of_its_client() {
     let (ca, clients) = (Ca::new("test"), Ca::new("clients"));
     let clock = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(&clock, "+0s").unwrap();
-    let gateway = asking_within(&clock_of(clock.path()), &ca, &clients, REQUIRED, ECHO);
+    let gateway = asking_within(&clock_from_file(clock.path()), &ca, &clients, REQUIRED, ECHO);
     let own = |minutes: u64| {
         let end = SystemTime::now() + Duration::from_secs(60 * minutes);
         clients.issue_with(&["app.test"], "app", |params| params.not_after = end.into())
@@ -164,20 +164,20 @@ fn a_session_ends_with_the_certificate_of_its_client() {
         assert!(!served(&gateway, trust));
     }
     for trust in &lasting {
-        assert_eq!(resumes(trust), (200, true), "it is not for the time that has passed");
+        assert_eq!(resumes(trust), (200, true), "the reason is not the age of the connection");
     }
-    until("both are counted", || handshakes(&gateway, "bad_client_certificate") == 2.0);
+    wait_until("both are counted", || handshakes(&gateway, "bad_client_certificate") == 2.0);
 }
 
 #[test]
 fn a_host_that_the_certificate_is_not_for_is_misdirected() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test,*.b.test,127.0.0.1", "c.test"], "", "access_log = true", ECHO);
-    let ask = |name: &str, host: &str| {
+    let fetch = |name: &str, host: &str| {
         let mut client = Trust::in_ca(&ca).connect(gateway.addr, name);
         let statuses =
-            [host, name].map(|host| client.ask(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status());
-        assert_eq!(statuses[1], 200, "the connection goes on");
+            [host, name].map(|host| client.fetch(&format!("GET / HTTP/1.1\r\nhost: {host}\r\n\r\n"), "").status());
+        assert_eq!(statuses[1], 200, "the connection stays usable");
         statuses[0]
     };
     for (name, host, status) in [
@@ -192,20 +192,20 @@ fn a_host_that_the_certificate_is_not_for_is_misdirected() {
         ("c.test", "127.0.0.1", 421),
         ("a.test", "unknown.test", 421),
         ("a.test", "b.test", 421),
-        // A client that used an address asked for no name.
+        // A client that connects to an address sends no server name.
         ("127.0.0.1", "127.0.0.1", 200),
         ("127.0.0.1", "a.test", 200),
         ("127.0.0.1", "unknown.test", 200),
         ("127.0.0.1", "c.test", 421),
     ] {
-        assert_eq!(ask(name, host), status, "{host} over a connection to {name}");
+        assert_eq!(fetch(name, host), status, "{host} over a connection to {name}");
     }
     gateway.assert_metric("http_rejected_total", &[("reason", "misdirected")], 6.0);
     let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
-    let answer = client.ask("GET http://c.test/ HTTP/1.1\r\nhost: c.test\r\n\r\n", "");
-    assert_eq!((answer.status(), answer.get("content-type")), (421, Some("application/problem+json")));
-    let told = "\"status\":421,\"reason\":\"misdirected\",\"setting\":null";
-    until("the access log says so", || gateway.stdout().matches(told).count() == 7);
+    let response = client.fetch("GET http://c.test/ HTTP/1.1\r\nhost: c.test\r\n\r\n", "");
+    assert_eq!((response.status(), response.get("content-type")), (421, Some("application/problem+json")));
+    let fields = "\"status\":421,\"reason\":\"misdirected\",\"setting\":null";
+    wait_until("the access log says so", || gateway.stdout().matches(fields).count() == 7);
 }
 
 #[test]
@@ -218,12 +218,12 @@ fn plain_http_is_redirected_to_another_port_than_443_if_one_is_named() {
         let redirect = format!("redirect_http = {{ listen = \"127.0.0.2:0\", https_port = {port} }}\n");
         let gateway = Gateway::with(&redirect, ECHO);
         let head = format!("GET /x?q=1 HTTP/1.1\r\nhost: {host}\r\n\r\n");
-        let answer = Client::connect(gateway.listeners()[1]).ask(&head, "");
-        assert_eq!((answer.status(), answer.get("location")), (308, Some(location)));
+        let response = Client::connect(gateway.listeners()[1]).fetch(&head, "");
+        assert_eq!((response.status(), response.get("location")), (308, Some(location)));
         // A reload changes the port of a listener that stays.
         gateway.reload_with(&format!("https_port = {port}"), "https_port = 9443");
-        let answer = Client::connect(gateway.listeners()[1]).ask(&head, "");
-        assert!(answer.get("location").unwrap().contains(":9443/"), "{answer:?}");
+        let response = Client::connect(gateway.listeners()[1]).fetch(&head, "");
+        assert!(response.get("location").unwrap().contains(":9443/"), "{response:?}");
     }
 }
 
@@ -231,10 +231,10 @@ fn plain_http_is_redirected_to_another_port_than_443_if_one_is_named() {
 fn plain_http_is_sent_to_https() {
     let gateway = Gateway::with("redirect_http = \"127.0.0.2:0\"\n", ECHO);
     let addr = gateway.listeners()[1];
-    let ask = |head: String, body: &str| Client::connect(addr).ask(&head, body);
+    let fetch = |head: String, body: &str| Client::connect(addr).fetch(&head, body);
     let to = |target: &str, host: &str| {
-        let answer = ask(format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"), "");
-        (answer.status(), answer.get("location").map(str::to_owned))
+        let response = fetch(format!("GET {target} HTTP/1.1\r\nhost: {host}\r\n\r\n"), "");
+        (response.status(), response.get("location").map(str::to_owned))
     };
     let redirect = |location: &str| (308, Some(location.to_owned()));
     assert_eq!(to("/", "a.test"), redirect("https://a.test/"));
@@ -257,17 +257,17 @@ fn plain_http_is_sent_to_https() {
         assert!(location.is_none_or(|location| location.starts_with("https://a.test/")), "{target} {host}: {status}");
         assert_ne!(status, 200);
     }
-    let answer = ask("GET / HTTP/1.0\r\n\r\n".to_owned(), "");
-    assert_eq!((answer.status(), answer.get("location")), (404, None));
-    let answer = ask("OPTIONS * HTTP/1.1\r\nhost: a.test\r\n\r\n".to_owned(), "");
-    assert_eq!((answer.status(), answer.get("location")), (308, Some("https://a.test/")));
-    // Methods and bodies are the client's to send again, on the same connection if need be.
+    let response = fetch("GET / HTTP/1.0\r\n\r\n".to_owned(), "");
+    assert_eq!((response.status(), response.get("location")), (404, None));
+    let response = fetch("OPTIONS * HTTP/1.1\r\nhost: a.test\r\n\r\n".to_owned(), "");
+    assert_eq!((response.status(), response.get("location")), (308, Some("https://a.test/")));
+    // The client repeats methods and bodies itself, on the same connection if possible.
     let mut client = Client::connect(addr);
     for _ in 0..2 {
-        let answer = client.ask(&post("/form", 3, ""), "a=b");
-        assert_eq!((answer.status(), answer.get("location")), (308, Some("https://a.test/form")));
+        let response = client.fetch(&post("/form", 3, ""), "a=b");
+        assert_eq!((response.status(), response.get("location")), (308, Some("https://a.test/form")));
     }
-    // The others go on as they are.
+    // Other connections are not affected.
     assert_eq!(gateway.get("/").status(), 200);
 }
 
@@ -278,13 +278,13 @@ fn the_access_log_has_the_fields_of_the_handshake() {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
         std::fs::write(dir.join("ca.pem"), clients.pem()).unwrap();
         let echo = "[[route]]\nupstream = \"echo:\"\n";
-        laid_out(dir, &config(1, OPTIONAL, "access_log = true", echo))
+        config_arguments(dir, &config(1, OPTIONAL, "access_log = true", echo))
     });
     let own = clients.issue(&["app.test"], "app");
     for own in [Some(&own), None] {
         assert!(served(&gateway, &Trust::with(&ca, own, &[&rustls::version::TLS13])));
     }
-    until("both are logged", || gateway.stdout().lines().count() == 2);
+    wait_until("both are logged", || gateway.stdout().lines().count() == 2);
     for (line, subject) in gateway.stdout().lines().zip([true, false]) {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         assert_eq!((&line["tls"], &line["tls_name"]), (&"TLSv1.3".into(), &"a.test".into()), "{line}");

@@ -8,17 +8,17 @@ use std::process::{Command, Output};
 use tempfile::TempDir;
 
 use crate::support::ca::Ca;
-use crate::support::faketime::clock_of;
-use crate::support::gateway::{Gateway, laid_out, program};
+use crate::support::faketime::clock_from_file;
+use crate::support::gateway::{Gateway, config_arguments, program};
 use crate::support::tls::{SecureClient, Trust};
-use crate::support::until;
+use crate::support::wait_until;
 
 use super::listeners::ECHO;
 
 /// A gateway with a CA in `state`. `options` are further options of `internal`, `rest` everything except the listener,
 /// `[server]` and `[admin]`.
 fn start(state: &Path, options: &str, rest: &str) -> Gateway {
-    Gateway::launch(&[], |dir| laid_out(dir, &config(state, options, rest)))
+    Gateway::launch(&[], |dir| config_arguments(dir, &config(state, options, rest)))
 }
 
 fn config(state: &Path, options: &str, rest: &str) -> String {
@@ -43,13 +43,13 @@ fn trust(state: &Path) -> Trust {
 
 /// The status of a request for `localhost`.
 fn asks(client: &mut SecureClient) -> u16 {
-    client.ask("GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", "").status()
+    client.fetch("GET / HTTP/1.1\r\nhost: localhost\r\n\r\n", "").status()
 }
 
 /// The status of a request for `name` on a new connection.
 fn asks_for(gateway: &Gateway, trust: &Trust, name: &str) -> u16 {
     let head = format!("GET / HTTP/1.1\r\nhost: {name}\r\n\r\n");
-    trust.connect(gateway.addr, name).ask(&head, "").status()
+    trust.connect(gateway.addr, name).fetch(&head, "").status()
 }
 
 /// The certificate that the gateway shows, in DER.
@@ -60,7 +60,7 @@ fn shown(gateway: &Gateway, trust: &Trust) -> Vec<u8> {
 /// Tries to start a gateway that must fail. Returns its exit code and its messages.
 fn fails(state: &Path) -> (Option<i32>, String) {
     let dir = tempfile::tempdir().unwrap();
-    let output = program().args(laid_out(dir.path(), &config(state, "", ECHO))).output().unwrap();
+    let output = program().args(config_arguments(dir.path(), &config(state, "", ECHO))).output().unwrap();
     (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
 }
 
@@ -77,13 +77,13 @@ fn mode(path: &Path) -> u32 {
 
 #[test]
 fn one_option_is_enough_for_https() {
-    let home = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let config = "[server]\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[[listener]]\naddress = \"127.0.0.1:0\"\n\
                   tls = { internal = true }\n[[route]]\nhost = [\"app.localhost\", \"*.dev.test\", \"www.shop.io\"]\n\
                   upstream = \"echo:\"\n[[route]]\nupstream = \"echo:\"\n";
-    let env = [("HOME", home.path().to_str().unwrap()), ("XDG_STATE_HOME", ""), ("STATE_DIRECTORY", "")];
-    let gateway = Gateway::launch(&env, |dir| laid_out(dir, config));
-    let state = home.path().join(".local/state/sluicegate/ca");
+    let env = [("HOME", dir.path().to_str().unwrap()), ("XDG_STATE_HOME", ""), ("STATE_DIRECTORY", "")];
+    let gateway = Gateway::launch(&env, |dir| config_arguments(dir, config));
+    let state = dir.path().join(".local/state/sluicegate/ca");
     let (ca, port) = (state.join("ca.pem").display().to_string(), gateway.addr.port());
     for (name, code) in [
         ("localhost", "200"),
@@ -144,7 +144,7 @@ fn the_ca_outlives_the_gateway_and_certificates_do_not() {
     assert!(first.exit().success());
     let second = start(&state, "", ECHO);
     assert_ne!(shown(&second, &trust), before);
-    // A second one, and one whose directory is read-only.
+    // A second gateway on the directory, and one for which it is read-only.
     let third = start(&state, "", ECHO);
     fs::set_permissions(&state, Permissions::from_mode(0o500)).unwrap();
     let fourth = start(&state, "", ECHO);
@@ -153,7 +153,7 @@ fn the_ca_outlives_the_gateway_and_certificates_do_not() {
     }
     assert_eq!(fs::read(state.join("ca.key")).unwrap(), key);
     fs::set_permissions(&state, Permissions::from_mode(0o700)).unwrap();
-    // The copy for clients comes back.
+    // The copy for clients is restored.
     fs::write(state.join("ca.pem"), "else").unwrap();
     drop(start(&state, "", ECHO));
     assert!(fs::read_to_string(state.join("ca.pem")).unwrap().starts_with("-----BEGIN CERTIFICATE-----"));
@@ -170,8 +170,8 @@ fn names_follow_the_config_without_ending_connections_and_sessions() {
     assert!(trust.try_connect(gateway.addr, "new.test").is_err());
     let text = fs::read_to_string(gateway.config()).unwrap();
     let with_route = text.clone() + "[[route]]\nhost = \"new.test\"\nupstream = \"echo:\"\n";
-    let answer = gateway.reload(&with_route);
-    assert!(!answer.text().contains("listener changed"), "{}", answer.text());
+    let response = gateway.reload(&with_route);
+    assert!(!response.text().contains("listener changed"), "{}", response.text());
     assert_eq!(asks_for(&gateway, &trust, "new.test"), 200);
     let mut again = trust.connect(gateway.addr, "localhost");
     assert!(again.was_resumed());
@@ -182,7 +182,7 @@ fn names_follow_the_config_without_ending_connections_and_sessions() {
     assert_eq!((asks(&mut open), asks(&mut again)), (200, 200));
     // Without the option the config is invalid, and the old one stays.
     gateway.write_config(&text.replace("internal", "intern"));
-    assert_ne!(gateway.admin_ask("POST", "/-/reload", "", "").status(), 200);
+    assert_ne!(gateway.admin_request("POST", "/-/reload", "", "").status(), 200);
     assert_eq!(asks_for(&gateway, &trust, "own.internal"), 200);
 }
 
@@ -191,9 +191,9 @@ fn certificates_are_renewed_whenever_the_clock_says_so() {
     let (_dir, state) = empty();
     let clock = tempfile::NamedTempFile::new().unwrap();
     fs::write(&clock, "+0s").unwrap();
-    let env = clock_of(clock.path());
+    let env = clock_from_file(clock.path());
     let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
-    let gateway = Gateway::launch(&env, |dir| laid_out(dir, &config(&state, "", ECHO)));
+    let gateway = Gateway::launch(&env, |dir| config_arguments(dir, &config(&state, "", ECHO)));
     let trust = trust(&state);
     let mut open = trust.connect(gateway.addr, "localhost");
     let expiry = || {
@@ -208,8 +208,8 @@ fn certificates_are_renewed_whenever_the_clock_says_so() {
         [("+30d", 30.0), ("+500d", 500.0), ("-400d", -400.0), ("+0s", 0.0)].iter().enumerate()
     {
         fs::write(&clock, offset).unwrap();
-        until("it is renewed", || gateway.log().matches("certificate renewed").count() == round + 1);
-        until("the metric follows", || (expiry() - first - days * 86_400.0).abs() < 60.0);
+        wait_until("it is renewed", || gateway.log().matches("certificate renewed").count() == round + 1);
+        wait_until("the metric follows", || (expiry() - first - days * 86_400.0).abs() < 60.0);
         assert_eq!(asks(&mut open), 200);
     }
     assert_eq!(asks_for(&gateway, &trust, "localhost"), 200);
@@ -219,11 +219,11 @@ fn certificates_are_renewed_whenever_the_clock_says_so() {
 fn an_expired_ca_is_used_with_a_warning_and_never_replaced() {
     let (_dir, state) = empty();
     let clock = tempfile::NamedTempFile::new().unwrap();
-    let env = clock_of(clock.path());
+    let env = clock_from_file(clock.path());
     let env: Vec<(&str, &str)> = env.iter().map(|(name, value)| (&**name, &**value)).collect();
     for (offset, warning) in [("+0s", ""), ("+3651d", "has expired"), ("-3d", "is not valid yet")] {
         fs::write(&clock, offset).unwrap();
-        let gateway = Gateway::launch(&env, |dir| laid_out(dir, &config(&state, "", ECHO)));
+        let gateway = Gateway::launch(&env, |dir| config_arguments(dir, &config(&state, "", ECHO)));
         assert!(gateway.log().contains(warning), "{}", gateway.log());
         assert_eq!(gateway.log().contains("created a CA"), warning.is_empty());
         // The clock of this client is right.
@@ -381,8 +381,8 @@ fn a_reload_with_an_unusable_ca_changes_nothing() {
     let text = fs::read_to_string(gateway.config()).unwrap();
     let changed = text.clone() + "[[route]]\nhost = \"new.test\"\nupstream = \"echo:\"\n";
     gateway.write_config(&changed);
-    let answer = gateway.admin_ask("POST", "/-/reload", "", "");
-    assert!(answer.status() != 200 && answer.text().contains("open to other users"), "{}", answer.text());
+    let response = gateway.admin_request("POST", "/-/reload", "", "");
+    assert!(response.status() != 200 && response.text().contains("open to other users"), "{}", response.text());
     assert_eq!(asks_for(&gateway, &trust, "localhost"), 200);
     assert_eq!(gateway.metric("config_last_reload_successful", &[]), Some(0.0));
     set_mode(&state.join("ca.key"), 0o600);
@@ -448,7 +448,7 @@ fn certificates_of_files_have_priority() {
         ca.issue(&["a.test", "www.shop.io"], "gateway").save(dir, "0");
         let own = ", certificates = [{ cert = \"0.pem\", key = \"0.key\" }] }";
         let route = "[[route]]\nhost = [\"a.test\", \"b.test\", \"www.shop.io\"]\nupstream = \"echo:\"\n";
-        laid_out(dir, &config(&state, "", &(ECHO.to_owned() + route)).replace(" } }\n", &format!(" }}{own}\n")))
+        config_arguments(dir, &config(&state, "", &(ECHO.to_owned() + route)).replace(" } }\n", &format!(" }}{own}\n")))
     });
     for (trust, name) in [(Trust::in_ca(&ca), "a.test"), (Trust::in_ca(&ca), "www.shop.io"), (trust(&state), "b.test")]
     {

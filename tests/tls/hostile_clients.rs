@@ -8,14 +8,14 @@ use std::sync::mpsc::channel;
 use super::listeners::{ECHO, config, gateway, handshakes};
 use crate::support::ca::Ca;
 use crate::support::client::{get, post};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::Trust;
 use crate::support::upstream::Upstream;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 fn connect(addr: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(addr).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
     stream
 }
 
@@ -28,7 +28,7 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 #[track_caller]
 fn until_counted(gateway: &Gateway, result: &str, count: f64) {
-    until(&format!("{count} handshakes are counted as {result}"), || handshakes(gateway, result) == count);
+    wait_until(&format!("{count} handshakes are counted as {result}"), || handshakes(gateway, result) == count);
 }
 
 /// A ClientHello as a real client writes it, without the record around it.
@@ -61,7 +61,7 @@ fn slow_handshakes_are_closed_on_time() {
     for (stream, bytes) in slow.iter_mut().zip(sends) {
         stream.write_all(bytes).unwrap();
     }
-    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
     for stream in slow.iter_mut().chain([&mut { silent }]) {
         // The last but one got as far as the server's part.
         rest(stream);
@@ -76,17 +76,17 @@ fn connections_without_tls_are_closed_and_logged() {
     let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
     let mut plain = connect(gateway.addr);
     plain.write_all(get("/", "").as_bytes()).unwrap();
-    let answer = rest(&mut plain);
-    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
+    let response = rest(&mut plain);
+    assert!(!response.starts_with(b"HTTP/"), "{response:?}");
     until_counted(&gateway, "not_tls", 1.0);
-    until("it is logged", || gateway.log().contains("reason=\"not_tls\""));
+    wait_until("it is logged", || gateway.log().contains("reason=\"not_tls\""));
 }
 
 #[test]
 fn a_hello_without_end_takes_no_memory() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "handshake_timeout = \"60s\"", ECHO);
-    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
     let memory = gateway.watch_memory();
     for each in [16_000, 100] {
         let mut stream = connect(gateway.addr);
@@ -129,7 +129,7 @@ fn odd_names_get_the_first_certificate_or_an_alert() {
         stream.read_exact(&mut record).unwrap();
         assert!(matches!(record[0], 21 | 22), "{odd:?}: {record:?}");
     }
-    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn many_handshakes_do_not_starve_requests() {
         }
         good.send(get("/", ""));
         gateway.signal("CONT");
-        assert_eq!(good.try_answer("GET").unwrap().status(), 200);
+        assert_eq!(good.try_read_response("GET").unwrap().status(), 200);
         let waiting = flood.iter().filter(|stream| {
             stream.set_nonblocking(true).unwrap();
             stream.peek(&mut [0]).is_err()
@@ -159,11 +159,11 @@ fn many_handshakes_do_not_starve_requests() {
             stream.set_nonblocking(false).unwrap();
             let mut first = [0];
             assert_eq!(stream.peek(&mut first).unwrap(), 1);
-            assert_eq!(first, [22], "the handshake goes on");
+            assert_eq!(first, [22], "the handshake continues");
         }
         waiting
     };
-    // On a busy machine the answer is read late, each time at another moment.
+    // On a busy machine the response is read late, each time at another moment.
     let mut waiting = Vec::new();
     while waiting.last().is_none_or(|waiting| *waiting <= 200) {
         assert!(waiting.len() < 3, "the request waited for the handshakes: only {waiting:?} of 500 were left");
@@ -203,13 +203,15 @@ fn a_body_cut_without_close_notify_is_incomplete() {
         let counted = line.strip_prefix("sluicegate_requests_total{")?;
         counted.rsplit(' ').next()?.parse::<f64>().ok().filter(|_| counted.contains("route=\"/\""))
     };
-    until("all three are over", || gateway.metrics().lines().filter_map(counted).sum::<f64>() == 3.0);
-    upstream.until_all_ended();
+    wait_until("all three connections have ended", || {
+        gateway.metrics().lines().filter_map(counted).sum::<f64>() == 3.0
+    });
+    upstream.wait_for_close();
     assert!(upstream.requests().is_empty(), "the upstream got a whole request");
 }
 
 #[test]
-fn a_half_closed_client_still_gets_its_answer() {
+fn a_half_closed_client_still_gets_its_response() {
     let (ca, upstream) = (
         Ca::new("test"),
         Upstream::start(|peer| {
@@ -227,7 +229,7 @@ fn a_half_closed_client_still_gets_its_answer() {
     client.stream().conn.send_close_notify();
     client.stream().flush().unwrap();
     client.stream().sock.shutdown(Shutdown::Write).unwrap();
-    assert_eq!(client.try_answer("GET").unwrap().text(), "late");
+    assert_eq!(client.try_read_response("GET").unwrap().text(), "late");
     client.assert_closed();
 }
 
@@ -254,7 +256,7 @@ fn a_drain_sends_a_goodbye_on_every_connection() {
     let mut handshaking = connect(gateway.addr);
     handshaking.write_all(&[22]).unwrap();
     release.send(()).unwrap();
-    assert_eq!(idle.ask(&get("/", ""), "").text(), "late");
+    assert_eq!(idle.fetch(&get("/", ""), "").text(), "late");
     upstream.request();
     busy.send(get("/", ""));
     upstream.request();
@@ -262,8 +264,8 @@ fn a_drain_sends_a_goodbye_on_every_connection() {
     rest(&mut handshaking);
     until_counted(&gateway, "draining", 1.0);
     release.send(()).unwrap();
-    let answer = busy.try_answer("GET").unwrap();
-    assert_eq!((answer.text(), answer.get("connection")), ("late".to_owned(), Some("close")));
+    let response = busy.try_read_response("GET").unwrap();
+    assert_eq!((response.text(), response.get("connection")), ("late".to_owned(), Some("close")));
     for client in [&mut fresh, &mut idle, &mut busy] {
         client.assert_closed();
     }
@@ -275,7 +277,7 @@ fn failed_handshakes_are_logged_with_reason_and_hint_and_sampled() {
     let ca = Ca::new("test");
     let gateway = Gateway::launch(&[], |dir| {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
-        laid_out(dir, &config(1, "", "", ECHO))
+        config_arguments(dir, &config(1, "", "", ECHO))
     });
     let line = |reason: &str| {
         let reason = format!("reason=\"{reason}\"");
@@ -290,7 +292,7 @@ fn failed_handshakes_are_logged_with_reason_and_hint_and_sampled() {
         drop(Trust::in_ca(&ca).offering(&["spdy/1"]).try_connect(gateway.addr, "a.test"));
     }
     for reason in ["alert", "not_tls", "aborted", "incompatible"] {
-        until(&format!("{reason} is counted"), || handshakes(&gateway, reason) >= 5.0);
+        wait_until(&format!("{reason} is counted"), || handshakes(&gateway, reason) >= 5.0);
         assert_eq!(line(reason), 1, "{reason}: {}", gateway.log());
     }
     for hint in ["does not trust the certificate", "UnknownCA", "must use https://", "share no TLS version"] {

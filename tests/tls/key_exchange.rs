@@ -11,9 +11,9 @@ use rustls::{ClientConnection, HandshakeKind, NamedGroup};
 use super::listeners::{ECHO, config, gateway, handshakes};
 use crate::support::ca::Ca;
 use crate::support::client::get;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::Trust;
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 #[test]
 fn clients_get_the_first_key_exchange_that_both_sides_know() {
@@ -33,7 +33,7 @@ fn clients_get_the_first_key_exchange_that_both_sides_know() {
         let trust = Trust::exchanging(&ca, offered);
         for kind in [HandshakeKind::Full, HandshakeKind::Resumed] {
             let mut client = trust.connect(gateway.addr, "a.test");
-            assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+            assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
             let session = &client.stream().conn;
             let group = session.negotiated_key_exchange_group().unwrap().name();
             assert_eq!((group, session.handshake_kind()), (expected, Some(kind)), "{offered:?}");
@@ -41,14 +41,14 @@ fn clients_get_the_first_key_exchange_that_both_sides_know() {
     }
     // A client without the key share for a common group gets a second chance.
     let mut client = Trust::exchanging(&ca, &[SECP256R1MLKEM768, X25519]).connect(gateway.addr, "a.test");
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     assert_eq!(client.stream().conn.handshake_kind(), Some(HandshakeKind::FullWithHelloRetryRequest));
     // TLS 1.2 has no post-quantum key exchange.
     let mut old = Trust::with(&ca, None, &[&rustls::version::TLS12]).connect(gateway.addr, "a.test");
-    assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(old.fetch(&get("/", ""), "").status(), 200);
     assert_eq!(old.stream().conn.negotiated_key_exchange_group().unwrap().name(), NamedGroup::X25519);
     assert!(Trust::exchanging(&ca, &[SECP256R1MLKEM768]).try_connect(gateway.addr, "a.test").is_err());
-    until("it is counted", || handshakes(&gateway, "incompatible") == 1.0);
+    wait_until("it is counted", || handshakes(&gateway, "incompatible") == 1.0);
 }
 
 /// Completes the handshake after the client has sent its ClientHello, and returns the start of a response.
@@ -71,7 +71,7 @@ fn a_long_hello_may_come_in_several_segments_and_records() {
         ca.issue(&["a.test"], "gateway").save(dir, "0");
         let server = "trusted_proxies = [\"127.0.0.1\"]";
         let text = config(1, "", server, ECHO);
-        laid_out(dir, &text.replace("[[listener]]\n", "[[listener]]\nproxy_protocol = true\n"))
+        config_arguments(dir, &text.replace("[[listener]]\n", "[[listener]]\nproxy_protocol = true\n"))
     });
     let header = "PROXY TCP4 192.0.2.1 192.0.2.2 1000 443\r\n";
     for (gateway, prefix) in [(&plain, ""), (&proxied, header)] {
@@ -92,7 +92,7 @@ fn a_long_hello_may_come_in_several_segments_and_records() {
                 }
                 let mut stream = TcpStream::connect(gateway.addr).unwrap();
                 stream.set_nodelay(true).unwrap();
-                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream.set_read_timeout(Some(WAIT_MAX)).unwrap();
                 stream.write_all(&[prefix.as_bytes(), &first].concat()).unwrap();
                 std::thread::sleep(Duration::from_millis(5));
                 stream.write_all(&second).unwrap();

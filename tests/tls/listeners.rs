@@ -9,10 +9,10 @@ use rustls::StreamOwned;
 use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::frames::Wire;
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::tls::Trust;
 use crate::support::upstream::{Upstream, ok};
-use crate::support::{PATIENCE, until};
+use crate::support::{WAIT_MAX, wait_until};
 
 /// A gateway whose only listener has TLS, with the pairs of these names in the order of its list; a name is a
 /// list with commas. `tls` are further options of it, `rest` all but `[[listener]]`, `[server]`, `[admin]`.
@@ -21,7 +21,7 @@ pub fn gateway(ca: &Ca, names: &[&str], tls: &str, server: &str, rest: &str) -> 
         for (i, names) in names.iter().enumerate() {
             ca.issue(&names.split(',').collect::<Vec<_>>(), "gateway").save(dir, &format!("{i}"));
         }
-        laid_out(dir, &config(names.len(), tls, server, rest))
+        config_arguments(dir, &config(names.len(), tls, server, rest))
     })
 }
 
@@ -51,7 +51,7 @@ fn requests_over_tls_are_forwarded_with_their_scheme() {
     for (version, name) in [(&rustls::version::TLS12, "TLSv1.2"), (&rustls::version::TLS13, "TLSv1.3")] {
         let mut client = Trust::with(&ca, None, &[version]).connect(gateway.addr, "a.test");
         for _ in 0..2 {
-            assert_eq!(client.ask(&get("/x", "x-forwarded-proto: http\r\n"), "").text(), "hello");
+            assert_eq!(client.fetch(&get("/x", "x-forwarded-proto: http\r\n"), "").text(), "hello");
             let request = upstream.request();
             assert_eq!(request.get("x-forwarded-proto"), Some("https"));
             assert_eq!(request.get("x-forwarded-port"), Some(&*gateway.addr.port().to_string()));
@@ -61,7 +61,7 @@ fn requests_over_tls_are_forwarded_with_their_scheme() {
         drop(client);
         gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "http/1.1")], 0.0);
         let logged = format!("\"tls\":\"{name}\"");
-        until("both are in the access log", || gateway.stdout().matches(&logged).count() == 2);
+        wait_until("both are in the access log", || gateway.stdout().matches(&logged).count() == 2);
     }
     gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 0.0);
     assert_eq!(handshakes(&gateway, "full"), 2.0);
@@ -98,18 +98,18 @@ fn the_protocol_is_agreed_on_in_the_handshake() {
     assert_eq!(trust.connect(gateway.addr, "a.test").alpn(), None);
     let mut client = trust.offering(&["spdy/3", "http/1.1"]).connect(gateway.addr, "a.test");
     assert_eq!(client.alpn().as_deref(), Some("http/1.1"));
-    assert_eq!(client.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
     let mut client = trust.offering(&["http/1.1", "h2"]).connect(gateway.addr, "a.test");
     assert_eq!(client.alpn().as_deref(), Some("h2"));
     let mut wire = Wire::over(client.stream(), &[]);
     wire.get(1, "/over");
-    let echoed = String::from_utf8(wire.answer(1).body).unwrap();
+    let echoed = String::from_utf8(wire.read_response(1).body).unwrap();
     assert!(echoed.starts_with("GET /over HTTP/1.1\n") && echoed.contains("\nx-forwarded-proto: https\n"), "{echoed}");
     // What was agreed on is spoken.
     for (agreed, other) in [("h2", get("/", "")), ("http/1.1", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned())] {
         let mut client = trust.offering(&[agreed]).connect(gateway.addr, "a.test");
         client.send(other);
-        assert!(client.try_answer("GET").is_err(), "{agreed}");
+        assert!(client.try_read_response("GET").is_err(), "{agreed}");
     }
     let refused = trust.offering(&["spdy/3"]).try_connect(gateway.addr, "a.test").err().unwrap();
     assert!(refused.to_string().contains("NoApplicationProtocol"), "{refused}");
@@ -125,7 +125,7 @@ fn old_versions_are_refused_as_configured() {
     gateway.assert_metric("tls_handshakes_total", &[("listener", "127.0.0.1:0"), ("result", "incompatible")], 1.0);
     // The same listener, and the very next handshake.
     gateway.reload_with("\"1.3\"", "\"1.2\"");
-    assert_eq!(old.connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(old.connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -143,14 +143,14 @@ fn bodies_pass_whole_in_both_directions() {
     for length in [0, 1, 16 * 1024 - 1, 16 * 1024, 16 * 1024 + 1, 1_000_000] {
         let body: String = (0..length).map(|i| char::from(b'a' + u8::try_from(i % 23).unwrap())).collect();
         let head = format!("POST / HTTP/1.1\r\nhost: a.test\r\ncontent-length: {length}\r\n\r\n");
-        assert!(client.ask(&head, &body).text() == body, "a body of {length} bytes came back changed");
+        assert!(client.fetch(&head, &body).text() == body, "a body of {length} bytes came back changed");
     }
     // Requests that arrive in one record are all answered, after a rest too.
     for rest_ms in [0, 900] {
         std::thread::sleep(std::time::Duration::from_millis(rest_ms));
         client.send(get("/", "").repeat(3));
         for _ in 0..3 {
-            assert_eq!(client.try_answer("GET").unwrap().status(), 200);
+            assert_eq!(client.try_read_response("GET").unwrap().status(), 200);
         }
     }
 }
@@ -160,7 +160,7 @@ fn a_request_in_the_last_packet_of_the_handshake_is_answered() {
     let ca = Ca::new("test");
     let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
     let mut socket = TcpStream::connect(gateway.addr).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
     let mut session = Trust::in_ca(&ca).session("a.test");
     // Kept back until it may leave.
     session.writer().write_all(get("/", "").as_bytes()).unwrap();
@@ -174,14 +174,14 @@ fn a_request_in_the_last_packet_of_the_handshake_is_answered() {
         session.write_tls(&mut flight).unwrap();
     }
     socket.write_all(&flight).unwrap();
-    let mut answer = String::new();
+    let mut response = String::new();
     let mut stream = StreamOwned::new(session, socket);
-    while !answer.contains("\r\n\r\n") {
+    while !response.contains("\r\n\r\n") {
         let mut piece = [0; 1024];
         let count = stream.read(&mut piece).unwrap();
-        answer += str::from_utf8(&piece[..count]).unwrap();
+        response += str::from_utf8(&piece[..count]).unwrap();
     }
-    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn openssl_and_curl_are_served_and_nobody_renegotiates() {
          -CAfile {ca_file} -tls1_2"
     ));
     assert!(text.contains("RENEGOTIATING") && text.contains("no renegotiation"), "{text}");
-    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]
@@ -222,13 +222,13 @@ fn one_address_goes_over_to_tls_and_back_without_a_gap() {
     let (before, after) = with_tls.split_once("tls = {").unwrap();
     let plain = format!("{before}{}", after.split_once('\n').unwrap().1);
     gateway.reload(&plain);
-    until("the log names the change", || gateway.log().contains("listener changed: 127.0.0.1:0"));
+    wait_until("the log names the change", || gateway.log().contains("listener changed: 127.0.0.1:0"));
     assert_eq!(gateway.get("/").status(), 200);
     // Open connections live on as they are.
-    assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(old.fetch(&get("/", ""), "").status(), 200);
     gateway.reload(&with_tls);
-    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").ask(&get("/", ""), "").status(), 200);
-    assert_eq!(old.ask(&get("/", ""), "").status(), 200);
+    assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
+    assert_eq!(old.fetch(&get("/", ""), "").status(), 200);
 }
 
 #[test]

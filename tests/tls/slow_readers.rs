@@ -62,8 +62,8 @@ fn a_client_that_reads_the_rest_steadily_is_not_cut() {
     let (addr, trust) = (slow_way(gateway.addr), Trust::in_ca(&ca));
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let answer = trust.connect(addr, "a.test").try_ask(&get("/", ""), "").unwrap();
-            assert_eq!(answer.body.len(), SIZE);
+            let response = trust.connect(addr, "a.test").try_fetch(&get("/", ""), "").unwrap();
+            assert_eq!(response.body.len(), SIZE);
         });
         scope.spawn(|| {
             let mut client = trust.connect(addr, "a.test");

@@ -1,5 +1,5 @@
-//! The adaptive limit of an upstream, on a server of known capacity: it works on so many requests at once and queues the
-//! rest. `make overload-bench` runs longer phases, beside Envoy.
+//! The adaptive limit of an upstream, on a server of known capacity: it works on so many requests at once and queues
+//! the rest. `make overload-bench` runs longer phases, beside Envoy.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::fleet::app;
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, config};
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
 const APP: &[(&str, &str)] = &[("upstream", "app")];
 
-/// Works on `slots` requests at once, each for so long.
+/// A server that works on `slots` requests at once, each for `time`.
 fn working(slots: usize, time: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let (works, free) = (running.clone(), Arc::new((Mutex::new(slots), Condvar::new())));
@@ -34,13 +34,13 @@ fn working(slots: usize, time: Duration) -> (Upstream, Arc<Running>) {
     (upstream, running)
 }
 
-/// Answers each request when the test sends a signal.
+/// Responds to each request when the test sends a signal.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -48,7 +48,8 @@ fn held() -> (Upstream, Sender<()>) {
     (upstream, go)
 }
 
-/// Clients that ask again and again until they are stopped. Returns the responses with 200 and those with 503.
+/// Clients that send requests without a pause until they are stopped. Returns the numbers of responses with 200 and
+/// with 503.
 fn load(gateway: &Gateway, clients: usize, target: &str, time: Duration) -> [usize; 2] {
     let (stop, counts) = (AtomicBool::new(false), [const { AtomicUsize::new(0) }; 2]);
     std::thread::scope(|scope| {
@@ -56,7 +57,7 @@ fn load(gateway: &Gateway, clients: usize, target: &str, time: Duration) -> [usi
             scope.spawn(|| {
                 let mut client = gateway.client();
                 while !stop.load(Ordering::SeqCst) {
-                    let status = client.ask(&get(target, ""), "").status();
+                    let status = client.fetch(&get(target, ""), "").status();
                     let place = [200, 503].iter().position(|known| *known == status);
                     counts[place.unwrap_or_else(|| panic!("{status}"))].fetch_add(1, Ordering::SeqCst);
                     if status == 503 {
@@ -91,7 +92,7 @@ fn a_server_is_kept_busy_and_not_flooded() {
     assert_eq!(shown["newest_first"], false, "{page}");
     let counted: u64 = shown["refused"].as_array().unwrap().iter().map(|count| count.as_u64().unwrap()).sum();
     assert_eq!(counted, refused as u64, "{page}");
-    // A reload keeps what was learned, within the new bounds.
+    // A reload keeps the measured limit, within the new bounds.
     gateway.reload(&config("workers = 2", &app(&[server.url()], "adaptive = { min = 1, max = 2, start = 2 }")));
     gateway.assert_metric("upstream_adaptive_limit", APP, 2.0);
     assert!(load(&gateway, 2, "/", Duration::from_millis(100))[0] > 2);
@@ -132,37 +133,37 @@ fn the_most_important_requests_go_first() {
         server.url()
     ));
     let waiting = |count: f64| gateway.assert_metric("upstream_waiting", APP, count);
-    let ask = |target: &str| {
+    let fetch = |target: &str| {
         let mut client = gateway.client();
         client.send(get(target, ""));
         client
     };
-    let mut first = ask("/high/first");
+    let mut first = fetch("/high/first");
     gateway.assert_metric("upstream_adaptive_in_flight", APP, 1.0);
-    let mut low = ask("/low/1");
+    let mut low = fetch("/low/1");
     waiting(1.0);
-    let mut high = ask("/high/2");
+    let mut high = fetch("/high/2");
     waiting(2.0);
-    // The queue is full for those that are not more important than one of it.
+    // The queue is full for requests that are not more important than a waiting one.
     assert_eq!(gateway.get("/low/3").status(), 503);
-    let mut highest = ask("/high/4");
-    assert_eq!(low.answer("GET").status(), 503, "a more important request has its place");
+    let mut highest = fetch("/high/4");
+    assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place in the queue");
     assert_eq!(gateway.get("/high/5").status(), 503);
     let refused = |priority, count| {
         gateway.assert_metric("upstream_refused_total", &[("upstream", "app"), ("priority", priority)], count);
     };
     refused("0", 2.0);
     refused("4", 1.0);
-    let answers = |client: &mut Client| {
+    let responses = |client: &mut Client| {
         go.send(()).unwrap();
-        client.answer("GET").text().to_owned()
+        client.read_response("GET").text().to_owned()
     };
-    assert_eq!(answers(&mut first), "/high/first");
-    assert_eq!(answers(&mut high), "/high/2");
-    assert_eq!(answers(&mut highest), "/high/4");
+    assert_eq!(responses(&mut first), "/high/first");
+    assert_eq!(responses(&mut high), "/high/2");
+    assert_eq!(responses(&mut highest), "/high/4");
 }
 
-/// The least important load exceeds the capacity by far; the most important one stays below it.
+/// The least important load exceeds the capacity by far; the most important load is below it.
 #[test]
 fn an_overload_of_unimportant_requests_does_not_reach_the_important_ones() {
     let (server, _running) = working(8, Duration::from_millis(20));
@@ -202,21 +203,21 @@ fn a_client_that_left_frees_its_place_in_the_queue() {
     third.send(get("/3", ""));
     gateway.assert_metric("upstream_waiting", APP, 1.0);
     go.send(()).unwrap();
-    assert_eq!(first.answer("GET").text(), "/1");
+    assert_eq!(first.read_response("GET").text(), "/1");
     go.send(()).unwrap();
-    assert_eq!(third.answer("GET").text(), "/3");
-    until("all places are free", || gateway.metric("upstream_adaptive_in_flight", APP) == Some(0.0));
+    assert_eq!(third.read_response("GET").text(), "/3");
+    wait_until("all places are free", || gateway.metric("upstream_adaptive_in_flight", APP) == Some(0.0));
 }
 
 /// A stream of any length takes a place only until its head: neither its duration nor its number distort the limit.
 #[test]
 fn streams_take_no_place_once_they_have_begun() {
-    let (go, told) = channel::<()>();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel::<()>();
+    let releases = Arc::new(Mutex::new(releases));
     let server = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
             peer.send("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\nok\r\n")?;
-            let _ = told.lock().unwrap().recv();
+            let _ = releases.lock().unwrap().recv();
             peer.send("0\r\n\r\n")?;
         }
         Ok(())
@@ -226,7 +227,7 @@ fn streams_take_no_place_once_they_have_begun() {
     for _ in 0..6 {
         let mut client = gateway.client();
         client.send(get("/", ""));
-        assert_eq!(client.try_head().unwrap().status(), 200);
+        assert_eq!(client.try_read_head().unwrap().status(), 200);
         streams.push(client);
     }
     gateway.assert_metric("upstream_adaptive_in_flight", APP, 0.0);

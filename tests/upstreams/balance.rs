@@ -6,26 +6,26 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::fleet::{Changing, app};
+use super::fleet::{ControlledServer, app};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
 use crate::support::ports::BlackHole;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const HASH: &str = "balance = \"consistent_hash\"\nhash_on = [\"header:x-user\"]";
 
 /// Returns the server of each of `users` users.
 fn places(gateway: &Gateway, users: usize) -> HashMap<usize, String> {
     let mut client = gateway.client();
-    let mut ask = |user: usize| client.ask(&get("/", &format!("x-user: u{user}\r\n")), "").text();
-    (0..users).map(|user| (user, ask(user))).collect()
+    let mut fetch = |user: usize| client.fetch(&get("/", &format!("x-user: u{user}\r\n")), "").text();
+    (0..users).map(|user| (user, fetch(user))).collect()
 }
 
 #[test]
 fn a_key_has_the_same_server_on_every_worker_and_moves_only_with_it() {
-    let servers = ["a", "b", "c", "d"].map(Changing::start);
-    let urls: Vec<String> = servers.iter().map(Changing::url).collect();
+    let servers = ["a", "b", "c", "d"].map(ControlledServer::start);
+    let urls: Vec<String> = servers.iter().map(ControlledServer::url).collect();
     let gateway = Gateway::with("workers = 3", &app(&urls, HASH));
     let before = places(&gateway, 40);
     assert_eq!(before.values().collect::<HashSet<_>>().len(), 4);
@@ -42,11 +42,11 @@ fn a_key_has_the_same_server_on_every_worker_and_moves_only_with_it() {
 
 #[test]
 fn requests_without_the_key_are_spread() {
-    let servers = ["a", "b", "c"].map(Changing::start);
-    let gateway = Gateway::start(&app(&servers.each_ref().map(Changing::url), HASH));
+    let servers = ["a", "b", "c"].map(ControlledServer::start);
+    let gateway = Gateway::start(&app(&servers.each_ref().map(ControlledServer::url), HASH));
     let mut client = gateway.client();
-    (0..60).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").status(), 200));
-    assert!(servers.iter().all(|server| server.asked() > 3));
+    (0..60).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").status(), 200));
+    assert!(servers.iter().all(|server| server.request_count() > 3));
 }
 
 /// A server whose body is its name. It holds each response to `/slow` until the test releases it.
@@ -79,52 +79,53 @@ fn least_requests_sees_what_other_workers_sent() {
         assert_eq!(gateway.get("/").text(), "quick");
     }
     (0..4).for_each(|_| more.send(()).unwrap());
-    waiting.iter_mut().for_each(|client| assert_eq!(client.answer("GET").text(), "slow"));
-    until("both are asked again", || gateway.get("/").text() == "slow");
+    waiting.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").text(), "slow"));
+    wait_until("both get requests again", || gateway.get("/").text() == "slow");
 }
 
 #[test]
 fn a_new_server_starts_slowly_and_those_of_the_start_do_not() {
-    let (old, new) = (Changing::start("old"), Changing::start("new"));
+    let (old, new) = (ControlledServer::start("old"), ControlledServer::start("new"));
     let urls = [old.url(), new.url()];
-    let ask = |gateway: &Gateway| {
+    let fetch = |gateway: &Gateway| {
         let mut client = gateway.client();
-        (0..200).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").status(), 200));
+        (0..200).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").status(), 200));
     };
     for balance in ["round_robin", "p2c"] {
         let settings = format!("balance = \"{balance}\"\nslow_start = \"1h\"");
         let both = app(&urls, &settings);
-        let before = new.asked();
-        ask(&Gateway::start(&both));
-        let at_the_start = new.asked() - before;
+        let before = new.request_count();
+        fetch(&Gateway::start(&both));
+        let at_the_start = new.request_count() - before;
         assert!((60..140).contains(&at_the_start), "{balance}: {at_the_start}");
         let gateway = Gateway::start(&app(&urls[..1], &settings));
         gateway.reload(&config("", &both));
-        let before = new.asked();
-        ask(&gateway);
-        let later = new.asked() - before;
+        let before = new.request_count();
+        fetch(&gateway);
+        let later = new.request_count() - before;
         assert!((1..40).contains(&later), "{balance}: {later} of 200");
     }
 }
 
-/// Requests that each of `names` has answered, of `count` that `clients` send: each its next after its last response.
+/// Returns how many of `count` requests each of `names` received. `clients` clients send each request after the
+/// response to their last one.
 fn counts(gateway: &Gateway, names: &[&str], clients: usize, count: usize) -> Vec<usize> {
     let sent = AtomicUsize::new(0);
-    let ask = || {
-        let (mut client, mut answers) = (gateway.client(), Vec::new());
+    let fetch = || {
+        let (mut client, mut responses) = (gateway.client(), Vec::new());
         while sent.fetch_add(1, Ordering::SeqCst) < count {
-            answers.push(client.ask(&get("/", ""), "").text());
+            responses.push(client.fetch(&get("/", ""), "").text());
         }
-        answers
+        responses
     };
-    let answers: Vec<String> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(ask)).collect();
+    let responses: Vec<String> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..clients).map(|_| scope.spawn(fetch)).collect();
         threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
     });
-    names.iter().map(|name| answers.iter().filter(|answer| answer == name).count()).collect()
+    names.iter().map(|name| responses.iter().filter(|response| response == name).count()).collect()
 }
 
-/// A server that answers after `ms` milliseconds.
+/// A server that responds after `ms` milliseconds.
 fn slow(name: &'static str, ms: u64) -> Upstream {
     Upstream::start(move |peer| {
         while peer.request()?.is_some() {
@@ -168,7 +169,7 @@ fn shares_follow_the_weights_however_few_clients_there_are() {
 fn a_slow_server_is_avoided_with_any_weight() {
     let servers = [slow("quick", 2), slow("slow", 150)];
     for balance in ["p2c", "least_requests"] {
-        // By weight alone it would have 240 or 360.
+        // By weight alone the server would get 240 or 360.
         for (weights, most) in [([1, 1], 96), ([1, 3], 168)] {
             let config = weighted(&servers, &weights, &format!("balance = \"{balance}\""));
             let counts = counts(&Gateway::with("workers = 1", &config), &["quick", "slow"], 16, 480);
@@ -210,7 +211,7 @@ fn a_server_that_joins_gets_the_documented_share_in_each_second() {
                     let mut client = gateway.client();
                     loop {
                         let second = start.elapsed().as_secs() as usize;
-                        let new = client.ask(&get("/", ""), "").text() == "new";
+                        let new = client.fetch(&get("/", ""), "").text() == "new";
                         match seen.lock().unwrap().get_mut(second) {
                             Some(counts) => counts[usize::from(new)] += 1,
                             None => return,
@@ -235,10 +236,10 @@ fn parallel_requests_of_one_user_stay_on_one_server_until_it_is_loaded() {
     let gateway = Gateway::with("workers = 2", &app(&urls, HASH));
     let places = |parallel: usize| {
         std::thread::scope(|scope| {
-            let ask = || gateway.client().ask(&get("/", "x-user: ann\r\n"), "").text();
-            let threads: Vec<_> = (0..parallel).map(|_| scope.spawn(ask)).collect();
-            let answers = threads.into_iter().map(|thread| thread.join().unwrap());
-            answers.fold(HashMap::<String, usize>::new(), |mut counts, name| {
+            let fetch = || gateway.client().fetch(&get("/", "x-user: ann\r\n"), "").text();
+            let threads: Vec<_> = (0..parallel).map(|_| scope.spawn(fetch)).collect();
+            let responses = threads.into_iter().map(|thread| thread.join().unwrap());
+            responses.fold(HashMap::<String, usize>::new(), |mut counts, name| {
                 *counts.entry(name).or_default() += 1;
                 counts
             })
@@ -252,7 +253,7 @@ fn parallel_requests_of_one_user_stay_on_one_server_until_it_is_loaded() {
 }
 
 #[test]
-fn a_server_that_answers_no_connect_draws_no_more_than_its_share() {
+fn a_server_that_accepts_no_connect_draws_no_more_than_its_share() {
     for balance in ["p2c", "least_requests"] {
         let (silent, hole) = (Upstream::silent(), BlackHole::new());
         let upstream = app(&[silent.url(), hole.url()], &format!("balance = \"{balance}\""));

@@ -1,48 +1,49 @@
-//! Circuit breakers of upstreams and routes: what opens them, what closes them, and that nobody can keep them half-open.
+//! Circuit breakers of upstreams and routes: what opens them, what closes them, and that nobody can keep them
+//! half-open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-use super::fleet::{Changing, app};
+use super::fleet::{ControlledServer, app};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::Gateway;
 use crate::support::http::Message;
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const OF_APP: [(&str, &str); 2] = [("kind", "upstream"), ("name", "app")];
 
-/// Opens after ten errors in ten requests, for longer than a test takes.
+/// A breaker that opens after ten errors in ten requests, for longer than a test takes.
 const LONG: &str = "breaker = { error_ratio = 0.5, open_for = \"10m\", ramp = \"0s\" }";
-/// Opens for so short that a test sees it close.
+/// A breaker that opens for so short a time that a test sees it close.
 const SHORT: &str = "breaker = { error_ratio = 0.5, open_for = \"400ms\", probes = 2, ramp = \"0s\" }";
 
 fn statuses(gateway: &Gateway, target: &str, count: usize) -> Vec<u16> {
     let mut client = gateway.client();
-    (0..count).map(|_| client.ask(&get(target, ""), "").status()).collect()
+    (0..count).map(|_| client.fetch(&get(target, ""), "").status()).collect()
 }
 
 fn count(statuses: &[u16], status: u16) -> usize {
     statuses.iter().filter(|is| **is == status).count()
 }
 
-fn assert_refused(answer: &Message) {
-    assert_eq!(answer.status(), 503, "{}", answer.text());
-    let problem = answer.json();
+fn assert_refused(response: &Message) {
+    assert_eq!(response.status(), 503, "{}", response.text());
+    let problem = response.json();
     let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
     assert_eq!((&problem["type"], &problem["setting"]), (&kind.into(), &"breaker".into()), "{problem}");
-    let wait: u64 = answer.get("retry-after").unwrap().parse().unwrap();
+    let wait: u64 = response.get("retry-after").unwrap().parse().unwrap();
     assert_eq!(problem["retry-after-ms"].as_u64().unwrap().div_ceil(1_000), wait);
 }
 
-/// A gateway whose breaker has opened because its only server answers 500.
-fn opened(breaker: &str, more: &str) -> (Changing, Gateway) {
-    let server = Changing::start("app");
+/// A gateway whose breaker has opened because its only server responds with 500.
+fn opened(breaker: &str, more: &str) -> (ControlledServer, Gateway) {
+    let server = ControlledServer::start("app");
     let gateway = Gateway::with("workers = 2", &format!("{}\n{more}", app(&[server.url()], breaker)));
-    server.answers(500);
+    server.set_status(500);
     assert_eq!(count(&statuses(&gateway, "/", 10), 500), 10);
     assert_eq!(gateway.get("/").status(), 503);
     (server, gateway)
@@ -51,11 +52,12 @@ fn opened(breaker: &str, more: &str) -> (Changing, Gateway) {
 #[test]
 fn errors_open_a_breaker_and_refusals_report_the_wait() {
     let (server, gateway) = opened(LONG, "");
-    let asked = server.asked();
-    let answers: Vec<Message> = (0..20).map(|_| gateway.get("/")).collect();
-    answers.iter().for_each(assert_refused);
-    assert_eq!(server.asked(), asked, "no request reaches the server");
-    let waits: Vec<u64> = answers.iter().map(|answer| answer.json()["retry-after-ms"].as_u64().unwrap()).collect();
+    let before = server.request_count();
+    let responses: Vec<Message> = (0..20).map(|_| gateway.get("/")).collect();
+    responses.iter().for_each(assert_refused);
+    assert_eq!(server.request_count(), before, "no request reaches the server");
+    let waits: Vec<u64> =
+        responses.iter().map(|response| response.json()["retry-after-ms"].as_u64().unwrap()).collect();
     assert!(waits.iter().all(|wait| (450_000..=720_000).contains(wait)), "{waits:?}");
     assert!(waits.iter().max() > waits.iter().min(), "jittered");
     gateway.assert_metric("breaker_state", &OF_APP, 2.0);
@@ -66,7 +68,9 @@ fn errors_open_a_breaker_and_refusals_report_the_wait() {
         &[("limit", "_none"), ("reason", "upstream_breaker"), ("route", "app")],
         21.0,
     );
-    until("it is logged", || gateway.log().contains("upstream app: breaker opened: 10 of 10 failed (error_ratio)"));
+    wait_until("it is logged", || {
+        gateway.log().contains("upstream app: breaker opened: 10 of 10 failed (error_ratio)")
+    });
     let shown = &gateway.admin("/-/upstreams").json()["upstreams"][0]["breaker"];
     assert_eq!((&shown["state"], &shown["opened"]), (&"open".into(), &1.into()));
     assert_eq!(shown["last_opened_by"]["condition"], "error_ratio");
@@ -77,19 +81,19 @@ fn errors_open_a_breaker_and_refusals_report_the_wait() {
 fn it_closes_after_good_probes_and_opens_again_after_bad_ones() {
     let (server, gateway) = opened(SHORT, "");
     let phase = |state: f64| gateway.metric("breaker_state", &OF_APP) == Some(state);
-    until("the probes fail", || {
+    wait_until("the probes fail", || {
         gateway.get("/");
         gateway.log().contains("upstream app: breaker stays open: of its probes 2 of 2 failed (error_ratio)")
     });
-    server.answers(200);
-    until("it closes", || gateway.get("/").status() == 200 && phase(0.0));
+    server.set_status(200);
+    wait_until("it closes", || gateway.get("/").status() == 200 && phase(0.0));
     assert_eq!(count(&statuses(&gateway, "/", 20), 200), 20);
-    until("that is logged", || gateway.log().contains("upstream app: breaker closed"));
+    wait_until("that is logged", || gateway.log().contains("upstream app: breaker closed"));
 }
 
 #[test]
 fn client_aborts_and_refusals_are_no_errors() {
-    let server = Changing::start("app");
+    let server = ControlledServer::start("app");
     let breaker = "breaker = { errors = 5, min_requests = 1, open_for = \"10m\" }\nmax_in_flight = 1\nmax_waiting = 0";
     let limits =
         "[[route]]\npath = \"/limited/\"\nupstream = \"app\"\nlimits = [\"none\"]\n[limit.none]\nrate = \"1/day\"\n";
@@ -103,20 +107,20 @@ fn client_aborts_and_refusals_are_no_errors() {
         drop(leaving);
         let mut broken = gateway.client();
         broken.send("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n");
-        // 503: the client that left still occupies the server.
-        assert!([400, 503].contains(&broken.answer("POST").status()));
+        // 503 if the request of the client that left still occupies the server.
+        assert!([400, 503].contains(&broken.read_response("POST").status()));
     }
-    until("all have ended", || gateway.get("/").status() == 200);
+    wait_until("all have ended", || gateway.get("/").status() == 200);
     gateway.assert_metric("breaker_state", &OF_APP, 0.0);
     assert_eq!(count(&statuses(&gateway, "/status/500", 6), 503), 1, "five errors open it");
 }
 
 #[test]
 fn failed_connections_closed_ones_and_timeouts_are_errors() {
-    let broken = Changing::start("app");
-    broken.answers(0);
+    let broken = ControlledServer::start("app");
+    broken.set_status(0);
     let silent = Upstream::silent();
-    let nobody = format!("http://{}", nobody());
+    let nobody = format!("http://{}", closed_addr());
     for (server, expected) in [(broken.url(), 502), (nobody, 502), (silent.url(), 504)] {
         let breaker = "breaker = { errors = 2, min_requests = 2, open_for = \"10m\" }";
         let gateway = Gateway::with("response_timeout = \"200ms\"", &app(&[server], breaker));
@@ -126,7 +130,7 @@ fn failed_connections_closed_ones_and_timeouts_are_errors() {
 
 #[test]
 fn a_route_has_a_breaker_of_its_own() {
-    let server = Changing::start("app");
+    let server = ControlledServer::start("app");
     let route = "[[route]]\nname = \"own\"\npath = \"/status/500\"\nupstream = \"app\"\n\
                  breaker = { errors = 3, min_requests = 3, open_for = \"10m\" }\n";
     let gateway = Gateway::start(&format!("{route}{}", app(&[server.url()], "")));
@@ -145,13 +149,13 @@ fn a_route_has_a_breaker_of_its_own() {
     assert_eq!(gateway.metric("breaker_state", &[("kind", "route"), ("name", "own")]), None);
 }
 
-/// A server that answers each request when the test says so, with the status that it says.
+/// A server that responds to each request when the test says so, with the status that it says.
 fn directed() -> (Upstream, Sender<u16>) {
-    let (go, told): (Sender<u16>, Receiver<u16>) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
+    let (go, releases): (Sender<u16>, Receiver<u16>) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
-            let status = told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            let status = releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(format!("HTTP/1.1 {status} It\r\ncontent-length: 0\r\n\r\n"))?;
         }
         Ok(())
@@ -166,11 +170,13 @@ fn a_server_that_hangs_opens_it_before_any_timeout() {
     let gateway = Gateway::with("workers = 2\nresponse_timeout = \"10m\"", &app(&[server.url()], breaker));
     let mut waiting: Vec<Client> = (0..4).map(|_| gateway.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("it is open though nothing was answered", || gateway.get_within(Duration::from_millis(50)) == Some(503));
+    wait_until("it is open although there was no response", || {
+        gateway.get_within(Duration::from_millis(50)) == Some(503)
+    });
     gateway.assert_metric("breaker_state", &OF_APP, 2.0);
-    // Late good results of requests from before do not close it.
+    // Successes of requests from before it opened do not close it.
     (0..8).for_each(|_| go.send(200).unwrap());
-    waiting.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
+    waiting.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status(), 200));
     assert_eq!(gateway.get("/").status(), 503);
 }
 
@@ -184,7 +190,7 @@ fn probes_that_never_end_are_replaced() {
     server.requests();
     // Two probes hang at the server, and no more than two are there at once.
     let mut hanging = Vec::new();
-    until("both probes are sent", || {
+    wait_until("both probes are sent", || {
         let mut client = gateway.client();
         client.send(get("/", ""));
         hanging.push(client);
@@ -194,7 +200,9 @@ fn probes_that_never_end_are_replaced() {
     // Clients that leave return their places; the other probes lose theirs after `open_for`.
     drop(hanging);
     (0..50).for_each(|_| go.send(200).unwrap());
-    until("it closes", || gateway.get("/").status() == 200 && gateway.metric("breaker_state", &OF_APP) == Some(0.0));
+    wait_until("it closes", || {
+        gateway.get("/").status() == 200 && gateway.metric("breaker_state", &OF_APP) == Some(0.0)
+    });
 }
 
 #[test]
@@ -202,52 +210,52 @@ fn a_probe_that_a_limit_refuses_or_a_slow_client_holds_returns_its_place() {
     let limits =
         "[[route]]\npath = \"/limited/\"\nupstream = \"app\"\nlimits = [\"none\"]\n[limit.none]\nrate = \"1/day\"\n";
     let (server, gateway) = opened(&SHORT.replace("probes = 2", "probes = 1"), limits);
-    server.answers(200);
+    server.set_status(200);
     let refused_by = |reason: &str, limit: &str, route: &str| {
         gateway.metric("rejections_total", &[("limit", limit), ("reason", reason), ("route", route)]).unwrap_or(0.0)
     };
     // Uses up the limit with the first probe; the breaker closes. So it is opened once more.
-    until("it closes", || gateway.get("/limited/").status() == 200);
-    server.answers(500);
-    until("it is open again", || gateway.get("/").status() == 503);
-    until("a limit refuses probes", || {
+    wait_until("it closes", || gateway.get("/limited/").status() == 200);
+    server.set_status(500);
+    wait_until("it is open again", || gateway.get("/").status() == 503);
+    wait_until("a limit refuses probes", || {
         gateway.get("/limited/");
         refused_by("exhausted", "none", "/limited/") >= 3.0
     });
-    server.answers(200);
+    server.set_status(200);
     // The only probe belongs to a client that never sends its body, until others get the place.
     let mut slow = gateway.client();
     slow.send(post("/", 100, ""));
     let begun = Instant::now();
-    until("it closes", || gateway.get("/").status() == 200);
+    wait_until("it closes", || gateway.get("/").status() == 200);
     assert!(begun.elapsed() < Duration::from_secs(8));
 }
 
 #[test]
 fn it_stays_open_over_a_reload_and_its_new_rule_applies() {
     let (server, gateway) = opened(LONG, "");
-    server.answers(200);
+    server.set_status(200);
     gateway.reload_with("error_ratio = 0.5", "error_ratio = 0.9");
     assert_eq!(gateway.get("/").status(), 503);
-    // Another server and another route: the breaker is that of the name.
-    let other = Changing::start("other");
+    // A reload to another server and route keeps the breaker, which belongs to the name.
+    let other = ControlledServer::start("other");
     gateway.reload_with(&server.url(), &other.url());
     assert_eq!(gateway.get("/").status(), 503);
     gateway.reload_with("open_for = \"10m\"", "open_for = \"300ms\"");
-    until("the shorter time applies to an open breaker", || gateway.get("/").status() == 200);
+    wait_until("the shorter time applies to an open breaker", || gateway.get("/").status() == 200);
     gateway.reload_with(", open_for = \"300ms\"", "");
     assert_eq!(gateway.get("/").status(), 200);
 }
 
 #[test]
 fn refusals_charge_no_limit() {
-    let server = Changing::start("app");
+    let server = ControlledServer::start("app");
     let more = format!(
         "{LONG}\n[[route]]\nname = \"limited\"\npath = \"/limited\"\nupstream = \"app\"\nlimits = [\"few\"]\n\
                 [limit.few]\nrate = \"3/day\"\nkey = \"all\"\n"
     );
     let gateway = Gateway::start(&app(&[server.url()], &more));
-    server.answers(500);
+    server.set_status(500);
     statuses(&gateway, "/", 10);
     assert_eq!(count(&statuses(&gateway, "/limited", 20), 503), 20);
     assert_eq!(gateway.admin("/-/limits/few/state").json()["remaining"], 3);
@@ -255,28 +263,28 @@ fn refusals_charge_no_limit() {
 
 #[test]
 fn ejection_picks_the_server_and_the_breaker_speaks_of_the_upstream() {
-    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let (good, bad) = (ControlledServer::start("good"), ControlledServer::start("bad"));
     let more = format!("{LONG}\neject = {{ consecutive_errors = 2, for = \"10m\" }}\nretry = {{ on = [\"503\"] }}");
     let gateway = Gateway::start(&app(&[good.url(), bad.url()], &more));
-    bad.answers(503);
+    bad.set_status(503);
     // A request that another server serves is a success of the upstream, and the bad server is soon ejected.
     assert_eq!(count(&statuses(&gateway, "/", 60), 200), 60);
     gateway.assert_metric("breaker_state", &OF_APP, 0.0);
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
-    good.answers(503);
-    until("no server is left that serves", || {
+    good.set_status(503);
+    wait_until("no server is available", || {
         gateway.get("/");
         gateway.metric("breaker_state", &OF_APP) == Some(2.0)
     });
-    let asked = good.asked() + bad.asked();
+    let before = good.request_count() + bad.request_count();
     assert_eq!(count(&statuses(&gateway, "/", 10), 503), 10);
-    assert_eq!(good.asked() + bad.asked(), asked);
+    assert_eq!(good.request_count() + bad.request_count(), before);
 }
 
 #[test]
 fn a_websocket_is_a_probe_whose_head_decides() {
-    let answers = Arc::new(AtomicUsize::new(0));
-    let seen = answers.clone();
+    let responses = Arc::new(AtomicUsize::new(0));
+    let seen = responses.clone();
     let server = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
             match seen.fetch_add(1, Ordering::SeqCst) {
@@ -296,10 +304,10 @@ fn a_websocket_is_a_probe_whose_head_decides() {
     assert_eq!(statuses(&gateway, "/", 4), [500, 500, 500, 503]);
     let fields = "upgrade: websocket\r\nconnection: upgrade\r\n";
     let mut open = Vec::new();
-    until("the tunnel opens", || {
+    wait_until("the tunnel opens", || {
         let mut client = gateway.client();
         client.send(get("/", fields));
-        let status = client.try_head().unwrap().status();
+        let status = client.try_read_head().unwrap().status();
         open.push(client);
         status == 101
     });
@@ -308,37 +316,38 @@ fn a_websocket_is_a_probe_whose_head_decides() {
 
 #[test]
 fn one_client_cannot_open_it_while_others_are_served() {
-    let server = Changing::start("app");
+    let server = ControlledServer::start("app");
     let breaker = "breaker = { errors = 20, open_for = \"10m\" }";
     let gateway = Gateway::start(&app(&[server.url()], breaker));
     let (mut victim, mut attacker) = (gateway.client_from([127, 0, 0, 2]), gateway.client_from([127, 0, 0, 3]));
-    (0..15).for_each(|_| assert_eq!(victim.ask(&get("/", ""), "").status(), 200));
-    (0..60).for_each(|_| assert_eq!(attacker.ask(&get("/status/500", ""), "").status(), 500));
-    (0..5).for_each(|_| assert_eq!(victim.ask(&get("/", ""), "").status(), 200));
-    assert_eq!(victim.ask(&get("/status/500", ""), "").status(), 500);
-    assert_eq!(victim.ask(&get("/", ""), "").status(), 503, "two clients met errors");
+    (0..15).for_each(|_| assert_eq!(victim.fetch(&get("/", ""), "").status(), 200));
+    (0..60).for_each(|_| assert_eq!(attacker.fetch(&get("/status/500", ""), "").status(), 500));
+    (0..5).for_each(|_| assert_eq!(victim.fetch(&get("/", ""), "").status(), 200));
+    assert_eq!(victim.fetch(&get("/status/500", ""), "").status(), 500);
+    assert_eq!(victim.fetch(&get("/", ""), "").status(), 503, "two clients got errors");
 }
 
-/// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for long.
+/// Two clients that fail on purpose, and that are always first, neither open the breaker again nor keep it open for
+/// long.
 #[test]
 fn two_clients_cannot_keep_it_open_while_others_are_served() {
-    let server = Changing::start("app");
+    let server = ControlledServer::start("app");
     let breaker = "breaker = { errors = 10, open_for = \"200ms\", probes = 2, ramp = \"200ms\" }";
     let gateway = Gateway::with("workers = 2", &app(&[server.url()], breaker));
     let mut attackers = [2, 3].map(|last| gateway.client_from([127, 0, 0, last]));
     let mut others: Vec<Client> = (10..30).map(|last| gateway.client_from([127, 0, 0, last])).collect();
     let mut ask_all = || {
         for other in &mut others {
-            attackers.iter_mut().for_each(|attacker| drop(attacker.ask(&get("/status/500", ""), "")));
-            other.ask(&get("/", ""), "");
+            attackers.iter_mut().for_each(|attacker| drop(attacker.fetch(&get("/status/500", ""), "")));
+            other.fetch(&get("/", ""), "");
         }
     };
     // All fail, so it opens.
-    server.answers(500);
+    server.set_status(500);
     ask_all();
     gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], 1.0);
-    server.answers(200);
-    until("it closes", || {
+    server.set_status(200);
+    wait_until("it closes", || {
         ask_all();
         gateway.metric("breaker_state", &OF_APP) == Some(0.0)
     });
@@ -362,9 +371,9 @@ fn a_body_that_breaks_off_is_an_error() {
     for _ in 0..3 {
         let mut client = gateway.client();
         client.send(get("/", ""));
-        assert!(client.try_answer("GET").is_err());
+        assert!(client.try_read_response("GET").is_err());
     }
-    until("three errors are counted", || gateway.get_within(Duration::from_secs(1)) == Some(503));
+    wait_until("three errors are counted", || gateway.get_within(Duration::from_secs(1)) == Some(503));
 }
 
 trait GetWithin {
@@ -377,14 +386,14 @@ impl GetWithin for Gateway {
         let mut client = self.client();
         client.stream().set_read_timeout(Some(time)).unwrap();
         client.send(get("/", ""));
-        client.try_answer("GET").ok().map(|answer| answer.status())
+        client.try_read_response("GET").ok().map(|response| response.status())
     }
 }
 
 #[test]
 fn a_diverted_request_counts_for_the_upstream_that_gets_it() {
-    let (server, spare) = (Changing::start("app"), Changing::start("spare"));
-    spare.answers(500);
+    let (server, spare) = (ControlledServer::start("app"), ControlledServer::start("spare"));
+    spare.set_status(500);
     let upstream = format!(
         "{}\n[upstream.spare]\nservers = [\"{}\"]\nbreaker = {{ errors = 4, min_requests = 4, open_for = \"10m\" }}\n",
         app(&[server.url()], "breaker = { errors = 2, min_requests = 2, open_for = \"10m\" }"),

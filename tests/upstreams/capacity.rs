@@ -10,12 +10,12 @@ use super::fleet::{app, of};
 use crate::support::client::{Client, get, post};
 use crate::support::gateway::{Gateway, config};
 use crate::support::h2_server::Http2Server;
-use crate::support::until;
 use crate::support::upstream::{Running, Upstream, ok};
+use crate::support::wait_until;
 
 const APP: &[(&str, &str)] = &[("upstream", "app")];
 
-/// Works on each request for so long.
+/// A server that works on each request for `time`.
 fn working(time: Duration) -> (Upstream, Arc<Running>) {
     let running = Arc::<Running>::default();
     let works = running.clone();
@@ -31,11 +31,11 @@ fn working(time: Duration) -> (Upstream, Arc<Running>) {
 
 /// A server that holds each response until the test releases it.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while let Some(request) = peer.request()? {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok(request.target()))?;
         }
         Ok(())
@@ -68,7 +68,7 @@ fn no_server_gets_more_requests_than_it_takes_whichever_worker_asks() {
             scope.spawn(|| {
                 let mut client = gateway.client();
                 for _ in 0..5 {
-                    assert_eq!(client.ask(&get("/", ""), "").text(), "done");
+                    assert_eq!(client.fetch(&get("/", ""), "").text(), "done");
                     all.fetch_add(1, Ordering::SeqCst);
                 }
             });
@@ -91,17 +91,17 @@ fn a_server_may_have_caps_of_its_own() {
         )
     };
     let gateway = Gateway::with("workers = 2", &upstream(", max_in_flight = 1, max_connections = 1"));
-    let ask = || {
+    let fetch = || {
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
                     let mut client = gateway.client();
-                    (0..6).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").text(), "done"));
+                    (0..6).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").text(), "done"));
                 });
             }
         });
     };
-    ask();
+    fetch();
     let [(small, of_small), (large, of_large)] = &servers;
     assert_eq!(of_small.most(), 1);
     assert!(of_large.most() > 2 && of_small.ended() + of_large.ended() == 48, "{}", of_large.most());
@@ -114,9 +114,9 @@ fn a_server_may_have_caps_of_its_own() {
     };
     assert_eq!([max(small, "max_in_flight"), max(small, "max_connections")], [1, 1]);
     assert_eq!([max(large, "max_in_flight"), max(large, "max_connections")], [60.into(), serde_json::Value::Null]);
-    // It has what its upstream has once a reload takes them away.
+    // After a reload without limits of their own, servers have those of the upstream.
     gateway.reload(&config("workers = 2", &upstream("")));
-    ask();
+    fetch();
     assert!(of_small.most() > 1);
     servers.iter().for_each(|(server, _)| assert_free(&gateway, server));
 }
@@ -126,34 +126,34 @@ fn the_queue_is_first_come_first_served_and_bounded() {
     let (server, go) = held();
     let gateway =
         Gateway::start(&app(&[server.url()], "max_in_flight = 1\nmax_waiting = 3\nwaiting_timeout = \"60s\""));
-    let ask = |i: usize| {
+    let fetch = |i: usize| {
         let mut client = gateway.client();
         client.send(get(&format!("/{i}"), ""));
         client
     };
-    let mut clients = vec![ask(0)];
+    let mut clients = vec![fetch(0)];
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
     for i in 1..=3 {
-        clients.push(ask(i));
+        clients.push(fetch(i));
         gateway.assert_metric("upstream_waiting", APP, i as f64);
     }
-    let answer = gateway.get("/too-many");
-    assert_eq!(answer.status(), 503);
-    let problem = answer.json();
+    let response = gateway.get("/too-many");
+    assert_eq!(response.status(), 503);
+    let problem = response.json();
     assert_eq!(problem["setting"], "max_waiting");
     assert!(problem["detail"].as_str().unwrap().contains("the queue is full"), "{problem}");
     outcome(&gateway, "queue_full", 1.0);
-    until("the log says so", || gateway.log().contains("error=queue_full"));
-    // One leaves: those behind it move up.
+    wait_until("the log says so", || gateway.log().contains("error=queue_full"));
+    // One client leaves, and those behind it move up.
     drop(clients.remove(2));
     gateway.assert_metric("upstream_waiting", APP, 2.0);
-    clients.push(ask(4));
+    clients.push(fetch(4));
     gateway.assert_metric("upstream_waiting", APP, 3.0);
     (0..4).for_each(|_| go.send(()).unwrap());
-    let answers: Vec<String> = clients.iter_mut().map(|client| client.answer("GET").text()).collect();
-    assert_eq!(answers, ["/0", "/1", "/3", "/4"]);
-    let asked: Vec<String> = server.requests().iter().map(|request| request.target().to_owned()).collect();
-    assert_eq!(asked, ["/0", "/1", "/3", "/4"]);
+    let responses: Vec<String> = clients.iter_mut().map(|client| client.read_response("GET").text()).collect();
+    assert_eq!(responses, ["/0", "/1", "/3", "/4"]);
+    let targets: Vec<String> = server.requests().iter().map(|request| request.target().to_owned()).collect();
+    assert_eq!(targets, ["/0", "/1", "/3", "/4"]);
     assert_free(&gateway, &server);
 }
 
@@ -165,8 +165,8 @@ fn waiting_ends_in_time_and_with_a_reload_that_gives_room() {
     let mut first = gateway.client();
     first.send(get("/", ""));
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
-    let answer = gateway.get("/");
-    assert_eq!((answer.status(), &answer.json()["setting"]), (503, &"waiting_timeout".into()));
+    let response = gateway.get("/");
+    assert_eq!((response.status(), &response.json()["setting"]), (503, &"waiting_timeout".into()));
     outcome(&gateway, "queue_timeout", 1.0);
     gateway.reload(&config("", &upstream("max_in_flight = 2\nwaiting_timeout = \"200ms\"")));
     let mut second = gateway.client();
@@ -174,7 +174,7 @@ fn waiting_ends_in_time_and_with_a_reload_that_gives_room() {
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 2.0);
     assert_eq!(gateway.get("/").status(), 503);
     (0..2).for_each(|_| go.send(()).unwrap());
-    assert_eq!([first, second].map(|mut client| client.answer("GET").status()), [200, 200]);
+    assert_eq!([first, second].map(|mut client| client.read_response("GET").status()), [200, 200]);
     assert_free(&gateway, &server);
 }
 
@@ -183,21 +183,21 @@ fn a_reload_that_adds_capacity_does_not_wait_for_the_old_queue() {
     let (server, go) = held();
     let upstream = |max: u32| app(&[server.url()], &format!("max_in_flight = {max}\nwaiting_timeout = \"60s\""));
     let gateway = Gateway::start(&upstream(1));
-    let ask = |target: &str| {
+    let fetch = |target: &str| {
         let mut client = gateway.client();
         client.send(get(target, ""));
         client
     };
-    let mut clients = vec![ask("/first")];
+    let mut clients = vec![fetch("/first")];
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
-    clients.push(ask("/waits"));
+    clients.push(fetch("/waits"));
     gateway.assert_metric("upstream_waiting", APP, 1.0);
     gateway.reload(&config("", &upstream(2)));
-    clients.push(ask("/new"));
+    clients.push(fetch("/new"));
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 2.0);
-    // What came before goes by the settings that were in force then.
+    // Earlier requests follow the settings that were in force at their start.
     (0..3).for_each(|_| go.send(()).unwrap());
-    clients.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
+    clients.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status(), 200));
     assert_free(&gateway, &server);
 }
 
@@ -206,39 +206,39 @@ fn a_half_closed_client_yields_its_place_until_its_turn() {
     let (server, go) = held();
     let upstream = app(&[server.url()], "max_in_flight = 1\nwaiting_timeout = \"60s\"");
     let gateway = Gateway::with("half_close_timeout = \"60s\"", &upstream);
-    let ask = |target: &str| {
+    let fetch = |target: &str| {
         let mut client = gateway.client();
         client.send(get(target, ""));
         client
     };
-    let mut first = ask("/first");
+    let mut first = fetch("/first");
     assert_eq!(server.request().target(), "/first");
-    let mut leaves = ask("/leaves");
+    let mut leaving = fetch("/leaves");
     gateway.assert_metric("upstream_waiting", APP, 1.0);
-    leaves.finish();
+    leaving.finish();
     gateway.assert_metric("upstream_waiting", APP, 0.0);
-    leaves.assert_closed();
-    let mut second = ask("/second");
+    leaving.assert_closed();
+    let mut second = fetch("/second");
     gateway.assert_metric("upstream_waiting", APP, 1.0);
-    // Who has a server is waited for.
+    // The gateway waits for a request that has a server.
     first.finish();
     go.send(()).unwrap();
     assert_eq!(server.request().target(), "/second");
     second.finish();
     go.send(()).unwrap();
-    assert_eq!([first, second].map(|mut client| client.answer("GET").text()), ["/first", "/second"]);
+    assert_eq!([first, second].map(|mut client| client.read_response("GET").text()), ["/first", "/second"]);
     assert_free(&gateway, &server);
 }
 
 #[test]
 fn a_retry_does_not_block_requests_that_fit_other_servers() {
-    let (go, told) = channel();
-    let told = Arc::new(std::sync::Mutex::new(told));
-    let server = |told: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
+    let (go, releases) = channel();
+    let releases = Arc::new(std::sync::Mutex::new(releases));
+    let server = |releases: Arc<std::sync::Mutex<std::sync::mpsc::Receiver<()>>>| {
         Upstream::start(move |peer| {
             while let Some(request) = peer.request()? {
                 match request.target() {
-                    "/hold" => told.lock().unwrap().recv().map_err(std::io::Error::other)?,
+                    "/hold" => releases.lock().unwrap().recv().map_err(std::io::Error::other)?,
                     "/fail" => {
                         peer.send("HTTP/1.1 503 Busy\r\ncontent-length: 4\r\n\r\nbusy")?;
                         continue;
@@ -250,23 +250,23 @@ fn a_retry_does_not_block_requests_that_fit_other_servers() {
             Ok(())
         })
     };
-    let servers = [server(told.clone()), server(told)];
+    let servers = [server(releases.clone()), server(releases)];
     let more = "max_in_flight = 1\nwaiting_timeout = \"60s\"\nretry = { budget = 1.0, on = [\"503\"] }";
     let gateway = Gateway::start(&app(&servers.each_ref().map(Upstream::url), more));
     let mut holds = gateway.client();
     holds.send(get("/hold", ""));
-    until("one server is busy", || servers.iter().any(|server| server.connections() > 0));
+    wait_until("one server is busy", || servers.iter().any(|server| server.connections() > 0));
     for _ in 0..3 {
-        let answer = gateway.get("/fail");
-        assert_eq!((answer.status(), answer.text().as_str()), (503, "busy"));
+        let response = gateway.get("/fail");
+        assert_eq!((response.status(), response.text().as_str()), (503, "busy"));
         assert_eq!(gateway.get("/").text(), "fine");
     }
     go.send(()).unwrap();
-    assert_eq!(holds.answer("GET").text(), "fine");
+    assert_eq!(holds.read_response("GET").text(), "fine");
     let retries =
         |count| gateway.assert_metric("upstream_retries_total", &[("upstream", "app"), ("reason", "503")], count);
     retries(0.0);
-    // Both have room.
+    // Both servers have capacity.
     assert_eq!(gateway.get("/fail").status(), 503);
     retries(1.0);
     servers.iter().for_each(|server| assert_free(&gateway, server));
@@ -305,7 +305,7 @@ fn every_end_of_a_request_releases_its_place() {
         for target in ["/break", "/garbage", "/cut", "/busy", "/"] {
             let mut client = gateway.client();
             client.send(get(target, ""));
-            let _ = client.try_answer("GET");
+            let _ = client.try_read_response("GET");
         }
         leave(&get("/slow", ""));
         assert_free(&gateway, &server);
@@ -313,23 +313,23 @@ fn every_end_of_a_request_releases_its_place() {
         assert_free(&gateway, &server);
         let mut tunnel = gateway.client();
         tunnel.send(get("/switch", "connection: upgrade\r\nupgrade: echo\r\n"));
-        assert_eq!(tunnel.try_head().unwrap().status(), 101);
+        assert_eq!(tunnel.try_read_head().unwrap().status(), 101);
         gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
         let mut waits = gateway.client();
         waits.send(get("/", ""));
         gateway.assert_metric("upstream_waiting", APP, 1.0);
         drop(tunnel);
-        assert_eq!(waits.answer("GET").text(), "fine");
+        assert_eq!(waits.read_response("GET").text(), "fine");
     }
     assert_free(&gateway, &server);
 }
 
 #[test]
 fn connections_that_requests_share_or_that_are_for_one_client_are_bounded_too() {
-    let server = Http2Server::start(|mut asked| async move {
-        let (body, _) = asked.body().await?;
+    let server = Http2Server::start(|mut incoming| async move {
+        let (body, _) = incoming.body().await?;
         tokio::time::sleep(Duration::from_millis(5)).await;
-        asked.answer(body).await
+        incoming.send_response(body).await
     });
     let url = format!("h2c://{}", server.addr);
     let gateway = Gateway::with("workers = 2", &app(&[url], "max_connections = 1\nwaiting_timeout = \"30s\""));
@@ -337,7 +337,7 @@ fn connections_that_requests_share_or_that_are_for_one_client_are_bounded_too() 
         for _ in 0..8 {
             scope.spawn(|| {
                 let mut client = gateway.client();
-                (0..4).for_each(|_| assert_eq!(client.ask(&post("/", 4, ""), "body").text(), "body"));
+                (0..4).for_each(|_| assert_eq!(client.fetch(&post("/", 4, ""), "body").text(), "body"));
             });
         }
     });
@@ -345,7 +345,7 @@ fn connections_that_requests_share_or_that_are_for_one_client_are_bounded_too() 
     let name = format!("h2c://{}", server.addr);
     assert!(gateway.metric("upstream_connections", &of(&name)).unwrap() <= 1.0);
     gateway.assert_metric("upstream_in_flight", &of(&name), 0.0);
-    // Each client has a connection of its own, for which that of another goes.
+    // Each client has a connection of its own, for which that of another client is closed.
     let server = Upstream::start(|peer| {
         peer.exactly(b"PROXY TCP4 127.0.0.2 127.0.0.1 ".len() as u64)?;
         while peer.request()?.is_some() {
@@ -356,7 +356,7 @@ fn connections_that_requests_share_or_that_are_for_one_client_are_bounded_too() 
     let more = "max_connections = 1\nproxy_protocol = \"v1\"\nwaiting_timeout = \"5s\"";
     let gateway = Gateway::start(&app(&[server.url()], more));
     for last in [2, 3, 2] {
-        assert_eq!(gateway.client_from([127, 0, 0, last]).ask(&get("/", ""), "").status(), 200);
+        assert_eq!(gateway.client_from([127, 0, 0, last]).fetch(&get("/", ""), "").status(), 200);
     }
     assert_eq!(server.connections(), 3);
 }
@@ -382,7 +382,7 @@ fn no_server_has_more_connections_than_it_takes_and_workers_share_them() {
         for _ in 0..9 {
             scope.spawn(|| {
                 let mut client: Client = gateway.client();
-                (0..6).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").text(), "fine"));
+                (0..6).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").text(), "fine"));
             });
         }
     });
@@ -392,6 +392,6 @@ fn no_server_has_more_connections_than_it_takes_and_workers_share_them() {
     let shown = gateway.metric("upstream_connections", &of(&server.addr.to_string())).unwrap();
     assert!(shown <= 2.0, "{shown}");
     assert_free(&gateway, &server);
-    until("idle ones are closed", || open.load(Ordering::SeqCst) == 0);
+    wait_until("idle ones are closed", || open.load(Ordering::SeqCst) == 0);
     gateway.assert_metric("upstream_connections", &of(&server.addr.to_string()), 0.0);
 }

@@ -6,9 +6,9 @@ use std::sync::mpsc::channel;
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;
 use crate::support::machine::Stopwatch;
-use crate::support::ports::nobody;
-use crate::support::until;
+use crate::support::ports::closed_addr;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 fn route(upstream: &str) -> String {
     format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{upstream}\"\n")
@@ -33,13 +33,13 @@ fn round_robin_alternates_by_weight() {
     let [a, b, c] = ["a", "b", "c"].map(Upstream::text);
     let gateway = balanced("round_robin", &[quoted(&a), quoted(&b), quoted(&c)]);
     let mut client = gateway.client();
-    let turns: Vec<String> = (0..7).map(|_| client.ask(&get("/", ""), "").text()).collect();
+    let turns: Vec<String> = (0..7).map(|_| client.fetch(&get("/", ""), "").text()).collect();
     assert_eq!(turns, ["a", "b", "c", "a", "b", "c", "a"]);
 
     let heavy = format!("{{ url = \"{}\", weight = 2 }}", b.url());
     let gateway = balanced("round_robin", &[quoted(&a), heavy]);
     let mut client = gateway.client();
-    let turns: String = (0..9).map(|_| client.ask(&get("/", ""), "").text()).collect();
+    let turns: String = (0..9).map(|_| client.fetch(&get("/", ""), "").text()).collect();
     assert_eq!(turns.matches('b').count(), 6, "{turns}");
 }
 
@@ -61,13 +61,13 @@ fn two_choices_pass_over_the_busy_server() {
     let mut held = gateway.client();
     held.send(get("/hold", ""));
     let mut free = "";
-    until("the held request has reached a server", || {
+    wait_until("the held request has reached a server", || {
         free = if a.requests().is_empty() { "a" } else { "b" };
         free == "b" || !b.requests().is_empty()
     });
     let mut client = gateway.client();
     for _ in 0..10 {
-        assert_eq!(client.ask(&get("/", ""), "").text(), free);
+        assert_eq!(client.fetch(&get("/", ""), "").text(), free);
     }
 }
 
@@ -75,11 +75,11 @@ fn two_choices_pass_over_the_busy_server() {
 fn a_dead_server_is_passed_over() {
     let live = Upstream::text("live");
     for balance in ["round_robin", "p2c"] {
-        let gateway = balanced(balance, &[format!("\"http://{}\"", nobody()), quoted(&live)]);
+        let gateway = balanced(balance, &[format!("\"http://{}\"", closed_addr()), quoted(&live)]);
         let mut client = gateway.client();
         for _ in 0..10 {
-            let answer = client.ask(&post("/", 2, ""), "hi");
-            assert_eq!((answer.status(), answer.text().as_str()), (200, "live"), "{balance}");
+            let response = client.fetch(&post("/", 2, ""), "hi");
+            assert_eq!((response.status(), response.text().as_str()), (200, "live"), "{balance}");
         }
         gateway.assert_metric("upstream_requests_total", &outcome("ok"), 10.0);
         gateway.assert_metric("upstream_requests_total", &outcome("connect_error"), 0.0);
@@ -90,13 +90,13 @@ fn a_dead_server_is_passed_over() {
 }
 
 #[test]
-fn without_a_server_that_listens_the_answer_is_502() {
-    let gateway = balanced("p2c", &[format!("\"http://{}\"", nobody()), format!("\"http://{}\"", nobody())]);
+fn without_a_server_that_listens_the_response_is_502() {
+    let gateway = balanced("p2c", &[format!("\"http://{}\"", closed_addr()), format!("\"http://{}\"", closed_addr())]);
     let mut client = gateway.client();
     for _ in 0..2 {
-        let answer = client.ask(&get("/", ""), "");
-        assert_eq!((answer.status(), answer.get("content-type")), (502, Some("application/problem+json")));
-        assert_eq!(answer.json()["detail"], "no upstream server accepts connections");
+        let response = client.fetch(&get("/", ""), "");
+        assert_eq!((response.status(), response.get("content-type")), (502, Some("application/problem+json")));
+        assert_eq!(response.json()["detail"], "no upstream server accepts connections");
     }
     gateway.assert_metric("upstream_requests_total", &outcome("connect_error"), 2.0);
     gateway.assert_metric("requests_total", &[("route", "app"), ("method", "GET"), ("code", "502")], 2.0);
@@ -109,10 +109,10 @@ fn a_server_that_hangs_is_504_at_the_response_timeout() {
     let mut client = gateway.client();
     for request in [get("/", ""), post("/", 2, "") + "hi"] {
         let watch = Stopwatch::start();
-        let answer = client.ask(&request, "");
+        let response = client.fetch(&request, "");
         watch.assert_ms(290..1200);
-        assert_eq!(answer.status(), 504);
-        assert_eq!(answer.json()["detail"], "the upstream server did not respond in time");
+        assert_eq!(response.status(), 504);
+        assert_eq!(response.json()["detail"], "the upstream server did not respond in time");
     }
     // Once each: a request that may have been acted on is not sent again.
     assert_eq!(upstream.requests().len(), 2);
@@ -135,20 +135,20 @@ fn a_server_that_breaks_off_is_502_before_its_head_and_a_cut_body_after() {
     let gateway = Gateway::start(&route(&upstream.url()));
     let mut client = gateway.client();
     for target in ["/close", "/garbage"] {
-        let answer = client.ask(&get(target, ""), "");
-        assert_eq!(answer.status(), 502, "{target}");
+        let response = client.fetch(&get(target, ""), "");
+        assert_eq!(response.status(), 502, "{target}");
         assert_eq!(
-            answer.json()["detail"],
+            response.json()["detail"],
             "the upstream server closed the connection or sent an invalid response",
             "{target}"
         );
     }
-    assert_eq!(client.ask(&get("/", ""), "").text(), "fine");
+    assert_eq!(client.fetch(&get("/", ""), "").text(), "fine");
     for target in ["/short", "/chunk"] {
         let mut client = gateway.client();
         client.send(get(target, ""));
         // The client must be able to tell that the body is not whole.
-        let error = client.try_answer("GET").unwrap_err();
+        let error = client.try_read_response("GET").unwrap_err();
         assert!(
             matches!(error.kind(), std::io::ErrorKind::UnexpectedEof | std::io::ErrorKind::ConnectionReset),
             "{target}: {error}"
@@ -159,7 +159,7 @@ fn a_server_that_breaks_off_is_502_before_its_head_and_a_cut_body_after() {
 
 #[test]
 fn a_kept_connection_that_turns_out_closed_is_retried_for_get_and_never_doubles_a_post() {
-    // Answers the first request of a connection and closes when the second arrives.
+    // Responds to the first request of a connection and closes when the second arrives.
     let upstream = Upstream::start(|peer| {
         peer.request()?;
         peer.send(ok("first"))?;
@@ -168,12 +168,12 @@ fn a_kept_connection_that_turns_out_closed_is_retried_for_get_and_never_doubles_
     });
     let gateway = Gateway::start(&route(&upstream.url()));
     let mut client = gateway.client();
-    assert_eq!(client.ask(&get("/1", ""), "").status(), 200);
-    assert_eq!(client.ask(&get("/2", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/1", ""), "").status(), 200);
+    assert_eq!(client.fetch(&get("/2", ""), "").status(), 200);
     let targets: Vec<String> = upstream.requests().iter().map(|request| request.target().to_owned()).collect();
     assert_eq!(targets, ["/1", "/2", "/2"]);
 
-    assert_eq!(client.ask(&post("/3", 1, ""), "x").status(), 502);
+    assert_eq!(client.fetch(&post("/3", 1, ""), "x").status(), 502);
     let targets: Vec<String> = upstream.requests().iter().map(|request| request.target().to_owned()).collect();
     assert_eq!(targets, ["/3"]);
     let authority = upstream.addr.to_string();
@@ -192,7 +192,7 @@ fn connections_are_kept_and_those_the_server_closes_are_not_used_again() {
         let gateway = Gateway::start(&route(&upstream.url()));
         for round in 0..4 {
             assert_eq!(gateway.get("/").status(), 200, "{round}");
-            assert_eq!(gateway.client().ask(&post("/", 1, ""), "x").status(), 200, "{round}");
+            assert_eq!(gateway.client().fetch(&post("/", 1, ""), "x").status(), 200, "{round}");
         }
         assert_eq!(upstream.connections(), connections);
     }
@@ -204,14 +204,14 @@ fn an_expectation_is_answered_here_if_the_server_ignores_it() {
     let gateway = Gateway::start(&route(&upstream.url()));
     let mut client = gateway.client();
     client.send(post("/", 4, "expect: 100-continue\r\n"));
-    assert_eq!(client.try_head().unwrap().status(), 100);
+    assert_eq!(client.try_read_head().unwrap().status(), 100);
     client.send("body");
-    assert_eq!(client.answer("POST").text(), "uploaded");
+    assert_eq!(client.read_response("POST").text(), "uploaded");
     assert_eq!(upstream.request().body, b"body");
 }
 
 #[test]
-fn an_answer_before_the_end_of_the_upload_reaches_the_client() {
+fn a_response_before_the_end_of_the_upload_reaches_the_client() {
     let upstream = Upstream::start(|peer| {
         peer.head()?;
         peer.send("HTTP/1.1 403 Forbidden\r\ncontent-length: 2\r\nconnection: close\r\n\r\nno")?;
@@ -220,8 +220,8 @@ fn an_answer_before_the_end_of_the_upload_reaches_the_client() {
     let gateway = Gateway::start(&route(&upstream.url()));
     let mut client = gateway.client();
     client.send(post("/", 8 << 20, ""));
-    let answer = client.answer("POST");
-    assert_eq!((answer.status(), answer.text().as_str()), (403, "no"));
+    let response = client.read_response("POST");
+    assert_eq!((response.status(), response.text().as_str()), (403, "no"));
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn a_response_streams_while_the_server_still_writes_it() {
     client.send(get("/", ""));
     let mut seen = Vec::new();
     client
-        .stream_answer("GET", |piece| {
+        .stream_response("GET", |piece| {
             seen.extend_from_slice(piece);
             if seen.ends_with(b"\n\n") {
                 // The next event is written only once this one has been read.

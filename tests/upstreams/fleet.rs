@@ -8,39 +8,39 @@ use crate::support::upstream::Upstream;
 
 /// A server whose status the test can change, and whose body is its name. Its responses to `/status/NNN` have that
 /// status.
-pub struct Changing {
+pub struct ControlledServer {
     pub upstream: Upstream,
     status: Arc<AtomicU16>,
-    asked: Arc<AtomicUsize>,
+    requests: Arc<AtomicUsize>,
 }
 
-impl Changing {
-    pub fn start(name: &'static str) -> Changing {
-        let (status, asked) = (Arc::new(AtomicU16::new(200)), Arc::<AtomicUsize>::default());
-        let (now, count) = (status.clone(), asked.clone());
+impl ControlledServer {
+    pub fn start(name: &'static str) -> ControlledServer {
+        let (status, requests) = (Arc::new(AtomicU16::new(200)), Arc::<AtomicUsize>::default());
+        let (now, count) = (status.clone(), requests.clone());
         let upstream = Upstream::start(move |peer| {
             while let Some(request) = peer.request()? {
                 count.fetch_add(1, Ordering::SeqCst);
                 let wanted = request.target().strip_prefix("/status/").and_then(|status| status.parse().ok());
                 match wanted.unwrap_or(now.load(Ordering::SeqCst)) {
-                    // It breaks off.
+                    // The server aborts the response.
                     0 => return Ok(()),
-                    status => peer.send(answer(status, name))?,
+                    status => peer.send(response(status, name))?,
                 }
             }
             Ok(())
         });
-        Changing { upstream, status, asked }
+        ControlledServer { upstream, status, requests }
     }
 
     /// Responds with this status from now on; 0 closes the connection without a response.
-    pub fn answers(&self, status: u16) {
+    pub fn set_status(&self, status: u16) {
         self.status.store(status, Ordering::SeqCst);
     }
 
-    /// Requests so far.
-    pub fn asked(&self) -> usize {
-        self.asked.load(Ordering::SeqCst)
+    /// Number of requests so far.
+    pub fn request_count(&self) -> usize {
+        self.requests.load(Ordering::SeqCst)
     }
 
     pub fn url(&self) -> String {
@@ -53,7 +53,7 @@ impl Changing {
     }
 }
 
-fn answer(status: u16, body: &str) -> String {
+fn response(status: u16, body: &str) -> String {
     format!("HTTP/1.1 {status} It\r\ncontent-length: {}\r\n\r\n{body}", body.len())
 }
 

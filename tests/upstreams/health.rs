@@ -9,63 +9,63 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::fleet::{Changing, app, of, shown};
+use super::fleet::{ControlledServer, app, of, shown};
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, config};
 use crate::support::h2_server::Http2Server;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const QUICK: &str = "every = \"100ms\", timeout = \"500ms\"";
 
-fn gateway(servers: &[&Changing], health: &str) -> Gateway {
+fn gateway(servers: &[&ControlledServer], health: &str) -> Gateway {
     let urls: Vec<String> = servers.iter().map(|server| server.url()).collect();
     Gateway::start(&app(&urls, &format!("balance = \"round_robin\"\nhealth = {{ {QUICK}, {health} }}")))
 }
 
 #[test]
 fn a_server_whose_checks_fail_gets_no_requests_until_they_do_not() {
-    let (good, bad) = (Changing::start("good"), Changing::start("bad"));
+    let (good, bad) = (ControlledServer::start("good"), ControlledServer::start("bad"));
     let gateway = gateway(&[&good, &bad], "path = \"/healthz?deep=1\", unhealthy_after = 2, healthy_after = 2");
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
-    let asked = bad.upstream.request();
-    assert_eq!((asked.start_line(), asked.get("host")), ("GET /healthz?deep=1 HTTP/1.1", Some(bad.name().as_str())));
-    bad.answers(500);
+    let check = bad.upstream.request();
+    assert_eq!((check.start_line(), check.get("host")), ("GET /healthz?deep=1 HTTP/1.1", Some(bad.name().as_str())));
+    bad.set_status(500);
     gateway.assert_metric("upstream_up", &of(&bad.name()), 0.0);
     assert_eq!(shown(&gateway, &bad.name())["reason"], "check: status");
     let mut client = gateway.client();
-    (0..20).for_each(|_| assert_eq!(client.ask(&get("/", ""), "").text(), "good"));
-    bad.answers(204);
+    (0..20).for_each(|_| assert_eq!(client.fetch(&get("/", ""), "").text(), "good"));
+    bad.set_status(204);
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
-    until("the log says both", || {
+    wait_until("the log says both", || {
         let log = gateway.log();
         log.contains("is down (check: status) upstream=\"app\"") && log.contains("is up upstream=\"app\"")
     });
-    bad.answers(302);
-    let asked = bad.asked();
-    until("it has been checked with that", || bad.asked() >= asked + 4);
+    bad.set_status(302);
+    let before = bad.request_count();
+    wait_until("it has been checked with that", || bad.request_count() >= before + 4);
     gateway.assert_metric("upstream_up", &of(&bad.name()), 1.0);
 }
 
 #[test]
 fn requests_are_sent_to_all_servers_if_all_checks_fail() {
-    let (one, other) = (Changing::start("one"), Changing::start("other"));
+    let (one, other) = (ControlledServer::start("one"), ControlledServer::start("other"));
     let gateway = gateway(&[&one, &other], "unhealthy_after = 1, status = [201, \"401-403\", \"3xx\"]");
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 1.0);
     let mut client = gateway.client();
-    let texts: Vec<String> = (0..2).map(|_| client.ask(&get("/", ""), "").text()).collect();
+    let texts: Vec<String> = (0..2).map(|_| client.fetch(&get("/", ""), "").text()).collect();
     assert!(texts.contains(&"one".to_owned()) && texts.contains(&"other".to_owned()), "{texts:?}");
-    one.answers(402);
+    one.set_status(402);
     gateway.assert_metric("upstream_up", &of(&one.name()), 1.0);
     gateway.assert_metric("upstream_fail_open", &[("upstream", "app")], 0.0);
-    // Without checks nothing is known any more.
+    // Without checks the state of the servers is unknown.
     gateway.reload(&config("", &app(&[one.url(), other.url()], "")));
-    let asked = || one.asked() + other.asked();
-    until("nothing is checked any more", || {
-        let before = asked();
+    let count_requests = || one.request_count() + other.request_count();
+    wait_until("nothing is checked any more", || {
+        let before = count_requests();
         std::thread::sleep(Duration::from_millis(300));
-        asked() == before
+        count_requests() == before
     });
     gateway.assert_metric("upstream_up", &of(&other.name()), 1.0);
 }
@@ -121,7 +121,7 @@ fn a_body_is_looked_at_where_something_is_expected_of_it() {
 
 #[test]
 fn tcp_checks_find_a_server_that_starts_to_listen() {
-    let port = Reserved::new();
+    let port = ReservedPort::new();
     let server = port.addr().to_string();
     let upstream =
         app(&[format!("http://{server}")], &format!("health = {{ type = \"tcp\", {QUICK}, unhealthy_after = 1 }}"));
@@ -134,23 +134,23 @@ fn tcp_checks_find_a_server_that_starts_to_listen() {
     gateway.assert_metric("upstream_up", &of(&server), 1.0);
 }
 
-/// A gRPC server whose health service answers with this status.
+/// A gRPC server whose health service responds with this status.
 fn grpc(status: Arc<AtomicUsize>) -> Http2Server {
-    Http2Server::start(move |mut asked| {
+    Http2Server::start(move |mut incoming| {
         let status = status.clone();
         async move {
-            let is_check = asked.request.uri().path() == "/grpc.health.v1.Health/Check"
-                && asked.request.headers()["content-type"] == "application/grpc";
+            let is_check = incoming.request.uri().path() == "/grpc.health.v1.Health/Check"
+                && incoming.request.headers()["content-type"] == "application/grpc";
             let status = if is_check { status.load(Ordering::SeqCst) as u8 } else { 9 };
             let head = http::Response::builder().header("content-type", "application/grpc");
-            let mut stream = asked.head(head.body(()).unwrap(), false)?;
+            let mut stream = incoming.head(head.body(()).unwrap(), false)?;
             stream.send_data(Bytes::from(vec![0, 0, 0, 0, 2, 8, status]), false)?;
             stream.send_trailers(http::HeaderMap::from_iter([("grpc-status".parse().unwrap(), "0".parse().unwrap())]))
         }
     })
 }
 
-/// The same on a Unix socket: what comes there goes to it.
+/// Relays a Unix socket to the server.
 fn at_socket(path: &Path, server: SocketAddr) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {

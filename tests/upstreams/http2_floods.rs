@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::support::frames::{DATA, HEADERS, PING, PREFACE, PRIORITY, SETTINGS, WINDOW_UPDATE};
 use crate::support::gateway::Gateway;
 use crate::support::h2_server::Http2Server;
-use crate::support::until;
+use crate::support::wait_until;
 
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
@@ -20,8 +20,9 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 }
 
 /// Starts a server that sends `first` and then `flood` again and again on each connection, and counts the bytes that
-/// the gateway reads. If `asked`, it begins with the first request, else as soon as the connection is open.
-fn flooding(first: Vec<u8>, flood: &[u8], asked: bool) -> (SocketAddr, Arc<AtomicUsize>) {
+/// the gateway reads. If `waits_for_request`, it begins with the first request, otherwise as soon as the connection is
+/// open.
+fn flooding(first: Vec<u8>, flood: &[u8], waits_for_request: bool) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, sent) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
     let (many, count) = (flood.repeat(1000), sent.clone());
@@ -34,7 +35,7 @@ fn flooding(first: Vec<u8>, flood: &[u8], asked: bool) -> (SocketAddr, Arc<Atomi
                 let mut preface = vec![0; PREFACE.len()];
                 stream.read_exact(&mut preface).unwrap();
                 let mut head = [0; 9];
-                while asked && head[3] != HEADERS {
+                while waits_for_request && head[3] != HEADERS {
                     stream.read_exact(&mut head).unwrap();
                     let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
                     stream.read_exact(&mut payload).unwrap();
@@ -75,16 +76,16 @@ fn floods_of_frames_end_the_connection_and_are_the_fault_of_the_server() {
         let gateway = in_front_of(server);
         let mut client = gateway.client();
         client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
-        // What has begun breaks off.
-        match (first.is_empty(), client.try_answer("GET")) {
-            (true, Ok(answer)) => assert_eq!(answer.status(), 502, "{name}"),
+        // Responses that have begun are aborted.
+        match (first.is_empty(), client.try_read_response("GET")) {
+            (true, Ok(response)) => assert_eq!(response.status(), 502, "{name}"),
             (false, Err(_)) => {}
-            (_, outcome) => panic!("{name}: {:?}", outcome.map(|answer| answer.status())),
+            (_, outcome) => panic!("{name}: {:?}", outcome.map(|response| response.status())),
         }
         if first.is_empty() {
             gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "broken")], 1.0);
         }
-        // Buffers of the kernel included.
+        // The buffers of the kernel are included.
         let bytes = sent.load(Ordering::SeqCst);
         assert!(bytes < 20 << 20, "{name}: {bytes}");
     }
@@ -95,9 +96,9 @@ fn a_flood_on_an_idle_connection_is_logged_once_and_ends_it() {
     let (server, sent) = flooding(vec![], &frame(0x42, 0, 0, &[]), false);
     let gateway = in_front_of(server);
     (0..5).for_each(|_| drop(gateway.get("/")));
-    until("the log says so", || gateway.log().contains("the server floods it with frames"));
+    wait_until("the log says so", || gateway.log().contains("the server floods it with frames"));
     assert_eq!(gateway.log_lines(&["floods"]), 1);
-    until("nothing is read any more", || {
+    wait_until("nothing is read any more", || {
         let before = sent.load(Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(300));
         sent.load(Ordering::SeqCst) == before
@@ -106,12 +107,12 @@ fn a_flood_on_an_idle_connection_is_logged_once_and_ends_it() {
 
 #[test]
 fn interim_responses_as_heartbeats_are_no_flood() {
-    let server = Http2Server::start(|mut asked| async move {
+    let server = Http2Server::start(|mut waits_for_request| async move {
         for _ in 0..50 {
-            asked.respond.send_informational(http::Response::builder().status(102).body(()).unwrap())?;
+            waits_for_request.respond.send_informational(http::Response::builder().status(102).body(()).unwrap())?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        asked.answer("fine").await
+        waits_for_request.send_response("fine").await
     });
     let app = format!("[[route]]\nupstream = \"h2c://{}\"\nresponse_timeout = \"250ms\"\n", server.addr);
     assert_eq!(Gateway::start(&app).get("/").text(), "fine");

@@ -7,25 +7,25 @@ use bytes::Bytes;
 use http::{HeaderMap, Response};
 
 use super::http2::in_front_of;
-use crate::support::frames::{CANCEL, DATA, END_HEADERS, END_STREAM, Ended, Wire, frame, headers, request, reset};
+use crate::support::frames::{CANCEL, DATA, END_HEADERS, END_STREAM, StreamEnd, Wire, frame, headers, request, reset};
 use crate::support::gateway::Gateway;
 use crate::support::h2::H2Client;
 use crate::support::h2_server::Http2Server;
 
 /// Over HTTP/1.1 spaces around a value are no part of it, and clients see the same value over HTTP/2.
 #[test]
-fn spaces_around_values_of_an_answer_are_removed() {
-    let server = Http2Server::start(|mut asked| async move {
+fn spaces_around_values_of_a_response_are_removed() {
+    let server = Http2Server::start(|mut incoming| async move {
         let head = Response::builder().header("x-pad", " \ta b\t ").header("x-none", " ").header("x-plain", "c d");
-        let mut stream = asked.head(head.body(()).unwrap(), false)?;
+        let mut stream = incoming.head(head.body(()).unwrap(), false)?;
         stream.send_data(Bytes::from("body"), false)?;
         stream.send_trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), "42 ".parse().unwrap())]))
     });
     let gateway = in_front_of(&server, "");
-    let answer = H2Client::connect(gateway.addr).get("/");
-    let value = |name: &str| answer.head.headers()[name].to_str().unwrap();
+    let response = H2Client::connect(gateway.addr).get("/");
+    let value = |name: &str| response.head.headers()[name].to_str().unwrap();
     assert_eq!([value("x-pad"), value("x-none"), value("x-plain")], ["a b", "", "c d"]);
-    assert_eq!(answer.trailers["x-sum"], "42");
+    assert_eq!(response.trailers["x-sum"], "42");
 }
 
 /// Two requests end and two uploads begin before the gateway can tell the server of the former, which allows two streams.
@@ -37,12 +37,12 @@ fn uploads_that_begin_while_streams_are_reset_are_sent_whole() {
         |builder| {
             builder.max_concurrent_streams(2);
         },
-        |mut asked| async move {
-            if asked.request.uri().path() == "/never" {
+        |mut incoming| async move {
+            if incoming.request.uri().path() == "/never" {
                 tokio::time::sleep(Duration::from_secs(60)).await;
             }
-            let (body, _) = asked.body().await?;
-            asked.answer(body).await
+            let (body, _) = incoming.body().await?;
+            incoming.send_response(body).await
         },
     );
     let gateway = Gateway::with(
@@ -71,9 +71,9 @@ fn uploads_that_begin_while_streams_are_reset_are_sent_whole() {
             ]
             .concat(),
         );
-        let answers = client.answers(&[first + 4, first + 6]);
-        for (answer, body) in answers.iter().zip(["the first upload", "the second upload"]) {
-            assert_eq!((&*answer.body, answer.ended), (body.as_bytes(), Ended::Whole), "round {round}");
+        let responses = client.read_responses(&[first + 4, first + 6]);
+        for (response, body) in responses.iter().zip(["the first upload", "the second upload"]) {
+            assert_eq!((&*response.body, response.ended), (body.as_bytes(), StreamEnd::Complete), "round {round}");
         }
         server.request();
         server.request();

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
 
-use super::fleet::{Changing, app, of, shown};
+use super::fleet::{ControlledServer, app, of, shown};
 use crate::support::client::{Client, get};
 use crate::support::gateway::{Gateway, program};
 use crate::support::ports::BlackHole;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
 const LONG: &str = "balance = \"round_robin\"\neject = { consecutive_errors = 3, for = \"10m\" }";
 
@@ -37,27 +37,27 @@ fn a_deadline_that_the_client_chose_is_no_error_of_the_server() {
     for round in 0..21_u8 {
         let mut client = gateway.client_from([127, 0, 0, 2 + round % 3]);
         let call = format!("content-type: application/grpc\r\ngrpc-timeout: {}\r\n", units[usize::from(round) % 7]);
-        let answer = client.ask(&get("/any", &call), "");
-        assert_eq!((answer.status(), answer.get("grpc-status")), (200, Some("4")));
+        let response = client.fetch(&get("/any", &call), "");
+        assert_eq!((response.status(), response.get("grpc-status")), (200, Some("4")));
     }
     let outcome = |outcome| [("upstream", "app"), ("outcome", outcome)];
     gateway.assert_metric("upstream_requests_total", &outcome("client_timeout"), 21.0);
     gateway.assert_metric("upstream_requests_total", &outcome("timeout"), 0.0);
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
     assert!(!gateway.log().contains("kind=\"timeout\""), "{}", gateway.log());
-    // A deadline longer than `response_timeout` changes nothing: the server is late then.
+    // A deadline longer than `response_timeout` makes no difference: the server is late.
     let config = "[[route]]\nname = \"app\"\nupstream = \"app\"\nresponse_timeout = \"100ms\"\n[upstream.app]\n";
     let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
     let gateway = Gateway::start(&format!("{config}servers = [{urls}]\n{LONG}\n"));
     for round in 0..8_u8 {
         let call = "content-type: application/grpc\r\ngrpc-timeout: 99999999H\r\n";
-        gateway.client_from([127, 0, 0, 2 + round % 3]).ask(&get("/any", call), "");
+        gateway.client_from([127, 0, 0, 2 + round % 3]).fetch(&get("/any", call), "");
     }
     gateway.assert_metric("upstream_requests_total", &outcome("timeout"), 8.0);
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 1.0);
 }
 
-/// Else a client could have more work done at once than its slots allow.
+/// Otherwise a client could have more requests processed at once than its slots allow.
 #[test]
 fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
     let server = slow();
@@ -67,13 +67,13 @@ fn a_deadline_that_the_client_chose_frees_no_slot_while_the_server_works() {
         server.url()
     ));
     let call = get("/", "content-type: application/grpc\r\ngrpc-timeout: 1m\r\n");
-    let statuses: Vec<_> = (0..3).map(|_| gateway.ask(&call).get("grpc-status").unwrap().to_owned()).collect();
+    let statuses: Vec<_> = (0..3).map(|_| gateway.fetch(&call).get("grpc-status").unwrap().to_owned()).collect();
     assert_eq!(statuses, ["4", "8", "8"]);
     assert_eq!(server.requests().len(), 1);
-    until("the slot is free once the server is done", || gateway.get("/").status() == 200);
+    wait_until("the slot is free when the server has finished", || gateway.get("/").status() == 200);
 }
 
-/// A server that aborts a response once nobody has read more of it for a while. Counts these responses.
+/// A server that aborts a response if no more of it is read for a while. Counts these responses.
 fn impatient(given_up: &Arc<AtomicUsize>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (url, given_up) = (format!("http://{}", listener.local_addr().unwrap()), given_up.clone());
@@ -104,12 +104,12 @@ fn a_response_that_broke_off_behind_a_slow_reader_is_no_error_of_the_server() {
         SockRef::from(&*reader.stream()).set_recv_buffer_size(64 << 10).unwrap();
         reader.send(get("/", ""));
     }
-    until("the servers have given up", || given_up.load(Ordering::SeqCst) == readers.len());
-    readers.iter_mut().for_each(|reader| drop(reader.try_answer("GET").unwrap_err()));
+    wait_until("the servers have given up", || given_up.load(Ordering::SeqCst) == readers.len());
+    readers.iter_mut().for_each(|reader| drop(reader.try_read_response("GET").unwrap_err()));
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }
 
-/// A server of one thread, which takes its time, with a queue for one connection more.
+/// A slow server with one thread, and a queue for one more connection.
 fn narrow() -> String {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
@@ -130,40 +130,40 @@ fn narrow() -> String {
 
 #[test]
 fn one_client_cannot_eject_a_server_by_filling_its_queue() {
-    let (url, other) = (narrow(), Changing::start("other"));
+    let (url, other) = (narrow(), ControlledServer::start("other"));
     let server = url.trim_start_matches("http://").to_owned();
     let gateway = Gateway::with("connect_timeout = \"300ms\"", &app(&[url, other.url()], LONG));
     for address in [[127, 0, 0, 2], [127, 0, 0, 4]] {
-        (0..2).for_each(|_| assert_eq!(gateway.client_from(address).ask(&get("/", ""), "").status(), 200));
+        (0..2).for_each(|_| assert_eq!(gateway.client_from(address).fetch(&get("/", ""), "").status(), 200));
     }
     let mut flood: Vec<Client> = (0..60).map(|_| gateway.client_from([127, 0, 0, 3])).collect();
     flood.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("connections time out", || gateway.log().contains("timed_out"));
+    wait_until("connections time out", || gateway.log().contains("timed_out"));
     let unwell = flood.iter_mut().filter(|_| shown(&gateway, &server)["state"] != "up").count();
-    flood.iter_mut().for_each(|client| drop(client.answer("GET")));
-    assert_eq!(unwell, 0, "it serves others all the time");
+    flood.iter_mut().for_each(|client| drop(client.read_response("GET")));
+    assert_eq!(unwell, 0, "the server serves other clients all the time");
     assert_eq!(shown(&gateway, &server)["state"], "up");
     gateway.assert_metric("upstream_ejected", &[("upstream", "app")], 0.0);
 }
 
 #[test]
-fn a_server_that_answers_no_connect_is_avoided_at_once_and_ejected_by_several_clients() {
-    let (hole, other) = (BlackHole::new(), Changing::start("other"));
+fn a_server_that_accepts_no_connect_is_avoided_at_once_and_ejected_by_several_clients() {
+    let (hole, other) = (BlackHole::new(), ControlledServer::start("other"));
     let server = hole.url().trim_start_matches("http://").to_owned();
     let gateway = Gateway::with("connect_timeout = \"100ms\"", &app(&[hole.url(), other.url()], LONG));
-    (0..2).for_each(|_| assert_eq!(gateway.client_from([127, 0, 0, 2]).ask(&get("/", ""), "").status(), 200));
+    (0..2).for_each(|_| assert_eq!(gateway.client_from([127, 0, 0, 2]).fetch(&get("/", ""), "").status(), 200));
     assert_eq!(shown(&gateway, &server)["state"], "refusing");
     assert_eq!(shown(&gateway, &server)["reason"], "timed_out");
     let mut addresses = (2..5).cycle();
-    until("errors of several clients eject it", || {
+    wait_until("errors of several clients eject it", || {
         let client = [127, 0, 0, addresses.next().unwrap()];
-        assert_eq!(gateway.client_from(client).ask(&get("/", ""), "").status(), 200);
+        assert_eq!(gateway.client_from(client).fetch(&get("/", ""), "").status(), 200);
         shown(&gateway, &server)["state"] == "ejected"
     });
     gateway.assert_metric("upstream_up", &of(&server), 0.0);
 }
 
-/// The gateway, its server and its clients on a machine of their own with 41 local ports.
+/// The gateway, its server and its clients in a network namespace with 41 local ports.
 #[test]
 fn no_server_is_blamed_for_the_ports_that_the_gateway_lacks() {
     const SCRIPT: &str = r#"
@@ -180,7 +180,7 @@ def accept():
         threading.Thread(target=serve, args=[held.accept()[0]], daemon=True).start()
 threading.Thread(target=accept, daemon=True).start()
 open(home + '/c.toml', 'w').write(f'''[server]
-listen = ["unix:{home}/g.sock"]
+listen = ["unix:{dir}/g.sock"]
 workers = 1
 [admin]
 listen = "127.0.0.1:9900"
@@ -216,11 +216,11 @@ assert shown['state'] == 'up', shown
 assert set(statuses) == {'200', '503'}, statuses
 assert 'no local port left' in said and 'is down' not in said and 'accepts no' not in said
 "#;
-    let home = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
     let run = "ip link set lo up && exec python3 -c \"$0\" \"$@\"";
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "sh", "-c", run, SCRIPT]);
-    let output = command.arg(program().get_program()).arg(home.path()).output().unwrap();
-    let told = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{told}");
+    let output = command.arg(program().get_program()).arg(dir.path()).output().unwrap();
+    let output_text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{output_text}");
 }

@@ -13,16 +13,16 @@ use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;
 use crate::support::h2::{H2Client, Sent, post};
 use crate::support::h2_server::Http2Server;
-use crate::support::until;
 use crate::support::upstream::{Upstream, ok};
+use crate::support::wait_until;
 
-/// A server that answers each request when the test says so.
+/// A server that responds to each request when the test says so.
 fn held() -> (Upstream, Sender<()>) {
-    let (go, told) = channel();
-    let told = Arc::new(Mutex::new(told));
+    let (go, releases) = channel();
+    let releases = Arc::new(Mutex::new(releases));
     let upstream = Upstream::start(move |peer| {
         while peer.request()?.is_some() {
-            told.lock().unwrap().recv().map_err(std::io::Error::other)?;
+            releases.lock().unwrap().recv().map_err(std::io::Error::other)?;
             peer.send(ok("done"))?;
         }
         Ok(())
@@ -47,24 +47,24 @@ fn requests_in_flight_are_bounded_exactly_and_health_is_always_reported() {
         server.request();
     }
     for _ in 0..10 {
-        let answer = gateway.get("/");
-        assert_eq!(answer.status(), 503);
-        let problem = answer.json();
+        let response = gateway.get("/");
+        assert_eq!(response.status(), 503);
+        let problem = response.json();
         let kind = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
         assert_eq!((&problem["type"], &problem["setting"]), (&kind.into(), &"overload".into()));
         assert!((1_600..=2_400).contains(&problem["retry-after-ms"].as_u64().unwrap()), "{problem}");
-        assert!(["2", "3"].contains(&answer.get("retry-after").unwrap()));
+        assert!(["2", "3"].contains(&response.get("retry-after").unwrap()));
     }
     assert_eq!(gateway.admin("/livez").status(), 200);
     assert_eq!(refused(&gateway, "in_flight"), Some(10.0));
     gateway.assert_metric("overload_value", &[("condition", "in_flight")], 3.0);
     let labels = [("limit", "_none"), ("reason", "overload_in_flight"), ("route", "app")];
     gateway.assert_metric("rejections_total", &labels, 10.0);
-    until("it is logged", || gateway.log().contains("process overloaded: refusing requests (in_flight)"));
+    wait_until("it is logged", || gateway.log().contains("process overloaded: refusing requests (in_flight)"));
     // Only the admitted requests are charged.
     assert_eq!(gateway.admin("/-/limits/few/state").json()["remaining"], 97);
     (0..3).for_each(|_| go.send(()).unwrap());
-    waiting.iter_mut().for_each(|client| assert_eq!(client.answer("GET").status(), 200));
+    waiting.iter_mut().for_each(|client| assert_eq!(client.read_response("GET").status(), 200));
     gateway.assert_metric("overload_value", &[("condition", "in_flight")], 0.0);
     // A client that leaves returns its place, and so does a reload that removes the rule.
     let mut leaving = gateway.client();
@@ -89,7 +89,7 @@ fn requests_per_second_are_bounded_over_all_workers() {
                     let mut client = gateway.client();
                     let mut admitted = 0;
                     while begun.elapsed() < Duration::from_millis(900) {
-                        admitted += usize::from(client.ask(&get("/", ""), "").status() == 200);
+                        admitted += usize::from(client.fetch(&get("/", ""), "").status() == 200);
                     }
                     admitted
                 })
@@ -97,10 +97,10 @@ fn requests_per_second_are_bounded_over_all_workers() {
             .collect();
         clients.into_iter().map(|client| client.join().unwrap()).sum()
     });
-    // A busy machine may need longer than the second.
+    // On a busy machine the requests may take longer than a second.
     assert!((20..=40).contains(&admitted), "{admitted}");
     assert!(refused(&gateway, "qps").unwrap() > 0.0);
-    until("a later second admits again", || gateway.get("/").status() == 200);
+    wait_until("a later second admits again", || gateway.get("/").status() == 200);
 }
 
 #[test]
@@ -115,48 +115,48 @@ fn a_mean_response_time_above_the_bound_sheds_and_recovers() {
         Ok(())
     });
     let gateway = Gateway::with("workers = 2\noverload = { latency = \"20ms\" }", &app(&[server.url()], ""));
-    until("requests are refused", || {
+    wait_until("requests are refused", || {
         gateway.get("/");
         refused(&gateway, "latency").unwrap() > 0.0
     });
     let mean = gateway.metric("overload_value", &[("condition", "latency")]).unwrap();
     assert!(mean > 0.02, "{mean}");
     // Most are refused while it lasts, and none once the server is fast again.
-    until("most are refused", || (0..8).filter(|_| gateway.get("/").status() == 503).count() >= 6);
+    wait_until("most are refused", || (0..8).filter(|_| gateway.get("/").status() == 503).count() >= 6);
     slow.store(0, std::sync::atomic::Ordering::SeqCst);
-    until("none is refused", || (0..40).all(|_| gateway.get("/").status() == 200));
+    wait_until("none is refused", || (0..40).all(|_| gateway.get("/").status() == 200));
 }
 
 #[test]
 fn cpu_and_load_are_measured_on_this_machine() {
     let server = Upstream::text("ok");
-    // More CPU than the process can use, and a load that no machine has: nothing is refused.
+    // More CPU time than the process can use, and a load that no machine has, so nothing is refused.
     let rule = "workers = 1\noverload = { cpu = 1, load = 10000 }";
     let gateway = Gateway::with(rule, &app(&[server.url()], ""));
-    until("both are known", || {
+    wait_until("both are known", || {
         assert_eq!(gateway.get("/").status(), 200);
         let value = |condition| gateway.metric("overload_value", &[("condition", condition)]);
         value("cpu").is_some_and(|cpu| cpu > 0.0) && value("load").is_some()
     });
     // Any use of the CPU is too much: requests are refused, but never all of them.
     gateway.reload_with("cpu = 1,", "cpu = 0.001,");
-    until("requests are refused", || {
+    wait_until("requests are refused", || {
         (0..20).for_each(|_| drop(gateway.get("/")));
         refused(&gateway, "cpu").unwrap() > 20.0
     });
     assert!(!gateway.log().contains("is idle"), "{}", gateway.log());
 }
 
-/// A gRPC server that answers with the code at the end of the path: in trailers, or in the head (`/only/CODE`).
+/// A gRPC server that responds with the code at the end of the path: in trailers, or in the head (`/only/CODE`).
 fn grpc_server() -> Http2Server {
-    Http2Server::start(|mut asked| async move {
-        let path = asked.request.uri().path().to_owned();
+    Http2Server::start(|mut incoming| async move {
+        let path = incoming.request.uri().path().to_owned();
         let code = HeaderValue::from_str(path.rsplit('/').next().unwrap()).unwrap();
         let head = Response::builder().header("content-type", "application/grpc");
         if path.starts_with("/only/") {
-            return asked.head(head.header("grpc-status", code).body(()).unwrap(), true).map(drop);
+            return incoming.head(head.header("grpc-status", code).body(()).unwrap(), true).map(drop);
         }
-        let mut stream = asked.head(head.body(()).unwrap(), false)?;
+        let mut stream = incoming.head(head.body(()).unwrap(), false)?;
         stream.send_data("hello".into(), false)?;
         stream.send_trailers(HeaderMap::from_iter([("grpc-status".parse().unwrap(), code)]))
     })
@@ -167,7 +167,7 @@ fn grpc_statuses_of_a_failing_server_open_a_breaker_and_calls_are_told() {
     let call = |client: &mut H2Client, path: &str| {
         let mut request = post(path);
         request.headers_mut().insert("content-type", HeaderValue::from_static("application/grpc"));
-        client.ask(request, Sent::default())
+        client.fetch(request, Sent::default())
     };
     let breaker = "breaker = { errors = 3, min_requests = 3, open_for = \"10m\" }";
     for (path, opens) in [
@@ -185,12 +185,13 @@ fn grpc_statuses_of_a_failing_server_open_a_breaker_and_calls_are_told() {
         let gateway = Gateway::start(&app(&[format!("h2c://{}", server.addr)], breaker));
         let mut client = H2Client::connect(gateway.addr);
         (0..3).for_each(|_| assert_eq!(call(&mut client, path).status(), 200));
-        let answer = call(&mut client, path);
-        let own = answer.field("grpc-message").is_some_and(|message| message.contains("upstream servers are failing"));
-        assert_eq!(own, opens, "{path}: {:?}", answer.head);
+        let response = call(&mut client, path);
+        let own =
+            response.field("grpc-message").is_some_and(|message| message.contains("upstream servers are failing"));
+        assert_eq!(own, opens, "{path}: {:?}", response.head);
         if opens {
-            assert_eq!((answer.status(), answer.field("grpc-status")), (200, Some("14")));
-            let pushback: u64 = answer.field("grpc-retry-pushback-ms").unwrap().parse().unwrap();
+            assert_eq!((response.status(), response.field("grpc-status")), (200, Some("14")));
+            let pushback: u64 = response.field("grpc-retry-pushback-ms").unwrap().parse().unwrap();
             assert!((480_000..=720_000).contains(&pushback), "{pushback}");
         }
     }
@@ -198,16 +199,16 @@ fn grpc_statuses_of_a_failing_server_open_a_breaker_and_calls_are_told() {
 
 #[test]
 fn nothing_listens_and_a_breaker_and_the_process_rule_go_together() {
-    // Bound, but it accepts nothing: connections wait in the queue of the system.
+    // It listens, but accepts no connections, which wait in the queue of the system.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", deaf.local_addr().unwrap());
     let breaker = "breaker = { slow = \"100ms\", min_requests = 2, open_for = \"10m\" }";
     let gateway = Gateway::with("overload = { in_flight = 2 }", &app(&[url], breaker));
     let mut waiting: Vec<Client> = (0..2).map(|_| gateway.client()).collect();
     waiting.iter_mut().for_each(|client| client.send(get("/", "")));
-    until("both are in flight", || gateway.metric("overload_value", &[("condition", "in_flight")]) == Some(2.0));
+    wait_until("both are in flight", || gateway.metric("overload_value", &[("condition", "in_flight")]) == Some(2.0));
     assert_eq!(gateway.get("/").json()["setting"], "overload", "the process rule comes first");
     gateway.assert_metric("breaker_state", &[("kind", "upstream"), ("name", "app")], 2.0);
     drop(waiting);
-    until("the breaker refuses", || gateway.get("/").json()["setting"] == "breaker");
+    wait_until("the breaker refuses", || gateway.get("/").json()["setting"] == "breaker");
 }

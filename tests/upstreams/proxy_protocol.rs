@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::support::ca::Ca;
 use crate::support::client::{Client, get};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::h2::{self, H2Client, Sent};
-use crate::support::until;
 use crate::support::upstream::{Duplex, Upstream, ok};
+use crate::support::wait_until;
 
 /// The line of version 1, or the head of version 2 with its addresses as text.
 fn introduction(stream: &mut impl Read) -> io::Result<String> {
@@ -39,7 +39,7 @@ fn introduction(stream: &mut impl Read) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&start).trim_end().to_owned())
 }
 
-/// A server that answers with what each of its connections began with, and how many requests that has seen.
+/// A server that responds with what each of its connections began with, and how many requests that has seen.
 struct PrefaceServer {
     upstream: Upstream,
     seen: Arc<Mutex<Vec<String>>>,
@@ -96,12 +96,12 @@ fn each_client_has_connections_of_its_own_that_begin_with_its_address() {
         for turn in 1..=3 {
             for client in &mut clients {
                 let own = named(local(client));
-                assert_eq!(client.ask(&get("/", ""), "").text(), format!("{turn} {own}"));
+                assert_eq!(client.fetch(&get("/", ""), "").text(), format!("{turn} {own}"));
             }
         }
-        // A spoofed field names nobody.
+        // A forged header does not change the client.
         let own = named(local(&mut clients[0]));
-        assert_eq!(clients[0].ask(&get("/", "x-forwarded-for: 192.0.2.1\r\n"), "").text(), format!("4 {own}"));
+        assert_eq!(clients[0].fetch(&get("/", "x-forwarded-for: 192.0.2.1\r\n"), "").text(), format!("4 {own}"));
     }
     assert_eq!(server.seen().len(), 6);
 }
@@ -113,16 +113,16 @@ fn clients_of_one_proxy_share_its_connection_and_none_to_the_server() {
         Gateway::with("trusted_proxies = [\"127.0.0.1\"]", &server.app("proxy_protocol = \"v1\"\nmax_idle = 2"));
     let mut proxy = gateway.client();
     let port = gateway.addr.port();
-    let mut ask = |who: &str| proxy.ask(&get("/", &format!("x-forwarded-for: {who}\r\n")), "").text();
+    let mut fetch = |who: &str| proxy.fetch(&get("/", &format!("x-forwarded-for: {who}\r\n")), "").text();
     for turn in 1..=2 {
-        assert_eq!(ask("192.0.2.1"), format!("{turn} PROXY TCP4 192.0.2.1 127.0.0.1 0 {port}"));
-        assert_eq!(ask("2001:db8::2"), format!("{turn} PROXY TCP6 2001:db8::2 ::ffff:127.0.0.1 0 {port}"));
+        assert_eq!(fetch("192.0.2.1"), format!("{turn} PROXY TCP4 192.0.2.1 127.0.0.1 0 {port}"));
+        assert_eq!(fetch("2001:db8::2"), format!("{turn} PROXY TCP6 2001:db8::2 ::ffff:127.0.0.1 0 {port}"));
     }
-    // No more idle ones are kept than may be, whomever they are for: the third client's is closed.
-    assert!(ask("192.0.2.3").starts_with("1 "));
-    assert!(ask("192.0.2.3").starts_with("1 "));
+    // The maximum number of idle connections holds for all clients together, so that of the third client is closed.
+    assert!(fetch("192.0.2.3").starts_with("1 "));
+    assert!(fetch("192.0.2.3").starts_with("1 "));
     assert_eq!(server.seen().len(), 4);
-    // On the same connection, without a header where the next config wants none.
+    // The same connection, without a PROXY header if the next config has none.
     let plain = Upstream::text("plain");
     gateway.reload_with(&server.upstream.url(), &plain.url());
     gateway.reload_with("proxy_protocol = \"v1\"", "");
@@ -139,7 +139,7 @@ fn receiver(ca: &Ca, upstream: &Upstream) -> Gateway {
     );
     Gateway::launch(&[], |dir| {
         ca.issue(&["a.test", "localhost"], "gateway").save(dir, "0");
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     })
 }
 
@@ -161,24 +161,24 @@ fn the_proxy_header_precedes_tls_and_http2() {
         );
         let gateway = Gateway::launch(&[], |dir| {
             std::fs::write(dir.join("ca.pem"), ca.pem()).unwrap();
-            laid_out(dir, &app)
+            config_arguments(dir, &app)
         });
         let mut clients: Vec<Client> = (1..=3).map(|host| gateway.client_from([127, 0, 0, host])).collect();
         for _ in 0..2 {
             for (host, client) in (1..=3).zip(&mut clients) {
-                let answer = client.ask(&get("/", ""), "");
-                assert_eq!((answer.status(), answer.text().as_str()), (200, "in"), "{url} {version}");
+                let response = client.fetch(&get("/", ""), "");
+                assert_eq!((response.status(), response.text().as_str()), (200, "in"), "{url} {version}");
                 let seen = upstream.request();
-                let told = seen.get("x-forwarded-for").unwrap().to_owned();
-                // Behind it the peer is the client; what the first gateway says of it in a field is of no weight.
-                let first = told.split(", ").next().unwrap();
-                assert_eq!(first, format!("127.0.0.{host}"), "{url} {version}: {told}");
+                let forwarded_for = seen.get("x-forwarded-for").unwrap().to_owned();
+                // For the second gateway the peer is the client; the header of the first gateway has no effect.
+                let first = forwarded_for.split(", ").next().unwrap();
+                assert_eq!(first, format!("127.0.0.{host}"), "{url} {version}: {forwarded_for}");
             }
         }
-        // Streams of one client share a connection, which is that client's.
+        // Streams of one client share a connection, which belongs to this client.
         let mut streams = H2Client::connect(gateway.addr);
         for _ in 0..2 {
-            assert_eq!(streams.ask(h2::get("/"), Sent::default()).status(), 200);
+            assert_eq!(streams.fetch(h2::get("/"), Sent::default()).status(), 200);
             assert!(upstream.request().get("x-forwarded-for").unwrap().starts_with("127.0.0.1"));
         }
     }
@@ -191,7 +191,7 @@ fn checks_are_the_gateways_own() {
         let server = PrefaceServer::start();
         let health = "health = { type = \"http\", every = \"100ms\" }";
         let gateway = Gateway::start(&server.app(&format!("proxy_protocol = \"{version}\"\n{health}")));
-        until("it has been checked twice", || server.upstream.requests().len() + server.seen().len() > 3);
+        wait_until("it has been checked twice", || server.upstream.requests().len() + server.seen().len() > 3);
         let seen: HashSet<String> = server.seen().into_iter().collect();
         assert_eq!(seen, HashSet::from([own.to_owned()]));
         gateway.assert_metric(
@@ -221,5 +221,5 @@ fn a_unix_socket_gets_a_header_too() {
         format!("PROXY TCP4 127.0.0.1 127.0.0.1 {port} {}", gateway.addr.port())
     );
     drop((stream, listener));
-    assert_eq!(client.answer("GET").status(), 502);
+    assert_eq!(client.read_response("GET").status(), 502);
 }

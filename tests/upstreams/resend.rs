@@ -19,13 +19,13 @@ fn a_request_without_a_response_is_sent_at_most_twice() {
     let one_each = |builder: &mut h2::server::Builder| {
         builder.max_concurrent_streams(1);
     };
-    let server = Http2Server::with(None, one_each, |mut asked| async move {
-        if asked.request.uri().path() == "/crash" {
-            asked.crash.set(true);
+    let server = Http2Server::with(None, one_each, |mut incoming| async move {
+        if incoming.request.uri().path() == "/crash" {
+            incoming.crash.set(true);
             std::future::pending::<()>().await;
         }
         tokio::time::sleep(Duration::from_millis(200)).await;
-        asked.answer("slow").await
+        incoming.send_response("slow").await
     });
     let gateway = in_front_of(&server, "");
     std::thread::scope(|scope| {
@@ -41,21 +41,21 @@ fn a_request_without_a_response_is_sent_at_most_twice() {
 
 #[test]
 fn the_rest_of_a_large_body_that_is_refused_is_read() {
-    let server = Http2Server::start(|mut asked| async move {
-        let (body, mut read) = (asked.request.body_mut(), 0);
+    let server = Http2Server::start(|mut incoming| async move {
+        let (body, mut read) = (incoming.request.body_mut(), 0);
         while read < 200_000 {
             let Some(data) = body.data().await else { break };
             let count = data?.len();
             body.flow_control().release_capacity(count)?;
             read += count;
         }
-        asked.respond.send_reset(Reason::REFUSED_STREAM);
+        incoming.respond.send_reset(Reason::REFUSED_STREAM);
         Ok(())
     });
     let gateway = in_front_of(&server, "");
     let mut client = gateway.client();
     let body = vec![b'x'; 8 << 20];
-    assert_eq!(client.ask(&post("/", body.len() as u64, ""), &body).status(), 502);
+    assert_eq!(client.fetch(&post("/", body.len() as u64, ""), &body).status(), 502);
     client.assert_closed();
     assert_eq!(server.count(), 1);
 }
@@ -103,23 +103,23 @@ fn a_chunked_body_stays_one_on_its_way_through_http2() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("deaf");
     let deaf = StalledServer::at(&path);
-    let refusing = Http2Server::start(|mut asked| async move {
-        match asked.request.method().as_str() {
-            "GET" => asked.answer("other").await,
+    let refusing = Http2Server::start(|mut incoming| async move {
+        match incoming.request.method().as_str() {
+            "GET" => incoming.send_response("other").await,
             _ => {
-                asked.body().await?;
-                asked.respond.send_reset(Reason::REFUSED_STREAM);
+                incoming.body().await?;
+                incoming.respond.send_reset(Reason::REFUSED_STREAM);
                 Ok(())
             }
         }
     });
     let url = format!("unix:{}\", \"h2c://{}", path.display(), refusing.addr);
-    // Which is read before it leaves, so that all of it is at hand.
+    // The gateway reads the body before it sends the request, so it has the whole body.
     let limit = "[limit.user]\nkey = \"json:/user\"\nrate = \"10/s\"\nmissing = \"skip\"\n";
     let app = route(&url, "limits = [\"user\"]") + "balance = \"round_robin\"\n";
     let gateway = Gateway::start(&(app + limit));
     let mut client = gateway.client();
-    let texts = [(); 2].map(|()| client.ask(&get("/", ""), "").text());
+    let texts = [(); 2].map(|()| client.fetch(&get("/", ""), "").text());
     assert_eq!(texts, ["first", "other"]);
     deaf.is_deaf.recv().unwrap();
     client.send(
@@ -132,5 +132,5 @@ fn a_chunked_body_stays_one_on_its_way_through_http2() {
     let request = deaf.second.recv().unwrap();
     assert!(request.contains("transfer-encoding: chunked\r\n"), "{request}");
     assert!(request.ends_with("\r\n\r\na\r\n{\"user\":1}\r\n0\r\nsum: 42\r\n\r\n"), "{request}");
-    assert_eq!(client.answer("POST").text(), "second");
+    assert_eq!(client.read_response("POST").text(), "second");
 }

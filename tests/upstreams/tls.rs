@@ -15,10 +15,10 @@ use rustls::{HandshakeKind, NamedGroup, RootCertStore, ServerConfig, ServerConne
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::{get, post};
 use crate::support::dns::{DnsServer, Reply};
-use crate::support::gateway::{Gateway, laid_out};
+use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::machine::Stopwatch;
 use crate::support::upstream::{Duplex, Peer, Upstream, ok};
-use crate::support::{put, until};
+use crate::support::{wait_until, write_atomically};
 
 /// Returns the TLS settings of a server with this certificate. `clients` is the CA of the client certificates that it
 /// requests; `alpn` lists its protocols.
@@ -41,7 +41,7 @@ pub fn server_config(pair: &Pair, clients: Option<&Ca>, alpn: &[&str]) -> Arc<Se
     Arc::new(config)
 }
 
-/// A server's end of TLS, which says goodbye, as it should, or does not.
+/// A server's end of a TLS connection, which sends close_notify if `polite`.
 struct Secured {
     stream: StreamOwned<ServerConnection, TcpStream>,
     polite: bool,
@@ -91,7 +91,7 @@ pub fn secured(
     Upstream::wrapped(wrap, script)
 }
 
-/// Answers with the body it got, or the target where there is none.
+/// Responds with the body it got, or the target where there is none.
 fn echo(peer: &mut Peer) -> io::Result<()> {
     while let Some(request) = peer.request()? {
         let body = if request.body.is_empty() { request.target().to_owned() } else { request.text() };
@@ -104,7 +104,7 @@ fn server(pair: &Pair) -> Upstream {
     secured(server_config(pair, None, &["http/1.1"]), true, echo)
 }
 
-/// A gateway with a route `/NAME` for each upstream, of one server and the rest of its section, and these files.
+/// Starts a gateway with a route `/NAME` for each upstream (name, server, further lines), and these files.
 pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str, &str, &str)]) -> Gateway {
     Gateway::launch(env, |dir| {
         for (name, text) in files {
@@ -117,7 +117,7 @@ pub fn gateway(env: &[(&str, &str)], files: &[(&str, &str)], upstreams: &[(&str,
             )
         });
         let config = crate::support::gateway::config("", &sections.collect::<String>());
-        laid_out(dir, &config)
+        config_arguments(dir, &config)
     })
 }
 
@@ -155,7 +155,7 @@ fn the_first_key_exchange_that_a_server_knows_needs_one_round_trip() {
     let upstreams = [("new", &*https(&servers[0]), tls), ("old", &*https(&servers[1]), tls)];
     let gateway = gateway(&[], &[("ca.pem", &authority.pem())], &upstreams);
     for target in ["/new", "/old"] {
-        assert_eq!(gateway.client().ask(&get(target, ""), "").text(), target);
+        assert_eq!(gateway.client().fetch(&get(target, ""), "").text(), target);
     }
     let groups = [NamedGroup::X25519MLKEM768, NamedGroup::X25519];
     assert_eq!(*agreed.lock().unwrap(), groups.map(|group| (group, HandshakeKind::Full)));
@@ -173,9 +173,9 @@ fn bodies_go_both_ways_and_the_connection_is_kept() {
         let body = "0123456789abcdef".repeat(64 * 1024);
         for _ in 0..2 {
             let target = format!("/{name}");
-            assert_eq!(client.ask(&get(&target, ""), "").text(), target);
-            let answer = client.ask(&post(&target, body.len() as u64, ""), &body);
-            assert_eq!((answer.status(), answer.text() == body), (200, true));
+            assert_eq!(client.fetch(&get(&target, ""), "").text(), target);
+            let response = client.fetch(&post(&target, body.len() as u64, ""), &body);
+            assert_eq!((response.status(), response.text() == body), (200, true));
         }
         assert_eq!(upstream.connections(), connections);
         gateway.assert_metric("upstream_requests_total", &[("upstream", name), ("outcome", "ok")], 4.0);
@@ -237,9 +237,9 @@ fn an_untrusted_server_gets_no_requests() {
         ("closing", ""),
         ("system", "UnknownIssuer"),
     ] {
-        let answer = gateway.get(&format!("/{name}"));
-        assert_eq!(answer.status(), 502, "{name}");
-        assert_eq!(answer.json()["detail"], "the TLS handshake with the upstream server failed", "{name}");
+        let response = gateway.get(&format!("/{name}"));
+        assert_eq!(response.status(), 502, "{name}");
+        assert_eq!(response.json()["detail"], "the TLS handshake with the upstream server failed", "{name}");
         gateway.assert_metric("upstream_requests_total", &[("upstream", name), ("outcome", "tls_error")], 1.0);
         let log = gateway.log();
         assert!(log.lines().any(|line| line.contains("error=tls_error") && line.contains(reason)), "{name}: {log}");
@@ -295,7 +295,7 @@ fn a_client_certificate_is_presented_on_request() {
 }
 
 #[test]
-fn an_answer_that_may_have_been_cut_is_not_passed_on_as_whole() {
+fn a_response_that_may_have_been_cut_is_not_passed_on_as_whole() {
     let authority = Ca::new("one");
     let config = server_config(&authority.issue(&["127.0.0.1"], "server"), None, &[]);
     let close = |peer: &mut Peer| {
@@ -309,7 +309,7 @@ fn an_answer_that_may_have_been_cut_is_not_passed_on_as_whole() {
     assert_eq!(gateway.get("/polite").text(), "all of it");
     let mut client = gateway.client();
     client.send(get("/rude", ""));
-    assert!(client.try_answer("GET").is_err());
+    assert!(client.try_read_response("GET").is_err());
 }
 
 #[test]
@@ -327,8 +327,8 @@ fn a_server_that_closes_between_requests_costs_none() {
     let mut client = gateway.client();
     for (target, server) in ["/polite", "/rude"].iter().zip(&servers) {
         for count in 1..=3 {
-            assert_eq!(client.ask(&post(target, 1, ""), "x").status(), 200, "{target}");
-            until("the server has closed", || server.ended() == count);
+            assert_eq!(client.fetch(&post(target, 1, ""), "x").status(), 200, "{target}");
+            wait_until("the server has closed", || server.ended() == count);
         }
     }
 }
@@ -341,10 +341,10 @@ fn a_handshake_that_never_ends_is_over_at_the_connect_timeout() {
         https(&upstream)
     ));
     let watch = Stopwatch::start();
-    let answer = gateway.get("/");
+    let response = gateway.get("/");
     watch.assert_ms(180..2000);
     assert_eq!(
-        (answer.status(), &answer.json()["detail"]),
+        (response.status(), &response.json()["detail"]),
         (502, &"no upstream server accepted a connection in time".into())
     );
 }
@@ -358,10 +358,10 @@ fn pem_files_are_reloaded_and_a_broken_one_changes_nothing() {
     let gateway = gateway(&[], &[("ca.pem", &old.pem())], &upstreams);
     let statuses = || ["/before", "/after"].map(|target| gateway.get(target).status());
     assert_eq!(statuses(), [200, 502]);
-    let write = |text: &str| put(&gateway.dir.path().join("ca.pem"), text);
+    let write = |text: &str| write_atomically(&gateway.dir.path().join("ca.pem"), text);
     write("nothing");
-    until("the broken file was met", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
+    wait_until("the broken file was read", || gateway.metric("config_last_reload_successful", &[]) == Some(0.0));
     assert_eq!(statuses(), [200, 502]);
     write(&new.pem());
-    until("the new authority is trusted", || statuses() == [502, 200]);
+    wait_until("the new authority is trusted", || statuses() == [502, 200]);
 }

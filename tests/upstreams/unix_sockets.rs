@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::support::client::{get, post};
-use crate::support::gateway::{Gateway, config, laid_out, program};
+use crate::support::gateway::{Gateway, config, config_arguments, program};
 use crate::support::upstream::{Peer, Upstream, ok};
 
 fn echo_target(peer: &mut Peer) -> io::Result<()> {
@@ -31,17 +31,17 @@ fn requests_go_to_a_socket_and_its_connection_is_kept() {
     ));
     let mut client = gateway.client();
     for target in ["/a", "/b"] {
-        assert_eq!(client.ask(&get(target, ""), "").text(), target);
+        assert_eq!(client.fetch(&get(target, ""), "").text(), target);
         assert_eq!(upstream.request().get("host"), Some("a.test"));
     }
-    assert_eq!(client.ask(&post("/own/c", 3, ""), "xyz").text(), "/own/c");
+    assert_eq!(client.fetch(&post("/own/c", 3, ""), "xyz").text(), "/own/c");
     let request = upstream.request();
     assert_eq!((request.get("host"), request.body.as_slice()), (Some("localhost"), &b"xyz"[..]));
     assert_eq!(upstream.connections(), 1, "both upstreams name one server");
     gateway.assert_metric("upstream_requests_total", &[("upstream", "app"), ("outcome", "ok")], 2.0);
 }
 
-/// The program as one to whom permissions apply, which they do not to root.
+/// The command of the program as a user to whom permissions apply, unlike root.
 fn bound_by_permissions(arguments: Vec<String>) -> Command {
     let own = program();
     let mut command = Command::new("setpriv");
@@ -69,18 +69,18 @@ fn each_reason_not_to_get_there_has_its_name() {
     ];
     let routes =
         cases.map(|(name, _)| format!("[[route]]\npath = \"/{name}\"\nupstream = \"unix:{}\"\n", path(name).display()));
-    let home = tempfile::tempdir().unwrap();
-    let run = laid_out(home.path(), &config("", &routes.concat()));
-    let gateway = Gateway::spawn(bound_by_permissions(run), home);
+    let dir = tempfile::tempdir().unwrap();
+    let run = config_arguments(dir.path(), &config("", &routes.concat()));
+    let gateway = Gateway::spawn(bound_by_permissions(run), dir);
     for (name, detail) in cases {
         for _ in 0..3 {
-            let answer = gateway.get(&format!("/{name}"));
-            assert_eq!(answer.status(), 502, "{name}");
-            assert_eq!(answer.json()["detail"], detail);
+            let response = gateway.get(&format!("/{name}"));
+            assert_eq!(response.status(), 502, "{name}");
+            assert_eq!(response.json()["detail"], detail);
         }
-        let told = format!("error={name}");
+        let error = format!("error={name}");
         let log = gateway.log();
-        assert_eq!(log.lines().filter(|line| line.contains(&told)).count(), 1, "{log}");
+        assert_eq!(log.lines().filter(|line| line.contains(&error)).count(), 1, "{log}");
     }
 }
 
@@ -132,7 +132,7 @@ fn requests_wait_in_order_while_the_queue_of_a_socket_is_full() {
         served
     });
     for client in &mut clients {
-        assert_eq!(client.answer("POST").status(), 200);
+        assert_eq!(client.read_response("POST").status(), 200);
     }
     assert_eq!(served.join().unwrap(), ["/0", "/1", "/2", "/3", "/4", "/5"]);
     assert!(!gateway.log().contains("WARN"), "{}", gateway.log());
@@ -149,8 +149,8 @@ fn a_socket_whose_queue_stays_full_times_out() {
     let mut clients: Vec<_> = (0..20).map(|_| gateway.client()).collect();
     clients.iter_mut().for_each(|client| client.send(get("/", "")));
     for client in &mut clients {
-        let answer = client.answer("GET");
-        assert_eq!(answer.json()["detail"], "no upstream server accepted a connection in time");
+        let response = client.read_response("GET");
+        assert_eq!(response.json()["detail"], "no upstream server accepted a connection in time");
     }
     let took = begun.elapsed();
     assert!((Duration::from_millis(300)..Duration::from_secs(3)).contains(&took), "{took:?}");

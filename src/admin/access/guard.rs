@@ -55,7 +55,7 @@ fn strip_default_port(host: &str) -> &str {
     host.strip_suffix(":80").unwrap_or(host)
 }
 
-/// Checks access to a page and returns the caller. `is_local` tells that the peer is on this machine. `find_caller`
+/// Checks access to a page and returns the caller. `is_local` is true if the peer is on this machine. `find_caller`
 /// returns the owner of the request's token; `None` if no token is configured.
 pub fn check_access(
     access: Access,

@@ -1,8 +1,9 @@
-//! The config over HTTP: its files, edits of them, the history, rollbacks, the routes, and the effective config (`effective`).
-//! Called by `pages`.
+//! The config over HTTP: its files, edits of them, the history, rollbacks, the routes, and the effective config
+//! (`effective`). Called by `pages`.
 //!
-//! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read on
-//! the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems (`faults`).
+//! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read
+//! on the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems
+//! (`faults`).
 //!
 //! To add a page, add an async function of a request to `pages`, and its row to `admin::pages`.
 
@@ -75,7 +76,8 @@ impl ConfigApi {
         self.loader.run_task(read).await.map_err(|hung| to_problem(ChangeFault::Hung(hung)))
     }
 
-    /// Has the control loop make a change that the token with this name requests. It continues even if the client leaves.
+    /// Has the control loop make a change that the token with this name requests. It continues even if the client
+    /// leaves.
     async fn change_config(&self, change: ConfigChange, token: Option<String>) -> Result<ChangeOutcome, Problem> {
         let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not changed any more");
         let (reply, outcome) = oneshot::channel();

@@ -81,12 +81,12 @@ pub struct Refunded {
 }
 
 /// Number of limits per store call: few enough that the last response meets the store's deadline.
-const AT_ONCE: usize = 128;
+const LIMITS_PER_CALL: usize = 128;
 /// Requests with a longer body wait for their turn: each may contain 16,000 decisions, and a hundred of them would
 /// block probes for seconds.
-const SMALL: usize = 1024;
+const SMALL_MAX: usize = 1024;
 /// Number of such requests that run concurrently, so that a distant store is used well.
-const LARGE_AT_ONCE: usize = 4;
+const LARGE_MAX: usize = 4;
 /// How long such a request waits for its turn.
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,7 +102,7 @@ impl LimitsApi {
             link,
             listing: Listing::default(),
             hints: TimeBudget::default(),
-            large: Semaphore::new(LARGE_AT_ONCE),
+            large: Semaphore::new(LARGE_MAX),
             hashes: HashLookup::default(),
             usage,
             top_effort: TimeBudget::default(),
@@ -142,7 +142,7 @@ impl LimitsApi {
     /// # Errors
     /// If too many requests are waiting.
     pub async fn wait_for_turn(&self, length: usize) -> Result<Option<SemaphorePermit<'_>>, Problem> {
-        if length <= SMALL {
+        if length <= SMALL_MAX {
             return Ok(None);
         }
         let turn = timeout(TURN_TIMEOUT, self.large.acquire()).await;
@@ -167,7 +167,7 @@ impl LimitsApi {
         while decisions.peek().is_some() {
             let (mut running, mut running_limits) = (Vec::new(), 0);
             while let Some(decision) =
-                decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= AT_ONCE)
+                decisions.next_if(|next| running_limits == 0 || running_limits + next.limits.len() <= LIMITS_PER_CALL)
             {
                 running_limits += decision.limits.len();
                 running.push(spawn_local(decide_one(limiter.clone(), op, decision)));
@@ -264,7 +264,7 @@ impl LimitsApi {
         Ok(Refunded { answer, key: Some(key).filter(|key| !key.is_empty()) })
     }
 
-    /// Notes that this API changes the usage of a limit now.
+    /// Records that this API changes the usage of a limit now.
     fn note_managed(&self, limit: &Limit) {
         let mut managed = self.managed.borrow_mut();
         if managed.len() >= MANAGED_SWEEP {
@@ -345,21 +345,21 @@ async fn decide_one(limiter: Rc<Limiter>, op: Op, decision: DecisionRequest) -> 
             }
             let checked = verdict.checks.iter().find(|checked| checked.limit == index);
             // A receipt contains the key, which the caller may not know.
-            let who = (!parts.hides_key_of(limit))
+            let key_values = (!parts.hides_key_of(limit))
                 .then(|| limit.budget_names("", &parts, true).ok().and_then(|names| names.values).unwrap_or_default());
-            format_limit_entry(op, limit, check, who, checked, &verdict, made_by)
+            format_limit_entry(op, limit, check, key_values, checked, &verdict, made_by)
         })
         .collect();
     json!({ "admitted": !verdict.refused, "limits": entries })
 }
 
-/// Formats one limit of a decision. `who`: the values of the key, for a receipt. `made_by` returns, for a charge to the
-/// store or to local memory, the time there and the rule that made it.
+/// Formats one limit of a decision. `key_values`: the values of the key, for a receipt. `made_by` returns, for a charge
+/// to the store or to local memory, the time there and the rule that made it.
 fn format_limit_entry(
     op: Op,
     limit: &Limit,
     check: Option<Check>,
-    who: Option<String>,
+    key_values: Option<String>,
     checked: Option<&LimitResult>,
     verdict: &Verdict,
     made_by: impl Fn(bool, &Arc<Rule>) -> (i64, Arc<Rule>),
@@ -391,9 +391,9 @@ fn format_limit_entry(
     }
     let local = matches!(outcome, Outcome::Local(_));
     entry["source"] = if local { DecidedBy::Local } else { DecidedBy::Store }.label().into();
-    if let Some(who) = who.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
+    if let Some(key_values) = key_values.filter(|_| op == Op::Take && is_charged && check.cost > 0) {
         let (now_ms, rule) = made_by(local, &check.rule);
-        let receipt = Receipt::of_charge(check, answer, who, local, (now_ms, &rule));
+        let receipt = Receipt::of_charge(check, answer, key_values, local, (now_ms, &rule));
         if let Some(token) = receipt.to_token() {
             entry["receipt"] = token.into();
         }

@@ -83,7 +83,7 @@ impl LimitsApi {
 
     fn bound_change(&self, config: &Config, limit: &Arc<Limit>, then: &Rule) -> Value {
         let outcome = KeyOutcome::over(limit);
-        self.usage.note_limits(&config.limits);
+        self.usage.record_limits(&config.limits);
         let (history, now) = (self.usage.collect(), Instant::now());
         let found = history.find_usage(limit.store_ref.id, outcome, UsageWindow::TenMinutes, now);
         let (headroom, unchanged) = self.usage.find_headroom(&limit.name);

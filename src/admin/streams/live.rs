@@ -1,8 +1,8 @@
-//! `GET /-/live`: one event per second that says what the gateway does. An event is built once for all viewers, and only
-//! while there are any.
+//! `GET /-/live`: one event per second that says what the gateway does. An event is built once for all viewers, and
+//! only while there are any.
 //!
-//! A viewer that reads slowly loses events, and one that reads nothing for long loses its stream. Streams end after some
-//! minutes and with each new config, so that access is checked again.
+//! A viewer that reads slowly loses events, and one that reads nothing for long loses its stream. Streams end after
+//! some minutes and with each new config, so that access is checked again.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};

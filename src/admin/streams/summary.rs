@@ -117,7 +117,7 @@ impl RateWindow<'_> {
             let before = since(name);
             let refused = now.refused.saturating_sub(before.refused);
             let would_refuse = now.would_refuse.saturating_sub(before.would_refuse);
-            Reverse((refused, would_refuse, now.asked.saturating_sub(before.asked)))
+            Reverse((refused, would_refuse, now.decided.saturating_sub(before.decided)))
         });
         let list = limits.iter().take(most).map(|(name, now)| {
             let before = since(name);
@@ -125,7 +125,7 @@ impl RateWindow<'_> {
                 "limit": cut_text(name),
                 "mode": mode_of(name),
                 "refused_total": now.refused,
-                "asked_per_second": self.rate(now.asked, before.asked),
+                "asked_per_second": self.rate(now.decided, before.decided),
                 "refused_per_second": self.rate(now.refused, before.refused),
                 "would_refuse_per_second": self.rate(now.would_refuse, before.would_refuse),
                 "without_store_per_second": self.rate(now.without_store, before.without_store),

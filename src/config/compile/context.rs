@@ -15,7 +15,7 @@ pub struct LimitContext<'a> {
     pub sets: &'a Definitions<ListedItem>,
     pub has_jwt: bool,
     /// Some listener requests client certificates.
-    pub asks_clients: bool,
+    pub requests_client_certs: bool,
     /// Maximum number of keys of the whole store.
     pub max_keys: usize,
     /// Names of the limits that refund a request which an upstream refuses for its load, each with such an upstream.
@@ -36,7 +36,7 @@ impl LimitContext<'_> {
             SourceOrigin::Token if !self.has_jwt => {
                 invalid_text("there is no [jwt] section to verify tokens with", JWT_HELP)
             }
-            SourceOrigin::Certificate if !self.asks_clients => invalid_text(
+            SourceOrigin::Certificate if !self.requests_client_certs => invalid_text(
                 "no listener requests client certificates",
                 "set `client_ca` in `tls` of the [[listener]] that these clients use",
             ),

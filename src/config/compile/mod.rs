@@ -2,8 +2,8 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about limits
-//! and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
+//! `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
+//! limits and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
@@ -77,7 +77,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         on_error: store.on_error,
         sets: &sets,
         has_jwt: !jwt.table.entries.is_empty(),
-        asks_clients: listeners.iter().any(listener::requests_client_certs),
+        requests_client_certs: listeners.iter().any(listener::requests_client_certs),
         max_keys: store.max_keys,
         hasher: &hasher,
     };

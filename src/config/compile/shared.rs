@@ -22,7 +22,7 @@ pub struct SharedValues {
 /// none.
 pub struct Values<T>(Vec<Arc<T>>);
 
-const REMEMBERED: usize = 8;
+const VALUES_MAX: usize = 8;
 
 impl<T> Default for Values<T> {
     fn default() -> Values<T> {
@@ -34,7 +34,7 @@ impl<T: PartialEq> Values<T> {
     pub fn share_value(&mut self, value: T) -> Arc<T> {
         let met = self.0.iter().position(|met| **met == value);
         let shared = met.map_or_else(|| Arc::new(value), |place| self.0.remove(place));
-        self.0.truncate(REMEMBERED - 1);
+        self.0.truncate(VALUES_MAX - 1);
         self.0.insert(0, shared.clone());
         shared
     }

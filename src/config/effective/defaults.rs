@@ -1,5 +1,5 @@
-//! Defaults of options that a section does not have, from the table of the schema. Defaults that depend on other options,
-//! and those of algorithms and within tables that are not written, are not listed.
+//! Defaults of options that a section does not have, from the table of the schema. Defaults that depend on other
+//! options, and those of algorithms and within tables that are not written, are not listed.
 
 use std::collections::HashSet;
 

@@ -43,8 +43,8 @@ pub fn is_path(kind: &str, keys: &[&str]) -> bool {
 }
 
 impl WrittenConfig {
-    /// Returns the value of an option with absolute paths, so that two ways of writing a path are equal; `None` if it has
-    /// no path. `keys` start after the section and its name.
+    /// Returns the value of an option with absolute paths, so that two ways of writing a path are equal; `None` if it
+    /// has no path. `keys` start after the section and its name.
     pub(super) fn make_paths_absolute(&self, kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
         let value = match &node.value {
             Value::String(text) if is_path(kind, keys) => {

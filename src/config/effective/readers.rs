@@ -1,5 +1,5 @@
-//! Hides values from callers that may not read the files of the config. They see keys of overrides and names of tenants as
-//! logs show them, and no bodies of responses.
+//! Hides values from callers that may not read the files of the config. They see keys of overrides and names of tenants
+//! as logs show them, and no bodies of responses.
 
 use std::borrow::Cow;
 
@@ -58,8 +58,8 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
     Some(shown)
 }
 
-/// Returns the name of a tenant in `fair.weights` as logs show it; `None` if that is how it is written. `place`: the place
-/// of the option in its section, which tells hidden names apart.
+/// Returns the name of a tenant in `fair.weights` as logs show it; `None` if that is how it is written. `place`: the
+/// place of the option in its section, which tells hidden names apart.
 fn hide_tenant(tenant: &str, place: usize, key: &Key, display: &KeyDisplay) -> Option<String> {
     let mut is_changed = false;
     let values = parse_field(tenant.as_bytes()).zip(&key.0).zip(tenant.split(','));

@@ -6,7 +6,7 @@ use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{Schema, option};
 use crate::limiting::algorithm::SPECS;
-use crate::limiting::algorithm::fair::{ACTIVE_MOST_MS, MAX_ACTIVE, WEIGHT_MAX};
+use crate::limiting::algorithm::fair::{ACTIVE_MAX_MS, MAX_ACTIVE, WEIGHT_MAX};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::store::shares::SHARE_MIN;
 
@@ -19,7 +19,7 @@ const ALGORITHM_NAMES: [&str; SPECS.len()] = {
     }
     names
 };
-const ACTIVE_MOST: u64 = ACTIVE_MOST_MS.unsigned_abs();
+const ACTIVE_MAX: u64 = ACTIVE_MAX_MS.unsigned_abs();
 const TENANT_WEIGHT: ValueType = integer(1, WEIGHT_MAX);
 const KEYS_MIN: i64 = SHARE_MIN as i64;
 const ALGORITHM: ValueType = Words(&ALGORITHM_NAMES);
@@ -316,7 +316,7 @@ pub const FAIR: Schema = Schema {
         ),
         option(
             "active",
-            duration(1, ACTIVE_MOST),
+            duration(1, ACTIVE_MAX),
             Described("8 times the refill time of the reserve, at least 2s and at most 1d"),
             "how long a tenant has a share after its last request",
         ),

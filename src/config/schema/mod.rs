@@ -1,8 +1,8 @@
 //! Every option of the config in one table: its type with its bounds, its default, and what it means.
 //!
-//! `reader` checks keys and bounds against the table, `json_schema` makes the JSON Schema from it, `lookup` finds entries
-//! by name for `sluicegate help`, and tests generate `docs/reference/options.md` from it. Tests also load a config for
-//! each bound, word, default and type of the table, so that it cannot differ from what `compile` reads.
+//! `reader` checks keys and bounds against the table, `json_schema` makes the JSON Schema from it, `lookup` finds
+//! entries by name for `sluicegate help`, and tests generate `docs/reference/options.md` from it. Tests also load a
+//! config for each bound, word, default and type of the table, so that it cannot differ from what `compile` reads.
 //!
 //! To add an option, add a row to its section (the files of this directory) and read it in `compile`.
 
@@ -277,7 +277,7 @@ mod tests {
     fn limits_have_a_row_for_each_option_of_an_algorithm() {
         for param in all_params() {
             assert!(LIMIT.find(param.name).is_some(), "src/config/schema/limit.rs has no row `{}`", param.name);
-            assert_eq!(OVERRIDE.find(param.name).is_some(), param.amount, "`{}` of an override", param.name);
+            assert_eq!(OVERRIDE.find(param.name).is_some(), param.overridable, "`{}` of an override", param.name);
         }
     }
 

@@ -1,4 +1,5 @@
-//! Types of options: how a value is written, and its bounds. Used by the tables of `schema`, and by `reader` for bounds.
+//! Types of options: how a value is written, and its bounds. Used by the tables of `schema`, and by `reader` for
+//! bounds.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -110,11 +111,11 @@ pub fn type_of_param(name: &str) -> ValueType {
     let Some(param) = all_params().find(|param| param.name == name) else { return ValueType::Text("string") };
     match &param.kind {
         ParamKind::Rate => ValueType::Rate,
-        ParamKind::Dated => ValueType::CalendarRate,
+        ParamKind::CalendarRate => ValueType::CalendarRate,
         ParamKind::Integer { least, most } => integer(*least, *most),
         ParamKind::Duration { least_ms, most_ms } => duration(least_ms.unsigned_abs(), most_ms.unsigned_abs()),
         ParamKind::Flag => ValueType::Boolean,
-        ParamKind::Either(words) => ValueType::Words(words),
+        ParamKind::Choice(words) => ValueType::Words(words),
         ParamKind::Zone => ValueType::Text("IANA time zone"),
         ParamKind::TimeOfDay => ValueType::Text("time of day"),
         ParamKind::Weekday => ValueType::Words(WEEKDAYS),

@@ -1,5 +1,5 @@
-//! Changes of the config over HTTP: an edit of one file, and rollbacks to a config of the history. Called by the control
-//! loop, between reloads.
+//! Changes of the config over HTTP: an edit of one file, and rollbacks to a config of the history. Called by the
+//! control loop, between reloads.
 
 use std::path::PathBuf;
 use std::time::Instant;

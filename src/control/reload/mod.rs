@@ -54,18 +54,18 @@ pub struct Reloader {
 }
 
 /// A file that looks invalid is read again after this time, because it may be half written.
-const SECOND_LOOK: Duration = Duration::from_millis(250);
+const REREAD_DELAY: Duration = Duration::from_millis(250);
 /// Files must be unchanged for this long around a load.
-const STEADY: Duration = Duration::from_millis(20);
+const STABLE_TIME: Duration = Duration::from_millis(20);
 /// Number of attempts; a file that never stops changing is loaded anyway.
-const STEADY_ATTEMPTS: usize = 10;
+const STABLE_ATTEMPTS: usize = 10;
 
 /// Pause before reading again when file descriptors are exhausted.
-const SHORTAGE: Duration = Duration::from_millis(500);
-const SHORTAGE_ATTEMPTS: usize = 20;
+const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(500);
+const DESCRIPTOR_ATTEMPTS: usize = 20;
 
 /// Time after which every worker uses the new config and most requests under the old one have ended.
-const LET_GO: Duration = Duration::from_secs(1);
+const OLD_CONFIG_LIFETIME: Duration = Duration::from_secs(1);
 
 impl Reloader {
     /// Loads the config and puts it in force, unless it is invalid, unchanged, or a dry run. Also returns a digest of
@@ -73,8 +73,8 @@ impl Reloader {
     pub async fn reload(&mut self, order: &ReloadOrder) -> (ReloadOutcome, ContentDigest) {
         let ReloadOrder { trigger, dry_run, verify, .. } = *order;
         let generation = self.current.load().generation;
-        let is_told = !dry_run && !verify;
-        if is_told {
+        let is_announced = !dry_run && !verify;
+        if is_announced {
             self.announce_reload();
         }
         if !dry_run && !matches!(trigger, Trigger::Edit | Trigger::Rollback) {
@@ -102,11 +102,11 @@ impl Reloader {
             }
         };
         let is_broken = self.metrics.reload_successful.get() == 0;
-        let quiet = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
-        if !dry_run && !quiet {
+        let is_silent = verify && !is_broken && matches!(outcome, ReloadOutcome::Unchanged { .. });
+        if !dry_run && !is_silent {
             self.record_outcome(&outcome, trigger);
         }
-        if is_told {
+        if is_announced {
             self.announce_end(&outcome);
         }
         spawn_local(trim_heap_later(self.loader.clone()));
@@ -133,30 +133,30 @@ impl Reloader {
 
     /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
     async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
-        let mut first = self.load_steady(&order.files).await;
+        let mut first = self.load_stable(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
         }
-        for _ in 0..SHORTAGE_ATTEMPTS {
+        for _ in 0..DESCRIPTOR_ATTEMPTS {
             let files = order.files.clone();
             let is_short = self.loader.run_task(move || watch::are_unreadable(&files)).await;
             if first.0.is_ok() || is_short != Ok(true) {
                 break;
             }
             // Nothing was edited: there are no descriptors left to read with.
-            tokio::time::sleep(SHORTAGE).await;
-            first = self.load_steady(&order.files).await;
+            tokio::time::sleep(DESCRIPTOR_PAUSE).await;
+            first = self.load_stable(&order.files).await;
         }
         if first.0.is_ok() {
             return first;
         }
-        tokio::time::sleep(SECOND_LOOK).await;
-        self.load_steady(&order.files).await
+        tokio::time::sleep(REREAD_DELAY).await;
+        self.load_stable(&order.files).await
     }
 
     /// Loads until nothing changed around the load, because a file cut short by a save in progress can be a valid
     /// config.
-    async fn load_steady(&self, files: &[PathBuf]) -> (Result<Config, ReloadFailure>, ContentDigest) {
+    async fn load_stable(&self, files: &[PathBuf]) -> (Result<Config, ReloadFailure>, ContentDigest) {
         let read =
             |source: ConfigSource, files: Vec<PathBuf>| move || (watch::digest_contents(&files), source.load_config());
         let mut attempts = 0;
@@ -166,10 +166,10 @@ impl Reloader {
                 Err(hung) => return (Err(ReloadFailure::Hung(hung)), ContentDigest::default()),
             };
             attempts += 1;
-            if files.is_empty() || attempts == STEADY_ATTEMPTS {
+            if files.is_empty() || attempts == STABLE_ATTEMPTS {
                 return (result, before);
             }
-            tokio::time::sleep(STEADY).await;
+            tokio::time::sleep(STABLE_TIME).await;
             let files = files.to_vec();
             if self.loader.run_task(move || watch::digest_contents(&files)).await == Ok(before) {
                 return (result, before);
@@ -180,7 +180,7 @@ impl Reloader {
     fn dry_run(&self, mut config: Config) -> ReloadOutcome {
         let current = self.current.load();
         let diff = Diff::compare(&current.config, &config);
-        let restart = keep_fixed(&mut config, &current.config);
+        let restart = keep_restart_settings(&mut config, &current.config);
         ReloadOutcome::Valid(AppliedReload {
             generation: current.generation,
             diff,
@@ -192,7 +192,7 @@ impl Reloader {
     async fn apply_config(&mut self, mut config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
         let old = self.current.load_full();
         let diff = Diff::compare(&old.config, &config);
-        let restart = keep_fixed(&mut config, &old.config);
+        let restart = keep_restart_settings(&mut config, &old.config);
         let warnings = warnings_json(&config);
         let cas = match self.open_cas(&config).await {
             Ok(cas) => cas,
@@ -300,14 +300,14 @@ fn warnings_json(config: &Config) -> Value {
 
 /// Returns memory to the system once the workers have dropped the old config.
 async fn trim_heap_later(loader: Rc<Loader>) {
-    tokio::time::sleep(LET_GO).await;
+    tokio::time::sleep(OLD_CONFIG_LIFETIME).await;
     heap::release_free_memory();
     // The memory of the config texts belongs to the loader's thread, which may be busy with the next load.
     let _ = loader.run_task(heap::release_free_memory).await;
 }
 
 /// Keeps settings that are fixed at the start, and returns the names of those that would have changed.
-fn keep_fixed(config: &mut Config, old: &Config) -> Vec<&'static str> {
+fn keep_restart_settings(config: &mut Config, old: &Config) -> Vec<&'static str> {
     let mut restart = Vec::new();
     if config.server.workers != old.server.workers {
         config.server.workers = old.server.workers;

@@ -29,7 +29,7 @@ use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::{Check, Op};
 
 /// The words of `decision` in a case.
-pub fn decision_words() -> Vec<&'static str> {
+pub fn decision_names() -> Vec<&'static str> {
     RequestDecision::ALL.iter().map(|decision| decision.label()).collect()
 }
 

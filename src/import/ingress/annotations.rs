@@ -2,7 +2,7 @@
 
 use ipnet::IpNet;
 
-use crate::import::access::{MOST_RULES, all_networks, format_network, parse_networks};
+use crate::import::access::{RULES_MAX, all_networks, format_network, parse_networks};
 use crate::import::error::{ImportError, Result};
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
@@ -15,7 +15,7 @@ const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
 const MULTIPLIER: u64 = 5;
 /// The largest number that an annotation may have.
-const MOST: u64 = 1_000_000;
+const VALUE_MAX: u64 = 1_000_000;
 
 /// The settings of the controller, which apply to every Ingress.
 pub struct ControllerDefaults {
@@ -282,9 +282,9 @@ impl<'a> LimitAnnotations<'a> {
 
 /// Parses the number of an annotation.
 fn parse_number(key: &str, value: &str, node: &YamlNode) -> Result<u64> {
-    let number = value.parse::<u64>().ok().filter(|number| *number <= MOST);
+    let number = value.parse::<u64>().ok().filter(|number| *number <= VALUE_MAX);
     number.ok_or_else(|| {
-        let message = format!("{key}: `{}` is not a number up to {MOST}", shorten(value));
+        let message = format!("{key}: `{}` is not a number up to {VALUE_MAX}", shorten(value));
         ImportError::new(&node.file, node.line, message)
     })
 }
@@ -367,8 +367,8 @@ fn is_tuning(key: &str) -> bool {
 fn parse_network_list(value: &str, node: &YamlNode) -> Result<Vec<IpNet>> {
     let mut found = Vec::new();
     for text in value.split(',').map(str::trim).filter(|text| !text.is_empty()) {
-        let nets = parse_networks(text).filter(|_| found.len() < MOST_RULES);
-        let why = || format!("`{}` is not an address or a network, or there are more than {MOST_RULES}", shorten(text));
+        let nets = parse_networks(text).filter(|_| found.len() < RULES_MAX);
+        let why = || format!("`{}` is not an address or a network, or there are more than {RULES_MAX}", shorten(text));
         found.extend(nets.ok_or_else(|| ImportError::new(&node.file, node.line, why()))?);
     }
     Ok(found)

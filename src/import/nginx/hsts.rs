@@ -13,7 +13,7 @@ pub const PARTIAL: &str = "only proxied responses have this header, not 429, red
 
 const DAY: u64 = 86_400;
 /// The longest time that Sluicegate accepts.
-const MOST: u64 = 3650 * DAY;
+const AGE_MAX: u64 = 3650 * DAY;
 
 /// Returns the `add_header` in force that nginx adds to every response.
 pub fn find_hsts<'a>(scope: &Scope<'a>) -> Option<&'a Directive> {
@@ -60,7 +60,7 @@ fn translate_hsts(text: &str) -> Option<String> {
                 if !is_number || age.is_some() {
                     return None;
                 }
-                age = Some(digits.parse::<u64>().ok().filter(|age| *age <= MOST)?);
+                age = Some(digits.parse::<u64>().ok().filter(|age| *age <= AGE_MAX)?);
             }
         }
     }

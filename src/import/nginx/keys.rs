@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
 
-use crate::import::access::{ClientAccess, MOST_RULES, format_network, parse_networks};
+use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_networks};
 use crate::import::syntax::Directive;
 use crate::import::text::{format_array, quote_string};
 
@@ -179,8 +179,8 @@ fn translate_geo(geo: &Directive, value: impl Fn(&str) -> String, variables: &Va
             _ => return Err("an entry of the `geo` is not a network and a value".to_owned()),
         }
     }
-    if rules.len() > MOST_RULES {
-        return Err(format!("the `geo` has more than {MOST_RULES} networks; use a [set.NAME] with a file"));
+    if rules.len() > RULES_MAX {
+        return Err(format!("the `geo` has more than {RULES_MAX} networks; use a [set.NAME] with a file"));
     }
     let default = is_counted(value(&default))?;
     // In a `geo` the smallest network decides, so it comes first.
@@ -233,8 +233,8 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<ZoneKey, Stri
     let mut default = String::new();
     let (mut counted, mut skipped) = (Vec::new(), Vec::new());
     let mut template: Option<&str> = None;
-    if map.inner().len() > MOST_RULES {
-        return Err(format!("the `map` has more than {MOST_RULES} entries"));
+    if map.inner().len() > RULES_MAX {
+        return Err(format!("the `map` has more than {RULES_MAX} entries"));
     }
     for entry in map.inner() {
         let [value] = entry.args.as_slice() else { return Err("the `map` has more than plain values".to_owned()) };

@@ -10,13 +10,13 @@ use crate::import::syntax::{Directive, shorten};
 use crate::import::text::format_duration;
 
 /// The largest `burst` that is counted exactly at any rate.
-const MOST_BURST: u64 = 1_000_000_000;
+const BURST_MAX: u64 = 1_000_000_000;
 /// The most zones.
-const MOST_ZONES: usize = 1000;
-const MOST_RATE: u64 = 1_000_000_000;
+const ZONES_MAX: usize = 1000;
+const RATE_MAX: u64 = 1_000_000_000;
 /// The longest queue: one day.
-const MOST_QUEUE_MS: u64 = 86_400_000;
-const MOST_IN_FLIGHT: u64 = 100_000;
+const QUEUE_MAX_MS: u64 = 86_400_000;
+const IN_FLIGHT_MAX: u64 = 100_000;
 
 /// The zones of all files.
 #[derive(Default)]
@@ -55,8 +55,8 @@ impl Zones {
         if directive.name == "limit_req_zone" && rate.is_none() {
             return Err(directive.error("the zone has no rate: rate=10r/s"));
         }
-        if self.zones.len() >= MOST_ZONES {
-            return Err(directive.error(format!("there are more than {MOST_ZONES} zones")));
+        if self.zones.len() >= ZONES_MAX {
+            return Err(directive.error(format!("there are more than {ZONES_MAX} zones")));
         }
         let zone = Zone { key: translate_key(directive.arg(0), variables), rate };
         match self.zones.insert(name.to_owned(), zone) {
@@ -93,8 +93,8 @@ impl Zones {
         let (mut burst, mut delay, mut name) = (0, Some(0), "");
         for arg in &at.args {
             let number = |text: &str| match text.parse::<u64>() {
-                Ok(number) if number <= MOST_BURST => Ok(number),
-                _ => Err(at.error(format!("`{}` is not a number up to {MOST_BURST}", shorten(text)))),
+                Ok(number) if number <= BURST_MAX => Ok(number),
+                _ => Err(at.error(format!("`{}` is not a number up to {BURST_MAX}", shorten(text)))),
             };
             match arg.split_once('=') {
                 Some(("zone", zone)) => name = zone,
@@ -217,7 +217,7 @@ struct ZoneUse<'a> {
 pub fn limit_in_flight(number: u64) -> Vec<String> {
     vec![
         "algorithm = \"concurrency\"".to_owned(),
-        format!("in_flight = {}", number.min(MOST_IN_FLIGHT)),
+        format!("in_flight = {}", number.min(IN_FLIGHT_MAX)),
         "linger = \"0s\"".to_owned(),
     ]
 }
@@ -238,7 +238,7 @@ fn parse_rate(text: &str) -> Option<(u64, u64)> {
         Some(count) => (count, 1000),
         None => (text.strip_suffix("r/m")?, 60_000),
     };
-    let count = count.parse().ok().filter(|count| (1..=MOST_RATE).contains(count))?;
+    let count = count.parse().ok().filter(|count| (1..=RATE_MAX).contains(count))?;
     Some((count, per_ms))
 }
 
@@ -251,7 +251,7 @@ fn format_rate((count, per_ms): (u64, u64)) -> String {
 fn compute_queue_ms(burst: u64, (count, per_ms): (u64, u64)) -> Option<u64> {
     let queue = (burst * per_ms).div_ceil(count);
     let is_close = queue * count - burst * per_ms < per_ms;
-    (is_close && queue <= MOST_QUEUE_MS && count <= 1000 * per_ms).then_some(queue)
+    (is_close && queue <= QUEUE_MAX_MS && count <= 1000 * per_ms).then_some(queue)
 }
 
 #[cfg(test)]

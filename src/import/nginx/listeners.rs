@@ -8,7 +8,7 @@ use crate::import::nginx::scope::Scope;
 use crate::import::syntax::Directive;
 use crate::import::text::{format_list, quote_string};
 
-/// The settings that the servers of one address ask for.
+/// The settings that the servers of one address require.
 #[derive(Default)]
 struct ListenBlock {
     tls: bool,

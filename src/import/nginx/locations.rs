@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use ipnet::IpNet;
 
-use crate::import::access::{MOST_RULES, parse_networks};
+use crate::import::access::{RULES_MAX, parse_networks};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::compression::translate_gzip;
@@ -290,11 +290,11 @@ impl<'a> Context<'a, '_> {
                 return Err(directive.error(format!("`{}` is not an address or a network", shorten(directive.arg(0)))));
             };
             rules.extend(found.into_iter().map(|net| (directive.name == "allow", net)));
-            if rules.len() > MOST_RULES {
+            if rules.len() > RULES_MAX {
                 let number = self
                     .out
                     .remarks
-                    .add(directive, &format!("more than {MOST_RULES} rules; write them to a [set.NAME]"));
+                    .add(directive, &format!("more than {RULES_MAX} rules; write them to a [set.NAME]"));
                 body.close(number);
                 return Ok(());
             }

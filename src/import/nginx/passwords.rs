@@ -10,13 +10,13 @@ use crate::import::syntax::Directive;
 use crate::import::text::{format_array, quote_string};
 
 /// Maximum number of bytes of a file with passwords.
-const MOST_BYTES: u64 = 16 << 20;
+const BYTES_MAX: u64 = 16 << 20;
 /// Maximum number of limits of one route, with those of its `auth`.
-const MOST_LIMITS: usize = 16;
+const LIMITS_MAX: usize = 16;
 /// How the hashes that Sluicegate accepts start.
 const HASHES: [&str; 6] = ["$2a$", "$2b$", "$2y$", "$argon2id$", "$5$", "$6$"];
 
-/// The passwords that a block asks for.
+/// The passwords that a block requires.
 pub enum PasswordGuard<'a> {
     None,
     /// The file with the passwords, and what browsers show.
@@ -31,7 +31,7 @@ pub enum PasswordGuard<'a> {
     },
 }
 
-/// Reads the passwords that a block asks for, its own or inherited ones.
+/// Reads the passwords that a block requires, its own or inherited ones.
 pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> PasswordGuard<'a> {
     let Some(basic) = scope.get("auth_basic").filter(|directive| !is_off(directive)) else {
         return PasswordGuard::None;
@@ -58,7 +58,7 @@ pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> P
 /// Returns why Sluicegate would not accept a file. The text contains no hash.
 fn find_fault(path: &Path) -> Option<String> {
     let mut text = String::new();
-    let mut read = || File::open(path).and_then(|file| file.take(MOST_BYTES).read_to_string(&mut text));
+    let mut read = || File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_string(&mut text));
     if !path.is_file() || read().is_err() {
         return Some("the import cannot read this file".to_owned());
     }
@@ -81,8 +81,8 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
     let mut parts = vec![format!("basic = {}", quote_string(path))];
     parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_string(realm))));
     let copies: Vec<String> = body.limits.iter().filter_map(|name| out.copy_limit(name, "passwords")).collect();
-    if copies.len() + body.limits.len() > MOST_LIMITS {
-        let text = format!("{}: a route and its `auth` have at most {MOST_LIMITS} limits together", body.origin);
+    if copies.len() + body.limits.len() > LIMITS_MAX {
+        let text = format!("{}: a route and its `auth` have at most {LIMITS_MAX} limits together", body.origin);
         let number = out.remarks.add_text(text);
         body.close(number);
     } else if !copies.is_empty() {

@@ -285,9 +285,9 @@ fn format_retry(servers: usize, scope: &Scope, out: &mut ImportedConfig) -> Stri
 
 /// Parses a time of nginx to ms: `10s`, `1m30s`, or seconds without a unit.
 pub fn parse_duration_ms(text: &str) -> Option<u64> {
-    const MOST_MS: u64 = 86_400_000;
+    const TIME_MAX_MS: u64 = 86_400_000;
     if let Ok(seconds) = text.parse::<u64>() {
-        return seconds.checked_mul(1000).map(|ms| ms.min(MOST_MS));
+        return seconds.checked_mul(1000).map(|ms| ms.min(TIME_MAX_MS));
     }
     let mut rest = text;
     let mut total = 0_u64;
@@ -307,7 +307,7 @@ pub fn parse_duration_ms(text: &str) -> Option<u64> {
         total = total.checked_add(number.parse::<u64>().ok()?.checked_mul(unit)?)?;
         rest = next;
     }
-    Some(total.min(MOST_MS))
+    Some(total.min(TIME_MAX_MS))
 }
 
 /// Translates the `proxy_pass` of a location. Returns the rewrite to the path that nginx would send.

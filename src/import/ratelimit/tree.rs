@@ -10,9 +10,9 @@ use crate::import::syntax::shorten;
 use crate::import::yaml::YamlNode;
 
 /// Maximum number of rules of a domain.
-const MOST_RULES: usize = 10_000;
+const RULES_MAX: usize = 10_000;
 /// The deepest nesting: descriptors have no more entries.
-const MOST_DEPTH: usize = 16;
+const DEPTH_MAX: usize = 16;
 
 /// One rule: the descriptors that it matches, and what applies to them.
 #[derive(Clone, Debug)]
@@ -128,11 +128,11 @@ pub fn read_descriptors(list: &YamlNode, out: &mut ImportedConfig) -> Result<Vec
 
 fn read_level(list: &YamlNode, depth: usize, out: &mut ImportedConfig) -> Result<Vec<FlatRule>> {
     let fault = |node: &YamlNode, what: String| Err(ImportError::new(&node.file, node.line, what));
-    if depth > MOST_DEPTH {
-        return fault(list, format!("descriptors are nested more than {MOST_DEPTH} deep"));
+    if depth > DEPTH_MAX {
+        return fault(list, format!("descriptors are nested more than {DEPTH_MAX} deep"));
     }
-    let is_too_long = |count| count > MOST_RULES;
-    let too_long = || format!("there are more than {MOST_RULES} rules; import fewer descriptors");
+    let is_too_long = |count| count > RULES_MAX;
+    let too_long = || format!("there are more than {RULES_MAX} rules; import fewer descriptors");
     // Before each is compared with all others.
     if is_too_long(list.list().len()) {
         return fault(list, too_long());

@@ -17,7 +17,7 @@ use crate::limiting::algorithm::params::{
     CalendarRate, Field, OptionError, OptionValues, Param, check_count, option_error,
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
-use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
+use crate::limiting::algorithm::window::{Anchor, LIMIT_MAX, Window, WindowRecord};
 use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
 /// Admits at most `limit` units in each window of the calendar.
@@ -45,7 +45,7 @@ impl PartialEq for KnownWindows {
     }
 }
 
-const RATE: Field<CalendarRate> = Field::dated("rate").amount();
+const RATE: Field<CalendarRate> = Field::calendar_rate("rate").overridable();
 const ZONE: Field<TimeZone> = Field::zone("zone");
 const RESETS_AT: Field<Time> = Field::time_of_day("resets_at");
 const WEEK_START: Field<Weekday> = Field::weekday("week_start");
@@ -66,7 +66,7 @@ impl Algorithm for Calendar {
     type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
+    const FURTHER_PARAMS: &'static [Param] = &[ZONE.param, RESETS_AT.param, WEEK_START.param];
 
     const NUMBER: Number = COUNT;
 
@@ -74,10 +74,10 @@ impl Algorithm for Calendar {
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<Calendar, OptionError> {
-        let CalendarRate { count, unit } = given.require(&RATE)?;
-        let limit = check_count(LARGEST, count)?;
-        let (resets_at, week_start) = (given.get(&RESETS_AT), given.get(&WEEK_START));
+    fn build(options: &OptionValues) -> Result<Calendar, OptionError> {
+        let CalendarRate { count, unit } = options.require(&RATE)?;
+        let limit = check_count(LIMIT_MAX, count)?;
+        let (resets_at, week_start) = (options.get(&RESETS_AT), options.get(&WEEK_START));
         if unit == CalendarUnit::Hour && resets_at.is_some() {
             return Err(option_error(RESETS_AT.name(), "hourly windows start on the hour", "remove it"));
         }
@@ -86,7 +86,7 @@ impl Algorithm for Calendar {
         }
         let dates = CalendarSettings {
             unit,
-            zone: given.get(&ZONE).unwrap_or(TimeZone::UTC),
+            zone: options.get(&ZONE).unwrap_or(TimeZone::UTC),
             resets_at: resets_at.unwrap_or(Time::midnight()),
             week_start: week_start.unwrap_or(Weekday::Monday),
         };
@@ -104,8 +104,8 @@ impl Algorithm for Calendar {
         format!("{},{},{zone},{resets_at},{week_start}", self.limit, unit.name())
     }
 
-    fn decode_rule(note: &str) -> Option<Calendar> {
-        let words: Vec<&str> = note.split(',').collect();
+    fn decode_rule(encoded: &str) -> Option<Calendar> {
+        let words: Vec<&str> = encoded.split(',').collect();
         let &[limit, unit, zone, resets_at, week_start] = &*words else { return None };
         let dates = CalendarSettings {
             unit: CalendarUnit::ALL.into_iter().find(|known| known.name() == unit)?,
@@ -113,7 +113,7 @@ impl Algorithm for Calendar {
             resets_at: resets_at.parse().ok()?,
             week_start: Weekday::from_monday_zero_offset(week_start.parse().ok()?).ok()?,
         };
-        let limit = limit.parse().ok().filter(|limit| (1..=LARGEST).contains(limit))?;
+        let limit = limit.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit))?;
         Some(Calendar::new(limit, dates))
     }
 
@@ -144,7 +144,7 @@ impl Algorithm for Calendar {
     }
 
     fn max_number(&self) -> i64 {
-        LARGEST
+        LIMIT_MAX
     }
 
     fn describe(&self) -> String {
@@ -170,14 +170,14 @@ impl RecordAlgorithm for Calendar {
     type Record = WindowRecord;
 
     /// Only the calendar of a record knows its next window, so a record is not kept beyond its own.
-    const KEPT_MS: i64 = 0;
+    const RETENTION_MS: i64 = 0;
 
     fn matches(&self, record: &WindowRecord, now: i64) -> bool {
         let windows = self.windows(now);
         // The next window counts too: a state from it means that this clock is late.
-        let holds =
-            [1, 2].iter().any(|place| *record == WindowRecord { count: record.count, ..window(&windows, *place) });
-        holds || ends_at(record, windows[1].start_ms)
+        let is_current_or_next =
+            [1, 2].iter().any(|index| *record == WindowRecord { count: record.count, ..window(&windows, *index) });
+        is_current_or_next || ends_at(record, windows[1].start_ms)
     }
 
     fn decide_one(&self, record: Option<&WindowRecord>, now: i64, cost: i64) -> Step<WindowRecord> {
@@ -196,20 +196,20 @@ impl RecordAlgorithm for Calendar {
 
     fn convert(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let current = window(&self.windows(now), 1);
-        let count = if is_known(record, &current) { record.advanced(now).count } else { 0 };
+        let count = if applies_to_window(record, &current) { record.advanced(now).count } else { 0 };
         (WindowRecord { count, ..current }, count)
     }
 
     /// The other record may have started after the charge; then nothing of it is certain to be left.
     fn charge_left(&self, record: &WindowRecord, now: i64, cost: i64, receipt: i64) -> f64 {
-        let known = is_known(&window(&self.windows(now), 1), record);
-        if known { records::UsageRecord::charge_left(record, now, cost, receipt) } else { 0.0 }
+        let applies = applies_to_window(&window(&self.windows(now), 1), record);
+        if applies { records::UsageRecord::charge_left(record, now, cost, receipt) } else { 0.0 }
     }
 }
 
 /// Returns whether the charges of `record` belong to the window `found` as well: it starts at the same time or later,
 /// or is at most twice as long. Of a longer window it is unknown which charges were made in `found`.
-fn is_known(record: &WindowRecord, found: &WindowRecord) -> bool {
+fn applies_to_window(record: &WindowRecord, found: &WindowRecord) -> bool {
     record.start_ms >= found.start_ms || record.length_ms <= 2 * found.length_ms
 }
 
@@ -218,9 +218,9 @@ fn ends_at(record: &WindowRecord, ms: i64) -> bool {
 }
 
 /// Returns an empty record for the window with that index.
-fn window(windows: &Windows, place: usize) -> WindowRecord {
-    let start_ms = windows[place].start_ms;
-    WindowRecord { count: 0, start_ms, length_ms: windows[place + 1].start_ms - start_ms, anchor: Anchor::Date }
+fn window(windows: &Windows, index: usize) -> WindowRecord {
+    let start_ms = windows[index].start_ms;
+    WindowRecord { count: 0, start_ms, length_ms: windows[index + 1].start_ms - start_ms, anchor: Anchor::Date }
 }
 
 impl Calendar {
@@ -232,7 +232,7 @@ impl Calendar {
     fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let current = window(&self.windows(now), 1);
         let record = record.filter(|record| !ends_at(record, current.start_ms)).copied().unwrap_or(current);
-        Window { record, end: record.start_ms + record.length_ms, mended: false }
+        Window { record, end: record.start_ms + record.length_ms, is_repaired: false }
     }
 
     /// Returns the windows around `now`. They are copied: a shared reference count would make workers wait for each

@@ -36,7 +36,7 @@ type Unit = (i64, i64, i64);
 
 /// Maximum number of entries of each bit that one decision removes, and that it corrects, so that no decision takes
 /// long after many have expired together.
-const AT_ONCE: usize = 256;
+const CLEANUP_MAX: usize = 256;
 /// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry.
 const RADIX: i64 = 1 << 43;
 /// A lease time that never ends in practice. An expiry that far ahead is still less than [`RADIX`].
@@ -49,22 +49,22 @@ pub const RENEWALS: u32 = 4;
 /// it, and the pause before the renewals are tried again.
 const RECOVERY_MS: i64 = 2000;
 
-const IN_FLIGHT: Field<i64> = Field::<i64>::integer("in_flight", 1, ENTRIES_MAX).amount();
+const IN_FLIGHT: Field<i64> = Field::<i64>::integer("in_flight", 1, ENTRIES_MAX).overridable();
 const LEASE: Field<i64> = Field::<i64>::duration("lease", 1000, 3_600_000);
 
 impl Algorithm for Concurrency {
     type State = LeasesState;
 
     const LEADING: Param = IN_FLIGHT.param;
-    const OTHERS: &'static [Param] = &[LEASE.param, LINGER.param];
+    const FURTHER_PARAMS: &'static [Param] = &[LEASE.param, LINGER.param];
 
     const NUMBER: Number = Number { name: "in_flight", words: "in_flight", least: 1 };
 
     const NEEDS_TAG: bool = true;
 
-    fn build(given: &OptionValues) -> Result<Concurrency, OptionError> {
-        let in_flight = given.require(&IN_FLIGHT)?;
-        Ok(Concurrency { in_flight, lease_ms: lifetime_ms(given.get(&LEASE).unwrap_or(LEASE_MS)) })
+    fn build(options: &OptionValues) -> Result<Concurrency, OptionError> {
+        let in_flight = options.require(&IN_FLIGHT)?;
+        Ok(Concurrency { in_flight, lease_ms: lifetime_ms(options.get(&LEASE).unwrap_or(LEASE_MS)) })
     }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
@@ -80,12 +80,12 @@ impl Algorithm for Concurrency {
     fn work(&self, most_cost: i64, correction: bool) -> i64 {
         let bits = |number: i64| i64::from(i64::BITS - number.max(1).leading_zeros());
         let weights = bits(most_cost.min(self.in_flight));
-        let looks = match weights {
+        let reads = match weights {
             1 => 0,
             _ if correction => weights,
             _ => weights * bits(self.lease_ms) / 2,
         };
-        4 + self.in_flight / 1000 + looks
+        4 + self.in_flight / 1000 + reads
     }
 
     fn share(&self, n: i64) -> Concurrency {
@@ -124,10 +124,10 @@ impl Algorithm for Concurrency {
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
         // An expiry further ahead than the longest lease comes from a clock that was wrong. It has to be shortened and
         // stored, or the lease of a crashed gateway would last until then.
-        let far = now + longest;
+        let latest_allowed = now + longest;
         let mut latest = if live > 0 { leases.latest() } else { now };
-        let mended = latest > far;
-        latest = latest.min(far);
+        let is_repaired = latest > latest_allowed;
+        latest = latest.min(latest_allowed);
 
         let admitted = cost == 0 || live + cost <= limit;
         let charge = if admitted { cost } else { 0 };
@@ -135,18 +135,18 @@ impl Algorithm for Concurrency {
         if cost > limit {
             retry_ms = NEVER;
         } else if !admitted {
-            retry_ms = leases.freed(limit - cost, now).min(far) - now;
+            retry_ms = leases.free_at(limit - cost, now).min(latest_allowed) - now;
         }
         let expiry = now + lease;
         if charge > 0 {
             latest = latest.max(expiry);
         }
         let reset_ms = latest - now;
-        let store = cost > 0 && (admitted || mended || live > 0 && longest > leases.longest);
+        let store = cost > 0 && (admitted || is_repaired || live > 0 && longest > leases.longest);
         let remaining = (limit - live - charge).max(0);
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: tag },
-            next: store.then(|| (leases.changed(now, longest, live == 0, tag, charge, expiry), reset_ms)),
+            next: store.then(|| (leases.with_lease(now, longest, live == 0, tag, charge, expiry), reset_ms)),
         }
     }
 
@@ -161,7 +161,7 @@ impl Algorithm for Concurrency {
         let longest = if live > 0 { leases.longest.max(lease) } else { lease };
         let latest = if live > 0 { leases.latest().min(now + longest) } else { now };
         if delta < 0 {
-            let (held, until) = leases.held(receipt, now);
+            let (held, until) = leases.find_lease(receipt, now);
             let units = (-delta).min(held);
             if units == 0 {
                 return None;
@@ -170,13 +170,13 @@ impl Algorithm for Concurrency {
                 return Some((LeasesState::default(), 1));
             }
             let until = until.min(now + longest);
-            return Some((leases.changed(now, longest, false, receipt, held - units, until), latest - now));
+            return Some((leases.with_lease(now, longest, false, receipt, held - units, until), latest - now));
         }
         if delta == 0 {
             return None;
         }
         let expiry = now + lease;
-        Some((leases.changed(now, longest, live == 0, receipt, delta, expiry), latest.max(expiry) - now))
+        Some((leases.with_lease(now, longest, live == 0, receipt, delta, expiry), latest.max(expiry) - now))
     }
 
     /// Formats pairs of an id and its bit and expiry as one number; before them the longest lease, as another pair.
@@ -218,7 +218,7 @@ impl LeaseSet {
     }
 
     /// Returns when no more than `units` will be held, if no request arrives or ends.
-    fn freed(&self, units: i64, now: i64) -> i64 {
+    fn free_at(&self, units: i64, now: i64) -> i64 {
         if self.bits() == 1 {
             return self.units.key_at(units).map_or(now, |(_, expiry, _)| expiry);
         }
@@ -240,7 +240,7 @@ impl LeaseSet {
     }
 
     /// Returns the units of the lease with this tag at `now`, and its expiry.
-    fn held(&self, tag: i64, now: i64) -> (i64, i64) {
+    fn find_lease(&self, tag: i64, now: i64) -> (i64, i64) {
         let (mut held, mut until) = (0, now);
         for bit in 0..self.bits() {
             if let Some(expiry) = self.score(tag + bit).map(|score| score - bit * RADIX).filter(|expiry| *expiry > now)
@@ -252,7 +252,7 @@ impl LeaseSet {
         (held, until)
     }
 
-    fn put(&mut self, bit: i64, id: i64, expiry: Option<i64>) {
+    fn set_entry(&mut self, bit: i64, id: i64, expiry: Option<i64>) {
         if let Some(old) = self.score(id) {
             self.ids.set((id, old), 0);
             self.units.set((old / RADIX, old % RADIX, id), 0);
@@ -263,36 +263,36 @@ impl LeaseSet {
         }
     }
 
-    /// Returns the state in which `tag` holds `units` until `expiry`. `anew` drops all other leases.
-    fn changed(&self, now: i64, longest: i64, anew: bool, tag: i64, units: i64, expiry: i64) -> LeasesState {
-        let mut leases = if anew { LeaseSet::default() } else { self.clone() };
+    /// Returns the state in which `tag` holds `units` until `expiry`. `drop_others` drops all other leases.
+    fn with_lease(&self, now: i64, longest: i64, drop_others: bool, tag: i64, units: i64, expiry: i64) -> LeasesState {
+        let mut leases = if drop_others { LeaseSet::default() } else { self.clone() };
         leases.longest = longest;
         for bit in 0..leases.bits() {
-            leases.mend(bit, now + longest);
-            leases.trim(bit, now);
+            leases.shorten_expiries(bit, now + longest);
+            leases.remove_expired(bit, now);
         }
         let mut bit = 0;
         while units >> bit > 0 || bit < leases.bits() {
             let wanted = units >> bit & 1 == 1;
-            leases.put(bit, tag + bit, wanted.then_some(expiry));
+            leases.set_entry(bit, tag + bit, wanted.then_some(expiry));
             bit += 1;
         }
         LeasesState(Box::new(leases))
     }
 
-    /// Shortens entries of the bit that expire after `far`.
-    fn mend(&mut self, bit: i64, far: i64) {
-        for _ in 0..AT_ONCE {
-            let Some((_, _, id)) = self.unit(bit, far + 1, i64::MAX) else { return };
-            self.put(bit, id, Some(far));
+    /// Shortens entries of the bit that expire after `latest_allowed`.
+    fn shorten_expiries(&mut self, bit: i64, latest_allowed: i64) {
+        for _ in 0..CLEANUP_MAX {
+            let Some((_, _, id)) = self.unit(bit, latest_allowed + 1, i64::MAX) else { return };
+            self.set_entry(bit, id, Some(latest_allowed));
         }
     }
 
     /// Removes entries of the bit that have expired.
-    fn trim(&mut self, bit: i64, now: i64) {
-        for _ in 0..AT_ONCE {
+    fn remove_expired(&mut self, bit: i64, now: i64) {
+        for _ in 0..CLEANUP_MAX {
             let Some((_, _, id)) = self.unit(bit, i64::MIN, now) else { return };
-            self.put(bit, id, None);
+            self.set_entry(bit, id, None);
         }
     }
 

@@ -164,8 +164,8 @@ impl CalendarSettings {
         }
         let shown = offset.to_datetime(start);
         let ambiguous = self.zone.to_ambiguous_timestamp(shown).offset();
-        let again = matches!(ambiguous, AmbiguousOffset::Fold { after, .. } if after == offset);
-        let id = (number(shown.date()) * 100 + i64::from(shown.hour())) * 10 + i64::from(again);
+        let is_repeated = matches!(ambiguous, AmbiguousOffset::Fold { after, .. } if after == offset);
+        let id = (number(shown.date()) * 100 + i64::from(shown.hour())) * 10 + i64::from(is_repeated);
         Ok((DateWindow { id, start_ms: start.as_millisecond() }, end))
     }
 

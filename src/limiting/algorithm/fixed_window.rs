@@ -2,9 +2,9 @@
 //! of `lua/fixed_window.lua`: same names, same order.
 
 use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
-use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MOST_MS, Param, RATE, check_count};
+use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, check_count};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
-use crate::limiting::algorithm::window::{Anchor, LARGEST, Window, WindowRecord};
+use crate::limiting::algorithm::window::{Anchor, LIMIT_MAX, Window, WindowRecord};
 use crate::limiting::algorithm::{Algorithm, LeaseBasis, Number, Policy, Step, records};
 
 /// Admits at most `limit` units in each window of `window_ms`.
@@ -16,30 +16,30 @@ pub struct FixedWindow {
     pub clock: bool,
 }
 
-const ANCHOR: Field<bool> = Field::<bool>::either("anchor", ["first_hit", "clock"]);
+const ANCHOR: Field<bool> = Field::<bool>::choice("anchor", ["first_hit", "clock"]);
 
 impl Algorithm for FixedWindow {
     type State = RecordsState<WindowRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[ANCHOR.param];
+    const FURTHER_PARAMS: &'static [Param] = &[ANCHOR.param];
 
     const NUMBER: Number = COUNT;
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<FixedWindow, OptionError> {
-        let rate = given.require(&RATE)?;
-        let clock = given.get(&ANCHOR).unwrap_or(false);
-        Ok(FixedWindow { limit: check_count(LARGEST, rate.count)?, window_ms: rate.per_ms, clock })
+    fn build(options: &OptionValues) -> Result<FixedWindow, OptionError> {
+        let rate = options.require(&RATE)?;
+        let clock = options.get(&ANCHOR).unwrap_or(false);
+        Ok(FixedWindow { limit: check_count(LIMIT_MAX, rate.count)?, window_ms: rate.per_ms, clock })
     }
 
     fn params(&self, _now: i64) -> Vec<i64> {
         vec![self.limit, self.window_ms, i64::from(self.clock)]
     }
 
-    fn decode_rule(note: &str) -> Option<FixedWindow> {
-        let &[limit @ 1..=LARGEST, window_ms @ 1..=PERIOD_MOST_MS, clock @ 0..=1] = &*parse_numbers(note)? else {
+    fn decode_rule(encoded: &str) -> Option<FixedWindow> {
+        let &[limit @ 1..=LIMIT_MAX, window_ms @ 1..=PERIOD_MAX_MS, clock @ 0..=1] = &*parse_numbers(encoded)? else {
             return None;
         };
         Some(FixedWindow { limit, window_ms, clock: clock == 1 })
@@ -76,7 +76,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn max_number(&self) -> i64 {
-        LARGEST
+        LIMIT_MAX
     }
 }
 
@@ -106,10 +106,10 @@ impl RecordAlgorithm for FixedWindow {
     /// from before the conversion, even of the same ms, are never refunded from the new window.
     fn convert(&self, record: &WindowRecord, now: i64) -> (WindowRecord, i64) {
         let other = record.advanced(now);
-        let Window { mut record, mended, .. } = self.window_at(Some(&other), now);
+        let Window { mut record, is_repaired, .. } = self.window_at(Some(&other), now);
         if self.clock && other.length_ms <= 2 * self.window_ms {
             record.count = other.count;
-        } else if record.start_ms != other.start_ms && !mended {
+        } else if record.start_ms != other.start_ms && !is_repaired {
             record.start_ms = now + 1;
         }
         (record, record.count)
@@ -124,13 +124,13 @@ impl FixedWindow {
     fn window_at(&self, record: Option<&WindowRecord>, now: i64) -> Window {
         let FixedWindow { window_ms: window, clock, .. } = *self;
 
-        let (mut count, mut start, mut mended) = (0, if clock { 0 } else { now }, false);
+        let (mut count, mut start, mut is_repaired) = (0, if clock { 0 } else { now }, false);
         if let Some(record) = record {
             (count, start) = (record.count, record.start_ms);
             // A start further ahead than a whole window comes from a clock that was wrong. It has to be corrected and
             // stored, or the window would start again with each refusal.
             if start > now + window {
-                (start, mended) = (now, true);
+                (start, is_repaired) = (now, true);
             }
         }
         let at = now.max(start);
@@ -141,6 +141,6 @@ impl FixedWindow {
             (count, start, first) = (0, at, at);
         }
         let record = WindowRecord { count, start_ms: start, length_ms: window, anchor: self.anchor() };
-        Window { record, end: first + window, mended }
+        Window { record, end: first + window, is_repaired }
     }
 }

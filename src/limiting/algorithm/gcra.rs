@@ -22,15 +22,15 @@ impl Algorithm for Gcra {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[BURST.param];
+    const FURTHER_PARAMS: &'static [Param] = &[BURST.param];
 
     const NUMBER: Number = TokenBucket::NUMBER;
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<Gcra, OptionError> {
-        let (Rate { count: rate, per_ms }, burst) = read_rate_and_burst(given, false)?;
-        Ok(Gcra { rate, per_ms, burst, refunds: given.refunds })
+    fn build(options: &OptionValues) -> Result<Gcra, OptionError> {
+        let (Rate { count: rate, per_ms }, burst) = read_rate_and_burst(options, false)?;
+        Ok(Gcra { rate, per_ms, burst, refunds: options.refunds })
     }
 
     fn params(&self, now: i64) -> Vec<i64> {
@@ -41,8 +41,8 @@ impl Algorithm for Gcra {
         self.bucket().encode_rule()
     }
 
-    fn decode_rule(note: &str) -> Option<Gcra> {
-        let TokenBucket { rate, per_ms, burst, refunds, .. } = TokenBucket::decode_rule(note)?;
+    fn decode_rule(encoded: &str) -> Option<Gcra> {
+        let TokenBucket { rate, per_ms, burst, refunds, .. } = TokenBucket::decode_rule(encoded)?;
         Some(Gcra { rate, per_ms, burst, refunds })
     }
 

@@ -14,7 +14,7 @@ pub trait Algorithm: Clone {
     const LEADING: Param;
 
     /// The other options, in the order in which messages list them.
-    const OTHERS: &'static [Param];
+    const FURTHER_PARAMS: &'static [Param];
 
     /// The number that the replay varies to find how large it would have to be.
     const NUMBER: Number;
@@ -32,7 +32,7 @@ pub trait Algorithm: Clone {
     ///
     /// # Errors
     /// The arithmetic would not be exact with these numbers, or the options contradict each other.
-    fn build(given: &OptionValues) -> Result<Self, OptionError>;
+    fn build(options: &OptionValues) -> Result<Self, OptionError>;
 
     /// Returns the numbers of the rule in the order in which the Lua twin reads them. `now_ms` is the approximate time,
     /// for calendar windows; the twin decides by the clock of the store.
@@ -124,8 +124,8 @@ pub trait Algorithm: Clone {
 }
 
 /// Parses the comma-separated numbers of a word.
-pub fn parse_numbers(note: &str) -> Option<Vec<i64>> {
-    note.split(',').map(|number| number.parse().ok()).collect()
+pub fn parse_numbers(encoded: &str) -> Option<Vec<i64>> {
+    encoded.split(',').map(|number| number.parse().ok()).collect()
 }
 
 /// A receipt that is later than any charge: of the newest charges, whichever requests they are of.

@@ -10,7 +10,7 @@ use crate::limiting::algorithm::exact::div_ceil;
 use crate::limiting::algorithm::interface::parse_numbers;
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
-use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, MOST, RefillRecord};
+use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, NEVER};
 
@@ -27,33 +27,33 @@ pub struct LeakyBucket {
 }
 
 /// Longest queue: a day.
-const QUEUE_MOST_MS: i64 = 86_400_000;
+const QUEUE_MAX_MS: i64 = 86_400_000;
 /// Slots have a resolution of a microsecond.
 const SLOTS_PER_MS: i64 = 1000;
 
-const QUEUE: Field<i64> = Field::<i64>::duration("queue", 0, QUEUE_MOST_MS).amount();
+const QUEUE: Field<i64> = Field::<i64>::duration("queue", 0, QUEUE_MAX_MS).overridable();
 const NODELAY: Field<bool> = Field::<bool>::flag("nodelay");
 
 impl Algorithm for LeakyBucket {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[QUEUE.param, NODELAY.param];
+    const FURTHER_PARAMS: &'static [Param] = &[QUEUE.param, NODELAY.param];
 
     const NUMBER: Number = Number { name: "queue_ms", words: "queue", least: 0 };
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<LeakyBucket, OptionError> {
-        let written = given.require(&RATE)?;
+    fn build(options: &OptionValues) -> Result<LeakyBucket, OptionError> {
+        let written = options.require(&RATE)?;
         let Rate { count: rate, per_ms } = written.reduced();
         if rate > per_ms * SLOTS_PER_MS {
             let help = format!("the largest count for this period is {}", written.per_ms * SLOTS_PER_MS);
             return Err(option_error(RATE.name(), "slots would be closer than a microsecond", help));
         }
-        let queue_ms = given.get(&QUEUE).unwrap_or(0);
-        let nodelay = given.get(&NODELAY).unwrap_or(false);
-        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds: given.refunds };
+        let queue_ms = options.get(&QUEUE).unwrap_or(0);
+        let nodelay = options.get(&NODELAY).unwrap_or(false);
+        let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay, refunds: options.refunds };
         if queue_ms > bucket.max_number() {
             let help = format!("the longest `queue` for this rate is {}ms", bucket.max_number());
             return Err(option_error(QUEUE.name(), "it is too long to stay exact", help));
@@ -68,8 +68,8 @@ impl Algorithm for LeakyBucket {
         params
     }
 
-    fn decode_rule(note: &str) -> Option<LeakyBucket> {
-        let numbers = parse_numbers(note)?;
+    fn decode_rule(encoded: &str) -> Option<LeakyBucket> {
+        let numbers = parse_numbers(encoded)?;
         let (&[rate, per_ms, queue_ms, nodelay @ 0..=1], refunds) = numbers.split_first_chunk()? else { return None };
         let refunds = match refunds {
             [] => false,
@@ -77,7 +77,7 @@ impl Algorithm for LeakyBucket {
             _ => return None,
         };
         let bucket = LeakyBucket { rate, per_ms, queue_ms, nodelay: nodelay == 1, refunds };
-        let sound = (1..=MOST).contains(&per_ms)
+        let sound = (1..=USED_MAX).contains(&per_ms)
             && (1..=per_ms * SLOTS_PER_MS).contains(&rate)
             && (0..=bucket.max_number()).contains(&queue_ms);
         sound.then_some(bucket)
@@ -107,7 +107,7 @@ impl Algorithm for LeakyBucket {
 
     /// A charge and the length of the queue are added to the usage at most: 2 queue × rate + 3 per.
     fn max_number(&self) -> i64 {
-        ((MOST - self.rate - 2 * self.per_ms) / self.rate).min(QUEUE_MOST_MS)
+        ((USED_MAX - self.rate - 2 * self.per_ms) / self.rate).min(QUEUE_MAX_MS)
     }
 
     fn describe(&self) -> String {
@@ -144,7 +144,7 @@ impl RecordAlgorithm for LeakyBucket {
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
-        let (before, mended) = self.level(record, now);
+        let (before, is_repaired) = self.level(record, now);
         let mut used = before;
         let (full, burst) = (self.full(), self.burst());
 
@@ -164,7 +164,7 @@ impl RecordAlgorithm for LeakyBucket {
         }
 
         let reset_ms = div_ceil(used, rate);
-        let store = cost > 0 && (admitted || mended);
+        let store = cost > 0 && (admitted || is_repaired);
         let remaining = ((full - used) / per).max(0);
         let receipt = if nodelay { now } else { self.slot(used, now) };
         Step {
@@ -191,17 +191,17 @@ impl RecordAlgorithm for LeakyBucket {
         let (mut used, mut more) = (before, 0);
         let next_marks;
         if delta < 0 {
-            let need = (-delta).min(MOST / per) * per;
+            let need = (-delta).min(USED_MAX / per) * per;
             let (level, marks) = (self.record(before, now), marks_of(record));
             used -= match nodelay {
-                true => level.holds(marks, need, receipt),
+                true => level.max_refund(marks, need, receipt),
                 false if self.slot(before, now) == receipt => need.min(before),
                 false => 0,
             };
             if used == before {
                 return None;
             }
-            next_marks = level.given(marks, if nodelay { receipt } else { 0 }, before - used);
+            next_marks = level.mark_refund(marks, if nodelay { receipt } else { 0 }, before - used);
         } else {
             used = (used + delta.min(self.burst()) * per).min(self.full()).max(used);
             more = div_ceil(used - before, per);
@@ -211,7 +211,7 @@ impl RecordAlgorithm for LeakyBucket {
     }
 
     fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
-        let record = record.adopted(self.record(0, now), now);
+        let record = record.converted(self.record(0, now), now);
         let used = record.used;
         (record, used)
     }
@@ -234,7 +234,7 @@ impl LeakyBucket {
 
     /// Returns the marks after a charge. Only `nodelay` uses them, because slots are not times of charges.
     fn marks_after(&self, record: Option<&RefillRecord>, used: i64, now: i64) -> LedgerMarks {
-        self.record(used, now).marked(marks_of(record), self.refunds && self.nodelay)
+        self.record(used, now).mark_charge(marks_of(record), self.refunds && self.nodelay)
     }
 
     /// Returns the units that have not left by now, and whether the state has to be stored even after a refusal.
@@ -265,9 +265,9 @@ impl LeakyBucket {
 
     /// Returns the slot after `used` units from now on, in microseconds.
     fn slot(&self, used: i64, now: i64) -> i64 {
-        (now + (used / self.rate).min(SLOT_MOST_MS)) * SLOTS_PER_MS + used % self.rate * SLOTS_PER_MS / self.rate
+        (now + (used / self.rate).min(SLOT_MAX_MS)) * SLOTS_PER_MS + used % self.rate * SLOTS_PER_MS / self.rate
     }
 }
 
 /// Slots further ahead than this, which no queue reaches, are not distinguished.
-const SLOT_MOST_MS: i64 = 1_000_000_000_000;
+const SLOT_MAX_MS: i64 = 1_000_000_000_000;

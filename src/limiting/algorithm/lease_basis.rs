@@ -27,7 +27,7 @@ impl LeaseBasis {
 
     /// Returns whether leases of `horizon_ms` are possible. The burst of a bucket has to be at least twice what it
     /// refills in that time: a lease keeps as much in use as is refilled while it lasts.
-    pub fn has_room(&self, horizon_ms: i64) -> bool {
+    pub fn can_lease(&self, horizon_ms: i64) -> bool {
         let burst = self.refill.map_or(i64::MAX, |refill| refill.burst);
         !self.has_reserve(horizon_ms) || burst.saturating_sub(1) / 2 >= self.units_in(horizon_ms)
     }
@@ -163,7 +163,7 @@ mod tests {
         // Of 100 units in a full bucket, half may be spent while the others refill.
         assert_eq!(basis.usable(100, 100, 100), (49, 50));
         assert_eq!(basis.usable(100, 202, 100), (100, 100));
-        assert!(basis.has_room(100) && basis.has_room(499) && !basis.has_room(500));
+        assert!(basis.can_lease(100) && basis.can_lease(499) && !basis.can_lease(500));
         // A lump of 1000 units arrives in 300 ms, and the bucket is full then.
         let Some(basis) = bucket(1000, 1000, 1000, true).lease_basis() else { panic!() };
         assert_eq!(basis.usable(100, 300, 100), (100, 100));

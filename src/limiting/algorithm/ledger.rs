@@ -30,35 +30,35 @@
 use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord};
 
 /// Maximum number of marks of one record.
-const MOST_MARKS: usize = 5;
+const MARKS_MAX: usize = 5;
 
 /// Returns the marks that are still lower bounds: those below all later marks and below the current usage `used`.
-fn standing(marks: &[LedgerMark], used: i64) -> Vec<LedgerMark> {
+fn valid_marks(marks: &[LedgerMark], used: i64) -> Vec<LedgerMark> {
     let mut least = used;
-    let mut standing = Vec::with_capacity(marks.len() + 1);
+    let mut valid = Vec::with_capacity(marks.len() + 1);
     for mark in marks.iter().rev() {
         if mark.low < least {
             least = mark.low;
-            standing.push(*mark);
+            valid.push(*mark);
         }
     }
-    standing.reverse();
-    standing
+    valid.reverse();
+    valid
 }
 
 /// Merges the two marks that differ least.
-fn join(marks: &mut Vec<LedgerMark>) {
-    if let Some(place) = (0..marks.len() - 1).min_by_key(|place| marks[place + 1].low - marks[*place].low) {
-        marks[place + 1].low = marks[place].low;
-        marks.remove(place);
+fn merge_closest(marks: &mut Vec<LedgerMark>) {
+    if let Some(index) = (0..marks.len() - 1).min_by_key(|index| marks[index + 1].low - marks[*index].low) {
+        marks[index + 1].low = marks[index].low;
+        marks.remove(index);
     }
 }
 
 impl RefillRecord {
     /// Returns the marks after a charge to this record, which must be advanced to the time of the charge. A record
     /// without marks gets its first one only if `wanted`; its bound is 0, as earlier usage is unknown.
-    pub fn marked(&self, marks: &[LedgerMark], wanted: bool) -> LedgerMarks {
-        let mut marks = standing(marks, self.used);
+    pub fn mark_charge(&self, marks: &[LedgerMark], wanted: bool) -> LedgerMarks {
+        let mut marks = valid_marks(marks, self.used);
         if marks.is_empty() && !wanted {
             return LedgerMarks::default();
         }
@@ -66,34 +66,34 @@ impl RefillRecord {
         if marks.last().is_none_or(|mark| mark.at_ms < self.at_ms) {
             marks.push(LedgerMark { at_ms: self.at_ms, low });
         }
-        if marks.len() > MOST_MARKS {
-            join(&mut marks);
+        if marks.len() > MARKS_MAX {
+            merge_closest(&mut marks);
         }
         marks.into()
     }
 
     /// Returns how much of a charge of `need` made at `charged_ms` may be refunded: the largest lower bound of the
     /// lead. The record must be advanced.
-    pub fn holds(&self, marks: &[LedgerMark], need: i64, charged_ms: i64) -> i64 {
-        let most = self.remains(need, charged_ms);
+    pub fn max_refund(&self, marks: &[LedgerMark], need: i64, charged_ms: i64) -> i64 {
+        let most = self.min_left(need, charged_ms);
         if marks.is_empty() {
             return most;
         }
         let (mut most, mut since) = (most, charged_ms);
-        for mark in standing(marks, self.used).into_iter().filter(|mark| mark.at_ms > charged_ms) {
-            most = most.max(self.with(mark.low, since).remains(need, charged_ms));
+        for mark in valid_marks(marks, self.used).into_iter().filter(|mark| mark.at_ms > charged_ms) {
+            most = most.max(self.with_usage(mark.low, since).min_left(need, charged_ms));
             since = mark.at_ms;
         }
-        most.max(self.with(self.used, since).remains(need, charged_ms))
+        most.max(self.with_usage(self.used, since).min_left(need, charged_ms))
     }
 
-    /// Returns the marks after `given` of a charge made at `charged_ms` was refunded.
-    pub fn given(&self, marks: &[LedgerMark], charged_ms: i64, given: i64) -> LedgerMarks {
+    /// Returns the marks after `refund` of a charge made at `charged_ms` was refunded.
+    pub fn mark_refund(&self, marks: &[LedgerMark], charged_ms: i64, refund: i64) -> LedgerMarks {
         let lower = |mark: &LedgerMark| match mark.at_ms > charged_ms {
-            true => LedgerMark { low: (mark.low - given).max(0), ..*mark },
+            true => LedgerMark { low: (mark.low - refund).max(0), ..*mark },
             false => *mark,
         };
         let marks: Vec<LedgerMark> = marks.iter().map(lower).collect();
-        standing(&marks, self.used - given).into()
+        valid_marks(&marks, self.used - refund).into()
     }
 }

@@ -51,7 +51,7 @@ pub struct Spec {
     pub name: &'static str,
     /// See [`Algorithm::LEADING`].
     pub leading: Param,
-    /// See [`Algorithm::OTHERS`].
+    /// See [`Algorithm::FURTHER_PARAMS`].
     pub others: &'static [Param],
     /// See [`Algorithm::NUMBER`].
     pub number: Number,
@@ -90,9 +90,9 @@ macro_rules! algorithms {
         pub const SPECS: &[Spec] = &[$(Spec {
             name: stringify!($module),
             leading: $module::$Name::LEADING,
-            others: $module::$Name::OTHERS,
+            others: $module::$Name::FURTHER_PARAMS,
             number: $module::$Name::NUMBER,
-            build: |given| $module::$Name::build(given).map(Rule::$Name),
+            build: |options| $module::$Name::build(options).map(Rule::$Name),
         }),*];
     };
     (@all $($module:ident => $Name:ident),*) => {
@@ -169,9 +169,9 @@ macro_rules! algorithms {
             }
 
             /// Decodes a rule of the algorithm called `name`; see [`Algorithm::decode_rule`].
-            pub fn decode_rule(name: &str, note: &str) -> Option<Rule> {
+            pub fn decode_rule(name: &str, encoded: &str) -> Option<Rule> {
                 match name {
-                    $(stringify!($module) => $module::$Name::decode_rule(note).map(Rule::$Name),)*
+                    $(stringify!($module) => $module::$Name::decode_rule(encoded).map(Rule::$Name),)*
                     _ => None,
                 }
             }
@@ -340,10 +340,12 @@ mod tests {
     fn sample(kind: ParamKind) -> ParamValue {
         match kind {
             ParamKind::Rate => ParamValue::Rate(Rate { count: 10, per_ms: 1000 }),
-            ParamKind::Dated => ParamValue::Dated(CalendarRate { count: 10, unit: dates::CalendarUnit::Week }),
+            ParamKind::CalendarRate => {
+                ParamValue::CalendarRate(CalendarRate { count: 10, unit: dates::CalendarUnit::Week })
+            }
             ParamKind::Integer { least, .. } => ParamValue::Integer(least + 1),
             ParamKind::Duration { least_ms, .. } => ParamValue::Integer(least_ms),
-            ParamKind::Flag | ParamKind::Either(_) => ParamValue::Flag(true),
+            ParamKind::Flag | ParamKind::Choice(_) => ParamValue::Flag(true),
             ParamKind::Zone => ParamValue::Zone(TimeZone::UTC),
             ParamKind::TimeOfDay => ParamValue::TimeOfDay(Time::midnight()),
             ParamKind::Weekday => ParamValue::Weekday(Weekday::Sunday),
@@ -377,9 +379,9 @@ mod tests {
             SPECS.iter().flat_map(|spec| [built(spec, false), built(spec, true)]).filter(Rule::corrects_by_own_rule)
         {
             for rule in [rule.clone(), rule.share(3)] {
-                let note = rule.encode_rule();
-                assert!(!note.is_empty() && !note.contains(' '), "{note}");
-                assert_eq!(Rule::decode_rule(rule.name(), &note), Some(rule));
+                let encoded = rule.encode_rule();
+                assert!(!encoded.is_empty() && !encoded.contains(' '), "{encoded}");
+                assert_eq!(Rule::decode_rule(rule.name(), &encoded), Some(rule));
             }
         }
     }
@@ -427,14 +429,14 @@ mod tests {
             ("concurrency", &["1,1000"]),
             ("none", &["1"]),
         ] {
-            for note in notes {
-                assert_eq!(Rule::decode_rule(name, note), None, "{name} {note}");
+            for encoded in notes {
+                assert_eq!(Rule::decode_rule(name, encoded), None, "{name} {encoded}");
             }
         }
     }
 
     #[test]
     fn the_leading_option_is_an_amount() {
-        assert!(SPECS.iter().all(|spec| spec.leading.amount));
+        assert!(SPECS.iter().all(|spec| spec.leading.overridable));
     }
 }

@@ -13,17 +13,17 @@ pub struct Param {
     pub name: &'static str,
     pub kind: ParamKind,
     /// Overrides may set the option for single keys. Other options are the same for all keys of a limit.
-    pub amount: bool,
+    pub overridable: bool,
 }
 
 /// Type of an option. The config parses each into the [`ParamValue`] of the same name, unless stated
 /// otherwise.
 #[derive(Clone, Copy, Debug)]
 pub enum ParamKind {
-    /// A count per period of at most [`PERIOD_MOST_MS`].
+    /// A count per period of at most [`PERIOD_MAX_MS`].
     Rate,
     /// A count per calendar unit.
-    Dated,
+    CalendarRate,
     Integer {
         least: i64,
         most: i64,
@@ -35,7 +35,7 @@ pub enum ParamKind {
     },
     Flag,
     /// One of two words, parsed into a flag: true for the second.
-    Either([&'static str; 2]),
+    Choice([&'static str; 2]),
     Zone,
     /// A time of day to the minute.
     TimeOfDay,
@@ -46,7 +46,7 @@ pub enum ParamKind {
 #[derive(Clone, Debug)]
 pub enum ParamValue {
     Rate(Rate),
-    Dated(CalendarRate),
+    CalendarRate(CalendarRate),
     Integer(i64),
     Flag(bool),
     Zone(TimeZone),
@@ -69,7 +69,7 @@ pub struct CalendarRate {
 }
 
 /// The longest period of a rate: ten years.
-pub const PERIOD_MOST_MS: i64 = 3660 * 86_400_000;
+pub const PERIOD_MAX_MS: i64 = 3660 * 86_400_000;
 
 impl Rate {
     /// Reduces the fraction: 10 per 1000 ms becomes 1 per 100 ms.
@@ -90,7 +90,7 @@ macro_rules! fields {
     ($($T:ty, $constructor:ident($($argument:ident: $A:ty),*) => $kind:expr, $value:pat => $read:expr;)*) => {
         $(impl Field<$T> {
             pub const fn $constructor(name: &'static str $(, $argument: $A)*) -> Field<$T> {
-                let param = Param { name, kind: $kind, amount: false };
+                let param = Param { name, kind: $kind, overridable: false };
                 Field { param, of: |value| match value { $value => Some($read), _ => None } }
             }
         })*
@@ -99,11 +99,11 @@ macro_rules! fields {
 
 fields! {
     Rate, rate() => ParamKind::Rate, ParamValue::Rate(rate) => *rate;
-    CalendarRate, dated() => ParamKind::Dated, ParamValue::Dated(rate) => *rate;
+    CalendarRate, calendar_rate() => ParamKind::CalendarRate, ParamValue::CalendarRate(rate) => *rate;
     i64, integer(least: i64, most: i64) => ParamKind::Integer { least, most }, ParamValue::Integer(number) => *number;
     i64, duration(least_ms: i64, most_ms: i64) => ParamKind::Duration { least_ms, most_ms }, ParamValue::Integer(ms) => *ms;
     bool, flag() => ParamKind::Flag, ParamValue::Flag(flag) => *flag;
-    bool, either(words: [&'static str; 2]) => ParamKind::Either(words), ParamValue::Flag(second) => *second;
+    bool, choice(words: [&'static str; 2]) => ParamKind::Choice(words), ParamValue::Flag(second) => *second;
     TimeZone, zone() => ParamKind::Zone, ParamValue::Zone(zone) => zone.clone();
     Time, time_of_day() => ParamKind::TimeOfDay, ParamValue::TimeOfDay(time) => *time;
     Weekday, weekday() => ParamKind::Weekday, ParamValue::Weekday(day) => *day;
@@ -111,8 +111,8 @@ fields! {
 
 impl<T> Field<T> {
     /// Allows overrides to set the option.
-    pub const fn amount(mut self) -> Field<T> {
-        self.param.amount = true;
+    pub const fn overridable(mut self) -> Field<T> {
+        self.param.overridable = true;
         self
     }
 
@@ -122,7 +122,7 @@ impl<T> Field<T> {
 }
 
 /// Rate of every algorithm with a period.
-pub const RATE: Field<Rate> = Field::rate("rate").amount();
+pub const RATE: Field<Rate> = Field::rate("rate").overridable();
 /// How long a lease outlives a client that left while the upstream server works on its request. Only algorithms with
 /// leases have it, and only the rules for charges use it.
 pub const LINGER: Field<i64> = Field::<i64>::duration("linger", 0, 3_600_000);

@@ -10,8 +10,8 @@
 //!   numbers (burst, limit, debt, queue) only decide; they never change a record. Rules with the same basis share a
 //!   record.
 //! - A basis without a record starts with a copy of the record with the most usage, converted to its numbers.
-//! - A record is dropped when its basis has not been charged for [`KEPT_MS`] and its usage has ended. A key has at most
-//!   [`OTHERS`] further records; beyond that, the one that was charged longest ago is dropped.
+//! - A record is dropped when its basis has not been charged for [`RETENTION_MS`] and its usage has ended. A key has at most
+//!   [`OTHER_RECORDS_MAX`] further records; beyond that, the one that was charged longest ago is dropped.
 //! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
 //!   in all of them.
 
@@ -37,7 +37,7 @@ pub trait RecordAlgorithm {
     type Record: UsageRecord;
 
     /// Shortest time that a record is kept after the last charge by its own basis.
-    const KEPT_MS: i64 = KEPT_MS;
+    const RETENTION_MS: i64 = RETENTION_MS;
 
     /// Returns whether the record has the basis of this rule.
     fn matches(&self, record: &Self::Record, now: i64) -> bool;
@@ -84,9 +84,9 @@ struct OtherRecord<R> {
 }
 
 /// Shortest time that a record is kept after the last charge by its own basis: ten minutes.
-const KEPT_MS: i64 = 600_000;
+const RETENTION_MS: i64 = 600_000;
 /// Maximum number of records of other bases.
-const OTHERS: usize = 3;
+const OTHER_RECORDS_MAX: usize = 3;
 
 /// The records of a state from the point of view of one rule.
 struct RuleView<R> {
@@ -103,7 +103,7 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
     let mut own = rule.matches(&state.own, now).then(|| state.own.clone());
     let moved = own.is_none();
     if moved {
-        let drop_at_ms = now + A::KEPT_MS.max(state.own.lifetime(now));
+        let drop_at_ms = now + A::RETENTION_MS.max(state.own.lifetime(now));
         others.push(OtherRecord { record: state.own.clone(), drop_at_ms });
     }
     for other in &state.others {
@@ -124,7 +124,7 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
             }
         }
     }
-    others.truncate(OTHERS);
+    others.truncate(OTHER_RECORDS_MAX);
     RuleView { own, others, moved, found }
 }
 

@@ -35,7 +35,7 @@ pub struct LedgerMark {
 pub type LedgerMarks = Box<[LedgerMark]>;
 
 /// Maximum usage of a record, and maximum of one charge, so that their sum is exact.
-pub const MOST: i64 = EXACT / 2;
+pub const USED_MAX: i64 = EXACT / 2;
 
 impl RefillRecord {
     /// Returns how much each lump refills.
@@ -49,12 +49,12 @@ impl RefillRecord {
     }
 
     /// Returns the time when everything is refilled.
-    pub fn whole_at(&self) -> i64 {
+    pub fn refilled_at(&self) -> i64 {
         self.at_ms + div_ceil(self.used, self.gain()) * self.lump_ms
     }
 
     /// Returns a record of the same basis with other usage and no marks.
-    pub fn with(&self, used: i64, at_ms: i64) -> RefillRecord {
+    pub fn with_usage(&self, used: i64, at_ms: i64) -> RefillRecord {
         RefillRecord { used, at_ms, marks: LedgerMarks::default(), ..*self }
     }
 
@@ -62,32 +62,32 @@ impl RefillRecord {
     pub fn advanced(&self, now: i64) -> RefillRecord {
         let steps = (now - self.at_ms).max(0) / self.lump_ms;
         if steps >= div_ceil(self.used, self.gain()) {
-            return self.with(0, now.max(self.at_ms));
+            return self.with_usage(0, now.max(self.at_ms));
         }
-        self.with(self.used - steps * self.gain(), self.at_ms + steps * self.lump_ms)
+        self.with_usage(self.used - steps * self.gain(), self.at_ms + steps * self.lump_ms)
     }
 
     /// Converts the record to another basis. The usage is rounded up by at most one unit, a fraction of a token. The
     /// twin does the same operations on doubles in the same order, so both round alike.
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^51")]
-    pub fn adopted(&self, basis: RefillRecord, now: i64) -> RefillRecord {
+    pub fn converted(&self, basis: RefillRecord, now: i64) -> RefillRecord {
         let record = self.advanced(now);
         let used = (record.used as f64 / self.per_ms as f64 * basis.per_ms as f64).ceil();
         let keeps_phase = self.lump_ms == basis.lump_ms || record.at_ms > now;
         let at_ms = if keeps_phase { record.at_ms } else { now };
-        RefillRecord { used: used.min(MOST as f64) as i64, at_ms, ..basis }
+        RefillRecord { used: used.min(USED_MAX as f64) as i64, at_ms, ..basis }
     }
 
     /// Returns a lower bound of what is left of a charge of `need` made at `charged_ms`: everything that was refilled
     /// since then may have belonged to this charge. The record must be advanced.
-    pub fn remains(&self, need: i64, charged_ms: i64) -> i64 {
+    pub fn min_left(&self, need: i64, charged_ms: i64) -> i64 {
         let lumps = div_ceil((self.at_ms - charged_ms).max(0), self.lump_ms);
         if lumps >= div_ceil(need, self.gain()) { 0 } else { (need - lumps * self.gain()).min(self.used) }
     }
 
     /// Converts a cost to the unit of `used`.
     fn need(&self, cost: i64) -> i64 {
-        cost.min(MOST / self.per_ms + 1) * self.per_ms
+        cost.min(USED_MAX / self.per_ms + 1) * self.per_ms
     }
 
     /// Formats the record as the twin stores it: five numbers, then two per mark. With `fields` 4, the lump is left out
@@ -107,23 +107,23 @@ impl RefillRecord {
 
 impl records::UsageRecord for RefillRecord {
     fn lifetime(&self, now: i64) -> i64 {
-        self.whole_at() - now
+        self.refilled_at() - now
     }
 
     fn charged(&self, now: i64, cost: i64) -> RefillRecord {
         let record = self.advanced(now);
-        RefillRecord { used: (record.used + self.need(cost)).min(MOST), ..record }
+        RefillRecord { used: (record.used + self.need(cost)).min(USED_MAX), ..record }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "at most 2^52")]
     fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        self.advanced(now).remains(self.need(cost), charged_ms) as f64 / self.per_ms as f64
+        self.advanced(now).min_left(self.need(cost), charged_ms) as f64 / self.per_ms as f64
     }
 
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^52")]
     fn refunded(&self, now: i64, units: f64, _charged_ms: i64) -> RefillRecord {
         let record = self.advanced(now);
-        let given = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
-        RefillRecord { used: record.used - given, ..record }
+        let refund = (units * self.per_ms as f64).floor().min(record.used as f64) as i64;
+        RefillRecord { used: record.used - refund, ..record }
     }
 }

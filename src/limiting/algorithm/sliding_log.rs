@@ -41,19 +41,19 @@ const TRIMMED: usize = 64;
 /// Maximum number of units of a limit for each millisecond of its window.
 const PER_MS: i64 = 1000;
 
-const STATE: Field<bool> = Field::<bool>::either("state", ["list", "sorted_set"]);
+const STATE: Field<bool> = Field::<bool>::choice("state", ["list", "sorted_set"]);
 
 impl Algorithm for SlidingLog {
     type State = LogState;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[STATE.param];
+    const FURTHER_PARAMS: &'static [Param] = &[STATE.param];
 
     const NUMBER: Number = COUNT;
 
-    fn build(given: &OptionValues) -> Result<SlidingLog, OptionError> {
-        let rate = given.require(&RATE)?;
-        let sorted_set = given.get(&STATE).unwrap_or(false);
+    fn build(options: &OptionValues) -> Result<SlidingLog, OptionError> {
+        let rate = options.require(&RATE)?;
+        let sorted_set = options.get(&STATE).unwrap_or(false);
         let log = SlidingLog { limit: rate.count, window_ms: rate.per_ms, sorted_set };
         let largest = log.max_number();
         if log.limit > largest {
@@ -96,20 +96,20 @@ impl Algorithm for SlidingLog {
         let SlidingLog { limit, window_ms: window, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
-        let LogHead { longest, largest, clock, anew } = self.head(log, now);
+        let LogBounds { longest, largest, clock, restart } = self.bounds_at(log, now);
         // The first millisecond that counts.
         let edge = clock - window;
 
         // The newest charge that must leave the window before this cost fits.
-        let (mut last, place) = (None, limit - cost);
+        let (mut last, index) = (None, limit - cost);
         if cost > 0 && cost <= limit {
-            last = match anew {
-                Some(kept) => (place < kept).then_some(now),
-                None => log.charges.key_at(place).filter(|last| *last >= edge),
+            last = match restart {
+                Some(kept) => (index < kept).then_some(now),
+                None => log.charges.key_at(index).filter(|last| *last >= edge),
             };
         }
         let admitted = cost == 0 || cost <= limit && last.is_none();
-        let inside = anew.unwrap_or_else(|| log.charges.weight_since(edge));
+        let inside = restart.unwrap_or_else(|| log.charges.weight_since(edge));
         let charge = if admitted { cost } else { 0 };
 
         let mut retry_ms = 0;
@@ -118,7 +118,7 @@ impl Algorithm for SlidingLog {
         } else if let Some(last) = last {
             retry_ms = last + window + 1 - now;
         }
-        let mut latest = match anew {
+        let mut latest = match restart {
             Some(kept) => (kept > 0).then_some(now),
             None => log.charges.last(),
         };
@@ -126,13 +126,13 @@ impl Algorithm for SlidingLog {
             latest = Some(clock);
         }
         let reset_ms = latest.map_or(0, |latest| (latest + window + 1 - now).max(0));
-        let wider = anew.is_none() && (longest > log.longest || largest > log.largest);
-        let store = cost > 0 && (admitted || anew.is_some_and(|kept| kept > 0) || wider);
+        let wider = restart.is_none() && (longest > log.longest || largest > log.largest);
+        let store = cost > 0 && (admitted || restart.is_some_and(|kept| kept > 0) || wider);
         let remaining = (limit - inside - charge).max(0);
-        let ttl_ms = if anew.is_some() || charge > 0 { clock } else { log.newest } + longest + 1 - now;
+        let ttl_ms = if restart.is_some() || charge > 0 { clock } else { log.newest } + longest + 1 - now;
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms, receipt: clock },
-            next: store.then(|| (log.charged(anew, clock, charge, longest, largest), ttl_ms)),
+            next: store.then(|| (log.charged(restart, clock, charge, longest, largest), ttl_ms)),
         }
     }
 
@@ -141,13 +141,13 @@ impl Algorithm for SlidingLog {
         let SlidingLog { limit, .. } = *self;
         let empty = Log::default();
         let log = state.map_or(&empty, |state| &state.0);
-        let LogHead { longest, largest, clock, anew } = self.head(log, now);
+        let LogBounds { longest, largest, clock, restart } = self.bounds_at(log, now);
         if delta < 0 && receipt == LATEST {
-            let inside = anew.unwrap_or_else(|| log.charges.weight_since(clock - self.window_ms));
+            let inside = restart.unwrap_or_else(|| log.charges.weight_since(clock - self.window_ms));
             let units = (-delta).min(inside);
-            return match (units, anew) {
+            return match (units, restart) {
                 (0, _) => None,
-                _ if units == log.charges.sum() || anew == Some(units) => Some((LogState::default(), 1)),
+                _ if units == log.charges.sum() || restart == Some(units) => Some((LogState::default(), 1)),
                 (_, Some(kept)) => {
                     Some((log.charged(Some(kept - units), clock, 0, longest, largest), clock + longest + 1 - now))
                 }
@@ -155,7 +155,7 @@ impl Algorithm for SlidingLog {
             };
         }
         if delta < 0 {
-            if anew == Some(0) || receipt < log.newest.max(now) - longest {
+            if restart == Some(0) || receipt < log.newest.max(now) - longest {
                 return None;
             }
             let weight = log.charges.weight(receipt);
@@ -166,20 +166,20 @@ impl Algorithm for SlidingLog {
             if units == log.charges.sum() {
                 return Some((LogState::default(), 1));
             }
-            if let Some(kept) = anew {
+            if let Some(kept) = restart {
                 let kept = kept - units;
                 return match kept {
                     1.. => Some((log.charged(Some(kept), clock, 0, longest, largest), longest + 1)),
                     _ => Some((LogState::default(), 1)),
                 };
             }
-            return Some((log.with(receipt, weight - units), log.newest + longest + 1 - now));
+            return Some((log.with_weight(receipt, weight - units), log.newest + longest + 1 - now));
         }
         if delta == 0 {
             return None;
         }
         let charge = delta.min(limit);
-        Some((log.charged(anew, clock, charge, longest, largest), clock + longest + 1 - now))
+        Some((log.charged(restart, clock, charge, longest, largest), clock + longest + 1 - now))
     }
 
     /// Formats longest window, largest limit and newest charge, then all earlier charges from the newest on. Units
@@ -197,36 +197,36 @@ impl Algorithm for SlidingLog {
     }
 }
 
-/// Bounds of a log for a decision: longest window, largest limit, and the time of a new charge. `anew` means that the
-/// stored charges do not count, but that number of units at the current time.
-struct LogHead {
+/// Bounds of a log for a decision: longest window, largest limit, and the time of a new charge. `restart` means that
+/// the stored charges do not count, but that number of units at the current time.
+struct LogBounds {
     longest: i64,
     largest: i64,
     clock: i64,
-    anew: Option<i64>,
+    restart: Option<i64>,
 }
 
 impl SlidingLog {
-    fn head(&self, log: &Log, now: i64) -> LogHead {
+    fn bounds_at(&self, log: &Log, now: i64) -> LogBounds {
         let (longest, largest) = (log.longest.max(self.window_ms), log.largest.max(self.limit));
         if log.charges.sum() == 0 || log.newest < now - log.longest {
-            return LogHead { longest: self.window_ms, largest: self.limit, clock: now, anew: Some(0) };
+            return LogBounds { longest: self.window_ms, largest: self.limit, clock: now, restart: Some(0) };
         }
         // A charge further ahead than a window comes from a clock that was wrong. What still counts has to be moved to
         // now and stored, or it would use up the limit until that time comes.
         if log.newest > now + longest {
             let kept = log.charges.weight_since(log.newest - longest).min(largest);
-            return LogHead { longest, largest, clock: now, anew: Some(kept) };
+            return LogBounds { longest, largest, clock: now, restart: Some(kept) };
         }
-        LogHead { longest, largest, clock: now.max(log.newest), anew: None }
+        LogBounds { longest, largest, clock: now.max(log.newest), restart: None }
     }
 }
 
 impl Log {
-    fn charged(&self, anew: Option<i64>, clock: i64, cost: i64, longest: i64, largest: i64) -> LogState {
+    fn charged(&self, restart: Option<i64>, clock: i64, cost: i64, longest: i64, largest: i64) -> LogState {
         let mut charges = self.charges.clone();
         let mut newest = self.newest;
-        if let Some(kept) = anew {
+        if let Some(kept) = restart {
             charges = Tree::default();
             charges.set(clock, kept);
             newest = clock;
@@ -265,7 +265,7 @@ impl Log {
     }
 
     /// Returns the log with `weight` units at `ms`.
-    fn with(&self, ms: i64, weight: i64) -> LogState {
+    fn with_weight(&self, ms: i64, weight: i64) -> LogState {
         let mut log = self.clone();
         log.charges.set(ms, weight);
         LogState(Box::new(log))

@@ -8,7 +8,7 @@
 use crate::limiting::algorithm::exact::{EXACT, div_ceil};
 use crate::limiting::algorithm::interface::{COUNT, parse_numbers};
 use crate::limiting::algorithm::params::{
-    Field, OptionError, OptionValues, PERIOD_MOST_MS, Param, RATE, check_count, option_error,
+    Field, OptionError, OptionValues, PERIOD_MAX_MS, Param, RATE, check_count, option_error,
 };
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
@@ -33,29 +33,29 @@ pub struct CountersRecord {
 }
 
 /// Up to this number, a sum of counters, or a counter times the window, is exact.
-const MOST: i64 = EXACT - 1;
+const COUNT_MAX: i64 = EXACT - 1;
 /// An upper bound of the counters that a window touches.
 const COUNTERS: i64 = 64;
 
-const PRECISION_MOST: i64 = 60;
-const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, PRECISION_MOST);
+const PRECISION_MAX: i64 = 60;
+const PRECISION: Field<i64> = Field::<i64>::integer("precision", 2, PRECISION_MAX);
 
 impl Algorithm for SlidingWindow {
     type State = RecordsState<CountersRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[PRECISION.param];
+    const FURTHER_PARAMS: &'static [Param] = &[PRECISION.param];
 
     const NUMBER: Number = COUNT;
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<SlidingWindow, OptionError> {
-        let rate = given.require(&RATE)?;
-        let precision = given.get(&PRECISION).unwrap_or(2);
+    fn build(options: &OptionValues) -> Result<SlidingWindow, OptionError> {
+        let rate = options.require(&RATE)?;
+        let precision = options.get(&PRECISION).unwrap_or(2);
         let Some(window) = SlidingWindow::new(rate.count, rate.per_ms, precision) else {
             let what = format!("{precision} parts of {} ms are shorter than a millisecond", rate.per_ms);
-            return Err(match given.get(&PRECISION) {
+            return Err(match options.get(&PRECISION) {
                 Some(_) => option_error(PRECISION.name(), what, format!("at most {}", rate.per_ms)),
                 None => option_error(RATE.name(), what, format!("the shortest period is {precision}ms")),
             });
@@ -68,9 +68,11 @@ impl Algorithm for SlidingWindow {
         vec![self.limit, self.window_ms, self.unit_ms]
     }
 
-    fn decode_rule(note: &str) -> Option<SlidingWindow> {
-        let &[limit @ 1..=MOST, window_ms @ 1..=PERIOD_MOST_MS, unit_ms] = &*parse_numbers(note)? else { return None };
-        let windows = (2..=PRECISION_MOST).filter_map(|precision| SlidingWindow::new(limit, window_ms, precision));
+    fn decode_rule(encoded: &str) -> Option<SlidingWindow> {
+        let &[limit @ 1..=COUNT_MAX, window_ms @ 1..=PERIOD_MAX_MS, unit_ms] = &*parse_numbers(encoded)? else {
+            return None;
+        };
+        let windows = (2..=PRECISION_MAX).filter_map(|precision| SlidingWindow::new(limit, window_ms, precision));
         windows.into_iter().find(|window| window.unit_ms == unit_ms && limit <= window.max_number())
     }
 
@@ -93,7 +95,7 @@ impl Algorithm for SlidingWindow {
 
     /// The bound also applies to a single counter.
     fn max_number(&self) -> i64 {
-        MOST / if self.is_weighted() { self.window_ms } else { COUNTERS }
+        COUNT_MAX / if self.is_weighted() { self.window_ms } else { COUNTERS }
     }
 
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
@@ -124,27 +126,27 @@ impl RecordAlgorithm for SlidingWindow {
     }
 
     fn decide_one(&self, record: Option<&CountersRecord>, now: i64, cost: i64) -> Step<CountersRecord> {
-        let mut counted = self.counts_at(record, now);
+        let mut counters = self.counts_at(record, now);
 
-        let mut free = self.room(&counted);
+        let mut free = self.free_units(&counters);
         let admitted = cost == 0 || cost <= free;
         let mut retry_ms = 0;
         if cost > self.limit {
             retry_ms = NEVER;
         } else if !admitted {
-            retry_ms = self.fits_at(&counted, cost, free) - now;
+            retry_ms = self.fits_at(&counters, cost, free) - now;
         }
         if admitted && cost > 0 {
-            counted.add(0, cost);
+            counters.add(0, cost);
             free -= cost;
         }
 
-        let reset_ms = self.clear_at(&counted, now) - now;
-        let store = cost > 0 && (admitted || counted.mended);
-        let receipt = counted.at;
+        let reset_ms = self.reset_at(&counters, now) - now;
+        let store = cost > 0 && (admitted || counters.is_repaired);
+        let receipt = counters.at;
         Step {
             answer: Answer { admitted, remaining: free.max(0), retry_ms, reset_ms, receipt },
-            next: store.then(|| (self.stored(counted), reset_ms.max(1))),
+            next: store.then(|| (self.to_record(counters), reset_ms.max(1))),
         }
     }
 
@@ -156,56 +158,56 @@ impl RecordAlgorithm for SlidingWindow {
         delta: i64,
         receipt: i64,
     ) -> Option<(CountersRecord, i64, i64)> {
-        let mut counted = self.counts_at(record, now);
-        let mut place = 0;
+        let mut counters = self.counts_at(record, now);
+        let mut index = 0;
         if delta < 0 {
-            place = self.place_of(&counted, receipt)?;
+            index = self.index_of(&counters, receipt)?;
         }
-        let changed = (counted.get(place) + delta).min(self.max_number()).max(0);
-        counted.add(place, changed - counted.get(place));
-        let reset_ms = self.clear_at(&counted, now) - now;
-        Some((self.stored(counted), reset_ms.max(1), delta))
+        let changed = (counters.get(index) + delta).min(self.max_number()).max(0);
+        counters.add(index, changed - counters.get(index));
+        let reset_ms = self.reset_at(&counters, now) - now;
+        Some((self.to_record(counters), reset_ms.max(1), delta))
     }
 
     fn convert(&self, record: &CountersRecord, now: i64) -> (CountersRecord, i64) {
-        let living = SlidingWindow::of(record).counts_at(Some(record), now);
-        let mut counted = LiveCounters { id: now / self.unit_ms, counts: Vec::new(), at: now, mended: false };
-        self.move_into(&mut counted, &living, record.unit_ms, now);
-        let used = counted.counts.iter().sum();
-        (self.stored(counted), used)
+        let live = SlidingWindow::rule_of(record).counts_at(Some(record), now);
+        let mut counters = LiveCounters { id: now / self.unit_ms, counts: Vec::new(), at: now, is_repaired: false };
+        self.add_converted(&mut counters, &live, record.unit_ms, now);
+        let used = counters.counts.iter().sum();
+        (self.to_record(counters), used)
     }
 }
 
 impl records::UsageRecord for CountersRecord {
     fn lifetime(&self, now: i64) -> i64 {
-        let rule = SlidingWindow::of(self);
-        rule.clear_at(&rule.counts_at(Some(self), now), now) - now
+        let rule = SlidingWindow::rule_of(self);
+        rule.reset_at(&rule.counts_at(Some(self), now), now) - now
     }
 
     fn charged(&self, now: i64, cost: i64) -> CountersRecord {
-        let rule = SlidingWindow::of(self);
-        let mut counted = rule.counts_at(Some(self), now);
-        let more = cost.min(rule.max_number() - counted.get(0));
-        counted.add(0, more);
-        rule.stored(counted)
+        let rule = SlidingWindow::rule_of(self);
+        let mut counters = rule.counts_at(Some(self), now);
+        let more = cost.min(rule.max_number() - counters.get(0));
+        counters.add(0, more);
+        rule.to_record(counters)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
     fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
-        let rule = SlidingWindow::of(self);
-        let counted = rule.counts_at(Some(self), now);
-        rule.place_of(&counted, receipt).map_or(0, |place| counted.get(place).min(cost)) as f64
+        let rule = SlidingWindow::rule_of(self);
+        let counters = rule.counts_at(Some(self), now);
+        rule.index_of(&counters, receipt).map_or(0, |index| counters.get(index).min(cost)) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
     fn refunded(&self, now: i64, units: f64, receipt: i64) -> CountersRecord {
-        let rule = SlidingWindow::of(self);
-        let mut counted = rule.counts_at(Some(self), now);
-        if let Some(place) = rule.place_of(&counted, receipt) {
-            let given = counted.get(place).min(units as i64);
-            counted.add(place, -given);
+        let rule = SlidingWindow::rule_of(self);
+        let mut counters = rule.counts_at(Some(self), now);
+        if let Some(index) = rule.index_of(&counters, receipt) {
+            let refund = counters.get(index).min(units as i64);
+            counters.add(index, -refund);
         }
-        rule.stored(counted)
+        rule.to_record(counters)
     }
 }
 
@@ -218,19 +220,19 @@ struct LiveCounters {
     /// The time to which the counts apply.
     at: i64,
     /// The number of the newest counter was corrected, so the state has to be stored even after a refusal.
-    mended: bool,
+    is_repaired: bool,
 }
 
 impl LiveCounters {
-    fn get(&self, place: usize) -> i64 {
-        self.counts.get(place).copied().unwrap_or(0)
+    fn get(&self, index: usize) -> i64 {
+        self.counts.get(index).copied().unwrap_or(0)
     }
 
-    fn add(&mut self, place: usize, units: i64) {
-        if self.counts.len() <= place {
-            self.counts.resize(place + 1, 0);
+    fn add(&mut self, index: usize, units: i64) {
+        if self.counts.len() <= index {
+            self.counts.resize(index + 1, 0);
         }
-        self.counts[place] += units;
+        self.counts[index] += units;
     }
 }
 
@@ -243,7 +245,7 @@ impl SlidingWindow {
     }
 
     /// Returns a rule with the basis of the record.
-    fn of(record: &CountersRecord) -> SlidingWindow {
+    fn rule_of(record: &CountersRecord) -> SlidingWindow {
         SlidingWindow { limit: 0, window_ms: record.window_ms, unit_ms: record.unit_ms }
     }
 
@@ -253,93 +255,92 @@ impl SlidingWindow {
     }
 
     /// Returns when the counter with that number no longer counts. A charge at the very end of a strict counter leaves
-    /// the
-    /// window a whole window later; a weighted counter has no weight when the window after it ends.
+    /// the window a whole window later; a weighted counter has no weight when the window after it ends.
     fn expiry(&self, id: i64) -> i64 {
         (id + 1) * self.unit_ms + self.window_ms
     }
 
     fn counts_at(&self, record: Option<&CountersRecord>, now: i64) -> LiveCounters {
         let SlidingWindow { window_ms: window, unit_ms: unit, .. } = *self;
-        let mut counted = LiveCounters { id: now / unit, counts: Vec::new(), at: now, mended: false };
-        let Some(record) = record else { return counted };
+        let mut counters = LiveCounters { id: now / unit, counts: Vec::new(), at: now, is_repaired: false };
+        let Some(record) = record else { return counters };
 
         let mut newest = record.id;
         // A counter further ahead than a whole window comes from a clock that was wrong. It has to be corrected and
         // stored, or the window would never end.
         if newest * unit > now + window {
-            (newest, counted.mended) = (counted.id + 1, true);
+            (newest, counters.is_repaired) = (counters.id + 1, true);
         }
-        if newest > counted.id {
-            (counted.id, counted.at) = (newest, newest * unit);
+        if newest > counters.id {
+            (counters.id, counters.at) = (newest, newest * unit);
         }
-        if self.expiry(newest) <= counted.at {
-            return counted;
+        if self.expiry(newest) <= counters.at {
+            return counters;
         }
-        counted.counts.resize(usize::try_from(counted.id - newest).unwrap_or(0), 0);
-        let living = (0..).zip(&record.counts).take_while(|(age, _)| self.expiry(newest - age) > counted.at);
-        counted.counts.extend(living.map(|(_, count)| (*count).min(self.max_number())));
-        counted
+        counters.counts.resize(usize::try_from(counters.id - newest).unwrap_or(0), 0);
+        let live = (0..).zip(&record.counts).take_while(|(age, _)| self.expiry(newest - age) > counters.at);
+        counters.counts.extend(live.map(|(_, count)| (*count).min(self.max_number())));
+        counters
     }
 
     /// Returns the index of the counter that contains a charge of that time, if it still counts.
-    fn place_of(&self, counted: &LiveCounters, charged_ms: i64) -> Option<usize> {
-        let place = usize::try_from(counted.id - charged_ms.div_euclid(self.unit_ms)).ok()?;
-        (counted.get(place) > 0).then_some(place)
+    fn index_of(&self, counters: &LiveCounters, charged_ms: i64) -> Option<usize> {
+        let index = usize::try_from(counters.id - charged_ms.div_euclid(self.unit_ms)).ok()?;
+        (counters.get(index) > 0).then_some(index)
     }
 
     /// Adds counters of another length. The charges of each count at the latest time that they can have.
-    fn move_into(&self, counted: &mut LiveCounters, from: &LiveCounters, unit_ms: i64, now: i64) {
+    fn add_converted(&self, counters: &mut LiveCounters, from: &LiveCounters, unit_ms: i64, now: i64) {
         for (age, count) in (0..).zip(&from.counts) {
             let latest = ((from.id - age + 1) * unit_ms - 1).min(now);
-            let home = latest.div_euclid(self.unit_ms);
-            if *count > 0 && self.expiry(home) > now {
-                let place = usize::try_from(counted.id - home).unwrap_or(0);
-                let sum = (counted.get(place) + count).min(self.max_number());
-                counted.add(place, sum - counted.get(place));
+            let last_unit = latest.div_euclid(self.unit_ms);
+            if *count > 0 && self.expiry(last_unit) > now {
+                let index = usize::try_from(counters.id - last_unit).unwrap_or(0);
+                let sum = (counters.get(index) + count).min(self.max_number());
+                counters.add(index, sum - counters.get(index));
             }
         }
     }
 
     /// Returns how many units can be charged now; negative if more than `limit` are in the window.
-    fn room(&self, counted: &LiveCounters) -> i64 {
+    fn free_units(&self, counters: &LiveCounters) -> i64 {
         let SlidingWindow { limit, window_ms: window, .. } = *self;
         if self.is_weighted() {
-            let (count, before) = (counted.get(0), counted.get(1));
-            let covered = window - (counted.at - counted.id * window);
+            let (count, before) = (counters.get(0), counters.get(1));
+            let covered = window - (counters.at - counters.id * window);
             return ((limit - count) * window - before * covered).div_euclid(window);
         }
-        limit - counted.counts.iter().sum::<i64>()
+        limit - counters.counts.iter().sum::<i64>()
     }
 
     /// Returns when a cost that is refused now will fit, if no other request arrives.
-    fn fits_at(&self, counted: &LiveCounters, cost: i64, free: i64) -> i64 {
+    fn fits_at(&self, counters: &LiveCounters, cost: i64, free: i64) -> i64 {
         let SlidingWindow { limit, window_ms: window, .. } = *self;
         if self.is_weighted() {
-            let (count, before) = (counted.get(0), counted.get(1));
+            let (count, before) = (counters.get(0), counters.get(1));
             if count + cost <= limit {
-                return (counted.id + 1) * window - (limit - count - cost) * window / before;
+                return (counters.id + 1) * window - (limit - count - cost) * window / before;
             }
-            return (counted.id + 2) * window - (limit - cost) * window / count;
+            return (counters.id + 2) * window - (limit - cost) * window / count;
         }
-        let (mut excess, mut oldest) = (cost - free, counted.counts.len());
-        for count in counted.counts.iter().rev() {
+        let (mut excess, mut oldest) = (cost - free, counters.counts.len());
+        for count in counters.counts.iter().rev() {
             oldest -= 1;
             excess -= count;
             if excess <= 0 {
                 break;
             }
         }
-        self.expiry(counted.id - i64::try_from(oldest).unwrap_or(COUNTERS))
+        self.expiry(counters.id - i64::try_from(oldest).unwrap_or(COUNTERS))
     }
 
     /// Returns when the newest counter with a charge no longer counts; `now` if there is none.
-    fn clear_at(&self, counted: &LiveCounters, now: i64) -> i64 {
-        let newest = (0..).zip(&counted.counts).find(|(_, count)| **count > 0);
-        newest.map_or(now, |(age, _)| self.expiry(counted.id - age))
+    fn reset_at(&self, counters: &LiveCounters, now: i64) -> i64 {
+        let newest = (0..).zip(&counters.counts).find(|(_, count)| **count > 0);
+        newest.map_or(now, |(age, _)| self.expiry(counters.id - age))
     }
 
-    fn stored(&self, LiveCounters { id, mut counts, .. }: LiveCounters) -> CountersRecord {
+    fn to_record(&self, LiveCounters { id, mut counts, .. }: LiveCounters) -> CountersRecord {
         let size = counts.iter().rposition(|count| *count > 0).map_or(1, |last| last + 1);
         counts.resize(size, 0);
         CountersRecord { unit_ms: self.unit_ms, window_ms: self.window_ms, id, counts }

@@ -9,7 +9,7 @@ use crate::limiting::algorithm::interface::parse_numbers;
 use crate::limiting::algorithm::lease_basis::{BucketRefill, LeaseBasis};
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState, UsageRecord as _};
-use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, MOST, RefillRecord};
+use crate::limiting::algorithm::refill::{LedgerMark, LedgerMarks, RefillRecord, USED_MAX};
 use crate::limiting::algorithm::{Algorithm, Number, Policy, Step, records};
 use crate::limiting::answer::{Answer, NEVER};
 
@@ -32,24 +32,24 @@ pub struct TokenBucket {
 
 /// How long a bucket that starts empty is stored after it is full. A client that is idle for longer starts with an
 /// empty bucket again.
-const EMPTY_KEPT_MS: i64 = 86_400_000;
+const EMPTY_RETENTION_MS: i64 = 86_400_000;
 
 /// Burst; the default is the count of the rate.
-pub(super) const BURST: Field<i64> = Field::<i64>::integer("burst", 1, EXACT).amount();
-const DEBT: Field<i64> = Field::<i64>::integer("debt", 0, EXACT).amount();
-const REFILL: Field<bool> = Field::<bool>::either("refill", ["continuous", "interval"]);
-const START: Field<bool> = Field::<bool>::either("start", ["full", "empty"]);
+pub(super) const BURST: Field<i64> = Field::<i64>::integer("burst", 1, EXACT).overridable();
+const DEBT: Field<i64> = Field::<i64>::integer("debt", 0, EXACT).overridable();
+const REFILL: Field<bool> = Field::<bool>::choice("refill", ["continuous", "interval"]);
+const START: Field<bool> = Field::<bool>::choice("start", ["full", "empty"]);
 
 /// Reads rate and burst, for token buckets and GCRA.
-pub(super) fn read_rate_and_burst(given: &OptionValues, interval: bool) -> Result<(Rate, i64), OptionError> {
-    let written = given.require(&RATE)?;
+pub(super) fn read_rate_and_burst(options: &OptionValues, interval: bool) -> Result<(Rate, i64), OptionError> {
+    let written = options.require(&RATE)?;
     // Continuously, 10 per 1000 ms is the same as 1 per 100 ms; at intervals it is not.
     let rate = if interval { written } else { written.reduced() };
-    let burst = given.get(&BURST).unwrap_or(written.count);
+    let burst = options.get(&BURST).unwrap_or(written.count);
     let largest = max_burst_and_debt(rate.per_ms);
     if burst > largest {
         let help = format!("the largest `burst` for this rate is {largest}");
-        return Err(option_error(given.option_to_blame(&BURST, &RATE), "the burst is too large to stay exact", help));
+        return Err(option_error(options.option_to_blame(&BURST, &RATE), "the burst is too large to stay exact", help));
     }
     // The amount of one refill is used as a divisor, so it must be exact, too.
     let largest = (EXACT - 1) / if interval { rate.per_ms } else { 1 };
@@ -66,30 +66,30 @@ pub(super) fn read_rate_and_burst(given: &OptionValues, interval: bool) -> Resul
 /// Returns the largest sum of the burst and twice the debt. One unit more, times the period, stays below the most that
 /// one charge may add.
 fn max_burst_and_debt(per_ms: i64) -> i64 {
-    (MOST - 1) / per_ms - 1
+    (USED_MAX - 1) / per_ms - 1
 }
 
 impl Algorithm for TokenBucket {
     type State = RecordsState<RefillRecord>;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
+    const FURTHER_PARAMS: &'static [Param] = &[BURST.param, DEBT.param, REFILL.param, START.param];
 
     const NUMBER: Number = Number { name: "burst", words: "burst", least: 1 };
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<TokenBucket, OptionError> {
-        let interval = given.get(&REFILL).unwrap_or(false);
-        let (Rate { count: rate, per_ms }, burst) = read_rate_and_burst(given, interval)?;
-        let debt = given.get(&DEBT).unwrap_or(0);
+    fn build(options: &OptionValues) -> Result<TokenBucket, OptionError> {
+        let interval = options.get(&REFILL).unwrap_or(false);
+        let (Rate { count: rate, per_ms }, burst) = read_rate_and_burst(options, interval)?;
+        let debt = options.get(&DEBT).unwrap_or(0);
         let largest = (max_burst_and_debt(per_ms) - burst) / 2;
         if debt > largest {
             let help = format!("the largest for this rate and burst is {largest}");
             return Err(option_error(DEBT.name(), "it is too large to stay exact", help));
         }
-        let empty = given.get(&START).unwrap_or(false);
-        Ok(TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds: given.refunds })
+        let empty = options.get(&START).unwrap_or(false);
+        Ok(TokenBucket { rate, per_ms, burst, debt, interval, empty, refunds: options.refunds })
     }
 
     fn params(&self, _now: i64) -> Vec<i64> {
@@ -99,8 +99,8 @@ impl Algorithm for TokenBucket {
         params
     }
 
-    fn decode_rule(note: &str) -> Option<TokenBucket> {
-        let numbers = parse_numbers(note)?;
+    fn decode_rule(encoded: &str) -> Option<TokenBucket> {
+        let numbers = parse_numbers(encoded)?;
         let (&[rate, per_ms, burst, debt, interval @ 0..=1, empty @ 0..=1], refunds) = numbers.split_first_chunk()?
         else {
             return None;
@@ -188,7 +188,7 @@ impl RecordAlgorithm for TokenBucket {
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let BucketLevel { record: before, full, floor_debt, mended } = self.level(record, now);
+        let BucketLevel { record: before, full, floor_debt, is_repaired } = self.level(record, now);
         let RefillRecord { mut used, at_ms: at, lump_ms: lump, .. } = before;
         let gain = before.gain();
 
@@ -209,11 +209,11 @@ impl RecordAlgorithm for TokenBucket {
             retry_ms = at + div_ceil(over, gain) * lump - now;
         }
         let reset_ms = at + div_ceil(used, gain) * lump - now;
-        let store = cost > 0 && (admitted || mended);
+        let store = cost > 0 && (admitted || is_repaired);
         let remaining = ((full - used) / per).max(0);
         let next = || {
             let marks = if admitted {
-                before.marked(marks_of(record, mended), self.is_marked())
+                before.mark_charge(marks_of(record, is_repaired), self.is_marked())
             } else {
                 LedgerMarks::default()
             };
@@ -235,33 +235,33 @@ impl RecordAlgorithm for TokenBucket {
         receipt: i64,
     ) -> Option<(RefillRecord, i64, i64)> {
         let TokenBucket { per_ms: per, burst, debt, .. } = *self;
-        let BucketLevel { record: level, full, floor_debt, mended } = self.level(record, now);
+        let BucketLevel { record: level, full, floor_debt, is_repaired } = self.level(record, now);
         let (mut used, mut at, mut more) = (level.used, level.at_ms, 0);
-        let marks = marks_of(record, mended);
+        let marks = marks_of(record, is_repaired);
         let next_marks;
         if delta < 0 {
-            let need = (-delta).min(MOST / per) * per;
-            let given = level.holds(marks, need, receipt);
-            if given == 0 || record.is_none() {
+            let need = (-delta).min(USED_MAX / per) * per;
+            let refund = level.max_refund(marks, need, receipt);
+            if refund == 0 || record.is_none() {
                 return None;
             }
-            used -= given;
-            next_marks = level.given(marks, receipt, given);
+            used -= refund;
+            next_marks = level.mark_refund(marks, receipt, refund);
         } else {
             used = (used + delta.min(burst + debt) * per).min(full + floor_debt).max(used);
             more = div_ceil(used - level.used, per);
-            next_marks = level.marked(marks, self.is_marked());
+            next_marks = level.mark_charge(marks, self.is_marked());
         }
         if used == 0 {
             at = now.max(at);
         }
         let record = RefillRecord { marks: next_marks, ..self.record(used, at) };
-        let ttl = self.stored_for(record.whole_at() - now);
+        let ttl = self.stored_for(record.refilled_at() - now);
         Some((record, ttl, more))
     }
 
     fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
-        let record = record.adopted(self.record(0, now), now);
+        let record = record.converted(self.record(0, now), now);
         let used = record.used;
         (record, used)
     }
@@ -279,12 +279,12 @@ pub(super) struct BucketLevel {
     pub full: i64,
     pub floor_debt: i64,
     /// The time of the record was corrected, so the state has to be stored even after a refusal.
-    pub mended: bool,
+    pub is_repaired: bool,
 }
 
 /// Returns the marks of a record. If its time had to be corrected, the marks are useless.
-pub(super) fn marks_of(record: Option<&RefillRecord>, mended: bool) -> &[LedgerMark] {
-    record.filter(|_| !mended).map_or(&[], |record| &record.marks)
+pub(super) fn marks_of(record: Option<&RefillRecord>, is_repaired: bool) -> &[LedgerMark] {
+    record.filter(|_| !is_repaired).map_or(&[], |record| &record.marks)
 }
 
 impl TokenBucket {
@@ -314,18 +314,18 @@ impl TokenBucket {
                 record: self.record(if empty { full } else { 0 }, now),
                 full,
                 floor_debt,
-                mended: empty,
+                is_repaired: empty,
             };
         };
         // A time further ahead than a whole refill comes from a clock that was wrong. It has to be corrected and
         // stored, or the refill would start again with each refusal.
         let whole = (full + floor_debt).max(record.used);
-        let mended = record.at_ms > now + div_ceil(whole, record.gain()) * record.lump_ms;
-        let record = if mended { record.with(record.used, now) } else { record.advanced(now) };
-        BucketLevel { record, full, floor_debt, mended }
+        let is_repaired = record.at_ms > now + div_ceil(whole, record.gain()) * record.lump_ms;
+        let record = if is_repaired { record.with_usage(record.used, now) } else { record.advanced(now) };
+        BucketLevel { record, full, floor_debt, is_repaired }
     }
 
     pub(super) fn stored_for(&self, reset_ms: i64) -> i64 {
-        reset_ms + 1 + if self.empty { EMPTY_KEPT_MS } else { 0 }
+        reset_ms + 1 + if self.empty { EMPTY_RETENTION_MS } else { 0 }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub const ENTRIES_MAX: i64 = 100_000;
 
 /// Maximum number of entries of a leaf, and most children of any other node.
-const MOST: usize = 64;
+const CHILDREN_MAX: usize = 64;
 
 /// A sorted map from keys to positive weights.
 #[derive(Clone, Debug)]
@@ -56,12 +56,12 @@ impl<K: Copy + Ord> Tree<K> {
         loop {
             match node {
                 TreeNode::Leaf(entries) => {
-                    let place = entries.partition_point(|(known, _)| *known < key);
-                    return sum + entries[place..].iter().map(|(_, weight)| weight).sum::<i64>();
+                    let index = entries.partition_point(|(known, _)| *known < key);
+                    return sum + entries[index..].iter().map(|(_, weight)| weight).sum::<i64>();
                 }
                 TreeNode::Inner(children) => {
-                    let place = children.partition_point(|child| child.last < key);
-                    let Some((child, behind)) = children[place..].split_first() else { return sum };
+                    let index = children.partition_point(|child| child.last < key);
+                    let Some((child, behind)) = children[index..].split_first() else { return sum };
                     sum += behind.iter().map(|child| child.sum).sum::<i64>();
                     node = &child.node;
                 }
@@ -103,13 +103,13 @@ impl<K: Copy + Ord> Tree<K> {
         loop {
             match node {
                 TreeNode::Leaf(entries) => {
-                    let place = entries.partition_point(|(known, _)| *known <= key);
-                    return place.checked_sub(1).map(|place| entries[place].0).or(before);
+                    let index = entries.partition_point(|(known, _)| *known <= key);
+                    return index.checked_sub(1).map(|index| entries[index].0).or(before);
                 }
                 TreeNode::Inner(children) => {
-                    let place = children.partition_point(|child| child.last <= key);
-                    before = place.checked_sub(1).map(|place| children[place].last).or(before);
-                    match children.get(place) {
+                    let index = children.partition_point(|child| child.last <= key);
+                    before = index.checked_sub(1).map(|index| children[index].last).or(before);
+                    match children.get(index) {
                         Some(child) => node = &child.node,
                         None => return before,
                     }
@@ -213,13 +213,13 @@ impl<K: Copy + Ord> TreeNode<K> {
     fn keep_before(&self, key: K) -> Option<Child<K>> {
         match self {
             TreeNode::Leaf(entries) => {
-                let place = entries.partition_point(|(known, _)| *known < key);
-                Child::new(TreeNode::Leaf(entries[..place].into()))
+                let index = entries.partition_point(|(known, _)| *known < key);
+                Child::new(TreeNode::Leaf(entries[..index].into()))
             }
             TreeNode::Inner(children) => {
-                let place = children.partition_point(|child| child.last < key);
-                let mut kept = children[..place].to_vec();
-                kept.extend(children.get(place).and_then(|child| child.node.keep_before(key)));
+                let index = children.partition_point(|child| child.last < key);
+                let mut kept = children[..index].to_vec();
+                kept.extend(children.get(index).and_then(|child| child.node.keep_before(key)));
                 let last = kept.len().saturating_sub(1);
                 merge_small(&mut kept, last);
                 Child::new(TreeNode::Inner(kept.into()))
@@ -231,17 +231,17 @@ impl<K: Copy + Ord> TreeNode<K> {
     fn replace_entry(&self, key: K, weight: i64) -> Vec<Child<K>> {
         match self {
             TreeNode::Leaf(entries) => {
-                let place = entries.partition_point(|(known, _)| *known < key);
-                let known = entries.get(place).is_some_and(|(known, _)| *known == key);
+                let index = entries.partition_point(|(known, _)| *known < key);
+                let known = entries.get(index).is_some_and(|(known, _)| *known == key);
                 let new = (weight > 0).then_some((key, weight));
-                split_node(splice_copy(entries, place, usize::from(known), new), |entries| {
+                split_node(splice_copy(entries, index, usize::from(known), new), |entries| {
                     TreeNode::Leaf(entries.into())
                 })
             }
             TreeNode::Inner(children) => {
-                let place = children.partition_point(|child| child.last < key).min(children.len() - 1);
-                let mut children = splice_copy(children, place, 1, children[place].node.replace_entry(key, weight));
-                merge_small(&mut children, place);
+                let index = children.partition_point(|child| child.last < key).min(children.len() - 1);
+                let mut children = splice_copy(children, index, 1, children[index].node.replace_entry(key, weight));
+                merge_small(&mut children, index);
                 split_node(children, |children| TreeNode::Inner(children.into()))
             }
         }
@@ -271,26 +271,26 @@ impl<K: Copy + Ord> Child<K> {
     }
 }
 
-/// Copies the items, with `count` of them from `place` on replaced by `new`.
-fn splice_copy<T: Clone>(items: &[T], place: usize, count: usize, new: impl IntoIterator<Item = T>) -> Vec<T> {
+/// Copies the items, with `count` of them from `index` on replaced by `new`.
+fn splice_copy<T: Clone>(items: &[T], index: usize, count: usize, new: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut all = Vec::with_capacity(items.len() + 1);
-    all.extend_from_slice(&items[..place]);
+    all.extend_from_slice(&items[..index]);
     all.extend(new);
-    all.extend_from_slice(&items[place + count..]);
+    all.extend_from_slice(&items[index + count..]);
     all
 }
 
 /// Splits a node that is too large. The last part is small, because most new entries come last.
 fn split_node<K: Copy + Ord, T: Clone>(mut items: Vec<T>, node: impl Fn(Vec<T>) -> TreeNode<K>) -> Vec<Child<K>> {
-    let behind = if items.len() > MOST { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
+    let behind = if items.len() > CHILDREN_MAX { items.split_off(items.len() * 7 / 8) } else { Vec::new() };
     [items, behind].into_iter().filter_map(|items| Child::new(node(items))).collect()
 }
 
 /// Merges a child that has become small with its neighbour.
-fn merge_small<K: Copy + Ord>(children: &mut Vec<Child<K>>, place: usize) {
-    let one = place.min(children.len().saturating_sub(2));
+fn merge_small<K: Copy + Ord>(children: &mut Vec<Child<K>>, index: usize) {
+    let one = index.min(children.len().saturating_sub(2));
     let Some([before, behind]) = children.get(one..one + 2) else { return };
-    if before.node.len() + behind.node.len() > MOST / 2 {
+    if before.node.len() + behind.node.len() > CHILDREN_MAX / 2 {
         return;
     }
     if let Some(child) = before.node.join_with(&behind.node).and_then(Child::new) {

@@ -7,9 +7,9 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::integers::COST_MAX;
 
 /// Largest count of a record.
-const MOST: i64 = EXACT;
+const COUNT_MAX: i64 = EXACT;
 /// The largest limit. A count and one more cost are added before they are compared, and the sum must be exact.
-pub const LARGEST: i64 = EXACT - 1 - COST_MAX;
+pub const LIMIT_MAX: i64 = EXACT - 1 - COST_MAX;
 
 /// `count` units were charged in the window of `length_ms` that starts at `start_ms`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,8 +25,8 @@ pub struct WindowRecord {
 pub enum Anchor {
     /// A window starts with the first request after the end of the previous one.
     FirstHit,
-    /// A window starts at a multiple of the window length. `start_ms` is the time of the first charge that the record contains; the
-    /// window itself may have started before.
+    /// A window starts at a multiple of the window length. `start_ms` is the time of the first charge that the record
+    /// contains; the window itself may have started before.
     Clock,
     /// A window starts at a date of the calendar and ends when the next one starts.
     Date,
@@ -38,13 +38,13 @@ pub struct Window {
     /// When the window ends.
     pub end: i64,
     /// The record was corrected, and has to be stored even after a refusal.
-    pub mended: bool,
+    pub is_repaired: bool,
 }
 
 impl Window {
     /// Decides by the count of this window; see `Algorithm::decide`.
     pub fn decide(self, limit: i64, now: i64, cost: i64) -> Step<WindowRecord> {
-        let Window { mut record, end, mended } = self;
+        let Window { mut record, end, is_repaired } = self;
         let admitted = cost == 0 || record.count + cost <= limit;
         if admitted {
             record.count += cost;
@@ -57,7 +57,7 @@ impl Window {
         } else if !admitted {
             retry_ms = left;
         }
-        let store = cost > 0 && (admitted || mended);
+        let store = cost > 0 && (admitted || is_repaired);
         let remaining = (limit - record.count).max(0);
         Step {
             answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: now.max(record.start_ms) },
@@ -68,10 +68,10 @@ impl Window {
     /// Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
     pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(WindowRecord, i64, i64)> {
         let Window { mut record, end, .. } = self;
-        if delta < 0 && record.counts(-delta, receipt) == 0 {
+        if delta < 0 && record.left_of_charge(-delta, receipt) == 0 {
             return None;
         }
-        record.count = (record.count + delta).clamp(0, MOST);
+        record.count = (record.count + delta).clamp(0, COUNT_MAX);
         Some((record, end - now, delta))
     }
 }
@@ -92,7 +92,7 @@ impl WindowRecord {
     }
 
     /// Returns how much of a charge of `cost` made at `charged_ms` this window contains.
-    fn counts(&self, cost: i64, charged_ms: i64) -> i64 {
+    fn left_of_charge(&self, cost: i64, charged_ms: i64) -> i64 {
         let within = self.start_ms <= charged_ms && charged_ms < self.end_ms();
         if within { cost.min(self.count) } else { 0 }
     }
@@ -105,12 +105,12 @@ impl records::UsageRecord for WindowRecord {
 
     fn charged(&self, now: i64, cost: i64) -> WindowRecord {
         let record = self.advanced(now);
-        WindowRecord { count: (record.count + cost).min(MOST), ..record }
+        WindowRecord { count: (record.count + cost).min(COUNT_MAX), ..record }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
     fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        self.advanced(now).counts(cost, charged_ms) as f64
+        self.advanced(now).left_of_charge(cost, charged_ms) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]

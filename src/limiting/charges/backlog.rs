@@ -19,7 +19,7 @@ use crate::telemetry::metrics::Metrics;
 /// first.
 const BACKLOG_MAX: usize = 4096;
 /// Corrections sent at once, each in a call of its own, so that a failure of one does not affect the others.
-const AT_ONCE: usize = 16;
+const BATCH_MAX: usize = 16;
 /// Pause between two rounds while the store responds.
 const PAUSE: Duration = Duration::from_millis(10);
 /// First pause while the store does not respond. A single correction then tests whether the store is available again.
@@ -101,7 +101,7 @@ impl Backlog {
                 self.end_attempt(*id, outcome.err());
             }
             (size, pause) = match has_reply {
-                true => (AT_ONCE, PAUSE),
+                true => (BATCH_MAX, PAUSE),
                 false => (1, (pause * 2).clamp(RETRY_PAUSE_MIN, RETRY_PAUSE_MAX)),
             };
             // The jitter keeps workers and gateways that lost the same store from retrying in step.

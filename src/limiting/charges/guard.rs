@@ -90,7 +90,7 @@ impl ChargeGuard {
         self.charges.iter_mut().for_each(|charge| charge.is_waiting = false);
     }
 
-    /// Leaves all charges as they are, because nobody tells this gateway how the request ends.
+    /// Leaves all charges as they are, because this gateway does not learn how the request ends.
     pub fn keep_charges(mut self) {
         self.end_wait();
         self.is_settled = true;
@@ -111,9 +111,9 @@ impl ChargeGuard {
         self.usage_rules().next().is_some()
     }
 
-    /// Returns whether the server is to be asked for the usage of its stream.
-    pub fn asks_usage(&self) -> bool {
-        self.usage_rules().any(|usage| usage.asks_usage)
+    /// Returns whether the gateway must request the usage of the stream from the server.
+    pub fn requests_usage(&self) -> bool {
+        self.usage_rules().any(|usage| usage.requests_usage)
     }
 
     fn usage_rules(&self) -> impl Iterator<Item = &UsageRules> {

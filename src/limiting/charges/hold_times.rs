@@ -43,7 +43,7 @@ impl HoldTimes {
     }
 
     /// Estimates the time in ms until `missing` of `in_flight` slots, all of which are in use, become free; at least
-    /// [`LEAST_MS`]. Returns `None` until the first release.
+    /// [`WAIT_MIN_MS`]. Returns `None` until the first release.
     pub fn estimate_wait_ms(&self, limit: u64, missing: i64, in_flight: i64) -> Option<i64> {
         let mean_us = self.0.load().get(&limit)?.0.load(Ordering::Relaxed);
         if mean_us == 0 {

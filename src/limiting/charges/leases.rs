@@ -14,7 +14,7 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::decision::Check;
 
 /// Maximum number of leases that one call renews.
-const RENEWED_AT_ONCE: usize = 256;
+const RENEWALS_MAX: usize = 256;
 /// Maximum [`Rule::work`](crate::limiting::algorithm::Rule::work) of one renewal call: about 5 ms of Redis.
 const RENEWAL_WORK: i64 = 1000;
 /// Longest pause before a failed renewal is tried again.
@@ -174,7 +174,7 @@ impl Renewals {
     /// Returns whether the call can renew one more lease. A lease that exceeds the bound alone gets a call of its own.
     fn has_capacity(&self, check: &Check) -> bool {
         let work = self.work.saturating_add(Renewals::work_of(check));
-        self.ids.is_empty() || self.ids.len() < RENEWED_AT_ONCE && work <= RENEWAL_WORK
+        self.ids.is_empty() || self.ids.len() < RENEWALS_MAX && work <= RENEWAL_WORK
     }
 
     fn add(&mut self, id: LeaseId, check: Check) {

@@ -99,7 +99,7 @@ impl ChargeManager {
         let Some(limit) = limits.find(&check.limit.name).filter(|limit| limit.rule.name() == check.rule.name()) else {
             return;
         };
-        let own = check.override_values.as_deref().and_then(|whose| limit.overrides.find(whose));
+        let own = check.override_values.as_deref().and_then(|override_key| limit.overrides.find(override_key));
         let rule = match own {
             None => limit.rule.clone(),
             Some(OverrideBudget::Rule(rule)) => rule,
@@ -162,11 +162,11 @@ impl ChargeManager {
 
     /// Refunds a queue position whose request left before its turn. The position passes at `passes_at`; after that, a
     /// refund has no effect.
-    pub fn refund_queue_position(self: &Rc<Self>, mut check: Check, place: ChargedAt, over: Instant) {
+    pub fn refund_queue_position(self: &Rc<Self>, mut check: Check, place: ChargedAt, passes_at: Instant) {
         self.update_rule(&mut check, place);
         let (limit, key, now) = (check.limit.id, check.key.clone(), Instant::now());
-        let turns = &self.queue_refunds[place as usize];
-        if !turns.add(QueueRefund { check, passes_at: over }, now) {
+        let refunds = &self.queue_refunds[place as usize];
+        if !refunds.add(QueueRefund { check, passes_at }, now) {
             return;
         }
         if place == ChargedAt::Store && self.store.now_in_process().is_none() {
@@ -176,27 +176,27 @@ impl ChargeManager {
             });
             return;
         }
-        let brought = turns.take_batch(limit, &key, now);
-        let checks = checks_of(&brought);
+        let batch = refunds.take_batch(limit, &key, now);
+        let checks = checks_of(&batch);
         let decision = match place {
             ChargedAt::Local => Some(self.local.run_now(Op::Adjust, &checks)),
             ChargedAt::Store => self.store.run_in_process(Op::Adjust, &checks),
         };
-        turns.end_batch(limit, &key, brought, decision.as_ref());
+        refunds.end_batch(limit, &key, batch, decision.as_ref());
     }
 
     /// Sends the unused queue positions of a key to the store until no new ones arrive.
     async fn refund_positions(&self, limit: u64, key: &str) {
-        let turns = &self.queue_refunds[ChargedAt::Store as usize];
+        let refunds = &self.queue_refunds[ChargedAt::Store as usize];
         loop {
             // Requests that leave at the same time share one call.
             yield_now().await;
-            let brought = turns.take_batch(limit, key, Instant::now());
-            let outcome = match brought.is_empty() {
+            let batch = refunds.take_batch(limit, key, Instant::now());
+            let outcome = match batch.is_empty() {
                 true => None,
-                false => self.store.adjust(&Rc::new(checks_of(&brought))).await.ok(),
+                false => self.store.adjust(&Rc::new(checks_of(&batch))).await.ok(),
             };
-            if !turns.end_batch(limit, key, brought, outcome.as_ref()) {
+            if !refunds.end_batch(limit, key, batch, outcome.as_ref()) {
                 return;
             }
         }
@@ -263,8 +263,8 @@ async fn renew_leases(manager: Rc<ChargeManager>) {
     }
 }
 
-fn checks_of(turns: &[QueueRefund]) -> Vec<Check> {
-    turns.iter().map(|turn| turn.check.clone()).collect()
+fn checks_of(refunds: &[QueueRefund]) -> Vec<Check> {
+    refunds.iter().map(|refund| refund.check.clone()).collect()
 }
 
 /// A call that counts as pending until it is dropped.

@@ -34,13 +34,13 @@ pub struct QueueRefund {
 /// forgotten.
 const KEYS_MAX: usize = 1024;
 /// Maximum number of positions in one call.
-const AT_ONCE: usize = 256;
+const BATCH_MAX: usize = 256;
 
 impl QueueRefunds {
     /// Keeps an unused position. Returns true if the caller has to send the positions of its key.
-    pub fn add(&self, turn: QueueRefund, now: Instant) -> bool {
+    pub fn add(&self, refund: QueueRefund, now: Instant) -> bool {
         let mut limits = self.0.borrow_mut();
-        let Check { limit, key, .. } = &turn.check;
+        let Check { limit, key, .. } = &refund.check;
         if !limits.contains_key(&limit.id) {
             // Nothing else removes limits that are no longer in the config.
             limits.retain(|_, keys| keys.values().any(|unused| unused.is_of_use(now)));
@@ -53,7 +53,7 @@ impl QueueRefunds {
             keys.retain(|_, unused| unused.under_way);
         }
         let unused = keys.entry(key.clone()).or_default();
-        unused.refunds.push(turn);
+        unused.refunds.push(refund);
         !std::mem::replace(&mut unused.under_way, true)
     }
 
@@ -61,23 +61,23 @@ impl QueueRefunds {
     pub fn take_batch(&self, limit: u64, key: &str, now: Instant) -> Vec<QueueRefund> {
         let mut limits = self.0.borrow_mut();
         let Some(unused) = limits.get_mut(&limit).and_then(|keys| keys.get_mut(key)) else { return Vec::new() };
-        let mut turns = std::mem::take(&mut unused.refunds);
-        turns.retain(|turn| turn.passes_at > now);
-        turns.sort_by_key(|turn| std::cmp::Reverse(turn.check.tag));
-        turns.truncate(AT_ONCE);
-        turns
+        let mut batch = std::mem::take(&mut unused.refunds);
+        batch.retain(|refund| refund.passes_at > now);
+        batch.sort_by_key(|refund| std::cmp::Reverse(refund.check.tag));
+        batch.truncate(BATCH_MAX);
+        batch
     }
 
     /// Ends the call that sent `batch`. Positions that the store did not accept are kept. Without a reply the refunds
     /// may have happened, so they are not repeated. Returns true if other positions have arrived meanwhile.
-    pub fn end_batch(&self, limit: u64, key: &str, brought: Vec<QueueRefund>, decision: Option<&Decision>) -> bool {
+    pub fn end_batch(&self, limit: u64, key: &str, batch: Vec<QueueRefund>, decision: Option<&Decision>) -> bool {
         let mut limits = self.0.borrow_mut();
         let Some(keys) = limits.get_mut(&limit) else { return false };
         let Some(unused) = keys.get_mut(key) else { return false };
         let more = !unused.refunds.is_empty();
         if let Some(decision) = decision {
-            let answers = brought.into_iter().zip(&decision.answers);
-            unused.refunds.extend(answers.filter(|(_, answer)| !answer.admitted).map(|(turn, _)| turn));
+            let answers = batch.into_iter().zip(&decision.answers);
+            unused.refunds.extend(answers.filter(|(_, answer)| !answer.admitted).map(|(refund, _)| refund));
         }
         unused.under_way = more;
         if unused.refunds.is_empty() {
@@ -92,6 +92,6 @@ impl QueueRefunds {
 
 impl UnusedPositions {
     fn is_of_use(&self, now: Instant) -> bool {
-        self.under_way || self.refunds.iter().any(|turn| turn.passes_at > now)
+        self.under_way || self.refunds.iter().any(|refund| refund.passes_at > now)
     }
 }

@@ -54,7 +54,7 @@ pub struct UsageRules {
     pub sources: Arc<UsageSources>,
     pub weights: Arc<ModelWeights>,
     /// The gateway asks servers to report the usage of streams.
-    pub asks_usage: bool,
+    pub requests_usage: bool,
 }
 
 /// Usage in the body of a response, as far as it is known.
@@ -222,13 +222,13 @@ impl ChargeRules {
             // The head of the response was accepted as a reason to charge. A client that leaves later changes nothing.
             return Some(usage.correction(cost));
         }
-        let stands = match &self.charge {
+        let is_charged = match &self.charge {
             ChargeCondition::Always => true,
             // A client that leaves before the response remains charged, or it could hide failed attempts by leaving.
             ChargeCondition::On(outcomes) => matches!(end, RequestEnd::Aborted) || outcomes.contains_outcome(end)?,
             ChargeCondition::RefundOn(outcomes) => !outcomes.contains_outcome(end)?,
         };
-        if !stands {
+        if !is_charged {
             return Some(-cost);
         }
         let (RequestEnd::Response { head, tail, .. }, Some(settle)) = (end, &self.settle) else { return Some(0) };

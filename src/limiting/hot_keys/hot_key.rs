@@ -34,13 +34,13 @@ pub struct HotKey {
     /// Units that the limit had left when the store last answered, or [`UNKNOWN`].
     left: AtomicI64,
     /// When the whole quota is available again, by the last answer.
-    whole_at_ms: AtomicU64,
+    full_at_ms: AtomicU64,
     /// Size of the last lease.
     granted: AtomicU64,
     /// No lease is requested before.
     pause_until_ms: AtomicU64,
     /// A request for a lease is under way.
-    is_asking: AtomicBool,
+    is_requesting: AtomicBool,
     /// Incremented to end all leases, including those that are being granted.
     epoch: AtomicU64,
     pace: Mutex<Pace>,
@@ -95,7 +95,7 @@ impl HotKey {
     /// Makes a hot key for `check`, at `now_ms`. Returns `None` if its limit or rule has no leases.
     pub fn new(check: &Check, counts: Arc<LeaseCounts>, now_ms: u64) -> Option<HotKey> {
         let terms = check.limit.lease?;
-        let basis = check.rule.lease_basis().filter(|basis| basis.has_room(terms.horizon_ms))?;
+        let basis = check.rule.lease_basis().filter(|basis| basis.can_lease(terms.horizon_ms))?;
         Some(HotKey {
             key: check.key.as_str().into(),
             rule: check.rule.clone(),
@@ -105,10 +105,10 @@ impl HotKey {
             leases: Mutex::default(),
             demanded: AtomicU64::new(0),
             left: AtomicI64::new(UNKNOWN),
-            whole_at_ms: AtomicU64::new(now_ms),
+            full_at_ms: AtomicU64::new(now_ms),
             granted: AtomicU64::new(0),
             pause_until_ms: AtomicU64::new(0),
-            is_asking: AtomicBool::new(false),
+            is_requesting: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             pace: Mutex::new(Pace { since_ms: now_ms, demanded: 0, per_second: terms.hot_after }),
             counts,
@@ -133,7 +133,7 @@ impl HotKey {
         let (slot, left) = order.into_iter().find_map(|slot| Some((slot, self.slots[slot].spend(units, now_ms)?)))?;
         let unspent = left.units + self.slots[1 - slot].content().spendable(now_ms);
         let remaining = self.left.load(Ordering::Relaxed).max(0).saturating_add(to_signed(unspent));
-        let reset_ms = self.whole_at_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
+        let reset_ms = self.full_at_ms.load(Ordering::Relaxed).saturating_sub(now_ms);
         let answer = Answer { admitted: true, remaining, retry_ms: 0, reset_ms: to_signed(reset_ms), receipt: 0 };
         Some(SpentUnits { key: self.clone(), slot, units, ends_ms: left.ends_ms, answer, is_committed: false })
     }
@@ -143,10 +143,10 @@ impl HotKey {
         self.slots.iter().map(|slot| slot.content().spendable(now_ms)).sum()
     }
 
-    /// Notes what the store answered to a decision of the key at `now_ms`.
-    pub fn note_answer(&self, answer: &Answer, now_ms: u64) {
+    /// Records the response of the store to a decision of the key at `now_ms`.
+    pub fn record_answer(&self, answer: &Answer, now_ms: u64) {
         self.left.store(answer.remaining, Ordering::Relaxed);
-        self.whole_at_ms.store(now_ms.saturating_add(answer.reset_ms.max(0).unsigned_abs()), Ordering::Relaxed);
+        self.full_at_ms.store(now_ms.saturating_add(answer.reset_ms.max(0).unsigned_abs()), Ordering::Relaxed);
     }
 
     /// Returns the right to request a lease at `now_ms`, if the key needs one and nobody else requests it. `gateways`
@@ -157,7 +157,7 @@ impl HotKey {
             && now_ms >= self.pause_until_ms.load(Ordering::Relaxed)
             && self.left.load(Ordering::Relaxed) != UNKNOWN
             && self.next_size(i64::MAX, gateways, now_ms).is_some();
-        if !is_due || self.is_asking.swap(true, Ordering::AcqRel) {
+        if !is_due || self.is_requesting.swap(true, Ordering::AcqRel) {
             return None;
         }
         let epoch = self.epoch.load(Ordering::Acquire);
@@ -173,9 +173,9 @@ impl HotKey {
     /// Returns the size of the next lease at a `demand` in units per second.
     fn next_size(&self, demand: i64, gateways: i64, now_ms: u64) -> Option<LeaseSize> {
         let left = self.left.load(Ordering::Relaxed);
-        let whole_in_ms = to_signed(self.whole_at_ms.load(Ordering::Relaxed).saturating_sub(now_ms));
+        let full_in_ms = to_signed(self.full_at_ms.load(Ordering::Relaxed).saturating_sub(now_ms));
         let unspent = to_signed(self.unspent(now_ms));
-        self.terms.size(&self.basis, &KeyUse { demand, left, whole_in_ms, unspent, gateways })
+        self.terms.size(&self.basis, &KeyUse { demand, left, full_in_ms, unspent, gateways })
     }
 
     /// Returns whether the key had few decisions recently and has no units to spend, so that it can be forgotten.
@@ -238,7 +238,7 @@ impl LeaseGrant {
     /// `now_ms`. Returns the lease, if units were debited.
     pub fn finish(self, answer: &Answer, sent_ms: u64, now_ms: u64) -> Option<GrantedLease> {
         let HotKey { basis, terms, counts, .. } = &*self.key;
-        self.key.note_answer(answer, now_ms);
+        self.key.record_answer(answer, now_ms);
         if !answer.admitted {
             counts.refused.fetch_add(1, Ordering::Relaxed);
             self.key.pause(now_ms);
@@ -254,7 +254,7 @@ impl LeaseGrant {
         Some(self.key.place(content, window_ends_ms, answer.receipt, self.epoch, now_ms))
     }
 
-    /// Takes note that the store did not answer. The charge may have happened; then its units are lost.
+    /// Records that the store did not respond. The charge may have happened; then its units are lost.
     pub fn fail(self, now_ms: u64) {
         self.key.counts.failed.fetch_add(1, Ordering::Relaxed);
         self.key.pause(now_ms);
@@ -296,7 +296,7 @@ impl HotKey {
 
 impl Drop for LeaseGrant {
     fn drop(&mut self) {
-        self.key.is_asking.store(false, Ordering::Release);
+        self.key.is_requesting.store(false, Ordering::Release);
     }
 }
 

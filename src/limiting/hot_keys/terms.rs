@@ -32,7 +32,7 @@ impl LeaseTerms {
             return None;
         }
         // A lease of a bucket lasts as long as enough is in use. What is missing for the horizon is debited as well.
-        let missing = if basis.has_reserve(self.horizon_ms) { by_rate - basis.units_in(key.whole_in_ms) } else { 0 };
+        let missing = if basis.has_reserve(self.horizon_ms) { by_rate - basis.units_in(key.full_in_ms) } else { 0 };
         let debit = units.saturating_add(missing.max(0)).min(share).min(COST_MAX);
         Some(LeaseSize { debit, units })
     }
@@ -46,7 +46,7 @@ pub struct KeyUse {
     /// Units that the limit had left when the store last answered.
     pub left: i64,
     /// Time until the whole quota would be available again.
-    pub whole_in_ms: i64,
+    pub full_in_ms: i64,
     /// Units of earlier leases that this gateway can still spend.
     pub unspent: i64,
     /// Number of gateways that share the limit.
@@ -71,8 +71,8 @@ mod tests {
 
     fn sizes(rule: &Rule, cases: &[(i64, i64, i64, i64, i64)]) -> Vec<Option<(i64, i64)>> {
         let basis = rule.lease_basis().unwrap();
-        let size = |&(demand, left, whole_in_ms, unspent, gateways)| {
-            let size = TERMS.size(&basis, &KeyUse { demand, left, whole_in_ms, unspent, gateways })?;
+        let size = |&(demand, left, full_in_ms, unspent, gateways)| {
+            let size = TERMS.size(&basis, &KeyUse { demand, left, full_in_ms, unspent, gateways })?;
             Some((size.debit, size.units))
         };
         cases.iter().map(size).collect()

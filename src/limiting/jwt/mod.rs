@@ -1,6 +1,6 @@
 //! JSON Web Tokens (RFC 7519): verifies the token of a request and returns its claims, which limits use as keys and
 //! conditions. Input are the headers of a request; output are the claims, or none if the token is invalid. The
-//! request page calls it for routes whose limits read claims. `verifier` checks signatures.
+//! `proxy` module calls it for routes whose limits read claims. `verifier` checks signatures.
 //!
 //! To add a signature algorithm, add it to the words of `algorithms` in `config::compile::limits::jwt`.
 

@@ -1,4 +1,5 @@
-//! Verifies signatures of tokens with `aws-lc-rs`, as the provider that `jsonwebtoken` requires. Nothing is signed here.
+//! Verifies signatures of tokens with `aws-lc-rs`, as the provider that `jsonwebtoken` requires. Nothing is signed
+//! here.
 
 use aws_lc_rs::{hmac, signature};
 use jsonwebtoken::crypto::{CryptoProvider, JwtVerifier, KeyUtils};

@@ -1,6 +1,7 @@
 //! Candidates (`candidate_of`): limits that are tried beside the limit that they may replace, their incumbent. A
 //! candidate is in shadow mode. It is decided together with its incumbent, and charged as if it were in force in its
-//! place: for requests that no other limit refuses. The comparison of both tells whom the replacement would affect.
+//! place: for requests that no other limit refuses. The comparison of both shows which requests the replacement would
+//! affect.
 
 use std::sync::Arc;
 
@@ -39,30 +40,30 @@ struct LinkedCandidate {
 }
 
 impl CandidateSet {
-    /// Finds the candidates among `limits`, and links the checks of all limits. `None` if there are none, and no tiers that
-    /// need links, which is the case for most routes.
-    pub fn link(limits: &[Arc<Limit>], asks: &mut [Evaluation]) -> Option<CandidateSet> {
+    /// Finds the candidates among `limits`, and links the checks of all limits. `None` if there are none, and no tiers
+    /// that need links, which is the case for most routes.
+    pub fn link(limits: &[Arc<Limit>], evaluations: &mut [Evaluation]) -> Option<CandidateSet> {
         if limits.iter().all(|limit| limit.candidate_of.is_none() && !limit.has_linked_tiers()) {
             return None;
         }
         let mut linked: Vec<LinkedLimit> = Vec::with_capacity(limits.len());
         let mut candidates = Vec::new();
-        for (index, (limit, ask)) in limits.iter().zip(asks.iter()).enumerate() {
+        for (index, (limit, evaluation)) in limits.iter().zip(evaluations.iter()).enumerate() {
             let family = to_group(find_first(limits, limit.listed_name()).unwrap_or(index));
-            let applies = !matches!(ask, Evaluation::NotApplicable | Evaluation::Shared(_));
+            let applies = !matches!(evaluation, Evaluation::NotApplicable | Evaluation::Shared(_));
             linked.push(LinkedLimit { family, applies });
-            let is_decided = !limit.is_wider_tier() && !matches!(ask, Evaluation::Shared(_));
+            let is_decided = !limit.is_wider_tier() && !matches!(evaluation, Evaluation::Shared(_));
             let incumbent = limit.candidate_of.as_ref().filter(|_| is_decided);
             let Some(at) = incumbent.and_then(|name| find_last(&limits[..index], name)) else { continue };
-            let at = if let Evaluation::Shared(place) = asks[at] { place } else { at };
-            let key = state_key(ask).or_else(|| state_key(&asks[at])).map(str::to_owned);
+            let at = if let Evaluation::Shared(place) = evaluations[at] { place } else { at };
+            let key = state_key(evaluation).or_else(|| state_key(&evaluations[at])).map(str::to_owned);
             let incumbent = linked[at].family;
             candidates.push(LinkedCandidate { index, family, incumbent_index: at, incumbent, key });
         }
         let set = CandidateSet { limits: linked, candidates };
-        let parts = join_parts(limits, asks);
-        for (index, ask) in asks.iter_mut().enumerate() {
-            if let Evaluation::Check(check) = ask {
+        let parts = join_parts(limits, evaluations);
+        for (index, evaluation) in evaluations.iter_mut().enumerate() {
+            if let Evaluation::Check(check) = evaluation {
                 let family = set.limits[index].family;
                 let incumbent = set.incumbent_of(family);
                 let is_incumbent = set.candidates.iter().any(|candidate| candidate.incumbent == family);
@@ -108,7 +109,7 @@ impl CandidateSet {
         verdict.refusals_of(limits, Mode::Enforce).any(|checked| self.family_of(checked.limit) != Some(family))
     }
 
-    /// Reports whether the limits of a family admit the request. `None` if some were not asked.
+    /// Reports whether the limits of a family admit the request. `None` if some were not evaluated.
     fn admits(&self, family: u8, verdict: &Verdict) -> Option<bool> {
         let mut is_whole = true;
         for (index, _) in self.limits.iter().enumerate().filter(|(_, limit)| limit.family == family && limit.applies) {
@@ -177,12 +178,12 @@ fn find_last(limits: &[Arc<Limit>], name: &str) -> Option<usize> {
 
 /// Divides the limits into parts that are charged together or not at all: a limit with its tiers, for one descriptor.
 /// Descriptors that share the check of a tier are one part. Returns for each limit the index of the first of its part.
-fn join_parts(limits: &[Arc<Limit>], asks: &[Evaluation]) -> Vec<usize> {
+fn join_parts(limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Vec<usize> {
     let mut parts: Vec<usize> = Vec::with_capacity(limits.len());
-    for (index, (limit, ask)) in limits.iter().zip(asks).enumerate() {
+    for (index, (limit, evaluation)) in limits.iter().zip(evaluations).enumerate() {
         let leader = find_last(&limits[..=index], limit.listed_name()).unwrap_or(index);
         let mut part = parts.get(leader).copied().unwrap_or(leader);
-        if let Evaluation::Shared(place) = ask {
+        if let Evaluation::Shared(place) = evaluation {
             let (left, joined) = (part, parts[*place]);
             parts.iter_mut().filter(|other| **other == left).for_each(|other| *other = joined);
             part = joined;
@@ -206,8 +207,8 @@ fn key_outcome(effect: CandidateEffect) -> Option<KeyOutcome> {
 }
 
 /// Returns the state key of an evaluation, if it has one.
-fn state_key(ask: &Evaluation) -> Option<&str> {
-    match ask {
+fn state_key(evaluation: &Evaluation) -> Option<&str> {
+    match evaluation {
         Evaluation::Check(check) => Some(&check.key),
         Evaluation::Blocked(_, key) => Some(key),
         _ => None,

@@ -21,8 +21,8 @@ use crate::limiting::verdict::{Outcome, Verdict};
 pub struct LeasedChecks {
     /// Checks that were decided, each with the index of its limit.
     decided: Vec<(usize, Check, SpentUnits)>,
-    /// Checks that the store decides, because their lease was used up.
-    asked: Vec<(usize, Check, Arc<HotKey>)>,
+    /// Checks whose lease is used up, so that the store decides them.
+    for_store: Vec<(usize, Check, Arc<HotKey>)>,
 }
 
 /// Returns whether the check may be decided from a lease.
@@ -48,7 +48,7 @@ impl LeasedChecks {
                     leased.decided.push((indexes.remove(place), checks.remove(place), spent));
                     continue;
                 }
-                Some((None, key)) => leased.asked.push((indexes[place], check.clone(), key)),
+                Some((None, key)) => leased.for_store.push((indexes[place], check.clone(), key)),
                 None => {}
             }
             place += 1;
@@ -65,12 +65,12 @@ impl LeasedChecks {
         manager: &Rc<ChargeManager>,
         gateways: &Gateways,
     ) {
-        let LeasedChecks { decided, asked } = self;
+        let LeasedChecks { decided, for_store } = self;
         let now_ms = clock::uptime_ms();
-        for (index, check, key) in asked {
+        for (index, check, key) in for_store {
             let result = verdict.checks.iter().find(|result| result.limit == index);
             if let Some(Outcome::Store(answer)) = result.map(|result| &result.outcome) {
-                key.note_answer(answer, now_ms);
+                key.record_answer(answer, now_ms);
                 request_next(manager, gateways, &key, &check, now_ms);
             }
         }

@@ -11,10 +11,10 @@ impl Limiter {
     /// left of a key never exceeds what it has at first. Returns the state of each key afterwards, if the store reports
     /// it.
     pub async fn refund_units(&self, mut checks: Vec<Check>) -> Vec<Option<Answer>> {
-        let looks: Vec<Check> = checks.iter().map(|check| Check { cost: 0, ..check.clone() }).collect();
-        let looks = Rc::new(looks);
-        let nothing = || vec![None; looks.len()];
-        let Ok(before) = self.store().decide(Op::Peek, &looks).await else { return nothing() };
+        let peeks: Vec<Check> = checks.iter().map(|check| Check { cost: 0, ..check.clone() }).collect();
+        let peeks = Rc::new(peeks);
+        let nothing = || vec![None; peeks.len()];
+        let Ok(before) = self.store().decide(Op::Peek, &peeks).await else { return nothing() };
         for (check, answer) in checks.iter_mut().zip(&before.answers) {
             check.cost = -check.cost;
             check.hold_receipt(check.rule.receipt_of_peek(answer));
@@ -26,7 +26,7 @@ impl Limiter {
         let (_, after) = tokio::join!(
             biased;
             self.store().adjust_each(&checks),
-            self.store().decide(Op::Peek, &looks)
+            self.store().decide(Op::Peek, &peeks)
         );
         end_leases();
         after.map_or_else(|_| nothing(), |decision| decision.answers.into_iter().map(Some).collect())

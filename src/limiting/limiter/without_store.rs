@@ -20,12 +20,12 @@ impl Limiter {
         hold: bool,
     ) {
         let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
-        let silent = chain::keep_local_checks(&mut checks, &on_error);
+        let has_no_effect = chain::keep_local_checks(&mut checks, &on_error);
         let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
-        let (mut asked, mut refusing) = (Vec::new(), Vec::new());
-        for ((index, check), silent) in limits.indexes.iter().zip(checks).zip(silent) {
+        let (mut local_checks, mut refusing) = (Vec::new(), Vec::new());
+        for ((index, check), has_no_effect) in limits.indexes.iter().zip(checks).zip(has_no_effect) {
             let limit = &limits.all[*index];
-            if silent {
+            if has_no_effect {
                 let (outcome, chain_state) = (Outcome::Open, ChainState::NotYet);
                 verdict.checks.push(LimitResult::uncharged(*index, outcome, chain_state));
                 continue;
@@ -35,7 +35,7 @@ impl Limiter {
                 OnError::Closed => Outcome::Closed,
                 OnError::Local => {
                     local.indexes.push(*index);
-                    asked.push(check);
+                    local_checks.push(check);
                     continue;
                 }
             };
@@ -51,12 +51,12 @@ impl Limiter {
                 let incumbent = check.role.link.and_then(|link| link.incumbent);
                 incumbent.is_some() && refusing.iter().all(|group| *group == incumbent)
             };
-            let mut kept = asked.iter().map(is_relevant).collect::<Vec<_>>().into_iter();
+            let mut kept = local_checks.iter().map(is_relevant).collect::<Vec<_>>().into_iter();
             local.indexes.retain(|_| kept.next().unwrap_or_default());
-            asked.retain(is_relevant);
+            local_checks.retain(is_relevant);
         }
-        if !asked.is_empty() {
-            self.decide_locally(op, verdict, &local, asked, hold);
+        if !local_checks.is_empty() {
+            self.decide_locally(op, verdict, &local, local_checks, hold);
         }
     }
 

@@ -76,8 +76,8 @@ mod tests {
             local: false,
             cost: 3,
             receipt: -7,
-            note: "1,1000,5,0,0,0".to_owned(),
-            who: "a%20b,*".to_owned(),
+            encoded_rule: "1,1000,5,0,0,0".to_owned(),
+            key_values: "a%20b,*".to_owned(),
             key: format!("sg:{{header:x-api-key=a b\n,ip=::1}}:{limit}:token_bucket"),
         }
     }

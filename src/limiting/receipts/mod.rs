@@ -35,9 +35,9 @@ pub struct Receipt {
     /// The algorithm's identifier of the charge.
     pub receipt: i64,
     /// The rule that made the charge, if no other numbers can refund it.
-    pub note: String,
+    pub encoded_rule: String,
     /// Values of the key, formatted as a field of the overrides.
-    pub who: String,
+    pub key_values: String,
     /// State key, which ends with limit and algorithm.
     pub key: String,
 }
@@ -83,7 +83,7 @@ impl Receipt {
     pub fn of_charge(
         check: Check,
         answer: &Answer,
-        who: String,
+        key_values: String,
         is_local: bool,
         (now_ms, rule): (i64, &Rule),
     ) -> Receipt {
@@ -95,15 +95,15 @@ impl Receipt {
             local: is_local,
             cost: check.cost,
             receipt: answer.receipt,
-            note: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
-            who,
+            encoded_rule: if rule.corrects_by_own_rule() { rule.encode_rule() } else { String::new() },
+            key_values,
             key: check.key,
         }
     }
 
     fn to_text(&self) -> String {
-        let Receipt { id, expires_ms, local, cost, receipt, note, who, key } = self;
-        format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {note} {who} {key}", u8::from(*local))
+        let Receipt { id, expires_ms, local, cost, receipt, encoded_rule, key_values, key } = self;
+        format!("4 {id:032x} {expires_ms} {} {cost} {receipt} {encoded_rule} {key_values} {key}", u8::from(*local))
     }
 
     fn from_text(text: &str) -> Option<Receipt> {
@@ -116,8 +116,8 @@ impl Receipt {
             local: word()? == "1",
             cost: word()?.parse().ok().filter(|cost| *cost > 0)?,
             receipt: word()?.parse().ok()?,
-            note: word()?.to_owned(),
-            who: word()?.to_owned(),
+            encoded_rule: word()?.to_owned(),
+            key_values: word()?.to_owned(),
             key: word()?.to_owned(),
         })
     }
@@ -127,8 +127,8 @@ impl Receipt {
     pub fn correcting_rule(&self, limit: &Limit) -> Option<Arc<Rule>> {
         let algorithm = limit.rule.name();
         let rule = match limit.rule.corrects_by_own_rule() {
-            true => Rule::decode_rule(algorithm, &self.note).map(Arc::new),
-            false => Some(match limit.overrides.find(&self.who) {
+            true => Rule::decode_rule(algorithm, &self.encoded_rule).map(Arc::new),
+            false => Some(match limit.overrides.find(&self.key_values) {
                 Some(OverrideBudget::Rule(rule)) => rule,
                 _ => limit.rule.clone(),
             }),
@@ -139,7 +139,7 @@ impl Receipt {
     /// Uses the receipt where its charge was made. Returns whether this is its first use.
     ///
     /// # Errors
-    /// The store did not respond. The second value tells whether the receipt may count as used.
+    /// The store did not respond. The second value is true if the receipt may count as used.
     pub async fn use_once(&self, limiter: &Limiter) -> Result<MarkUse, (ErrorKind, bool)> {
         let mark = SingleUseMark { id: self.id, expires_ms: self.expires_ms };
         if self.local {
@@ -193,8 +193,8 @@ mod tests {
 
     fn receipt(id: u128, expires_ms: i64) -> Receipt {
         let key = "sg:{header:x-api-key=a,ip=::1}:daily:token_bucket".to_owned();
-        let (note, who) = ("1,1000,5,0,0,0".to_owned(), "a%20b,*".to_owned());
-        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, note, who, key }
+        let (encoded_rule, key_values) = ("1,1000,5,0,0,0".to_owned(), "a%20b,*".to_owned());
+        Receipt { id, expires_ms, local: id % 2 == 1, cost: 3, receipt: -7, encoded_rule, key_values, key }
     }
 
     #[test]
@@ -209,7 +209,7 @@ mod tests {
             other[i] = if other[i] == b'0' { b'1' } else { b'0' };
             assert_eq!(Receipt::from_token(str::from_utf8(&other).unwrap()), None, "changed at {i}");
         }
-        assert_eq!(Receipt { who: "a".repeat(TOKEN_MAX / 2), ..receipt }.to_token(), None);
+        assert_eq!(Receipt { key_values: "a".repeat(TOKEN_MAX / 2), ..receipt }.to_token(), None);
         assert_eq!(Receipt::from_token(&"\u{e9}".repeat(40)), None);
         assert_eq!(Receipt::from_token(&"+1".repeat(40)), None);
     }

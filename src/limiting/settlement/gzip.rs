@@ -13,8 +13,9 @@ const OUTPUT_MAX: u64 = 64 << 20;
 /// Maximum number of decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it.
 const RATIO_MAX: u64 = 100;
 const RATIO_FREE: u64 = 256 << 10;
-/// Maximum number of decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other requests of the
-/// worker: the ratio alone would let a response that begins with incompressible data end in a small piece of 64 MiB.
+/// Maximum number of decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other
+/// requests of the worker: the ratio alone would let a response that begins with incompressible data end in a small
+/// piece of 64 MiB.
 const PIECE_OUTPUT_MAX: u64 = 16 << 20;
 
 /// Decoder of one gzip stream. Its state takes about 50 KiB: the window of 32 KiB, tables, and the output buffer.

@@ -68,7 +68,7 @@ impl Reserve {
         let mut announced = None;
         for source in &self.add {
             let Some(stated) = facts.text(source, repeated)? else { continue };
-            announced = announced.max(not_integer.judged(units(&stated))?);
+            announced = announced.max(not_integer.apply_to(units(&stated))?);
         }
         // The length of a compressed body says nothing about its tokens.
         let plain_length = facts.body_length.filter(|length| *length == 0 || !has_content_coding(facts.headers));

@@ -1,4 +1,5 @@
-//! Places where responses report their usage: JSON pointers in a document or in events, headers, and the dialects of LLM APIs.
+//! Places where responses report their usage: JSON pointers in a document or in events, headers, and the dialects of
+//! LLM APIs.
 
 use std::fmt;
 

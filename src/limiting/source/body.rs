@@ -1,5 +1,5 @@
 //! Values in the body of a request: form fields and JSON values. A body that servers could interpret differently is
-//! refused, because otherwise it would bypass the limit. The request page reads the bytes.
+//! refused, because otherwise it would bypass the limit. `proxy` reads the bytes.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ impl BodyKind {
         let kind = match parts.next().unwrap_or_default().trim() {
             "application/x-www-form-urlencoded" => BodyKind::Form,
             "application/json" => BodyKind::Json,
-            other if other.ends_with("+json") && !is_odd_json(other) => BodyKind::Json,
+            other if other.ends_with("+json") && !is_ambiguous_json_type(other) => BodyKind::Json,
             _ => return Err(UnreadableBody::Type),
         };
         let foreign = |part: &str| {
@@ -79,7 +79,7 @@ impl BodyKind {
 }
 
 /// Returns whether servers may find two media types in the text, or treat it as a form.
-fn is_odd_json(media_type: &str) -> bool {
+fn is_ambiguous_json_type(media_type: &str) -> bool {
     media_type.contains([',', ' ', '\t']) || ["urlencoded", "multipart"].iter().any(|form| media_type.contains(form))
 }
 
@@ -194,8 +194,8 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<PointerResult, E> {
         // Some parsers end a string at a zero byte.
-        let is_cut = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
-        Ok(if is_cut { Err(Ambiguous) } else { self.finish_at(text) })
+        let is_truncated_by_some = self.tokens.is_empty() && self.repeated == Repeated::Refuse && text.contains('\0');
+        Ok(if is_truncated_by_some { Err(Ambiguous) } else { self.finish_at(text) })
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<PointerResult, E> {
@@ -250,7 +250,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
                 alike |= self
                     .tokens
                     .first()
-                    .is_some_and(|token| self.repeated == Repeated::Refuse && is_alike(token, &name));
+                    .is_some_and(|token| self.repeated == Repeated::Refuse && is_equal_for_some_parsers(token, &name));
                 members.next_value::<IgnoredAny>()?;
                 continue;
             };
@@ -266,9 +266,9 @@ impl<'de> Visitor<'de> for Walk<'_> {
 }
 
 /// Returns whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
-fn is_alike(token: &str, name: &str) -> bool {
-    let cut = name.split('\0').next().unwrap_or_default();
-    folded(token).eq(folded(cut)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
+fn is_equal_for_some_parsers(token: &str, name: &str) -> bool {
+    let truncated = name.split('\0').next().unwrap_or_default();
+    folded(token).eq(folded(truncated)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
 }
 
 /// Folds the case of a name.

@@ -1,4 +1,4 @@
-//! The facts of a request, and the values of sources in them. The request page and the replay create facts.
+//! The facts of a request, and the values of sources in them. `proxy` and the replay create facts.
 
 use std::borrow::Cow;
 use std::net::IpAddr;

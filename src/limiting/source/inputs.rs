@@ -58,11 +58,11 @@ pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repe
 pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) -> FoundValue<'q> {
     let Some(query) = query else { return Ok(None) };
     if repeated == Repeated::Refuse {
-        return if hides_behind_start(query, name) { Err(Ambiguous) } else { find_unique_query(query, name) };
+        return if hides_after_dropped_start(query, name) { Err(Ambiguous) } else { find_unique_query(query, name) };
     }
     let mut values = query.split('&').filter(|pair| !pair.is_empty()).filter_map(|pair| {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        (compare(key.as_bytes(), name) == NameMatch::Same).then_some(value)
+        (compare_names(key.as_bytes(), name) == NameMatch::Same).then_some(value)
     });
     let value = if repeated == Repeated::First { values.next() } else { values.next_back() };
     Ok(value.map(decode_form_value))
@@ -70,10 +70,10 @@ pub fn find_query<'q>(query: Option<&'q str>, name: &str, repeated: Repeated) ->
 
 /// Returns true if some servers find the name after characters that they drop at the start: `URLSearchParams` drops a
 /// question mark, and UTF-8 decoders drop a byte order mark.
-fn hides_behind_start(query: &str, name: &str) -> bool {
-    let bare = query.trim_start_matches(['?', '\u{feff}']);
-    let key = bare.split(['&', ';', '=']).next().unwrap_or_default();
-    bare.len() < query.len() && compare(key.as_bytes(), name) != NameMatch::None
+fn hides_after_dropped_start(query: &str, name: &str) -> bool {
+    let stripped = query.trim_start_matches(['?', '\u{feff}']);
+    let key = stripped.split(['&', ';', '=']).next().unwrap_or_default();
+    stripped.len() < query.len() && compare_names(key.as_bytes(), name) != NameMatch::None
 }
 
 /// Returns true if a server that reads any body as a form finds `name` in a JSON document.
@@ -87,9 +87,9 @@ fn find_unique_query<'q>(query: &'q str, name: &str) -> FoundValue<'q> {
     for pair in query.split('&') {
         for part in pair.split(';').filter(|part| !part.is_empty()) {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
-            match compare(key.as_bytes(), name) {
+            match compare_names(key.as_bytes(), name) {
                 NameMatch::None => {}
-                NameMatch::Same if part.len() == pair.len() && found.is_none() && is_clear(value.as_bytes()) => {
+                NameMatch::Same if part.len() == pair.len() && found.is_none() && is_unambiguous(value.as_bytes()) => {
                     found = Some(value);
                 }
                 _ => return Err(Ambiguous),
@@ -111,13 +111,13 @@ pub fn find_cookie<'h>(headers: &'h HeaderMap, name: &str, repeated: Repeated) -
         match value.filter(|_| key == name.as_bytes()) {
             Some(value) => match repeated {
                 Repeated::First if found.is_some() => {}
-                Repeated::Refuse if found.is_some() || hides_one(pair, name) || !is_whole(value) => {
+                Repeated::Refuse if found.is_some() || hides_cookie(pair, name) || !is_unambiguous_cookie(value) => {
                     return Err(Ambiguous);
                 }
                 _ => found = Some(value),
             },
             None if repeated != Repeated::Refuse => {}
-            None if compare(without_odd_edges(key), name) != NameMatch::None || hides_one(pair, name) => {
+            None if compare_names(trim_non_ascii_space(key), name) != NameMatch::None || hides_cookie(pair, name) => {
                 return Err(Ambiguous);
             }
             None => {}
@@ -131,24 +131,24 @@ fn cookie_pairs(field: &HeaderValue) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Returns whether a server that ends cookies at a comma, a space or a quote finds the name within this pair.
-fn hides_one(pair: &[u8], name: &str) -> bool {
+fn hides_cookie(pair: &[u8], name: &str) -> bool {
     let mut pieces = pair.split(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"')).skip(1);
     pieces.any(|piece| {
         let key = piece.split(|byte| *byte == b'=').next().unwrap_or_default();
-        !key.is_empty() && compare(key, name) != NameMatch::None
+        !key.is_empty() && compare_names(key, name) != NameMatch::None
     })
 }
 
 /// Returns whether all servers read the whole value: none ends it early, removes escapes, or trims it.
-fn is_whole(value: &[u8]) -> bool {
+fn is_unambiguous_cookie(value: &[u8]) -> bool {
     let value = trim_quotes(value);
-    let cut = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
-    !cut && is_clear(value) && without_odd_edges(value).len() == value.len()
+    let is_truncated = value.iter().any(|byte| matches!(byte, b',' | b' ' | b'\t' | b'"' | b'\\'));
+    !is_truncated && is_unambiguous(value) && trim_non_ascii_space(value).len() == value.len()
 }
 
 /// Trims bytes that some servers treat as white space: U+00A0 and U+0085, in Latin-1 or UTF-8, and others that do not
 /// occur in cookies.
-fn without_odd_edges(mut text: &[u8]) -> &[u8] {
+fn trim_non_ascii_space(mut text: &[u8]) -> &[u8] {
     while let [0x80.. | 0..=b' ', rest @ ..] | [rest @ .., 0x80.. | 0..=b' '] = text {
         text = rest;
     }
@@ -165,7 +165,7 @@ fn trim_quotes(value: &[u8]) -> &[u8] {
 /// Returns segment `index` of a canonical path, from 0, percent-decoded. Some servers end a segment at `;` or at a zero
 /// byte; such a segment is ambiguous.
 pub fn find_segment(path: &str, index: usize, repeated: Repeated) -> FoundValue<'_> {
-    let ends = |segment: &str| segment.contains(';') || !is_clear(segment.as_bytes());
+    let ends = |segment: &str| segment.contains(';') || !is_unambiguous(segment.as_bytes());
     match path.split('/').nth(index + 1) {
         Some(segment) if repeated == Repeated::Refuse && ends(segment) => Err(Ambiguous),
         segment => Ok(segment.map(|segment| percent_decode(segment.as_bytes()).into())),
@@ -182,14 +182,14 @@ enum NameMatch {
     None,
 }
 
-fn compare(written: &[u8], name: &str) -> NameMatch {
-    match compare_by_letter(written, name) {
-        NameMatch::None if is_bracketed(written, name) => NameMatch::Alike,
+fn compare_names(written: &[u8], name: &str) -> NameMatch {
+    match compare_folded(written, name) {
+        NameMatch::None if matches_with_brackets(written, name) => NameMatch::Alike,
         matched => matched,
     }
 }
 
-fn compare_by_letter(written: &[u8], name: &str) -> NameMatch {
+fn compare_folded(written: &[u8], name: &str) -> NameMatch {
     let mut rest = Decoded(written);
     let mut same = true;
     let mut expected = name.bytes();
@@ -211,18 +211,18 @@ fn compare_by_letter(written: &[u8], name: &str) -> NameMatch {
     }
     match expected.next() {
         Some(_) => NameMatch::None,
-        None if same && !has_wide(written) => NameMatch::Same,
+        None if same && !has_wide_escape(written) => NameMatch::Same,
         None => NameMatch::Alike,
     }
 }
 
 /// Returns whether servers find the name that interpret brackets anywhere, like Rack and qs (`[user]`, `user]`,
 /// `a][b`), or that remove zero bytes.
-fn is_bracketed(written: &[u8], name: &str) -> bool {
+fn matches_with_brackets(written: &[u8], name: &str) -> bool {
     // `a[]` is the name of a list, which `a` is not.
-    let bare = name.trim_end_matches(']');
-    let name = if bare.ends_with('[') { name } else { bare };
-    let (mut written, mut expected) = (by_brackets(Decoded(written)), by_brackets(name.bytes()));
+    let stripped = name.trim_end_matches(']');
+    let name = if stripped.ends_with('[') { name } else { stripped };
+    let (mut written, mut expected) = (normalize_brackets(Decoded(written)), normalize_brackets(name.bytes()));
     loop {
         match (written.next(), expected.next()) {
             (None | Some(b'['), None) => return true,
@@ -233,7 +233,7 @@ fn is_bracketed(written: &[u8], name: &str) -> bool {
 }
 
 /// Folds a name, without brackets and spaces before it; consecutive brackets become one.
-fn by_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
+fn normalize_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
     let mut last = b'[';
     let plain = name.filter(|byte| *byte != 0).map(|byte| if byte == b']' { b'[' } else { byte });
     plain.skip_while(|byte| matches!(byte, b'[' | b' ')).filter_map(move |byte| {
@@ -244,12 +244,12 @@ fn by_brackets(name: impl Iterator<Item = u8>) -> impl Iterator<Item = u8> {
 }
 
 /// Returns whether all servers decode the value alike and to its end. Some end it at a zero byte.
-fn is_clear(value: &[u8]) -> bool {
-    !has_wide(value) && !value.contains(&0) && !value.windows(3).any(|bytes| bytes == b"%00")
+fn is_unambiguous(value: &[u8]) -> bool {
+    !has_wide_escape(value) && !value.contains(&0) && !value.windows(3).any(|bytes| bytes == b"%00")
 }
 
 /// Returns whether the text may contain `%uXXXX`, which only some servers decode.
-fn has_wide(text: &[u8]) -> bool {
+fn has_wide_escape(text: &[u8]) -> bool {
     text.windows(2).any(|pair| pair[0] == b'%' && pair[1].eq_ignore_ascii_case(&b'u'))
 }
 

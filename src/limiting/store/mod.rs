@@ -263,7 +263,7 @@ impl Store {
     }
 
     /// Calls `visit` with the state keys of the limits with these `ids`, and with keys of other limits if the store
-    /// cannot tell them apart. Each key that exists all the time is visited at least once. `prefix` is that of the
+    /// cannot distinguish them. Each key that exists all the time is visited at least once. `prefix` is that of the
     /// config, and `part` the name of a part that the keys contain.
     ///
     /// # Errors

@@ -39,8 +39,8 @@ impl HeadroomHistory {
         }
     }
 
-    /// Notes which of the limits in force have changed. Limits of the first call are in force since the start.
-    pub fn note_limits(&mut self, limits: &LimitTable, now: Instant) {
+    /// Records which of the limits in force have changed. Limits of the first call are in force since the start.
+    pub fn record_limits(&mut self, limits: &LimitTable, now: Instant) {
         self.limits.retain(|name, _| limits.index_of(name).is_some());
         let new_since = if self.limits.is_empty() { self.started } else { now };
         for limit in limits.iter() {
@@ -102,12 +102,12 @@ mod tests {
         let start = Instant::now();
         let mut history = HeadroomHistory::new(start);
         let at = |seconds| start + Duration::from_secs(seconds);
-        history.note_limits(&limits(10), at(2));
-        history.note_limits(&limits(10), at(70));
+        history.record_limits(&limits(10), at(2));
+        history.record_limits(&limits(10), at(70));
         assert_eq!(history.unchanged_since("daily"), Some(start));
-        history.note_limits(&limits(11), at(72));
+        history.record_limits(&limits(11), at(72));
         assert_eq!(history.unchanged_since("daily"), Some(at(72)));
-        history.note_limits(&LimitTable::default(), at(74));
+        history.record_limits(&LimitTable::default(), at(74));
         assert_eq!(history.unchanged_since("daily"), None);
     }
 }

@@ -74,9 +74,9 @@ impl UsageMonitor {
         }
     }
 
-    /// Notes which limits are in force.
-    pub fn note_limits(&self, limits: &LimitTable) {
-        self.headroom.borrow_mut().note_limits(limits, Instant::now());
+    /// Records which limits are in force.
+    pub fn record_limits(&self, limits: &LimitTable) {
+        self.headroom.borrow_mut().record_limits(limits, Instant::now());
     }
 
     /// Returns what the limit `name` left to keys in the last ten minutes, and how long it has had its settings.

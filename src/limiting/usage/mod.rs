@@ -61,9 +61,9 @@ pub const ADMITTED_SAMPLE: u64 = 16;
 /// A secret of this process.
 static KEY_SEED: LazyLock<SharedSeed> = LazyLock::new(|| SharedSeed::from_u64(rand::random()));
 
-/// Hashes keys with secrets of this process, so that nobody can choose two keys with the same hash. The hash of the standard
-/// library takes three times as long, and refusals must be cheap. It would protect its secret even from people who see
-/// hashes; nobody sees these.
+/// Hashes keys with secrets of this process, so that nobody can choose two keys with the same hash. The hash of the
+/// standard library takes three times as long, and refusals must be cheap. It would protect its secret even from people
+/// who see hashes; nobody sees these.
 static KEY_HASHER: LazyLock<SeedableRandomState> =
     LazyLock::new(|| SeedableRandomState::with_seed(rand::random(), &KEY_SEED));
 

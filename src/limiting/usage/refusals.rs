@@ -26,7 +26,7 @@ const BLOCKS_MAX: usize = REFUSALS_MAX / BLOCK_REFUSALS + 1;
 const BLOCK_TEXT: usize = 64 * 1024;
 const BLOCK_CHECKS: usize = 2 * BLOCK_REFUSALS;
 /// Text of an average refusal: its route, its request id and a key.
-const TEXT_USUAL: usize = 128;
+const TEXT_TYPICAL: usize = 128;
 /// A limit is looked up among this many of its block. Others are listed again.
 const LIMITS_COMPARED: usize = 4;
 
@@ -138,11 +138,11 @@ struct BlockCheck {
 
 impl RefusalBlock {
     /// Creates a block with memory for refusals of average length.
-    fn of_usual_size() -> RefusalBlock {
+    fn with_typical_size() -> RefusalBlock {
         RefusalBlock {
             refusals: Vec::with_capacity(BLOCK_REFUSALS),
             checks: Vec::with_capacity(BLOCK_REFUSALS),
-            text: String::with_capacity(BLOCK_REFUSALS * TEXT_USUAL),
+            text: String::with_capacity(BLOCK_REFUSALS * TEXT_TYPICAL),
             limits: Vec::new(),
         }
     }
@@ -161,27 +161,27 @@ impl RefusalBlock {
 
     fn append<'a>(&mut self, request: RefusedRequest<'_>, limits: impl Iterator<Item = RefusingLimit<'a>>) {
         let RefusedRequest { started, client, status, route, id } = request;
-        let (start, checks) = (self.text.len(), to_place(self.checks.len()));
+        let (start, checks) = (self.text.len(), to_u32(self.checks.len()));
         self.text.push_str(route);
         self.text.push_str(id);
         for RefusingLimit { limit, why, override_rule, cost, key } in limits {
             self.text.push_str(key);
-            let (limit, key_len) = (self.place_limit(limit), to_place(key.len()));
+            let (limit, key_len) = (self.find_or_add_limit(limit), to_u32(key.len()));
             self.checks.push(BlockCheck { why, override_rule: override_rule.cloned(), cost, limit, key_len });
         }
         let (route, id, keys) = (start, start + route.len(), start + route.len() + id.len());
-        let [route, id, keys] = [route, id, keys].map(to_place);
+        let [route, id, keys] = [route, id, keys].map(to_u32);
         self.refusals.push(BlockRefusal { started, client, status, route, id, keys, checks });
     }
 
     /// Returns the index of a limit, and lists it if need be. A block rarely has more than a few limits, and cloning a
     /// pointer that all workers share would take longer than the rest of the record.
-    fn place_limit(&mut self, limit: &Arc<Limit>) -> u32 {
+    fn find_or_add_limit(&mut self, limit: &Arc<Limit>) -> u32 {
         let listed = self.limits.iter().rev().take(LIMITS_COMPARED).position(|listed| Arc::ptr_eq(listed, limit));
         if listed.is_none() {
             self.limits.push(limit.clone());
         }
-        to_place(self.limits.len() - 1 - listed.unwrap_or(0))
+        to_u32(self.limits.len() - 1 - listed.unwrap_or(0))
     }
 
     /// Copies the refusal with this index. `wall`: the wall clock in ms since 1970, and the same time as an instant.
@@ -212,7 +212,7 @@ impl RefusalBlock {
 }
 
 /// Returns an index or a length within a block, which is far below 2^32.
-fn to_place(place: usize) -> u32 {
+fn to_u32(place: usize) -> u32 {
     u32::try_from(place).unwrap_or(u32::MAX)
 }
 
@@ -235,7 +235,7 @@ impl RefusalRecorder {
 /// Adds a block to be filled. At the maximum number of blocks, empties the oldest one and uses it again.
 fn add_block(blocks: &mut VecDeque<RefusalBlock>) -> &mut RefusalBlock {
     let oldest = if blocks.len() < BLOCKS_MAX { None } else { blocks.pop_front() };
-    let mut block = oldest.unwrap_or_else(RefusalBlock::of_usual_size);
+    let mut block = oldest.unwrap_or_else(RefusalBlock::with_typical_size);
     block.clear();
     blocks.push_back_mut(block)
 }

@@ -168,7 +168,8 @@ fn bound_decline((units, refill): (i128, i128), cost: i128, burst: i128, seen: R
             more_max += count;
         }
         // With the same refill, the first request of a key that leaves less than `units` does not fit any more. A
-        // difference of less than one request may be made up for by a later request that only the smaller bucket admits.
+        // difference of less than one request may be made up for by a later request that only the smaller bucket
+        // admits.
         let next = LeftOver::ALL.get(place + 1).map(|next| least_units(*next));
         is_one_lost |= count > 0 && refill == 0 && units >= cost && next.is_some_and(|next| next <= units);
     }

@@ -64,8 +64,8 @@ pub fn rejection_status(cutoff: Cutoff) -> StatusCode {
     }
 }
 
-/// Makes the complete HTTP/1.1 response to a rejected head, of which `bytes` have arrived. The client gets the error page
-/// of the server in the format that its `Accept` prefers, if that header has arrived.
+/// Makes the complete HTTP/1.1 response to a rejected head, of which `bytes` have arrived. The client gets the error
+/// page of the server in the format that its `Accept` prefers, if that header has arrived.
 pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -> Vec<u8> {
     let (status, cause) = (rejection_status(cutoff), Cause::from(cutoff));
     let detail = match cutoff {

@@ -130,8 +130,8 @@ impl RequestDeadline {
         HeldBack(&self.state)
     }
 
-    /// Returns whether the connection may be told that the response has failed: it has written what precedes the failure.
-    /// Over HTTP/2, the stream is reset at once.
+    /// Returns whether the connection may be told that the response has failed: it has written what precedes the
+    /// failure. Over HTTP/2, the stream is reset at once.
     pub fn may_fail_response(&self) -> bool {
         self.connection.is_multiplexed() || self.connection.has_written_rest()
     }

@@ -1,13 +1,14 @@
-//! The request page of listeners with `serve = "decide"`: answers other proxies that ask whether the limits admit one
-//! of their requests.
+//! Handles the requests of listeners with `serve = "decide"`: answers other proxies that ask whether the limits admit
+//! one of their requests.
 //!
 //! Input: a question, which is a request of a trusted peer about a request of its client. Output: the decision as a
-//! status with headers. `proxy::request` calls this page in place of its own, and every answer passes `finish_response`.
+//! status with headers. `proxy::request` calls this page in place of its own, and every answer passes
+//! `finish_response`.
 //!
 //! - `question`: reads the name and the facts of the request in question
 //! - `decision`: decides by the limits
-//! - `recent`: answers of the last seconds, for questions that repeat (`once`); `recorded_answer`: their text in a shared
-//!   store
+//! - `recent`: answers of the last seconds, for questions that repeat (`once`); `recorded_answer`: their text in a
+//!   shared store
 //! - `charged`: the charges that go into a receipt; `settle`: corrects them by their receipt
 //!
 //! To add a step, write a function that takes the `RequestContext`, and call it in `handle_question`.

@@ -1,5 +1,5 @@
-//! Corrects the charges of an earlier decision by its receipt (`/settle/NAME`), at most once. The asking proxy states how
-//! the request ended as headers: the true cost, or the status of the response with its headers.
+//! Corrects the charges of an earlier decision by its receipt (`/settle/NAME`), at most once. The asking proxy states
+//! how the request ended as headers: the true cost, or the status of the response with its headers.
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
@@ -26,8 +26,8 @@ const JSON: HeaderValue = HeaderValue::from_static("application/json");
 enum StatedEnd {
     /// The request cost this much, for every limit of the receipt.
     Cost(i64),
-    /// The request got a response with this status. The rules of each limit apply, with the headers of the settlement as those
-    /// of the response.
+    /// The request got a response with this status. The rules of each limit apply, with the headers of the settlement
+    /// as those of the response.
     Status(StatusCode),
 }
 

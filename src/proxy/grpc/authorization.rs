@@ -109,7 +109,8 @@ fn find_source(attributes: &Attributes) -> Option<std::net::IpAddr> {
     str::from_utf8(&address.address).ok()?.parse().ok()
 }
 
-/// Builds the head of the request as an HTTP/1.1 client would send it. What concerns the connection to Envoy is left out.
+/// Builds the head of the request as an HTTP/1.1 client would send it. What concerns the connection to Envoy is left
+/// out.
 ///
 /// # Errors
 /// The check has no valid request.

@@ -17,8 +17,8 @@ use crate::proxy::response::body::ResponseBody;
 /// Longest time from the head of a call to the end of its message.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bounds of the time that is left for an answer to reach its client.
-const MARGIN_LEAST: Duration = Duration::from_millis(2);
-const MARGIN_MOST: Duration = Duration::from_millis(50);
+const MARGIN_MIN: Duration = Duration::from_millis(2);
+const MARGIN_MAX: Duration = Duration::from_millis(50);
 const GRPC_ACCEPT_ENCODING: HeaderName = HeaderName::from_static("grpc-accept-encoding");
 
 /// Reads the message of the call, of at most `max` bytes, within [`MESSAGE_TIMEOUT`].
@@ -52,20 +52,21 @@ async fn read_body(body: &mut RequestBody, max: usize) -> Result<Bytes, CallErro
     reader.finish()
 }
 
-/// Returns when the answer must be ready at the latest, by the deadline of the call. Its client has waited since it sent the
-/// call, so the time runs from the arrival of the head.
+/// Returns when the answer must be ready at the latest, by the deadline of the call. Its client has waited since it
+/// sent the call, so the time runs from the arrival of the head.
 pub fn find_end(request: &RequestContext<'_>) -> Option<tokio::time::Instant> {
     let patience = grpc::parse_timeout(&request.received.parts.headers)?;
     tokio::time::Instant::from_std(request.account.started()).checked_add(time_to_decide(patience))
 }
 
-/// Returns how long a decision may take if the client waits for `patience`. The rest is for the answer to reach it: on a
-/// busy machine, this takes several milliseconds.
+/// Returns how long a decision may take if the client waits for `patience`. The rest is for the answer to reach it: on
+/// a busy machine, this takes several milliseconds.
 fn time_to_decide(patience: Duration) -> Duration {
-    patience.saturating_sub((patience / 3).clamp(MARGIN_LEAST, MARGIN_MOST))
+    patience.saturating_sub((patience / 3).clamp(MARGIN_MIN, MARGIN_MAX))
 }
 
-/// Builds the response: the framed message with the status in the trailers, or only headers with the status of an error.
+/// Builds the response: the framed message with the status in the trailers, or only headers with the status of an
+/// error.
 pub fn build_response(answer: Result<Bytes, CallError>) -> Response<ResponseBody> {
     let mut response = match answer {
         Ok(message) => {

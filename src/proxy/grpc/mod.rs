@@ -1,4 +1,4 @@
-//! The request page of listeners with `serve = "grpc"`: answers the calls of Envoy and of others that speak its
+//! Handles the requests of listeners with `serve = "grpc"`: responds to the calls of Envoy and of others that speak its
 //! protocols.
 //!
 //! Input: a unary call of a trusted peer. Output: its message and a status in the trailers. `proxy::request` calls this

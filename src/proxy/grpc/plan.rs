@@ -18,15 +18,15 @@ use crate::limiting::source::{BodyFacts, DescriptorEntry, Facts};
 use crate::limiting::{Evaluation, Limiter};
 use crate::route::Route;
 
-/// Maximum number of limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an error for
-/// IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
+/// Maximum number of limits of all descriptors of a request. Their tiers do not count: otherwise, Envoy would get an
+/// error for IPv6 clients and let them pass, unlike IPv4 clients, whose address has no tiers.
 const LIMITS_MAX: usize = 16;
 
 /// The checks of a request, by their operation.
 #[derive(Default)]
 pub struct Plan {
     pub takes: Checks,
-    pub looks: Checks,
+    pub peeks: Checks,
     pub refunds: Checks,
     /// The part of each descriptor.
     pub descriptors: Vec<DescriptorPlan>,
@@ -147,7 +147,7 @@ fn plan_limits(
                 let facts = descriptor_facts(&entries, facts, reads_address)?;
                 let checks = match op {
                     HitOp::Take => &mut plan.takes,
-                    HitOp::Look => &mut plan.looks,
+                    HitOp::Look => &mut plan.peeks,
                     HitOp::Refund => &mut plan.refunds,
                 };
                 let places = limits().map(|index| add_check(limiter, checks, route, index, (&facts, hits)));

@@ -84,7 +84,7 @@ pub async fn decide_request(
 /// Results of a plan.
 pub struct Decided {
     pub takes: DecidedChecks,
-    pub looks: DecidedChecks,
+    pub peeks: DecidedChecks,
     pub refunds: Checks,
     /// The state of each key after its refund, if the store reported it.
     pub refunded: Vec<Option<Answer>>,
@@ -100,8 +100,8 @@ pub struct DecidedChecks {
 
 /// Runs a plan, and returns what applies to each descriptor.
 async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instant>) -> (Decided, Vec<DescriptorPlan>) {
-    let Plan { takes, looks, refunds, descriptors } = plan;
-    let (refunded, takes, looks) = if looks.is_empty() && refunds.is_empty() {
+    let Plan { takes, peeks, refunds, descriptors } = plan;
+    let (refunded, takes, peeks) = if peeks.is_empty() && refunds.is_empty() {
         (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
     } else {
         // Boxed, so that the future of a plan that only charges is not larger for it.
@@ -110,21 +110,21 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
                 biased;
                 refund_checks(limiter, &refunds, end),
                 decide_checks(limiter, Op::Take, takes, end),
-                look_at_checks(limiter, looks, end)
+                look_at_checks(limiter, peeks, end)
             )
         })
         .await
     };
-    (Decided { takes, looks, refunds, refunded }, descriptors)
+    (Decided { takes, peeks, refunds, refunded }, descriptors)
 }
 
 /// Decides a plan without charging or refunding anything. The states of refunds are those before the refund.
 pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
-    let Plan { takes, looks, refunds, descriptors } = plan;
+    let Plan { takes, peeks, refunds, descriptors } = plan;
     let takes = decide_checks(limiter, Op::Peek, takes, None).await;
-    let looks = look_at_checks(limiter, looks, None).await;
+    let peeks = look_at_checks(limiter, peeks, None).await;
     let refunded = vec![None; refunds.limits.len()];
-    (Decided { takes, looks, refunds, refunded }, descriptors)
+    (Decided { takes, peeks, refunds, refunded }, descriptors)
 }
 
 async fn decide_checks(
@@ -145,7 +145,7 @@ async fn look_at_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::ti
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
     let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
     for result in &mut decided.verdict.checks {
-        // A look tells what one more hit would leave, but it charges nothing.
+        // A peek returns what one more hit would leave, but it charges nothing.
         if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
             (&mut result.outcome, costs.get(result.limit))
             && answer.admitted
@@ -193,7 +193,7 @@ impl Decided {
             DescriptorPlan::Unmatched => status::unlimited(0),
             DescriptorPlan::Exempt => status::unlimited(u32::MAX),
             DescriptorPlan::Limited(HitOp::Take, places) => self.takes.describe(places),
-            DescriptorPlan::Limited(HitOp::Look, places) => self.looks.describe(places),
+            DescriptorPlan::Limited(HitOp::Look, places) => self.peeks.describe(places),
             DescriptorPlan::Limited(HitOp::Refund, places) => {
                 let state = |place: &usize| (&self.refunds.limits[*place], self.refunded[*place].as_ref());
                 status::describe_refunds(places.iter().map(state))
@@ -203,9 +203,9 @@ impl Decided {
 
     /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
     pub fn into_verdict(self) -> Verdict {
-        let (takes, looks) = (self.takes.into_verdict(), self.looks.into_verdict());
-        let refused = takes.refused || looks.refused;
-        Verdict { refused, ..takes.followed_by(looks) }
+        let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
+        let refused = takes.refused || peeks.refused;
+        Verdict { refused, ..takes.followed_by(peeks) }
     }
 }
 

@@ -8,7 +8,7 @@
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows
 //! - `identity`: the client's address; `untrusted_headers`: reports ignored forwarding headers
 //! - `request_id`: the id of a request, received or new
-//! - `hop`: what this gateway tells the next hop about a connection
+//! - `hop`: what this gateway reports to the next hop about a connection
 //! - `upgrade`, `extended_connect`: offers to switch protocols
 //! - `body`: the request body, over any protocol; `upload`: its way to the action of the route
 //!

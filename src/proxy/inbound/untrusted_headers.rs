@@ -62,8 +62,8 @@ impl UntrustedForwarding {
     }
 }
 
-/// Headers that proxies send about the client. `X-Request-ID` and headers with an identity, like `X-Forwarded-User`, are
-/// none: many clients send the first, and a proxy that sends the others sends one of these as well.
+/// Headers that proxies send about the client. `X-Request-ID` and headers with an identity, like `X-Forwarded-User`,
+/// are none: many clients send the first, and a proxy that sends the others sends one of these as well.
 const FORWARDING_HEADERS: [&str; 8] = [
     "forwarded",
     "x-real-ip",

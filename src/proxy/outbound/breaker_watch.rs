@@ -1,8 +1,8 @@
-//! Reports the outcomes of requests to the circuit breakers that admitted them. `dispatch` wraps the way of a request to a
-//! server in [`watch`]; the response body reports what follows the head.
+//! Reports the outcomes of requests to the circuit breakers that admitted them. `dispatch` wraps the way of a request
+//! to a server in [`watch`]; the response body reports what follows the head.
 //!
-//! An error is a response with a status from 500, a gRPC status that says that the server failed, a failed connection, a
-//! closed connection, an invalid response or a timeout. What the client does is no result, and neither is what the
+//! An error is a response with a status from 500, a gRPC status that says that the server failed, a failed connection,
+//! a closed connection, an invalid response or a timeout. What the client does is no result, and neither is what the
 //! gateway refuses by itself.
 
 use std::future::poll_fn;

@@ -31,7 +31,8 @@ use crate::upstream::{Scheme, WireProtocol};
 
 /// Size of the read buffer at first, in bytes.
 const READ_MIN: usize = 8 * 1024;
-/// Size up to which the read buffer grows while the server sends faster than it is read. Bulk transfers have larger ones.
+/// Size up to which the read buffer grows while the server sends faster than it is read. Bulk transfers have larger
+/// ones.
 const READ_MAX: usize = 64 * 1024;
 
 /// A connection to one server.
@@ -182,11 +183,11 @@ impl From<io::Error> for ConnectError {
 }
 
 impl UpstreamConnection {
-    /// Connects to a server and sends `introduction`, a PROXY header or nothing, before the TLS handshake. `queue` is
+    /// Connects to a server and sends `proxy_header`, a PROXY header or nothing, before the TLS handshake. `queue` is
     /// that of the server.
     pub async fn open(
         endpoint: &Endpoint,
-        introduction: &[u8],
+        proxy_header: &[u8],
         queue: &DialQueue,
     ) -> Result<UpstreamConnection, ConnectError> {
         let origin = &endpoint.origin;
@@ -197,13 +198,13 @@ impl UpstreamConnection {
         let descriptor = descriptors::acquire_server_descriptor().ok_or_else(none_left)?;
         let stream = match &origin.scheme {
             Scheme::Https(tls) => {
-                let tcp = connect(endpoint.address, introduction).await?;
+                let tcp = connect(endpoint.address, proxy_header).await?;
                 UpstreamStream::Tls(Box::new(handshake_tls(tls, origin.bare_host(), tcp).await?))
             }
-            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, introduction).await?),
+            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, proxy_header).await?),
             Scheme::Unix(_) => {
                 let mut stream = queue.connect_tcp(&origin.authority).await?;
-                stream.write_all(introduction).await?;
+                stream.write_all(proxy_header).await?;
                 UpstreamStream::Unix(stream)
             }
         };
@@ -384,14 +385,14 @@ impl AsyncWrite for UpstreamConnection {
     }
 }
 
-/// Opens a TCP connection and sends `introduction`.
-async fn connect(address: Option<SocketAddr>, introduction: &[u8]) -> Result<TcpStream, ConnectError> {
+/// Opens a TCP connection and sends `proxy_header`.
+async fn connect(address: Option<SocketAddr>, proxy_header: &[u8]) -> Result<TcpStream, ConnectError> {
     let unknown =
         || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the hostname has no address") };
     let address = address.ok_or_else(unknown)?;
     let mut stream = TcpStream::connect(address).await.map_err(|error| classify_dial_error(error, address))?;
     stream.set_nodelay(true)?;
-    stream.write_all(introduction).await?;
+    stream.write_all(proxy_header).await?;
     Ok(stream)
 }
 

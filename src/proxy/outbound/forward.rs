@@ -341,14 +341,14 @@ fn start_exchange(
     sender: RequestSender,
     method: &Method,
     offer: &Option<UpgradeOffer>,
-    complaints: &Rc<UpstreamFailureLog>,
+    failure_log: &Rc<UpstreamFailureLog>,
 ) -> Rc<RefCell<dyn Exchange>> {
     match lease {
         ServerLease::Connection(lease) => {
-            let exchange = Http1Exchange::new(lease, sender, method.clone(), offer.clone(), complaints.clone());
+            let exchange = Http1Exchange::new(lease, sender, method.clone(), offer.clone(), failure_log.clone());
             Rc::new(RefCell::new(exchange))
         }
-        ServerLease::Stream(stream) => Rc::new(RefCell::new(Http2Exchange::new(stream, sender, complaints.clone()))),
+        ServerLease::Stream(stream) => Rc::new(RefCell::new(Http2Exchange::new(stream, sender, failure_log.clone()))),
     }
 }
 

@@ -37,8 +37,8 @@ pub struct ForwardedHeadersWriter<'a> {
 
 /// Returns whether the header edits of a route touch any of these headers.
 pub fn has_edits(edit: &HeaderEdit) -> bool {
-    let told = |name: &HeaderName| names_client(name.as_str()) || *name == VIA || *name == FORWARDED;
-    edit.remove.iter().any(told) || edit.set.iter().any(|(name, _)| told(name))
+    let describes_client = |name: &HeaderName| names_client(name.as_str()) || *name == VIA || *name == FORWARDED;
+    edit.remove.iter().any(describes_client) || edit.set.iter().any(|(name, _)| describes_client(name))
 }
 
 impl ForwardedHeadersWriter<'_> {
@@ -85,13 +85,13 @@ impl ForwardedHeadersWriter<'_> {
     /// Writes the same headers as lines of a head. Only for untrusted peers, whose requests have none of these headers.
     /// The lines that are equal for all requests of a connection are written once and cached.
     pub fn write_lines(&self, out: &mut Vec<u8>, authority: &HeaderValue) {
-        let mut told = self.hop.cached_lines.borrow_mut();
-        match &*told {
-            Some(told) if told.fields == self.fields => out.extend_from_slice(&told.lines),
+        let mut cached = self.hop.cached_lines.borrow_mut();
+        match &*cached {
+            Some(cached) if cached.fields == self.fields => out.extend_from_slice(&cached.lines),
             _ => {
                 let lines = self.connection_lines();
                 out.extend_from_slice(&lines);
-                *told = Some(ForwardingLines { fields: self.fields, lines });
+                *cached = Some(ForwardingLines { fields: self.fields, lines });
             }
         }
         if self.fields.has(ForwardedHeader::XForwardedHost) && !authority.is_empty() {
@@ -178,7 +178,7 @@ mod tests {
     use crate::net::{IpSet, parse_network};
     use crate::proxy::inbound::identity;
 
-    fn told(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
+    fn sent_headers(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers: HeaderMap =
             came.iter().map(|(name, value)| (HeaderName::from_static(name), value.parse().unwrap())).collect();
         let peer: IpAddr = peer.parse().unwrap();
@@ -233,25 +233,25 @@ mod tests {
             (ForwardedHeader::Forwarded, "forwarded"),
         ];
         for (wanted, name) in all {
-            let headers = told("192.0.2.1", [wanted].into_iter().collect(), &[]);
+            let headers = sent_headers("192.0.2.1", [wanted].into_iter().collect(), &[]);
             assert_eq!(headers.keys().map(HeaderName::as_str).collect::<Vec<_>>(), [name]);
         }
-        assert!(told("192.0.2.1", [].into_iter().collect(), &[("forwarded", "for=1.1.1.1")]).is_empty());
+        assert!(sent_headers("192.0.2.1", [].into_iter().collect(), &[("forwarded", "for=1.1.1.1")]).is_empty());
     }
 
     #[test]
     fn forwarded_names_the_client_that_the_limits_saw() {
-        let told = |peer, came: &[_]| {
-            told(peer, [ForwardedHeader::Forwarded].into_iter().collect(), came)["forwarded"]
+        let forwarded = |peer, came: &[_]| {
+            sent_headers(peer, [ForwardedHeader::Forwarded].into_iter().collect(), came)["forwarded"]
                 .to_str()
                 .unwrap()
                 .to_owned()
         };
-        assert_eq!(told("192.0.2.1", &[]), "for=192.0.2.1;host=\"shop.example\";proto=http");
-        assert_eq!(told("2001:db8::1", &[]), "for=\"[2001:db8::1]\";host=\"shop.example\";proto=http");
+        assert_eq!(forwarded("192.0.2.1", &[]), "for=192.0.2.1;host=\"shop.example\";proto=http");
+        assert_eq!(forwarded("2001:db8::1", &[]), "for=\"[2001:db8::1]\";host=\"shop.example\";proto=http");
         let came = [("x-forwarded-for", "6.6.6.6, 198.51.100.7"), ("x-forwarded-proto", "https")];
-        assert_eq!(told("10.0.0.1", &came), "for=198.51.100.7;host=\"shop.example\";proto=https, for=10.0.0.1");
+        assert_eq!(forwarded("10.0.0.1", &came), "for=198.51.100.7;host=\"shop.example\";proto=https, for=10.0.0.1");
         let came = [("forwarded", "for=198.51.100.7"), ("x-forwarded-host", "a\"b")];
-        assert_eq!(told("10.0.0.1", &came), "for=198.51.100.7;proto=http, for=10.0.0.1");
+        assert_eq!(forwarded("10.0.0.1", &came), "for=198.51.100.7;proto=http, for=10.0.0.1");
     }
 }

@@ -31,8 +31,8 @@ pub async fn check_server(
     proxy: Option<ProxyVersion>,
 ) -> Result<(), CheckFault> {
     let origin = &endpoint.origin;
-    let introduction = proxy.map(ProxyVersion::local_header).unwrap_or_default();
-    let connection = UpstreamConnection::open(endpoint, &introduction, &DialQueue::default())
+    let proxy_header = proxy.map(ProxyVersion::local_header).unwrap_or_default();
+    let connection = UpstreamConnection::open(endpoint, &proxy_header, &DialQueue::default())
         .await
         .map_err(|error| if error.fault.is_shortage() { CheckFault::NoResources } else { CheckFault::Connection })?;
     match rule.kind {
@@ -173,7 +173,7 @@ async fn check_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(
         body.send_data(Bytes::from_static(&[0; 5]), true).map_err(|_| CheckFault::Broken)?;
         check_serving(response.await.map_err(|_| CheckFault::Broken)?).await
     };
-    // The driver moves the connection until the response has arrived.
+    // The driver runs the connection until the response has arrived.
     tokio::select! {
         result = asked => result,
         _ = driver => Err(CheckFault::Broken),

@@ -7,7 +7,8 @@
 //! - `forward`: the flow of one request over all of its attempts; read this first
 //! - `breaker_watch`: reports the results of requests to circuit breakers, timed by `send_clock`
 //! - `select`: from an upstream to a connection; `retry_policy`: when a request may be sent again
-//! - `pools`, `pool`, `dial`: the connections of one worker, and how they are opened; `bulk`: larger reads at high rates
+//! - `pools`, `pool`, `dial`: the connections of one worker, and how they are opened; `bulk`: larger reads at high
+//!   rates
 //! - `exchange`: one request and its response on one connection, implemented by `http1` and `http2`; `sender`: the
 //!   bytes of an HTTP/1.1 request; `continue_timer`: the wait for `100 Continue`
 //! - `interim`, `early_hints`: interim responses; `rate_allowance`: how many of them and of HTTP/2 frames a server may

@@ -54,7 +54,7 @@ pub struct OutgoingRequest {
 }
 
 impl OutgoingRequest {
-    /// Builds the request of `client`. `tell` appends further header lines.
+    /// Builds the request of `client`. `write_more` appends further header lines.
     pub fn new(
         parts: &Parts,
         client: IpAddr,
@@ -62,7 +62,7 @@ impl OutgoingRequest {
         host: HostSource,
         upload: Option<Upload>,
         linger: Option<Linger>,
-        tell: impl FnOnce(&mut Vec<u8>),
+        write_more: impl FnOnce(&mut Vec<u8>),
     ) -> OutgoingRequest {
         let Parts { method, headers, .. } = parts;
         let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
@@ -77,7 +77,7 @@ impl OutgoingRequest {
             priority: Priority::default(),
             proxy_header: None,
             method: method.clone(),
-            head: RequestHead::encode(method, target, headers, host, framing, tell),
+            head: RequestHead::encode(method, target, headers, host, framing, write_more),
             upload,
             expects_continue: false,
             client_limit: None,

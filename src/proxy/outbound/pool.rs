@@ -30,7 +30,7 @@ const AGE_MS: u64 = 3_600_000;
 /// How long an idle HTTP/2 connection is kept: less than servers and middleboxes allow.
 const STREAM_IDLE_MS: u64 = 60_000;
 
-/// The connections of one worker to one server. With an `introduction`, those of one client only.
+/// The connections of one worker to one server. With an `proxy_header`, those of one client only.
 pub struct ServerPool {
     endpoint: Endpoint,
     /// Name of the server in logs.
@@ -83,7 +83,7 @@ struct PoolCounts {
 struct IdleConnection {
     connection: UpstreamConnection,
     since_ms: u64,
-    born_ms: u64,
+    opened_ms: u64,
 }
 
 /// A connection in use by one request.
@@ -93,7 +93,7 @@ pub struct PooledConnection {
     reused: bool,
     /// Counts the request in flight for all workers.
     counted: Option<InFlight>,
-    born_ms: u64,
+    opened_ms: u64,
     max_idle: usize,
     load: RequestCount,
 }
@@ -141,16 +141,16 @@ impl ServerPool {
         *self.cap.borrow_mut() = cap.map(Rc::new);
     }
 
-    /// Returns the pool of the connections that begin with `introduction`.
-    pub fn client_pool(&self, introduction: &Rc<[u8]>) -> Rc<ServerPool> {
+    /// Returns the pool of the connections that begin with `proxy_header`.
+    pub fn client_pool(&self, proxy_header: &Rc<[u8]>) -> Rc<ServerPool> {
         let make = || {
             Rc::new(ServerPool {
-                proxy_header: Some(introduction.clone()),
+                proxy_header: Some(proxy_header.clone()),
                 counts: self.counts.clone(),
                 ..ServerPool::new(&self.endpoint, self.shared.clone())
             })
         };
-        let pool = self.client_pools.borrow_mut().entry(introduction.clone()).or_insert_with(make).clone();
+        let pool = self.client_pools.borrow_mut().entry(proxy_header.clone()).or_insert_with(make).clone();
         pool.cap.borrow_mut().clone_from(&self.cap.borrow());
         pool
     }
@@ -258,10 +258,10 @@ impl ServerPool {
     /// Returns an idle connection that the server has not closed, if there is one.
     fn take_idle(self: &Rc<ServerPool>, max_idle: usize) -> Option<PooledConnection> {
         loop {
-            let IdleConnection { mut connection, born_ms, .. } = self.idle.borrow_mut().pop()?;
+            let IdleConnection { mut connection, opened_ms, .. } = self.idle.borrow_mut().pop()?;
             self.counts.idle.set(self.counts.idle.get() - 1);
             if connection.is_quiet() {
-                return Some(self.lease_connection(connection, true, born_ms, max_idle));
+                return Some(self.lease_connection(connection, true, opened_ms, max_idle));
             }
         }
     }
@@ -322,7 +322,7 @@ impl ServerPool {
             Ok(NewConnection::Shared(connection)) => Ok(Some(connection)),
             Ok(NewConnection::Connection(connection)) => {
                 let now_ms = self.shared.now_ms.get();
-                self.keep_idle(IdleConnection { connection, since_ms: now_ms, born_ms: now_ms });
+                self.keep_idle(IdleConnection { connection, since_ms: now_ms, opened_ms: now_ms });
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -346,10 +346,10 @@ impl ServerPool {
             None => None,
             Some(cap) => Some(cap.rule.take_connection_slot(&cap.state, &cap.load).ok_or_else(max_connections_error)?),
         };
-        let introduction = self.proxy_header.as_deref().unwrap_or_default();
+        let proxy_header = self.proxy_header.as_deref().unwrap_or_default();
         let opening = async {
             let mut connection =
-                UpstreamConnection::open(&self.endpoint, introduction, &self.counts.dial_queue).await?;
+                UpstreamConnection::open(&self.endpoint, proxy_header, &self.counts.dial_queue).await?;
             connection.limit_receive_buffer(self.shared.max_unread.get());
             connection.slot = slot;
             match connection.http2 {
@@ -380,10 +380,10 @@ impl ServerPool {
         self: &Rc<ServerPool>,
         connection: UpstreamConnection,
         reused: bool,
-        born_ms: u64,
+        opened_ms: u64,
         max_idle: usize,
     ) -> PooledConnection {
-        PooledConnection { connection, reused, counted: None, born_ms, max_idle, load: self.count_request() }
+        PooledConnection { connection, reused, counted: None, opened_ms, max_idle, load: self.count_request() }
     }
 }
 
@@ -448,15 +448,15 @@ impl PooledConnection {
 
     /// Keeps the connection for another request: the exchange ended cleanly on both sides.
     pub fn release(self) {
-        let PooledConnection { mut connection, born_ms, max_idle, load, .. } = self;
+        let PooledConnection { mut connection, opened_ms, max_idle, load, .. } = self;
         let now_ms = load.0.shared.now_ms.get();
         let cap = load.0.cap.borrow();
         if cap.as_ref().is_some_and(|cap| cap.state.claim.take_from_other(cap.worker).is_some()) {
             return;
         }
-        if load.0.counts.idle.get() < max_idle && now_ms < born_ms + AGE_MS && connection.received.is_empty() {
+        if load.0.counts.idle.get() < max_idle && now_ms < opened_ms + AGE_MS && connection.received.is_empty() {
             connection.shrink_buffer();
-            load.0.keep_idle(IdleConnection { connection, since_ms: now_ms, born_ms });
+            load.0.keep_idle(IdleConnection { connection, since_ms: now_ms, opened_ms });
         }
     }
 }

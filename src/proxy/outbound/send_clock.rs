@@ -25,8 +25,8 @@ impl SendClock {
         }
     }
 
-    /// Returns since when only the server keeps the request. `None` while the client still sends its body, or no attempt
-    /// has begun. Called whenever the request has moved, so that it notices the end of the body.
+    /// Returns since when only the server keeps the request. `None` while the client still sends its body, or no
+    /// attempt has begun. Called whenever the request has moved, so that it notices the end of the body.
     pub fn waiting_since(&self) -> Option<Instant> {
         let begun = self.begun.get()?;
         let Some(upload) = &self.upload else { return Some(begun) };

@@ -93,7 +93,7 @@ impl RequestSender {
         (self.bytes, self.upload, self.chunked)
     }
 
-    /// Holds the body back until `go_on`.
+    /// Holds the body back until `release_body`.
     pub fn hold_body(&mut self) {
         self.held = self.upload.is_some();
     }
@@ -178,7 +178,7 @@ impl RequestSender {
                 }
             }
             match gathered {
-                // The caller of `go_on` polls again.
+                // The caller of `release_body` polls again.
                 _ if self.held => return Poll::Pending,
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(false) => return Poll::Ready(SendEnd::Upload),

@@ -145,7 +145,7 @@ impl RequestAccount {
         self.handles = handles;
     }
 
-    /// Leaves what the limits charged as it is, because nobody tells the gateway how the request ends.
+    /// Leaves what the limits charged as it is, because the gateway does not learn how the request ends.
     pub fn keep_charges(&mut self) {
         if let Some(held) = self.held.take() {
             held.keep_charges();
@@ -277,9 +277,9 @@ impl RequestAccount {
         self.held.as_ref().is_some_and(|held| held.reads_usage())
     }
 
-    /// Returns whether the server is to be asked for the usage of its stream.
-    pub fn asks_usage(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| held.asks_usage())
+    /// Returns whether the gateway must request the usage of the stream from the server.
+    pub fn requests_usage(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| held.requests_usage())
     }
 
     /// Reads a copy of the next piece of the response body as the server sent it, for limits that settle by it.

@@ -40,7 +40,7 @@ pub struct ResponseBody {
     source: BodySource,
     /// Compresses what the source returns.
     compression: Option<Box<CompressionStage<BodyError>>>,
-    /// The length of the source is not the length that the client may be told.
+    /// The length of the source must not be sent to the client as the length.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
     /// The body has failed, which the connection learns once it has written what precedes.
@@ -194,8 +194,8 @@ impl ResponseBody {
         }
     }
 
-    /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of a
-    /// long or slow body is closed. `charges` are settled by the trailers.
+    /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of
+    /// a long or slow body is closed. `charges` are settled by the trailers.
     pub fn discard(mut self, charges: Option<Box<ChargeGuard>>) {
         const LONGEST: Duration = Duration::from_secs(5);
         if let BodySource::Upstream { linger, .. } = &mut self.source {
@@ -219,8 +219,8 @@ impl ResponseBody {
         });
     }
 
-    /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is longer
-    /// than 64 KiB. `charges` read the usage in the body.
+    /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is
+    /// longer than 64 KiB. `charges` read the usage in the body.
     async fn read_to_trailers(
         &mut self,
         mut charges: Option<&mut ChargeGuard>,
@@ -290,8 +290,8 @@ impl BodySource {
         }
     }
 
-    /// Returns the next frame, and shows a copy of it to limits that settle by the body. They have seen a body that arrived
-    /// completely.
+    /// Returns the next frame, and shows a copy of it to limits that settle by the body. They have seen a body that
+    /// arrived completely.
     fn poll_scanned(
         &mut self,
         account: &mut Option<Box<RequestAccount>>,

@@ -19,7 +19,8 @@ pub enum QuestionFault {
     UntrustedPeer,
     /// Nobody may ask about this name.
     UnknownName,
-    /// The facts about the request are missing, repeated, malformed, or contradict each other; this sentence says which.
+    /// The facts about the request are missing, repeated, malformed, or contradict each other; this sentence says
+    /// which.
     Facts(&'static str),
     /// The receipt is malformed, was made elsewhere, or is for another name.
     InvalidReceipt,
@@ -139,8 +140,8 @@ impl Refusal {
         }
     }
 
-    /// Returns the time after which the client may retry, in milliseconds, if the gateway can name one. Limits name their
-    /// own.
+    /// Returns the time after which the client may retry, in milliseconds, if the gateway can name one. Limits name
+    /// their own.
     pub fn retry_ms(&self) -> Option<i64> {
         match self {
             Refusal::Shed(shed) => Some(i64::try_from(shed.retry_ms).unwrap_or(i64::MAX)),

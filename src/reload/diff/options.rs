@@ -31,7 +31,7 @@ const INHERITED: [(&str, &[&str]); 6] = [
 const UNORDERED: [&str; 10] =
     ["methods", "host", "allow", "deny", "values", "trusted_proxies", "charge_on", "refund_on", "upgrades", "retry.on"];
 
-/// Kinds of which the compiled config tells whether they differ.
+/// Kinds for which the compiled config shows whether they differ.
 const COMPILED: [&str; 7] = ["server", "acme", "admin", "store", "headers", "jwt", "set"];
 
 /// Maximum number of items of a list in a line.

@@ -250,8 +250,8 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
     .collect()
 }
 
-/// Returns whether a client gets more from one of the networks that a limit with tiers counted: it is no longer counted,
-/// or has larger numbers. A wider network with the same numbers is stricter.
+/// Returns whether a client gets more from one of the networks that a limit with tiers counted: it is no longer
+/// counted, or has larger numbers. A wider network with the same numbers is stricter.
 fn has_weaker_tiers(old: &Config, new: &Config, name: &str) -> bool {
     let tiers_of = |config: &Config| -> Vec<(u8, Arc<Rule>)> {
         let tiers = config.limits.iter().filter(|limit| limit.tier_of.as_deref() == Some(name));

@@ -58,7 +58,7 @@ pub struct LogSources {
 }
 
 impl LogSources {
-    /// Opens the logs; `-` is standard input. `headers` tells that headers are wanted.
+    /// Opens the logs; `-` is standard input. `headers` is true if headers are needed.
     ///
     /// # Errors
     /// Which log cannot be read, and why.

@@ -112,8 +112,8 @@ impl AccessLog {
 mod tests {
     use super::*;
 
-    fn log(room: usize) -> (AccessLog, std::sync::mpsc::Receiver<LogMessage>) {
-        let (lines, inbox) = sync_channel(room);
+    fn log(capacity: usize) -> (AccessLog, std::sync::mpsc::Receiver<LogMessage>) {
+        let (lines, inbox) = sync_channel(capacity);
         let dropped = IntCounter::new("dropped", "lines").unwrap();
         (AccessLog { lines, state: Arc::default(), dropped }, inbox)
     }

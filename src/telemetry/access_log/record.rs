@@ -59,7 +59,7 @@ pub struct LogRecord {
     pub candidates: Option<String>,
     pub upstream: Option<String>,
     pub attempts: Option<Rc<Attempts>>,
-    /// Time that the auth server took until the head of its response.
+    /// Time that the auth server response_time until the head of its response.
     pub auth_time: Option<Duration>,
     pub duration: Duration,
     /// Body bytes: of the response here, of the request in the next field.
@@ -77,8 +77,8 @@ pub struct LogRecord {
 pub struct Attempts {
     server: RefCell<String>,
     tries: Cell<u32>,
-    asked: Cell<Option<Instant>>,
-    took: Cell<Option<Duration>>,
+    started: Cell<Option<Instant>>,
+    response_time: Cell<Option<Duration>>,
     /// Set if the request has a span: one entry per time that the request was sent.
     sent: Option<RefCell<Vec<Attempt>>>,
 }
@@ -127,8 +127,8 @@ impl Attempts {
         last.clear();
         last.push_str(server);
         self.tries.set(self.tries.get() + 1);
-        self.asked.set(Some(Instant::now()));
-        self.took.set(None);
+        self.started.set(Some(Instant::now()));
+        self.response_time.set(None);
         let mut sent = self.sent.as_ref()?.borrow_mut();
         if sent.len() == SENT_MAX {
             return None;
@@ -140,12 +140,12 @@ impl Attempts {
 
     /// Records that the response head arrived, or why none will.
     pub fn end_attempt(&self, end: AttemptEnd) {
-        let took = self.asked.get().map(|asked| asked.elapsed());
-        self.took.set(took.filter(|_| matches!(end, AttemptEnd::Response(_))));
+        let response_time = self.started.get().map(|started| started.elapsed());
+        self.response_time.set(response_time.filter(|_| matches!(end, AttemptEnd::Response(_))));
         if let Some(sent) = &self.sent
             && let Some(last) = sent.borrow_mut().last_mut()
         {
-            last.ended = took.map(|took| (took, end));
+            last.ended = response_time.map(|response_time| (response_time, end));
         }
     }
 
@@ -165,7 +165,7 @@ impl Attempts {
 
     /// Returns the time from the start of the last attempt to its response head; `None` if none arrived.
     pub fn last_duration(&self) -> Option<Duration> {
-        self.took.get()
+        self.response_time.get()
     }
 }
 

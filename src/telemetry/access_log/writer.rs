@@ -27,11 +27,11 @@ pub enum LogMessage {
 }
 
 /// Maximum number of bytes collected before a write.
-const BATCH: usize = 64 * 1024;
+const BATCH_MAX: usize = 64 * 1024;
 /// Pause between two reads of the queue, so that producers wake this thread at most 500 times a second.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Interval at which the thread checks that the file still exists, and retries opening it.
-const LOOK: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 pub struct LogWriter {
     /// Name of the log in messages.
@@ -45,15 +45,15 @@ pub struct LogWriter {
     output: Option<File>,
     batch: Vec<u8>,
     /// The last line was written only in part.
-    torn: bool,
-    looked: Instant,
+    is_partial: bool,
+    checked_at: Instant,
 }
 
 impl LogWriter {
     pub fn new(name: &'static str, state: Arc<QueueState>, errors: IntCounter) -> LogWriter {
         let (target, output) = (None, None);
-        let (log_sampler, batch, torn, looked) = (LogSampler::default(), Vec::new(), false, Instant::now());
-        LogWriter { name, state, errors, log_sampler, target, output, batch, torn, looked }
+        let (log_sampler, batch, is_partial, checked_at) = (LogSampler::default(), Vec::new(), false, Instant::now());
+        LogWriter { name, state, errors, log_sampler, target, output, batch, is_partial, checked_at }
     }
 
     /// Writes queued lines as they arrive, at most [`PAUSE`] behind.
@@ -80,7 +80,7 @@ impl LogWriter {
                 self.state.waiting.fetch_sub(line.len(), Ordering::Relaxed);
                 self.switch_target(&settings.to);
                 self.batch.extend_from_slice(line.as_bytes());
-                if self.batch.len() >= BATCH {
+                if self.batch.len() >= BATCH_MAX {
                     self.write_batch();
                 }
             }
@@ -99,7 +99,7 @@ impl LogWriter {
 
     /// Closes the open target and opens the configured one.
     fn open_target(&mut self) {
-        (self.output, self.torn, self.looked) = (None, false, Instant::now());
+        (self.output, self.is_partial, self.checked_at) = (None, false, Instant::now());
         let opened = match &self.target {
             None => return,
             Some(LogTarget::Stdout) => io::stdout().as_fd().try_clone_to_owned().map(File::from),
@@ -115,18 +115,18 @@ impl LogWriter {
         if self.batch.is_empty() {
             return;
         }
-        if self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
+        if self.checked_at.elapsed() >= CHECK_INTERVAL {
+            self.checked_at = Instant::now();
             if self.was_moved() {
                 self.open_target();
             }
         }
-        if self.torn {
+        if self.is_partial {
             self.batch.insert(0, b'\n');
         }
         let (written, failed) = self.write_once();
         let (done, left) = self.batch.split_at(written);
-        self.torn = done.last().map_or(self.torn, |last| *last != b'\n');
+        self.is_partial = done.last().map_or(self.is_partial, |last| *last != b'\n');
         // The line that was written in part ends in the lost text; it is counted once.
         let lost = left.split_inclusive(|byte| *byte == b'\n').filter(|line| *line != b"\n").count();
         if let Some(error) = failed {
@@ -135,7 +135,7 @@ impl LogWriter {
         }
         self.batch.clear();
         // A burst must not keep its memory.
-        self.batch.shrink_to(2 * BATCH);
+        self.batch.shrink_to(2 * BATCH_MAX);
     }
 
     /// Writes the batch. Returns the number of bytes written and why the rest was not.
@@ -211,7 +211,7 @@ mod tests {
         write(&mut writer, &settings, "c\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "c\n");
         fs::remove_file(&path).unwrap();
-        writer.looked = Instant::now() - LOOK;
+        writer.checked_at = Instant::now() - CHECK_INTERVAL;
         write(&mut writer, &settings, "d\n");
         assert_eq!(fs::read_to_string(&path).unwrap(), "d\n");
         assert_eq!((writer.errors.get(), writer.state.waiting.load(Ordering::Relaxed)), (0, 0));
@@ -226,7 +226,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = to(dir.path().join("log"));
         write(&mut writer, &file, "c\n");
-        writer.torn = true;
+        writer.is_partial = true;
         write(&mut writer, &file, "d\n");
         assert_eq!(fs::read_to_string(dir.path().join("log")).unwrap(), "c\n\nd\n");
         assert_eq!(writer.errors.get(), 2);
@@ -241,7 +241,7 @@ mod tests {
         fs::create_dir_all(dir.path().join("made/later")).unwrap();
         write(&mut writer, &settings, "b\n");
         assert_eq!(writer.errors.get(), 2);
-        writer.looked = Instant::now() - LOOK;
+        writer.checked_at = Instant::now() - CHECK_INTERVAL;
         write(&mut writer, &settings, "c\n");
         assert_eq!(fs::read_to_string(dir.path().join("made/later/log")).unwrap(), "c\n");
     }

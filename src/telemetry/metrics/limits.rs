@@ -241,7 +241,7 @@ const FAMILIES: [(&str, &str, &[&str]); 10] = [
     ("limit_window_seconds", "Time in which an exhausted quota is available again.", &["limit"]),
     ("limit_keys_refused", "Estimated number of keys that were refused in the last minute.", &["limit"]),
     ("lease_requests_total", "Requests to the store for a lease of a hot key.", &["limit", "result"]),
-    ("lease_units_total", "Units of leases, by what became of them.", &["limit", "outcome"]),
+    ("lease_units_total", "Units of leases, by outcome.", &["limit", "outcome"]),
     ("lease_decisions_total", "Decisions of limits made from a lease, without the store.", &["limit"]),
     ("fair_active_tenants", "Active tenants of the budget that was decided last.", &["limit"]),
     ("fair_folded_total", "Decisions for tenants beyond `max_active`, which share a backlog.", &["limit"]),

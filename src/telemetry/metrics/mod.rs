@@ -2,9 +2,9 @@
 //!
 //! Label values come from config names and closed enums (`labels`), never from request bytes, so the config bounds the
 //! number of series. Input: workers count into per-worker shards (`shards`, `counter`, `counts`) without locks;
-//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`, `settlements`,
-//! `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`] adds the shards up
-//! (`exposition`).
+//! `record` and `routes` hold the series of routes and limits, and `traffic` adds them up; `store`, `tls`, `passwords`,
+//! `settlements`, `gateways` and `process` hold those of the parts they are named after. Output: [`Metrics::render`]
+//! adds the shards up (`exposition`).
 //!
 //! To add a metric, add a field to [`Metrics`], create and register it in [`Metrics::new`], count it where the event
 //! happens, and describe it in `docs/reference/metrics.md`.

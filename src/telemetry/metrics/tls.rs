@@ -91,7 +91,7 @@ impl TlsMetrics {
     /// time.
     pub fn export_listeners(&self, listeners: impl Iterator<Item = (String, Vec<(String, i64)>)>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut gone = std::mem::take(&mut *shown);
+        let mut removed = std::mem::take(&mut *shown);
         self.not_after.reset();
         for (listener, certificates) in listeners {
             let mut first = BTreeMap::<String, i64>::new();
@@ -102,10 +102,10 @@ impl TlsMetrics {
                 self.not_after.with_label_values(&[&*listener, &*name]).set(not_after);
             }
             self.handshake_counters(&listener);
-            gone.remove(&listener);
+            removed.remove(&listener);
             shown.insert(listener);
         }
-        for listener in gone {
+        for listener in removed {
             for result in HandshakeResult::ALL {
                 // The label set has exactly one series per result.
                 let _ = self.handshakes.remove_label_values(&[&*listener, result.label()]);

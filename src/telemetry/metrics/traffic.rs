@@ -25,7 +25,7 @@ pub struct Traffic {
 #[derive(Clone, Copy, Default)]
 pub struct LimitTraffic {
     /// Requests that the limit decided about.
-    pub asked: u64,
+    pub decided: u64,
     pub refused: u64,
     /// Requests that a limit in shadow mode would have refused.
     pub would_refuse: u64,
@@ -88,7 +88,7 @@ impl LimitTraffic {
         for (index, count) in limit.count_decisions() {
             let decision = Decision::ALL[index];
             if decision != Decision::Bypass {
-                self.asked += count;
+                self.decided += count;
             }
             match decision {
                 Decision::ShadowDeny => self.would_refuse += count,

@@ -10,7 +10,7 @@ use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
 /// Interval between two lines from one place in a library's source.
-const PERIOD: Duration = Duration::from_secs(10);
+const LINE_INTERVAL: Duration = Duration::from_secs(10);
 /// Modules of this crate sample their own lines.
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
@@ -43,7 +43,7 @@ fn is_due(metadata: &'static Metadata<'static>, now: Instant) -> bool {
         line.left_out += 1;
         return false;
     }
-    line.due = now + PERIOD;
+    line.due = now + LINE_INTERVAL;
     true
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 pub struct BoundedStderr;
 
 /// How long the first line waits for the reader. Later lines do not wait until it reads again.
-const PATIENCE: Duration = Duration::from_millis(200);
+const WRITE_TIMEOUT: Duration = Duration::from_millis(200);
 /// Bytes that a writable pipe accepts without blocking (POSIX `PIPE_BUF`).
 const PIECE: usize = 4096;
 
@@ -29,8 +29,8 @@ impl Write for BoundedStderr {
         // The lock is held during the write, so that no other thread fills the free space.
         let mut state = STATE.lock().unwrap_or_else(PoisonError::into_inner);
         for piece in line.chunks(PIECE) {
-            let patience = if state.is_stuck { Duration::ZERO } else { PATIENCE };
-            state.is_stuck = !is_writable(patience);
+            let timeout = if state.is_stuck { Duration::ZERO } else { WRITE_TIMEOUT };
+            state.is_stuck = !is_writable(timeout);
             if state.is_stuck {
                 state.lost += 1;
                 break;
@@ -45,8 +45,8 @@ impl Write for BoundedStderr {
     }
 }
 
-fn is_writable(patience: Duration) -> bool {
-    let (stderr, end) = (io::stderr(), Instant::now() + patience);
+fn is_writable(timeout: Duration) -> bool {
+    let (stderr, end) = (io::stderr(), Instant::now() + timeout);
     loop {
         let timeout = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
         match poll(&mut [PollFd::new(&stderr, PollFlags::OUT)], timeout.as_ref()) {

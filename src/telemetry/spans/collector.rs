@@ -30,7 +30,7 @@ pub struct CollectorClient {
 }
 
 /// Maximum number of bytes read of a collector's response.
-const ANSWER_MAX: usize = 64 * 1024;
+const RESPONSE_MAX: usize = 64 * 1024;
 
 type Sent<'t> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 't>>;
 
@@ -87,14 +87,14 @@ async fn exchange(
     request: Request<Full<Bytes>>,
 ) -> Result<Response<Bytes>, HttpError> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let answer = async move {
+    let response = async move {
         let (parts, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, ANSWER_MAX).collect().await?.to_bytes();
+        let body = Limited::new(body, RESPONSE_MAX).collect().await?.to_bytes();
         Ok(Response::from_parts(parts, body))
     };
     // The connection ends together with its response, because nothing would drive it between two batches.
-    let (answer, _) = tokio::join!(answer, connection);
-    answer
+    let (response, _) = tokio::join!(response, connection);
+    response
 }
 
 impl HttpClient for CollectorClient {

@@ -33,11 +33,11 @@ pub struct Exporter {
 
 /// Maximum number of spans per call, and how long the first one waits for more.
 const BATCH_MAX: usize = 512;
-const GATHERED: Duration = Duration::from_secs(1);
+const BATCH_WAIT: Duration = Duration::from_secs(1);
 /// Pause between two reads of the queue while spans arrive; the queue holds many more than arrive in that time.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Time limit for a batch, from connecting to the response; at the end of the process, for all queued spans.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Exporter {
     pub fn new(metrics: &Metrics, alive: Weak<()>) -> Exporter {
@@ -61,7 +61,7 @@ impl Exporter {
         let mut next = Some(first);
         while let Some(FinishedSpan(settings, span)) = next.take().or_else(|| inbox.recv().ok()) {
             let mut batch = vec![*span];
-            let until = Instant::now() + GATHERED;
+            let until = Instant::now() + BATCH_WAIT;
             while batch.len() < BATCH_MAX {
                 match inbox.try_recv() {
                     Ok(FinishedSpan(other, span)) if other == settings => batch.push(*span),
@@ -86,13 +86,14 @@ impl Exporter {
     fn send_batch(&mut self, runtime: &Runtime, settings: &Arc<SpanSettings>, batch: Vec<SpanData>) {
         let count = batch.len() as u64;
         if self.alive.strong_count() == 0 {
-            self.end.get_or_insert_with(|| Instant::now() + PATIENCE);
+            self.end.get_or_insert_with(|| Instant::now() + SEND_TIMEOUT);
         }
-        let patience = self.end.map_or(PATIENCE, |end| end.saturating_duration_since(Instant::now()).min(PATIENCE));
+        let limit =
+            self.end.map_or(SEND_TIMEOUT, |end| end.saturating_duration_since(Instant::now()).min(SEND_TIMEOUT));
         let sent = self.open_exporter(settings).and_then(|exporter| {
-            match runtime.block_on(async { timeout(patience, exporter.export(batch)).await }) {
+            match runtime.block_on(async { timeout(limit, exporter.export(batch)).await }) {
                 Ok(taken) => taken.map_err(|error| error.to_string()),
-                Err(_) => Err(format!("no response within {patience:?}")),
+                Err(_) => Err(format!("no response within {limit:?}")),
             }
         });
         match sent {
@@ -135,7 +136,7 @@ fn exporter(settings: &SpanSettings) -> Result<OtlpExporter, String> {
         .with_http_client(client)
         .with_endpoint(&settings.to)
         .with_protocol(Protocol::HttpBinary)
-        .with_timeout(PATIENCE)
+        .with_timeout(SEND_TIMEOUT)
         // A retry would let the queue overflow meanwhile.
         .with_retry_policy(RetryPolicy::disabled())
         .build()

@@ -148,12 +148,12 @@ fn attempt_attributes(
     all
 }
 
-fn method_attributes(record: &LogRecord, mut tell: impl FnMut(&'static str, &str)) {
+fn method_attributes(record: &LogRecord, mut add: impl FnMut(&'static str, &str)) {
     if is_known_method(&record.method) {
-        tell("http.request.method", &record.method);
+        add("http.request.method", &record.method);
     } else {
-        tell("http.request.method", "_OTHER");
-        tell("http.request.method_original", &record.method);
+        add("http.request.method", "_OTHER");
+        add("http.request.method_original", &record.method);
     }
 }
 

@@ -1,7 +1,7 @@
 //! The law of the adaptive limit: how many requests an upstream gets at once, from the response times and the
 //! throughput of the recent windows.
 //!
-//! Two measures tell whether the servers are overloaded. The queue estimate compares the recent response time with the
+//! Two measures show whether the servers are overloaded. The queue estimate compares the recent response time with the
 //! baseline, which is the response time of servers that do not queue: with n requests in flight, n · (1 - baseline /
 //! recent) of them wait. The elasticity says whether more requests in flight bring more throughput. The second is the
 //! guard of the first: a limit that has become too low, because the servers became slower for another reason, is raised
@@ -29,9 +29,9 @@ const WINDOW_SAMPLES: u32 = 100;
 const SLOW_WINDOW_US: u64 = 2_000_000;
 const SLOW_WINDOW_SAMPLES: u32 = 20;
 /// A window of this length ends in any case. With fewer than `SLOW_WINDOW_SAMPLES / 2` it decides nothing.
-const LONGEST_WINDOW_US: u64 = 30_000_000;
+const MAX_WINDOW_US: u64 = 30_000_000;
 /// After a change of the limit, samples are ignored for the usual response time, and at most for so long.
-const LONGEST_TRANSITION_US: u64 = 1_000_000;
+const MAX_TRANSITION_US: u64 = 1_000_000;
 /// The quantile of the response times.
 const QUANTILE: f64 = 0.9;
 /// Maximum rise of the baseline in a minute, as a factor.
@@ -39,27 +39,27 @@ const RISE_PER_MINUTE: f64 = 1.1;
 /// How far the baseline moves towards a shorter response time in one window.
 const FALL: f64 = 0.3;
 /// The limit is in force if at least this fraction of the samples met it.
-const FULL: f64 = 0.85;
+const FULL_PART: f64 = 0.85;
 /// The elasticity that the limit is steered to: servers that are just busy.
 const KNEE: f64 = 0.14;
 /// Guesses of the elasticity with a long queue at the servers, and without one.
-const SATURATED: f64 = 0.04;
-const FREE: f64 = 1.0;
+const SATURATED_GUESS: f64 = 0.04;
+const UNSATURATED_GUESS: f64 = 1.0;
 /// The standard error of the guess.
 const GUESS_ERROR: f64 = 0.7;
 /// Lower estimates are noise, or servers that lose throughput by switching between requests.
-const LEAST_ELASTICITY: f64 = -0.1;
+const MIN_ELASTICITY: f64 = -0.1;
 /// Relative change of the limit per unit of elasticity.
 const GAIN: f64 = 0.4;
 /// Smaller relative changes are not made.
-const LEAST_CHANGE: f64 = 0.03;
+const MIN_CHANGE: f64 = 0.03;
 /// If the elasticity exceeds this by its standard error, more requests in flight bring more throughput.
 const RISING: f64 = 0.4;
 /// The fraction of the limit that a dip leaves. A dip lasts for one window and shows the response time and throughput
 /// at a lower limit.
 const DIP: f64 = 0.9;
 /// Windows between two dips while the limit does not change.
-const DIP_EVERY: u32 = 8;
+const DIP_INTERVAL: u32 = 8;
 
 /// The state of the adaptive limit of one upstream.
 #[derive(Clone, Debug)]
@@ -114,7 +114,7 @@ impl Controller {
         self.rule = rule;
         self.limit = self.limit.clamp(f64::from(rule.min), f64::from(rule.max));
         if let Some(fixed_us) = rule.fixed_baseline_us {
-            self.baseline_us = whole_to_float(fixed_us);
+            self.baseline_us = to_f64(fixed_us);
         }
     }
 
@@ -140,12 +140,12 @@ impl Controller {
 
     /// Returns the recent response time in whole microseconds. 0: unknown.
     pub fn recent_response_us(&self) -> u64 {
-        float_to_whole(self.recent_us())
+        to_u64(self.recent_us())
     }
 
     /// Returns the time between two responses of the last window, in microseconds. 0: unknown.
     pub fn gap_us(&self) -> u64 {
-        if self.throughput > 0.0 { float_to_whole(1e6 / self.throughput) } else { 0 }
+        if self.throughput > 0.0 { to_u64(1e6 / self.throughput) } else { 0 }
     }
 
     /// Adds a sample. Returns true if it ended a window, after which the limit may be another.
@@ -154,14 +154,14 @@ impl Controller {
             return false;
         }
         // The samples before a long pause would make the throughput look tiny, and the queue wait for it.
-        if now_us - self.window.began_us > 2 * LONGEST_WINDOW_US {
+        if now_us - self.window.began_us > 2 * MAX_WINDOW_US {
             self.window = SampleWindow::new(now_us);
         }
         self.window.record(sample);
         let (lasted, samples) = (now_us - self.window.began_us, self.window.samples);
         let is_complete = (lasted >= WINDOW_US && samples >= WINDOW_SAMPLES)
             || (lasted >= SLOW_WINDOW_US && samples >= SLOW_WINDOW_SAMPLES)
-            || lasted >= LONGEST_WINDOW_US;
+            || lasted >= MAX_WINDOW_US;
         if is_complete {
             self.end_window(now_us);
         }
@@ -174,23 +174,23 @@ impl Controller {
         if window.samples < SLOW_WINDOW_SAMPLES / 2 {
             return;
         }
-        let seconds = whole_to_float(now_us - window.began_us) / 1e6;
+        let seconds = to_f64(now_us - window.began_us) / 1e6;
         let response_us = window.quantile_us(QUANTILE);
         self.recent_us = [self.recent_us[1], self.recent_us[2], response_us];
         self.throughput = f64::from(window.responses) / seconds;
         let at_limit = window.part_at_limit();
-        if at_limit >= FULL {
+        if at_limit >= FULL_PART {
             self.elasticity.add_window(window.mean_in_flight(), f64::from(window.responses), seconds);
-        } else if at_limit < FULL / 2.0 {
+        } else if at_limit < FULL_PART / 2.0 {
             self.elasticity = Elasticity::default();
         }
-        self.move_baseline(response_us, seconds, at_limit >= FULL);
+        self.move_baseline(response_us, seconds, at_limit >= FULL_PART);
         let before = self.limit();
         let step = self.choose_step(&window);
         self.take_step(step);
         if self.limit() != before {
-            let transition_us = self.recent_us[2].min(whole_to_float(LONGEST_TRANSITION_US));
-            self.window = SampleWindow::new(now_us + float_to_whole(transition_us));
+            let transition_us = self.recent_us[2].min(to_f64(MAX_TRANSITION_US));
+            self.window = SampleWindow::new(now_us + to_u64(transition_us));
         }
     }
 
@@ -229,7 +229,7 @@ impl Controller {
         // Vegas' bounds of the queue; with large limits, response times are not exact enough for them.
         let short = (3.0 * self.limit.log10()).max(0.05 * self.limit);
         let is_long = queue > 2.0 * short;
-        if at_limit < FULL {
+        if at_limit < FULL_PART {
             let may_rise = at_limit > 0.0 && (!is_long || at_limit < 0.3) && self.limit < 5.0 * in_flight;
             let is_idle = self.limit > f64::from(self.rule.start).max(8.0 * in_flight);
             return match (may_rise, is_idle) {
@@ -240,9 +240,9 @@ impl Controller {
         }
         // What the queue estimate suggests, as a guess of the elasticity that the measured one outweighs.
         let guess = if is_long {
-            SATURATED
+            SATURATED_GUESS
         } else if queue < short {
-            FREE
+            UNSATURATED_GUESS
         } else {
             KNEE
         };
@@ -257,12 +257,12 @@ impl Controller {
             return LimitStep::Scale(1.5);
         }
         self.is_starting = false;
-        let change = (GAIN * (elasticity.max(LEAST_ELASTICITY) - KNEE)).min(0.25);
-        if change.abs() < LEAST_CHANGE { self.hold_or_dip() } else { LimitStep::Scale(1.0 + change) }
+        let change = (GAIN * (elasticity.max(MIN_ELASTICITY) - KNEE)).min(0.25);
+        if change.abs() < MIN_CHANGE { self.hold_or_dip() } else { LimitStep::Scale(1.0 + change) }
     }
 
     fn hold_or_dip(&self) -> LimitStep {
-        if self.unchanged >= DIP_EVERY && self.limit * DIP >= f64::from(self.rule.min) {
+        if self.unchanged >= DIP_INTERVAL && self.limit * DIP >= f64::from(self.rule.min) {
             LimitStep::Dip
         } else {
             LimitStep::Hold
@@ -285,11 +285,11 @@ fn is_rising(estimate: Estimate) -> bool {
 }
 
 #[allow(clippy::cast_precision_loss, reason = "response times need no 53 bits")]
-fn whole_to_float(number: u64) -> f64 {
+fn to_f64(number: u64) -> f64 {
     number as f64
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped")]
-fn float_to_whole(number: f64) -> u64 {
+fn to_u64(number: f64) -> u64 {
     number.clamp(0.0, 1e15) as u64
 }

@@ -1,21 +1,21 @@
 //! How throughput responds to the number of requests in flight: the elasticity, which is the slope of log throughput
-//! over log requests in flight. 1: a tenth more requests bring a tenth more responses, so the servers have capacity left.
-//! 0: further requests only wait at the servers. A regression over the recent windows, in which older ones and those with
-//! another number of requests in flight count less.
+//! over log requests in flight. 1: a tenth more requests bring a tenth more responses, so the servers have capacity
+//! left. 0: further requests only wait at the servers. A regression over the recent windows, in which older ones and
+//! those with another number of requests in flight count less.
 
 /// Windows that are remembered.
-const KEPT: usize = 16;
+const WINDOWS: usize = 16;
 /// How much of its weight each window loses when another one is added.
-const FADING: f64 = 0.85;
+const DECAY: f64 = 0.85;
 /// Windows with this many requests in flight more or less, as a logarithm, do not count: the slope is another there.
 const BAND: f64 = 0.35;
-/// Below this, the requests in flight varied too little to tell anything.
-const LEAST_VARIATION: f64 = 0.004;
+/// Below this, the requests in flight varied too little for an estimate.
+const MIN_VARIATION: f64 = 0.004;
 
 /// The recent windows in which the limit was reached, the latest first.
 #[derive(Clone, Debug, Default)]
 pub struct Elasticity {
-    windows: [Observation; KEPT],
+    windows: [Observation; WINDOWS],
     len: usize,
 }
 
@@ -44,19 +44,19 @@ impl Elasticity {
         }
         self.windows.rotate_right(1);
         self.windows[0] = Observation { x: in_flight.ln(), y: (responses / seconds).ln(), responses };
-        self.len = (self.len + 1).min(KEPT);
+        self.len = (self.len + 1).min(WINDOWS);
     }
 
     /// Returns the estimate for about as many requests in flight as in the latest window. `None` if they did not vary.
     pub fn estimate(&self) -> Option<Estimate> {
         let recent = self.windows.get(..self.len)?;
-        let here = recent.first()?.x;
+        let current = recent.first()?.x;
         let (mut sums, mut fading) = (Sums::default(), 1.0);
         for window in recent {
-            let distance = (window.x - here) / BAND;
+            let distance = (window.x - current) / BAND;
             let weight = fading * (1.0 - distance * distance).max(0.0);
             sums.add(window, weight);
-            fading *= FADING;
+            fading *= DECAY;
         }
         sums.regress()
     }
@@ -93,7 +93,7 @@ impl Sums {
         let xx = self.xx - self.x * self.x / self.weight;
         let xy = self.xy - self.x * self.y / self.weight;
         let yy = self.yy - self.y * self.y / self.weight;
-        if xx < LEAST_VARIATION {
+        if xx < MIN_VARIATION {
             return None;
         }
         let slope = xy / xx;

@@ -1,5 +1,5 @@
-//! The adaptive limit of an upstream: how many requests all workers together send to it at once. It follows the servers'
-//! capacity, which is measured.
+//! The adaptive limit of an upstream: how many requests all workers together send to it at once. It follows the
+//! servers' capacity, which is measured.
 //!
 //! Input: how long each attempt waited for the head of its response. Output: places, which requests need to be sent.
 //! `proxy::outbound::select` takes places, `proxy::outbound::forward` reports how attempts ended.
@@ -129,8 +129,8 @@ impl AdaptiveLimit {
 }
 
 impl AdaptivePlace {
-    /// Records how an attempt ended that waited for `waited`. `has_queue`: other requests wait for a place. Returns true
-    /// if the limit has been raised, so that waiting requests may find a place.
+    /// Records how an attempt ended that waited for `waited`. `has_queue`: other requests wait for a place. Returns
+    /// true if the limit has been raised, so that waiting requests may find a place.
     pub fn record(&self, kind: SampleKind, waited: Duration, has_queue: bool, now: Instant) -> bool {
         self.limit.record(kind, waited, has_queue, now)
     }

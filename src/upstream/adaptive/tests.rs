@@ -86,8 +86,8 @@ struct Simulation {
 }
 
 /// Requests that wait at the gateway, and for how long.
-const WAITING: usize = 100;
-const PATIENCE_US: u64 = 100_000;
+const WAITING_MAX: usize = 100;
+const WAIT_MAX_US: u64 = 100_000;
 
 impl Simulation {
     fn new(rule: AdaptiveRule, seed: u64, is_random: bool) -> Simulation {
@@ -122,7 +122,7 @@ impl Simulation {
                 Event::Arrival => {
                     let gap = self.random.exponential(1e6 / (phase.capacity() * phase.load));
                     self.add(gap as u64, Event::Arrival);
-                    if self.waiting.len() < WAITING { self.waiting.push_back(at) } else { refused += counts }
+                    if self.waiting.len() < WAITING_MAX { self.waiting.push_back(at) } else { refused += counts }
                 }
                 Event::Served(id) => {
                     self.busy -= 1;
@@ -138,7 +138,7 @@ impl Simulation {
                     self.controller.record(sample, at);
                 }
             }
-            while self.waiting.front().is_some_and(|since| at - since > PATIENCE_US) {
+            while self.waiting.front().is_some_and(|since| at - since > WAIT_MAX_US) {
                 self.waiting.pop_front();
                 refused += counts;
             }

@@ -1,11 +1,12 @@
 //! One sample window: a histogram of response times, and the counts that a decision needs. Recording a sample costs the
 //! same however many there were.
 
-/// Buckets of each power of two. Neighbouring buckets differ by at most an eighth, and quantiles interpolate within one.
+/// Buckets of each power of two. Neighbouring buckets differ by at most an eighth, and quantiles interpolate within
+/// one.
 const PER_OCTAVE: u64 = 8;
 /// Response times below this many microseconds share the first bucket.
-const LEAST_US: u64 = 64;
-/// Powers of two above `LEAST_US`. The last bucket begins at about 9 minutes.
+const MIN_US: u64 = 64;
+/// Powers of two above `MIN_US`. The last bucket begins at about 9 minutes.
 const OCTAVES: u64 = 23;
 /// Number of buckets.
 const BUCKETS: usize = 184;
@@ -105,16 +106,16 @@ impl SampleWindow {
 
 /// Returns the bucket of a response time.
 fn bucket(response_us: u64) -> usize {
-    let bounded = response_us.clamp(LEAST_US, LEAST_US << OCTAVES);
-    let octave = u64::from(bounded.ilog2() - LEAST_US.ilog2());
-    let within = (bounded - (LEAST_US << octave)) * PER_OCTAVE / (LEAST_US << octave);
+    let bounded = response_us.clamp(MIN_US, MIN_US << OCTAVES);
+    let octave = u64::from(bounded.ilog2() - MIN_US.ilog2());
+    let within = (bounded - (MIN_US << octave)) * PER_OCTAVE / (MIN_US << octave);
     usize::try_from(octave * PER_OCTAVE + within).unwrap_or(BUCKETS).min(BUCKETS - 1)
 }
 
 /// Returns the least response time of a bucket.
 fn lower_bound(index: usize) -> u64 {
     let index = index as u64;
-    let octave = LEAST_US << (index / PER_OCTAVE);
+    let octave = MIN_US << (index / PER_OCTAVE);
     octave + octave * (index % PER_OCTAVE) / PER_OCTAVE
 }
 

@@ -125,7 +125,7 @@ fn hashes_keep_their_server_and_follow_the_weights() {
     for key in 0..1000 {
         let without = Field(&[], &|server| server != 1, &[]);
         let (before, after) = (place(key, &ALL), place(key, &without));
-        assert!(before == Some(1) || before == after, "{key} was nobody's who went");
+        assert!(before == Some(1) || before == after, "{key} moved although its server stayed");
     }
 }
 
@@ -139,7 +139,7 @@ fn no_server_gets_much_more_than_its_share_of_what_is_hashed() {
         loads[server] += 1;
     }
     assert!(loads.iter().all(|load| *load <= 126), "{loads:?}");
-    assert!(loads.iter().filter(|load| **load > 120).count() >= 3, "and no sooner: {loads:?}");
+    assert!(loads.iter().filter(|load| **load > 120).count() >= 3, "fewer than three servers share the key: {loads:?}");
 }
 
 #[test]

@@ -1,11 +1,12 @@
-//! Counts the clients of a breaker and remembers those that failed, so that a few of them cannot open it or keep it open. Pure.
+//! Counts the clients of a breaker and remembers those that failed, so that a few of them cannot open it or keep it
+//! open. Pure.
 
 use std::collections::VecDeque;
 
 use crate::upstream::eject::Blame;
 
-/// The number of different clients, from a bit for the hash of each. Clients may share a bit, so many clients count as fewer:
-/// 10 as 10, 100 as about 91, and more than 3000 as 512 at most.
+/// The number of different clients, from a bit for the hash of each. Clients may share a bit, so many clients count as
+/// fewer: 10 as 10, 100 as about 91, and more than 3000 as 512 at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClientBits([u64; WORDS]);
 

@@ -118,7 +118,7 @@ pub struct BreakerMachine {
     /// Clients whose probes failed since the breaker was last closed.
     suspects: Suspects,
     /// Other clients sent requests since the breaker opened.
-    do_others_ask: bool,
+    has_other_clients: bool,
     /// Number of the next probe.
     next_probe: u64,
     /// How often each phase was entered: opened, half-opened, closed.
@@ -153,7 +153,7 @@ impl Default for BreakerMachine {
             window: CallWindow::default(),
             last_cause: None,
             suspects: Suspects::default(),
-            do_others_ask: false,
+            has_other_clients: false,
             next_probe: 0,
             entered: EnteredCounts::default(),
         }
@@ -176,12 +176,12 @@ impl BreakerMachine {
         self.epoch
     }
 
-    /// Decides whether a request of `client` is admitted at `now_ms`. An admitted probe must be reported or returned; if it
-    /// is neither, its place becomes free after `open_for`. A client whose probe failed in an earlier
-    /// half-open phase gets none for as long, if others ask too.
+    /// Decides whether a request of `client` is admitted at `now_ms`. An admitted probe must be reported or returned;
+    /// if it is neither, its place becomes free after `open_for`. A client whose probe failed in an earlier half-open
+    /// phase gets none for as long, if other clients send requests too.
     pub fn admit(&mut self, rule: &BreakerRule, now_ms: u64, client: Blame) -> Admission {
         if !matches!(self.phase, MachinePhase::Closed { .. }) {
-            self.do_others_ask |= !self.suspects.contains(client);
+            self.has_other_clients |= !self.suspects.contains(client);
         }
         if let MachinePhase::Open { until_ms } = self.phase {
             if now_ms < until_ms {
@@ -194,7 +194,7 @@ impl BreakerMachine {
                 since_ms: now_ms,
             });
         }
-        let is_suspect = self.do_others_ask && self.suspects.contains(client);
+        let is_suspect = self.has_other_clients && self.suspects.contains(client);
         let epoch = self.epoch;
         match &mut self.phase {
             MachinePhase::Open { .. } => Admission::Refused { wait_ms: rule.open_for_ms },
@@ -282,8 +282,8 @@ impl BreakerMachine {
         }
     }
 
-    /// Applies `rule`, which is new at `now_ms`: forgets the results in the window, and shortens the time for which an open
-    /// breaker stays open.
+    /// Applies `rule`, which is new at `now_ms`: forgets the results in the window, and shortens the time for which an
+    /// open breaker stays open.
     pub fn apply_new_rule(&mut self, rule: &BreakerRule, now_ms: u64) {
         self.window = CallWindow::default();
         if let MachinePhase::Open { until_ms } = &mut self.phase {
@@ -309,7 +309,7 @@ impl BreakerMachine {
 
     fn open(&mut self, rule: &BreakerRule, now_ms: u64, cause: OpenCause) {
         self.last_cause = Some(cause);
-        self.do_others_ask = false;
+        self.has_other_clients = false;
         self.entered.open += 1;
         self.enter(MachinePhase::Open { until_ms: now_ms.saturating_add(rule.open_for_ms) });
     }
@@ -331,9 +331,9 @@ impl BreakerMachine {
 }
 
 impl BreakerRule {
-    /// Returns the condition that `counts` meet, and the number of requests that meet it. `good`: how many requests that
-    /// were served well show that a few clients are to blame; `None` for the probes of a half-open breaker. `errors` is a
-    /// number for a whole window; of probes, it means half.
+    /// Returns the condition that `counts` meet, and the number of requests that meet it. `good`: how many requests
+    /// that were served well show that a few clients are to blame; `None` for the probes of a half-open breaker.
+    /// `errors` is a number for a whole window; of probes, it means half.
     fn find_tripped(&self, counts: &CallCounts, good: Option<u64>) -> Option<(OpenCondition, u64)> {
         let CallCounts { requests, slow, errors, .. } = *counts;
         let blames_upstream = |condition| match good {
@@ -357,9 +357,9 @@ impl BreakerRule {
         Some((condition, if condition == OpenCondition::SlowRatio { slow } else { errors }))
     }
 
-    /// Reports whether so many clients that met failures are enough to open the breaker, although others are served well:
-    /// the fraction of the condition is among requests, and half of it must be among clients. For a number of errors, a
-    /// quarter of the clients, or four.
+    /// Reports whether so many clients that met failures are enough to open the breaker, although others are served
+    /// well: the fraction of the condition is among requests, and half of it must be among clients. For a number of
+    /// errors, a quarter of the clients, or four.
     fn are_clients_enough(&self, condition: OpenCondition, failed: u64, all: u64) -> bool {
         match condition {
             OpenCondition::SlowRatio => self.slow_ratio.is_reached(2 * failed, all),

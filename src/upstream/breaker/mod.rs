@@ -70,8 +70,8 @@ impl CircuitBreaker {
         CircuitBreaker { kind, name: name.to_owned(), admits_all, state: Mutex::new(state), refused: AtomicU64::new(0) }
     }
 
-    /// Applies the rule of a config that is in force from `now_ms` on. The phase stays; the results are forgotten if the
-    /// rule has changed.
+    /// Applies the rule of a config that is in force from `now_ms` on. The phase stays; the results are forgotten if
+    /// the rule has changed.
     pub fn apply_rule(&self, rule: BreakerRule, now_ms: u64) {
         let mut state = self.lock();
         if state.rule != rule {
@@ -80,8 +80,8 @@ impl CircuitBreaker {
         }
     }
 
-    /// Admits a request of `client`, or refuses it. `slow_ms`: from when it is slow, by the config that the request uses.
-    /// `now_ms` is read only if the breaker does not admit everything.
+    /// Admits a request of `client`, or refuses it. `slow_ms`: from when it is slow, by the config that the request
+    /// uses. `now_ms` is read only if the breaker does not admit everything.
     ///
     /// # Errors
     /// The breaker is open, half-open and has its probes, or the request is not in the share that a ramp admits.

@@ -58,9 +58,9 @@ impl CallCounts {
         self.served_clients.add_all(&other.served_clients);
     }
 
-    /// Returns whether the upstream is to blame for the failures. It is not if at least `good` requests were served well, some
-    /// of them for clients that met no failure, and only one client met failures, or not enough clients did. `is_enough` gets
-    /// the number of clients that met failures, and the number of all.
+    /// Returns whether the upstream is to blame for the failures. It is not if at least `good` requests were served
+    /// well, some of them for clients that met no failure, and only one client met failures, or not enough clients did.
+    /// `is_enough` gets the number of clients that met failures, and the number of all.
     pub fn blames_upstream(&self, good: u64, is_enough: impl FnOnce(u64, u64) -> bool) -> bool {
         let mut clients = self.failed_clients;
         clients.add_all(&self.served_clients);

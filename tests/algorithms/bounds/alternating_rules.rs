@@ -15,7 +15,7 @@ const HOUR_MS: i64 = 3_600_000;
 /// One of the rules under the key.
 struct AlternatingRule {
     rule: Rule,
-    /// How many charges there were when it began to count; `None` while it has no record.
+    /// Number of charges before the rule began to count; `None` while it has no record.
     since: Option<usize>,
 }
 

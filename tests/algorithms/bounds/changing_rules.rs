@@ -23,7 +23,7 @@ use crate::support::limiting::timed_stores::TimedStore;
 /// Rate, period in ms, burst.
 type Numbers = (i64, i64, i64);
 
-/// Returns the rule with these numbers, and one that charges any cost to its state.
+/// Returns the rule with these settings, and one that charges any cost to its state.
 fn rules(algorithm: &str, (rate, per_ms, burst): Numbers, odd: bool) -> [Rule; 2] {
     const ALL: i64 = 1_000_000;
     [burst, ALL].map(|burst| match algorithm {
@@ -75,7 +75,7 @@ fn walk(
     steps: &[(i64, i64, usize)],
 ) -> Result<(), TestCaseError> {
     let mut numbers = numbers.to_vec();
-    // A longer unit knows what was taken in a shorter one, a window of the clock what was in any.
+    // A longer unit counts charges under a shorter one, and a window by the clock counts charges under any.
     numbers.sort_by_key(|((rate, per_ms, _), odd)| match algorithm {
         "calendar" => (rate % 3, false),
         _ => (*per_ms, *odd),
@@ -91,8 +91,8 @@ fn walk(
     let mut todo: VecDeque<(i64, i64, usize)> = steps.iter().copied().collect();
     while let Some((step, cost, which)) = todo.pop_front() {
         now += step;
-        if store.held(&stores::check(&limit, who, 1).key, now).is_none() && which < rules.len() {
-            // Every rule has charged a new key before time passes.
+        if store.stored_state(&stores::check(&limit, who, 1).key, now).is_none() && which < rules.len() {
+            // Every rule charges a new key before time passes.
             todo.push_front((0, cost, which));
             (0..rules.len()).rev().for_each(|which| todo.push_front((0, 1, which + rules.len())));
             continue;
@@ -102,7 +102,7 @@ fn walk(
         let alone = rules[which].rule.decide(rules[which].living(now), now, *cost, 0).answer;
         let answer = store.one(Op::Take, &check, now);
         if let TimedStore::Redis(_) = store {
-            // The server's own time stands still meanwhile.
+            // The key must not expire, because the server's own time hardly advances during the test.
             store.command(&["PERSIST", &check.key]);
         }
         prop_assert_eq!(
@@ -165,7 +165,7 @@ proptest! {
             client.arrive((step, cost));
         }
         let burst = numbers.iter().map(|(.., burst)| *burst).max().unwrap();
-        // What is taken over from another record is rounded to its fraction of a token.
+        // What is converted from another record is rounded to its fraction of a token.
         client.assert_in_any_stretch(|length| {
             numbers.iter().map(|(rate, per, _)| burst + (length * rate + per - 1) / per).max()
         });
@@ -182,7 +182,7 @@ fn numbers_that_are_gone_are_forgotten() {
     client.arrive((0, 1));
     let records = |client: &Client| client.state.as_ref().unwrap().0.text().split('|').count();
     assert_eq!(records(&client), 2);
-    // What it had has come back after 13 s; it is kept for ten minutes all the same.
+    // The old usage has been refilled after 13 s, but its record is kept for ten minutes.
     client.arrive((599_000, 1));
     assert_eq!(records(&client), 2);
     client.arrive((1000, 1));

@@ -19,7 +19,7 @@ pub struct ModelCharge {
 /// Returns the units of these charges that would not have been refilled by `now` without other charges, times `per`.
 pub fn used(charges: &[ModelCharge], rule: &TokenBucket, now: i64) -> i64 {
     let (mut used, mut at) = (0, 0);
-    let gone = |used: i64, at: &mut i64, to: i64| -> i64 {
+    let advance = |used: i64, at: &mut i64, to: i64| -> i64 {
         let lump = if rule.interval { rule.per_ms } else { 1 };
         let steps = (to - *at) / lump;
         let left = (i128::from(used) - i128::from(steps) * i128::from(rule.rate * lump)).max(0);
@@ -27,9 +27,9 @@ pub fn used(charges: &[ModelCharge], rule: &TokenBucket, now: i64) -> i64 {
         i64::try_from(left).unwrap()
     };
     for charge in charges {
-        used = gone(used, &mut at, charge.at) + charge.cost * rule.per_ms;
+        used = advance(used, &mut at, charge.at) + charge.cost * rule.per_ms;
     }
-    gone(used, &mut at, now)
+    advance(used, &mut at, now)
 }
 
 pub fn rules(rate: i64, per_ms: i64, burst: i64, which: usize) -> (Rule, TokenBucket) {
@@ -87,12 +87,12 @@ proptest! {
                 let charge = stand.iter_mut().find(|one| one.receipt == taken.receipt && one.cost == taken.cost).unwrap();
                 charge.cost -= delta;
             }
-            // A bucket that never saw what went back has no less.
+            // A bucket without the refunded charges has no less.
             let most = (burst * per - used(&stand, &bucket, client.now)) / per;
-            // Its lumps may have come at other times, the last one earlier.
+            // Its lumps may have been added at other times, the last one earlier.
             let most = most + if bucket.interval { rate } else { 0 };
             let left = client.arrive((0, 0)).remaining;
-            prop_assert!(left <= most, "{} left, {} without what went back: {:?}", left, most, stand);
+            prop_assert!(left <= most, "{} left, {} without the refunded charges: {:?}", left, most, stand);
         }
         client.charges.clear();
         client.charges.extend(stand.iter().map(|taken| super::Charge {
@@ -205,7 +205,7 @@ fn reservations_are_settled_while_the_budget_is_in_use() {
     }
 }
 
-/// One long request beside many that come and go: only those before it were part of what it found.
+/// A long request among many short ones: only the charges before it were part of the usage that it found.
 #[test]
 fn a_long_request_is_refunded_beside_short_ones() {
     for which in 0..3 {
@@ -224,7 +224,7 @@ fn a_long_request_is_refunded_beside_short_ones() {
     }
 }
 
-/// A limit that gets its `refund_on` while a bucket is in use: of what was before nothing is known.
+/// A limit that gets `refund_on` while a bucket is in use: nothing is known about charges from before.
 #[test]
 fn refills_before_the_marks_are_not_refunded_again() {
     for which in 0..3 {

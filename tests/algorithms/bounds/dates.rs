@@ -1,5 +1,4 @@
-//! Calendar windows in zones with odd offsets and odd days, against the date that the clock on the
-//! wall shows.
+//! Calendar windows in time zones with unusual offsets and days, compared with the local date.
 
 use std::collections::HashMap;
 
@@ -9,9 +8,9 @@ use jiff::{Timestamp, ToSpan};
 use proptest::prelude::*;
 
 use super::Client;
-use crate::support::limiting::forms::rule_of;
+use crate::support::limiting::variants::compile_rule;
 
-/// Zone, and a day with something odd about it.
+/// Time zones, each with an irregular day.
 const ODD: [(&str, Date); 14] = [
     // +05:45, and -03:30 with its change to -02:30 and back.
     ("Asia/Kathmandu", date(2026, 11, 20)),
@@ -28,7 +27,7 @@ const ODD: [(&str, Date); 14] = [
     // The clocks change by half an hour.
     ("Australia/Lord_Howe", date(2026, 4, 5)),
     ("Australia/Lord_Howe", date(2026, 10, 4)),
-    // A day that was left out.
+    // A day that was skipped.
     ("Pacific/Apia", date(2011, 12, 29)),
     ("Europe/Berlin", date(2028, 2, 29)),
     ("UTC", date(2028, 2, 29)),
@@ -36,7 +35,7 @@ const ODD: [(&str, Date); 14] = [
 ];
 
 fn calendar(unit: &str, zone: &str, limit: i64) -> sluicegate::limiting::algorithm::Rule {
-    rule_of(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
+    compile_rule(&format!("algorithm = \"calendar\"\nrate = \"{limit}/{unit}\"\nzone = \"{zone}\""))
 }
 
 /// Returns the date and time of a unit on the wall clock. An hour includes its offset, because it may occur twice.
@@ -117,11 +116,11 @@ fn a_day_begins_once_whatever_the_clock_shows() {
         let noon = day.at(12, 0, 0, 0).to_zoned(tz.clone()).unwrap().timestamp().as_millisecond();
         for resets_at in ["00:00", "00:30", "01:45", "02:30", "23:30"] {
             let lines = "algorithm = \"calendar\"\nrate = \"3/day\"";
-            let rule = rule_of(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
+            let rule = compile_rule(&format!("{lines}\nzone = \"{zone}\"\nresets_at = \"{resets_at}\""));
             let reset: jiff::civil::Time = resets_at.parse().unwrap();
             let mut today: Option<Date> = None;
             let mut starts: HashMap<Option<Date>, i64> = HashMap::new();
-            // Two days on either side: the first tells where the model starts.
+            // Two days on either side; the model starts on the first.
             for quarter in -192..192 {
                 let now = noon + quarter * QUARTER;
                 let shown = Timestamp::from_millisecond(now).unwrap().to_zoned(tz.clone()).datetime();

@@ -1,5 +1,5 @@
-//! One key looked at through other numbers: gateways that disagree for a while, live overrides.
-//! What remembers single charges and leases loses nothing by it.
+//! One key decided with different settings: gateways that disagree for a while, and live overrides. Algorithms that
+//! record single charges or leases lose none of them.
 
 use proptest::prelude::*;
 use sluicegate::limiting::algorithm::Rule;
@@ -21,7 +21,7 @@ fn leases((in_flight, lease_ms): (i64, i64)) -> Rule {
     Rule::Concurrency(Concurrency { in_flight, lease_ms })
 }
 
-/// Each arrival, then one through other numbers that refuse it, with a peek.
+/// Decides each arrival by the own rule, and after it a refused request and a peek by another rule.
 fn looked_at(own: &Rule, others: &[Rule], arrivals: &[(i64, i64)]) {
     let (mut alone, mut looked) = (Client::new(own.clone()), Client::new(own.clone()));
     for (i, arrival) in arrivals.iter().enumerate() {
@@ -101,7 +101,7 @@ proptest! {
                 if step.answer.admitted {
                     held.push((tag, cost, now + lease));
                 } else if cost <= limit {
-                    // When enough of those that end first have ended.
+                    // When enough of the leases that end first have ended.
                     let mut ends: Vec<_> = held.iter().map(|(_, units, expiry)| (*expiry, *units)).collect();
                     ends.sort_unstable();
                     let mut left = live;
@@ -110,7 +110,7 @@ proptest! {
                 }
                 step.next
             } else if action == 3 {
-                // All of it, or a part.
+                // The whole lease or a part.
                 let place = which.index(held.len());
                 let (tag, units, expiry) = held.swap_remove(place);
                 let back = cost.min(units);

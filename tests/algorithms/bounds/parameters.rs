@@ -29,9 +29,9 @@ impl Model {
             self.level = if self.rule.empty { 0 } else { full };
             self.at = now;
         }
-        let gone = i128::from(now - self.at);
-        let lumps = gone / per;
-        self.level += if self.rule.interval { lumps * rate * per } else { gone * rate };
+        let elapsed = i128::from(now - self.at);
+        let lumps = elapsed / per;
+        self.level += if self.rule.interval { lumps * rate * per } else { elapsed * rate };
         let kept = self.at + i64::try_from(lumps * per).unwrap();
         // A full bucket begins a new interval when it is used.
         self.at = if self.rule.interval && self.level < full { kept } else { now };
@@ -96,7 +96,7 @@ proptest! {
         client.assert_in_any_stretch(|length| Some(burst + debt + rate * ((length - 1) / per + 1)));
     }
 
-    /// A new key is no better off than one that used all it had.
+    /// A new key has no advantage over one that has used all its units.
     #[test]
     fn a_bucket_that_starts_empty_gives_only_refilled_units(
         (burst, per, arrivals) in schedules(never),
@@ -140,13 +140,13 @@ proptest! {
             if !answer.admitted || cost == 0 {
                 continue;
             }
-            // A receipt is the slot behind the charge.
+            // The receipt is the end of the slot.
             let end_us = answer.receipt;
             let start_us = client.now * 1000 + answer.retry_ms * 1000;
             prop_assert!(answer.retry_ms <= places * per / rate);
             if let Some((_, before_us)) = ends.last() {
                 prop_assert!((end_us - before_us + 1) * rate >= cost * per * 1000, "{} and {}", before_us, end_us);
-                prop_assert!(start_us >= *before_us, "goes before its turn");
+                prop_assert!(start_us >= *before_us, "the request leaves the queue too early");
             }
             ends.push((cost, end_us));
         }
@@ -192,7 +192,7 @@ proptest! {
                 let place = which.index(held.len());
                 let next = client.rule.adjust(known, now, 0, held[place].0);
                 match next {
-                    // One that was lost comes back as one unit.
+                    // A lost lease is renewed as one unit.
                     Some(_) if lived - held[place].2 >= lease => held[place] = (held[place].0, 1, lived),
                     Some(_) => held[place].2 = lived,
                     None => drop(held.swap_remove(place)),

@@ -135,7 +135,7 @@ pub enum Stricter {
     Head,
     /// A line of a chunked body that ends in a line feed alone.
     BareLine,
-    /// One longer than a head may be.
+    /// A line that is longer than a head may be.
     LongLine,
 }
 
@@ -175,7 +175,7 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
             return Err(format!("other verdicts in other pieces: {other:?}\n{}", shown()));
         }
     }
-    // As the gateway wires them.
+    // Both parsers in sequence, as in the gateway.
     let served = taken(&singles, Some(Inspector::new(MAX)));
     let parts = |heads: &[HyperHead]| {
         heads.iter().map(|head| (head.target.clone(), head.length, head.whole)).collect::<Vec<_>>()
@@ -185,7 +185,7 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
     }
     let faulty = said.iter().position(|fault| fault.is_some_and(|fault| fault != Reject::Framing));
     let vouched = said.iter().take_while(|fault| fault.is_none()).count();
-    // Nothing is served behind a fault, and no broken body is whole.
+    // No request after a fault is served, and no broken body counts as complete.
     let end = faulty.map_or(vouched, |faulty| faulty + 1);
     let whole = parts(&heads[..end]) == parts(&served);
     let kind = if faulty.is_some() && whole && end == vouched + 1 {
@@ -202,7 +202,7 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
     } else {
         return Err(format!("served {served:?}, a verdict too few or too many\n{}", shown()));
     };
-    // One verdict with the last byte of the head, none before.
+    // The inspector gives its verdict with the last byte of the head, not before.
     let mut inspector = Inspector::new(MAX);
     let mut fed = 0;
     for head in &heads[..vouched] {

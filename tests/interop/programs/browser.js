@@ -1,7 +1,7 @@
 // What the browser does with the page of express.js: it reports what it has found.
 const report = {};
 
-// Each event is asked for when the one before has come.
+// Each event is requested when the previous one has arrived.
 const events = () => new Promise((done, fail) => {
   const found = [];
   const source = new EventSource('/events');
@@ -28,8 +28,8 @@ const socket = () => new Promise((done, fail) => {
 
 const upload = async () => {
   const body = new Blob([new Uint8Array(500000)]);
-  const answer = await fetch('/seen', { method: 'POST', body });
-  return (await answer.json()).length;
+  const response = await fetch('/seen', { method: 'POST', body });
+  return (await response.json()).length;
 };
 
 const limited = async () => {

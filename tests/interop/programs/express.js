@@ -42,7 +42,7 @@ app.get('/cookies', (req, res) => {
   res.redirect('/seen');
 });
 
-// Server-sent events: the first at once, each further one when somebody asks for it, so that one which is held back
+// Server-sent events: the first at once, each further one on request, so that one which is held back
 // anywhere is never seen.
 app.get('/events', (req, res) => {
   const stream = { res, count: 0 };

@@ -15,8 +15,8 @@ def unary(message, context):
     return message
 
 
-def told(message, context):
-    """The metadata that arrived, one in a line."""
+def metadata(message, context):
+    """Returns the received metadata, one entry per line."""
     return "\n".join(f"{name}={value}" for name, value in context.invocation_metadata()).encode()
 
 
@@ -26,7 +26,7 @@ def fail(message, context):
 
 
 def down(message, context):
-    """As many messages as asked for, each of 10,000 bytes, and then no success."""
+    """Sends the requested number of messages, each of 10,000 bytes, and then an error."""
     for number in range(int(message)):
         yield number.to_bytes(4, "big") * 2500
     context.abort(grpc.StatusCode.DATA_LOSS, "that was all")
@@ -42,11 +42,11 @@ def chat(messages, context):
 
 
 def wait(message, context):
-    """Answers nothing more; tells how the call ended."""
+    """Sends one message, and counts how the call ended."""
     over = threading.Event()
     kind = "late" if context.time_remaining() < 1000 else "cancelled"
 
-    # A call that ends while its first message is being sent does not come back to what follows it.
+    # If the call ends while its first message is being sent, the code after `yield` does not run.
     def end():
         with changed:
             ended[kind] += 1
@@ -71,7 +71,7 @@ def remaining(message, context):
 
 CALLS = {
     "Unary": grpc.unary_unary_rpc_method_handler(unary),
-    "Told": grpc.unary_unary_rpc_method_handler(told),
+    "Metadata": grpc.unary_unary_rpc_method_handler(metadata),
     "Fail": grpc.unary_unary_rpc_method_handler(fail),
     "Down": grpc.unary_stream_rpc_method_handler(down),
     "Up": grpc.stream_unary_rpc_method_handler(up),

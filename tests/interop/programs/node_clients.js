@@ -1,5 +1,4 @@
-// Node's own clients, `node_clients.js SCENARIO URL CA-FILE`; run by tests/interop/node.rs. Throws when something is not
-// as it should be.
+// Node's own clients, `node_clients.js SCENARIO URL CA-FILE`; run by tests/interop/node.rs. Throws if a result is wrong.
 const assert = require('assert');
 const crypto = require('crypto');
 const fs = require('fs');
@@ -17,8 +16,8 @@ const read = async (stream) => {
   return Buffer.concat(pieces);
 };
 
-// A request on an HTTP/2 session: head, body and trailers of its answer.
-const ask = async (session, fields, body) => {
+// Sends a request on an HTTP/2 session. Returns head, body and trailers of the response.
+const sendRequest = async (session, fields, body) => {
   const stream = session.request(fields, { endStream: body === undefined });
   let trailers = {};
   stream.on('trailers', (found) => { trailers = found; });
@@ -40,21 +39,21 @@ const scenarios = {
     const session = await connect();
     const body = crypto.randomBytes(2_000_000);
     const sha256 = crypto.createHash('sha256').update(body).digest('hex');
-    const uploads = [...Array(8)].map(() => ask(session, { ':method': 'POST', ':path': '/seen' }, body));
+    const uploads = [...Array(8)].map(() => sendRequest(session, { ':method': 'POST', ':path': '/seen' }, body));
     for (const { head, body: text } of await Promise.all(uploads)) {
       assert.strictEqual(head[':status'], 200);
       assert.strictEqual(JSON.parse(text).sha256, sha256);
     }
-    const answers = await Promise.all([...Array(90).keys()].map((n) => ask(session, { ':path': `/bytes/${n * 1000}` })));
-    assert.deepStrictEqual(answers.map(({ body }) => body.length), [...Array(90).keys()].map((n) => n * 1000));
-    const { trailers } = await ask(session, { ':path': '/trailers', te: 'trailers' });
+    const responses = await Promise.all([...Array(90).keys()].map((n) => sendRequest(session, { ':path': `/bytes/${n * 1000}` })));
+    assert.deepStrictEqual(responses.map(({ body }) => body.length), [...Array(90).keys()].map((n) => n * 1000));
+    const { trailers } = await sendRequest(session, { ':path': '/trailers', te: 'trailers' });
     assert.strictEqual(trailers['x-sum'], '4');
     // A stream that is closed by its client takes nothing with it.
     const events = session.request({ ':path': '/events' });
     await once(events, 'data');
     events.close(http2.constants.NGHTTP2_CANCEL);
     for (let left = 1; left > 0;) {
-      left = JSON.parse((await ask(session, { ':method': 'POST', ':path': '/next' }, '')).body).streams;
+      left = JSON.parse((await sendRequest(session, { ':method': 'POST', ':path': '/next' }, '')).body).streams;
     }
     session.close();
   },
@@ -66,7 +65,7 @@ const scenarios = {
     for (let number = 0; number < 5; number += 1) {
       const { value } = await pieces.next();
       assert.strictEqual(value, `id: ${number}\ndata: event ${number}\n\n`);
-      await ask(session, { ':method': 'POST', ':path': '/next' }, '');
+      await sendRequest(session, { ':method': 'POST', ':path': '/next' }, '');
     }
     session.destroy();
   },
@@ -74,9 +73,9 @@ const scenarios = {
   async limited() {
     const session = await connect();
     const statuses = [];
-    for (let turn = 0; turn < 3; turn += 1) statuses.push((await ask(session, { ':path': '/bytes/1' })).head[':status']);
+    for (let turn = 0; turn < 3; turn += 1) statuses.push((await sendRequest(session, { ':path': '/bytes/1' })).head[':status']);
     assert.deepStrictEqual(statuses, [200, 200, 429]);
-    const { head, body } = await ask(session, { ':path': '/bytes/1' });
+    const { head, body } = await sendRequest(session, { ':path': '/bytes/1' });
     assert(Number(head['retry-after']) > 0, head['retry-after']);
     assert.deepStrictEqual(JSON.parse(body)['violated-policies'], ['two']);
     session.close();
@@ -90,9 +89,9 @@ const scenarios = {
       const method = turn % 2 ? 'POST' : 'GET';
       const request = https.request(`${url}/seen`, { agent, method });
       request.end(turn % 2 ? Buffer.alloc(20_000) : undefined);
-      const [answer] = await once(request, 'response');
-      assert.strictEqual(answer.statusCode, turn < 2 ? 200 : 429);
-      await read(answer);
+      const [response] = await once(request, 'response');
+      assert.strictEqual(response.statusCode, turn < 2 ? 200 : 429);
+      await read(response);
       sockets.add(request.socket);
     }
     assert.strictEqual(sockets.size, 1);

@@ -1,5 +1,5 @@
-"""HTTP clients for Python, `python_clients.py SCENARIO URL CA-FILE`, each asked in its own words; run by
-tests/interop/python.rs. Says why when something is not as it should be."""
+"""HTTP clients for Python, `python_clients.py SCENARIO URL CA-FILE`, each through its own API; run by
+tests/interop/python.rs. Fails with a message if a result is wrong."""
 import asyncio
 import hashlib
 import json
@@ -17,14 +17,14 @@ import httpx
 from websockets.exceptions import ConnectionClosedError, InvalidStatus
 from websockets.sync.client import connect
 
-PATIENCE = 20
+TIMEOUT_S = 20
 BODY = bytes(range(256)) * 8000
 SHA256 = hashlib.sha256(BODY).hexdigest()
 
 
 def httpx_client(url, trust):
     for http2, version in ((True, "HTTP/2"), (False, "HTTP/1.1")):
-        with httpx.Client(http2=http2, verify=trust, base_url=url, timeout=PATIENCE, trust_env=False) as client:
+        with httpx.Client(http2=http2, verify=trust, base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
             pieces = (BODY[at:at + 10_000] for at in range(0, len(BODY), 10_000))
             for content in (BODY, pieces):
                 seen = client.put("/seen?x=%C3%BC", content=content, headers={"x-a": "1"})
@@ -32,47 +32,47 @@ def httpx_client(url, trust):
                 found = seen.json()
                 assert (found["sha256"], found["url"]) == (SHA256, "/seen?x=%C3%BC"), found
                 assert (found["headers"]["x-a"], found["headers"]["x-forwarded-proto"]) == ("1", "https"), found
-            with client.stream("GET", "/bytes/3000000") as answer:
-                assert sum(len(piece) for piece in answer.iter_raw()) == 3_000_000
+            with client.stream("GET", "/bytes/3000000") as response:
+                assert sum(len(piece) for piece in response.iter_raw()) == 3_000_000
             files = {"file": ("name.bin", BODY, "application/octet-stream")}
             assert client.post("/seen", files=files, data={"a": "b"}).json()["length"] > len(BODY)
-            answer = client.get("/cookies", follow_redirects=True)
-            assert answer.json()["headers"]["cookie"] == "a=1; b=x%20y", answer.json()
-            # A request that the gateway refuses is an exception of the client's, and its connection goes on.
+            response = client.get("/cookies", follow_redirects=True)
+            assert response.json()["headers"]["cookie"] == "a=1; b=x%20y", response.json()
+            # After an error response the connection stays usable.
             assert client.get("/missing").status_code == 404
 
 
 def httpx_streams(url, trust):
-    """Many streams at once, of one connection."""
-    async def ask():
-        async with httpx.AsyncClient(http2=True, verify=trust, base_url=url, timeout=PATIENCE, trust_env=False) as client:
-            answers = await asyncio.gather(*(client.post("/seen", content=b"x" * n * 500) for n in range(60)))
-            assert [answer.json()["length"] for answer in answers] == [n * 500 for n in range(60)]
-            assert {answer.http_version for answer in answers} == {"HTTP/2"}
-    asyncio.run(ask())
+    """Many concurrent streams on one connection."""
+    async def main():
+        async with httpx.AsyncClient(http2=True, verify=trust, base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+            responses = await asyncio.gather(*(client.post("/seen", content=b"x" * n * 500) for n in range(60)))
+            assert [response.json()["length"] for response in responses] == [n * 500 for n in range(60)]
+            assert {response.http_version for response in responses} == {"HTTP/2"}
+    asyncio.run(main())
 
 
 def httpx_events(url, trust):
-    """Server-sent events one by one: each is asked for after the one before was read."""
+    """Server-sent events: each is requested after the previous one was read."""
     for http2 in (True, False):
-        with httpx.Client(http2=http2, verify=trust, base_url=url, timeout=PATIENCE, trust_env=False) as client:
-            with client.stream("GET", "/events") as answer:
-                assert answer.headers["content-type"] == "text/event-stream"
-                lines = answer.iter_lines()
+        with httpx.Client(http2=http2, verify=trust, base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
+            with client.stream("GET", "/events") as response:
+                assert response.headers["content-type"] == "text/event-stream"
+                lines = response.iter_lines()
                 for number in range(5):
                     assert next(line for line in lines if line.startswith("data:")) == f"data: event {number}"
                     assert client.post("/next").json()["streams"] == 1
 
 
 def httpx_limit(url, trust):
-    """Two may a day; the third is an error with what it takes to come again."""
-    with httpx.Client(http2=True, verify=trust, base_url=url, timeout=PATIENCE, trust_env=False) as client:
+    """Two requests a day; the third one fails with the retry time."""
+    with httpx.Client(http2=True, verify=trust, base_url=url, timeout=TIMEOUT_S, trust_env=False) as client:
         for left in (1, 0):
-            answer = client.get("/bytes/1").raise_for_status()
-            assert f"r={left};" in answer.headers["ratelimit"], answer.headers
+            response = client.get("/bytes/1").raise_for_status()
+            assert f"r={left};" in response.headers["ratelimit"], response.headers
         try:
             client.get("/bytes/1").raise_for_status()
-            raise AssertionError("three were let through")
+            raise AssertionError("three requests passed")
         except httpx.HTTPStatusError as error:
             refused = error.response
         assert refused.status_code == httpx.codes.TOO_MANY_REQUESTS
@@ -81,8 +81,8 @@ def httpx_limit(url, trust):
 
 
 def aiohttp_client(url, trust):
-    async def ask():
-        timeout = aiohttp.ClientTimeout(PATIENCE)
+    async def main():
+        timeout = aiohttp.ClientTimeout(TIMEOUT_S)
         connector = aiohttp.TCPConnector(ssl=trust)
         async with aiohttp.ClientSession(url, connector=connector, timeout=timeout) as client:
             async def pieces():
@@ -90,13 +90,13 @@ def aiohttp_client(url, trust):
                     yield BODY[at:at + 10_000]
 
             for options in ({}, {"expect100": True}, {"compress": "deflate"}):
-                async with client.post("/seen", data=pieces(), **options) as answer:
-                    found = await answer.json()
+                async with client.post("/seen", data=pieces(), **options) as response:
+                    found = await response.json()
                     if not options.get("compress"):
                         assert found["sha256"] == SHA256, found
-                    assert answer.version == aiohttp.HttpVersion11
+                    assert response.version == aiohttp.HttpVersion11
             sizes = await asyncio.gather(*(client.get(f"/bytes/{n * 777}") for n in range(40)))
-            assert [len(await answer.read()) for answer in sizes] == [n * 777 for n in range(40)]
+            assert [len(await response.read()) for response in sizes] == [n * 777 for n in range(40)]
             async with client.ws_connect("/socket", compress=15) as tunnel:
                 assert tunnel.compress == 15
                 for text in ("a", "\u00fc" * 70_000):
@@ -107,39 +107,39 @@ def aiohttp_client(url, trust):
                 await tunnel.send_str("leave")
                 message = await tunnel.receive()
                 assert (message.type, message.data) == (aiohttp.WSMsgType.CLOSE, 4001), message
-    asyncio.run(ask())
+    asyncio.run(main())
 
 
 def websockets_client(url, trust):
     target = url.replace("https:", "wss:")
-    with connect(f"{target}/socket", ssl=trust, proxy=None, open_timeout=PATIENCE, close_timeout=PATIENCE) as tunnel:
+    with connect(f"{target}/socket", ssl=trust, proxy=None, open_timeout=TIMEOUT_S, close_timeout=TIMEOUT_S) as tunnel:
         assert "permessage-deflate" in tunnel.response.headers["sec-websocket-extensions"]
         for message in ("hello", "x" * 200_000, BODY[:100_000]):
             tunnel.send(message)
-            assert tunnel.recv(PATIENCE) == message
-        assert tunnel.ping().wait(PATIENCE)
+            assert tunnel.recv(TIMEOUT_S) == message
+        assert tunnel.ping().wait(TIMEOUT_S)
         # A message in several frames.
         tunnel.send(iter(["one, ", "two"]))
-        assert tunnel.recv(PATIENCE) == "one, two"
+        assert tunnel.recv(TIMEOUT_S) == "one, two"
         tunnel.send("leave")
         try:
-            tunnel.recv(PATIENCE)
-            raise AssertionError("the tunnel goes on")
+            tunnel.recv(TIMEOUT_S)
+            raise AssertionError("the tunnel stays open")
         except ConnectionClosedError as error:
             assert (error.rcvd.code, error.rcvd.reason) == (4001, "as asked"), error
-    # The second of the day is refused, before the application hears of it.
+    # The second tunnel of the day is refused before it reaches the application.
     try:
-        connect(f"{target}/socket", ssl=trust, proxy=None, open_timeout=PATIENCE)
-        raise AssertionError("two were let through")
+        connect(f"{target}/socket", ssl=trust, proxy=None, open_timeout=TIMEOUT_S)
+        raise AssertionError("two requests passed")
     except InvalidStatus as error:
         assert error.response.status_code == 429 and int(error.response.headers["retry-after"]) > 0
 
 
 def h2_client(url, trust):
-    """hyper-h2 by hand: what arrives is counted in frames, and the client's own window bounds it."""
+    """hyper-h2 with manual flow control: the window of the client bounds the received data."""
     parts = urlsplit(url)
     trust.set_alpn_protocols(["h2"])
-    link = trust.wrap_socket(socket.create_connection((parts.hostname, parts.port), PATIENCE), server_hostname=parts.hostname)
+    link = trust.wrap_socket(socket.create_connection((parts.hostname, parts.port), TIMEOUT_S), server_hostname=parts.hostname)
     assert link.selected_alpn_protocol() == "h2"
     connection = h2.connection.H2Connection(h2.config.H2Configuration(client_side=True, header_encoding="utf-8"))
     connection.initiate_connection()
@@ -159,7 +159,7 @@ def h2_client(url, trust):
             if isinstance(event, h2.events.DataReceived):
                 received[event.stream_id] += len(event.data)
                 held.append((event.flow_controlled_length, event.stream_id))
-                # The window is used to its end, and not beyond.
+                # The gateway uses the whole window, but not more.
                 if sum(size for size, _ in held) == 65_535:
                     for size, stream in held:
                         connection.increment_flow_control_window(size)
@@ -174,7 +174,7 @@ def h2_client(url, trust):
                 raise AssertionError(event)
         link.sendall(connection.data_to_send())
     assert received == {1: 300_000, 3: 4} and trailers == {"x-sum": "4"}, (received, trailers)
-    # A stream that is given up leaves the connection as it is.
+    # A cancelled stream does not affect the connection.
     get(5, "/events")
     connection.reset_stream(5, 8)
     get(7, "/bytes/10")

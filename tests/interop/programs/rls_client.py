@@ -1,5 +1,5 @@
 """A client of rate limit services on grpcio, `rls_client.py SCENARIO ADDRESS`; run by tests/envoy. It writes and reads
-messages by their field numbers, apart from the gateway's own code. Says why when something is not as it should be."""
+messages by their field numbers, apart from the gateway's own code. Fails with a message if a result is wrong."""
 import sys
 
 import grpc
@@ -8,7 +8,7 @@ LIMIT = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 HEALTH = "/grpc.health.v1.Health/Check"
 OK, OVER = 1, 2
 SECOND, MINUTE, HOUR = 1, 2, 3
-PATIENCE = 20
+TIMEOUT_S = 20
 
 
 def varint(number):
@@ -38,7 +38,7 @@ def request(domain, *descriptors, hits=0):
 
 
 def read(message):
-    """The fields of a message: a list of values by number."""
+    """Decodes a message. Returns a dict of field number -> list of values."""
     at, out = 0, {}
 
     def number():
@@ -68,7 +68,7 @@ def first(fields, number, default=0):
     return fields.get(number, [default])[0]
 
 
-class Answer:
+class RateLimitResponse:
     def __init__(self, message):
         fields = read(message)
         self.code = first(fields, 1)
@@ -100,10 +100,10 @@ class Service:
         self.channel = channel or grpc.insecure_channel(address, OPTIONS)
 
     def call(self, method, message):
-        return self.channel.unary_unary(method)(message, timeout=PATIENCE)
+        return self.channel.unary_unary(method)(message, timeout=TIMEOUT_S)
 
-    def ask(self, domain, *descriptors, hits=0):
-        return Answer(self.call(LIMIT, request(domain, *descriptors, hits=hits)))
+    def decide(self, domain, *descriptors, hits=0):
+        return RateLimitResponse(self.call(LIMIT, request(domain, *descriptors, hits=hits)))
 
     def fails(self, message, method=LIMIT):
         try:
@@ -120,76 +120,76 @@ def same(found, expected):
 def decisions(service):
     login = [("path", "/login"), ("remote_address", "192.0.2.7")]
     for left in (2, 1, 0):
-        answer = service.ask("edge", descriptor(*login))
-        same((answer.code, answer.codes(), answer.body), (OK, [OK], b""))
-        status = answer.statuses[0]
+        response = service.decide("edge", descriptor(*login))
+        same((response.code, response.codes(), response.body), (OK, [OK], b""))
+        status = response.statuses[0]
         same((status.limit, status.remaining), ((3, MINUTE, "logins"), left))
-        same(answer.headers["ratelimit-policy"], '"logins";q=3;w=60')
-    answer = service.ask("edge", descriptor(*login))
-    same((answer.code, answer.codes()), (OVER, [OVER]))
-    assert 10 < answer.statuses[0].wait <= 20, answer.statuses[0].wait
-    assert 10 < int(answer.headers["retry-after"]) <= 20, answer.headers
-    same(answer.headers["content-type"], "application/problem+json")
-    assert b'"violated-policies":["logins"]' in answer.body, answer.body
+        same(response.headers["ratelimit-policy"], '"logins";q=3;w=60')
+    response = service.decide("edge", descriptor(*login))
+    same((response.code, response.codes()), (OVER, [OVER]))
+    assert 10 < response.statuses[0].wait <= 20, response.statuses[0].wait
+    assert 10 < int(response.headers["retry-after"]) <= 20, response.headers
+    same(response.headers["content-type"], "application/problem+json")
+    assert b'"violated-policies":["logins"]' in response.body, response.body
 
     # Entries of the table in another order, another client, and another address of its IPv6 network.
-    same(service.ask("edge", descriptor(*reversed(login))).code, OVER)
-    same(service.ask("edge", descriptor(login[0], ("remote_address", "192.0.2.8"))).code, OK)
+    same(service.decide("edge", descriptor(*reversed(login))).code, OVER)
+    same(service.decide("edge", descriptor(login[0], ("remote_address", "192.0.2.8"))).code, OK)
     for left in (2, 1):
         address = ("remote_address", f"2001:db8::{left}")
-        same(service.ask("edge", descriptor(login[0], address)).statuses[0].remaining, left)
+        same(service.decide("edge", descriptor(login[0], address)).statuses[0].remaining, left)
 
     # All or none: what another descriptor refuses is not charged. Statuses keep their order.
     tokens = lambda hits: descriptor(("tokens", "a"), hits=hits)
-    answer = service.ask("edge", tokens(600), descriptor(*login), descriptor(("none", "x")))
-    same((answer.code, answer.codes()), (OVER, [OK, OVER, OK]))
-    same(answer.statuses[0].remaining, 1000)
-    same(answer.statuses[2].limit, None)
-    answer = service.ask("edge", tokens(600))
-    same((answer.code, answer.statuses[0].limit, answer.statuses[0].remaining), (OK, (1000, HOUR, "tokens"), 400))
-    same(service.ask("edge", tokens(600)).code, OVER)
+    response = service.decide("edge", tokens(600), descriptor(*login), descriptor(("none", "x")))
+    same((response.code, response.codes()), (OVER, [OK, OVER, OK]))
+    same(response.statuses[0].remaining, 1000)
+    same(response.statuses[2].limit, None)
+    response = service.decide("edge", tokens(600))
+    same((response.code, response.statuses[0].limit, response.statuses[0].remaining), (OK, (1000, HOUR, "tokens"), 400))
+    same(service.decide("edge", tokens(600)).code, OVER)
 
-    # A look changes nothing; hits of the request apply to descriptors without their own.
+    # A peek changes nothing; hits of the request apply to descriptors without their own.
     for _ in range(3):
-        same(service.ask("edge", tokens(0), hits=9).statuses[0].remaining, 400)
-    same(service.ask("edge", descriptor(("tokens", "a")), hits=100).statuses[0].remaining, 300)
-    answer = service.ask("edge", tokens(300))
-    same((answer.code, answer.statuses[0].remaining), (OK, 0))
-    same(service.ask("edge", tokens(0)).code, OVER)
+        same(service.decide("edge", tokens(0), hits=9).statuses[0].remaining, 400)
+    same(service.decide("edge", descriptor(("tokens", "a")), hits=100).statuses[0].remaining, 300)
+    response = service.decide("edge", tokens(300))
+    same((response.code, response.statuses[0].remaining), (OK, 0))
+    same(service.decide("edge", tokens(0)).code, OVER)
 
     # A refund is never refused, and never exceeds what was charged.
     back = lambda hits: descriptor(("tokens", "a"), hits=hits, negative=True)
-    answer = service.ask("edge", back(400))
-    same((answer.code, answer.statuses[0].remaining), (OK, 400))
-    answer = service.ask("edge", back(1 << 63), descriptor(("tokens", "b"), hits=1000), descriptor(("tokens", "b"), hits=0))
-    same((answer.code, answer.codes()), (OVER, [OK, OK, OVER]))
-    same(service.ask("edge", tokens(0)).statuses[0].remaining, 1000)
+    response = service.decide("edge", back(400))
+    same((response.code, response.statuses[0].remaining), (OK, 400))
+    response = service.decide("edge", back(1 << 63), descriptor(("tokens", "b"), hits=1000), descriptor(("tokens", "b"), hits=0))
+    same((response.code, response.codes()), (OVER, [OK, OK, OVER]))
+    same(service.decide("edge", tokens(0)).statuses[0].remaining, 1000)
 
-    # A log loses its newest entries, also parts of one.
+    # A refund removes the newest entries of a log, or a part of one.
     logged = lambda hits: descriptor(("logged", "a"), hits=abs(hits), negative=hits < 0)
     for hits, code, left in [(4, OK, 6), (3, OK, 3), (4, OVER, 3), (-5, OK, 8), (9, OVER, 8), (8, OK, 0), (-99, OK, 10), (-1, OK, 10), (10, OK, 0)]:
-        answer = service.ask("edge", logged(hits))
-        same((hits, answer.code, answer.statuses[0].remaining), (hits, code, left))
+        response = service.decide("edge", logged(hits))
+        same((hits, response.code, response.statuses[0].remaining), (hits, code, left))
 
     # Two descriptors of one budget are one charge of both.
-    same(service.ask("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
-    same([status.remaining for status in service.ask("edge", tokens(400), tokens(600)).statuses], [0, 0])
+    same(service.decide("edge", tokens(700), tokens(700)).codes(), [OVER, OVER])
+    same([status.remaining for status in service.decide("edge", tokens(400), tokens(600)).statuses], [0, 0])
     # Numbers above 32 bits, and more hits than the limit can ever hold.
-    same(service.ask("edge", descriptor(("large", "x"))).statuses[0].limit, (2**32 - 1, HOUR, "large"))
-    answer = service.ask("edge", descriptor(("tokens", "c"), hits=2**64 - 1))
-    same((answer.code, answer.statuses[0].wait, "retry-after" in answer.headers), (OVER, None, False))
+    same(service.decide("edge", descriptor(("large", "x"))).statuses[0].limit, (2**32 - 1, HOUR, "large"))
+    response = service.decide("edge", descriptor(("tokens", "c"), hits=2**64 - 1))
+    same((response.code, response.statuses[0].wait, "retry-after" in response.headers), (OVER, None, False))
 
     # Values that are not UTF-8 have budgets of their own.
-    same(service.ask("edge", descriptor(("tokens", b"\xff\xfe"), hits=1000)).code, OK)
-    same(service.ask("edge", descriptor(("tokens", b"\xff\xfe"), hits=1)).code, OVER)
-    same(service.ask("edge", descriptor(("tokens", b"\xff\xfd"), hits=1)).code, OK)
+    same(service.decide("edge", descriptor(("tokens", b"\xff\xfe"), hits=1000)).code, OK)
+    same(service.decide("edge", descriptor(("tokens", b"\xff\xfe"), hits=1)).code, OVER)
+    same(service.decide("edge", descriptor(("tokens", b"\xff\xfd"), hits=1)).code, OK)
 
-    same(service.ask("edge", descriptor(("health", "x"))).statuses[0].remaining, 2**32 - 1)
-    same(service.ask("other", descriptor(*login)).code, OK)
+    same(service.decide("edge", descriptor(("health", "x"))).statuses[0].remaining, 2**32 - 1)
+    same(service.decide("other", descriptor(*login)).code, OK)
     # A limit in shadow mode is charged and not shown.
     for _ in range(3):
-        answer = service.ask("edge", descriptor(("tried", "x")))
-        same((answer.code, answer.statuses[0].limit), (OK, None))
+        response = service.decide("edge", descriptor(("tried", "x")))
+        same((response.code, response.statuses[0].limit), (OK, None))
 
 
 def bounds(service):
@@ -225,27 +225,27 @@ def bounds(service):
 def tenants(service):
     one, other = descriptor(("tenant", "a")), descriptor(("tenant", "b"))
     # One tenant leaves the reserve for others.
-    same([service.ask("edge", one).code for _ in range(62)], [OK] * 60 + [OVER] * 2)
-    same(service.ask("edge", other).codes(), [OK])
-    back = service.ask("edge", descriptor(("tenant", "a"), hits=20, negative=True))
+    same([service.decide("edge", one).code for _ in range(62)], [OK] * 60 + [OVER] * 2)
+    same(service.decide("edge", other).codes(), [OK])
+    back = service.decide("edge", descriptor(("tenant", "a"), hits=20, negative=True))
     same(back.codes(), [OK])
-    same(service.ask("edge", one).codes(), [OK])
+    same(service.decide("edge", one).codes(), [OK])
     # A decision charges a budget for one tenant.
     same(service.fails(request("edge", one, other)), "INVALID_ARGUMENT")
-    same(service.ask("edge", other, other).codes(), [OK, OK])
+    same(service.decide("edge", other, other).codes(), [OK, OK])
 
 
 def candidates(service):
     # 16 limits are decided; their candidates are not.
     many = [descriptor(("two", str(at))) for at in range(8)]
-    same(service.ask("edge", *many).codes(), [OK] * 8)
+    same(service.decide("edge", *many).codes(), [OK] * 8)
     # Only a candidate reads the address, and only candidates have tenants.
-    same(service.ask("edge", descriptor(("page", "a"), ("remote_address", "nowhere"))).codes(), [OK])
+    same(service.decide("edge", descriptor(("page", "a"), ("remote_address", "nowhere"))).codes(), [OK])
     tenants = [descriptor(("plain", "x"), ("tenant", tenant)) for tenant in "ab"]
-    same(service.ask("edge", *tenants).codes(), [OK, OK])
+    same(service.decide("edge", *tenants).codes(), [OK, OK])
     # One comparison for each request. The second descriptor makes the difference.
-    same([service.ask("edge", descriptor(("two", "x"))).code for _ in range(2)], [OK] * 2)
-    same(service.ask("edge", descriptor(("two", "y")), descriptor(("two", "x"))).codes(), [OK, OK])
+    same([service.decide("edge", descriptor(("two", "x"))).code for _ in range(2)], [OK] * 2)
+    same(service.decide("edge", descriptor(("two", "y")), descriptor(("two", "x"))).codes(), [OK, OK])
 
 
 def tiers(service):
@@ -253,14 +253,14 @@ def tiers(service):
     # Each address has a limit with three networks and another one: 16 limits, whatever the client's address.
     for address in ("192.0.2.%d", "2001:db8:%d::1"):
         addresses = [address % number for number in range(9)]
-        same(service.ask("edge", *of("nets", *addresses[:8])).codes(), [OK] * 8)
+        same(service.decide("edge", *of("nets", *addresses[:8])).codes(), [OK] * 8)
         same(service.fails(request("edge", *of("nets", *addresses))), "INVALID_ARGUMENT")
-    same(service.ask("edge", *of("nets", *["2001:db8:1::1"] * 5)).codes(), [OVER] * 5)
+    same(service.decide("edge", *of("nets", *["2001:db8:1::1"] * 5)).codes(), [OVER] * 5)
     # Two clients in one /48, which a request charges together.
     for _ in range(2):
-        same(service.ask("edge", *of("seen", "2001:db8:1:1::1", "2001:db8:1:2::1")).codes(), [OK, OK])
+        same(service.decide("edge", *of("seen", "2001:db8:1:1::1", "2001:db8:1:2::1")).codes(), [OK, OK])
     # In shadow mode, the /48 is over for the third and fourth, but not for a client elsewhere.
-    same(service.ask("edge", *of("seen", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:2:1::1")).codes(), [OK] * 3)
+    same(service.decide("edge", *of("seen", "2001:db8:1:3::1", "2001:db8:1:4::1", "2001:db8:2:1::1")).codes(), [OK] * 3)
 
 
 def stranger(service):
@@ -275,7 +275,7 @@ def secure_channel(address, *files):
 
 def one(service):
     for left in (2, 1):
-        same(service.ask("edge", descriptor(("a", "x"))).statuses[0].remaining, left)
+        same(service.decide("edge", descriptor(("a", "x"))).statuses[0].remaining, left)
 
 
 def secure(_, *files):
@@ -293,12 +293,12 @@ def unreachable(service):
 def socket(_):
     # The path of the socket, which grpcio sends by default, is no valid host.
     service = Service(None, grpc.insecure_channel(sys.argv[2], [*OPTIONS, ("grpc.default_authority", "localhost")]))
-    same(service.ask("edge", descriptor(("a", "x"))).statuses[0].remaining, 0)
-    same(service.ask("edge", descriptor(("a", "x"))).code, OVER)
+    same(service.decide("edge", descriptor(("a", "x"))).statuses[0].remaining, 0)
+    same(service.decide("edge", descriptor(("a", "x"))).code, OVER)
 
 
 class Verdict:
-    """The answer to an authorization check."""
+    """The response to an authorization check."""
 
     def __init__(self, message):
         fields = read(message)

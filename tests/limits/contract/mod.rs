@@ -65,7 +65,7 @@ fn attack_shared(store: &TimedStore, case: &Case, steps: usize, reached: &Reache
         let run = attack(store, &key_of(limit, rng), steps, at, &forward, rng);
         reached.judge(case, &case.clause(ClauseKind::ClockForward), &run);
     }
-    // In an outage, each gateway decides by its share from a memory of its own, which it keeps for the next outage.
+    // During an outage, each gateway decides by its share in a memory of its own, which it keeps for the next outage.
     let share = Arc::new(limit.rule.share(case.gateways));
     let own: Vec<TimedStore> = (0..case.gateways).map(|_| TimedStore::Memory(MemoryStore::new(1000))).collect();
     let outage = |run: &mut Run, _: &TimedStore, one: &Check, rng: &mut StdRng| {
@@ -83,12 +83,12 @@ fn lose_state(_: &mut Run, store: &TimedStore, one: &Check, _: &mut StdRng) {
 /// Sets the clock back by less than a window, as far as the run has come.
 fn set_back(run: &mut Run, _: &TimedStore, one: &Check, rng: &mut StdRng) {
     let period = one.rule.policy_at(NOW).window_ms;
-    // Never more than that behind the furthest it has been.
+    // The clock is never further behind its latest time than that.
     let most = (NOW + run.lived).min(run.now) - (run.now - period / 2).min(run.now);
     run.now -= if rng.random_bool(0.3) { rng.random_range(0..=most.clamp(0, period / 2)) } else { 0 };
 }
 
-/// Refunds some charges, each at most once; they no longer count.
+/// Refunds some charges, each at most once. Refunded charges no longer count.
 fn refund_some(run: &mut Run, store: &TimedStore, _: &Check, rng: &mut StdRng) {
     let mut kept = Vec::new();
     for (at, cost, check, receipt) in std::mem::take(&mut run.charges) {
@@ -159,7 +159,7 @@ fn attack_tiers(store: &TimedStore, lines: &str, steps: usize, reached: &Reached
     let mut run = Run::begin(rng);
     for _ in 0..steps {
         for _ in 0..8 {
-            // The number of a /64 is that of its /56, and one bit.
+            // The number of a /64 consists of that of its /56 and one more bit.
             let net = rng.random_range(0..4);
             let keys = [net, net >> 1, 0].map(|net| format!("n={client}-{net}"));
             let most = tiers[0].rule.policy().quota + 4;
@@ -169,8 +169,8 @@ fn attack_tiers(store: &TimedStore, lines: &str, steps: usize, reached: &Reached
                 let checks = tiers.iter().zip(&keys).map(|(tier, key)| Check { tag: tag(), ..check(tier, key, 1) });
                 requests.push(checks.collect());
             }
-            let asked: Vec<(Op, &[Check])> = requests.iter().map(|checks| (Op::Take, checks.as_slice())).collect();
-            for (checks, decision) in requests.iter().zip(store.run_all(&asked, run.now)) {
+            let decisions: Vec<(Op, &[Check])> = requests.iter().map(|checks| (Op::Take, checks.as_slice())).collect();
+            for (checks, decision) in requests.iter().zip(store.run_all(&decisions, run.now)) {
                 if decision.admitted {
                     run.charges.push((run.lived, 1, checks[0].clone(), 0));
                 }
@@ -181,7 +181,8 @@ fn attack_tiers(store: &TimedStore, lines: &str, steps: usize, reached: &Reached
     reached.judge(&case, &case.clause(ClauseKind::Tiers), &run);
 }
 
-/// A limit that forwards what exceeds it, and one in shadow mode: all requests pass, and those within are bounded.
+/// A limit that forwards what exceeds it, and one in shadow mode: all requests pass, and the requests within the limit
+/// are bounded.
 fn attack_forwarding(store: &TimedStore, lines: &str, steps: usize, reached: &Reached, rng: &mut StdRng) {
     let case = Case::new(&format!("{lines}\nover = \"annotate\""), "", true, 1);
     let run = attack(store, &key_of(case.limit(), rng), steps, Some(0), &|_, _, _, _| {}, rng);
@@ -196,7 +197,7 @@ fn attack_forwarding(store: &TimedStore, lines: &str, steps: usize, reached: &Re
     reached.note(ClauseKind::Unbounded);
 }
 
-/// Slots: at once, after a loss, and after a crash.
+/// Attacks the bounds of concurrency limits: in normal operation, after a loss of data, and after a crash.
 fn attack_slots(store: &TimedStore, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
@@ -241,14 +242,18 @@ fn attack_slots(store: &TimedStore, reached: &Reached) {
         }
         run.charges = held.iter().map(|check| (0, 1, check.clone(), 0)).collect();
         reached.judge(&case, &case.clause(ClauseKind::StoreLoss), &run);
-        // Nobody renews any more.
-        assert_eq!(store.grab(&one, 1, now + lease * 1000 - 1), 0, "slots outlive `lease`");
-        assert_eq!(store.grab(&one, 99, now + lease_ms), most, "all slots are free {lease_ms} ms after a crash");
+        // The gateway no longer renews its slots.
+        assert_eq!(store.count_admitted(&one, 1, now + lease * 1000 - 1), 0, "slots outlive `lease`");
+        assert_eq!(
+            store.count_admitted(&one, 99, now + lease_ms),
+            most,
+            "all slots are free {lease_ms} ms after a crash"
+        );
         reached.note(ClauseKind::Crash);
     }
 }
 
-/// Usage that a response reports beyond the reservation is charged as far as the budget has units.
+/// Usage that a response reports beyond the reservation is charged only as far as the budget has units.
 fn attack_settling(store: &TimedStore, reached: &Reached) {
     let mut seeded = seeded();
     let rng = &mut seeded.rng;
@@ -287,7 +292,7 @@ fn attack_tenants(store: &TimedStore, reached: &Reached) {
     }
 }
 
-/// Leases say how many units may be unspent; `hot_keys` attacks what they admit.
+/// The sentence about leases bounds unspent units; `hot_keys` tests how much leases admit.
 fn check_leases(reached: &Reached) {
     let case = Case::new("rate = \"3000/s\"\nburst = 5000\nlease = { horizon = \"200ms\" }", "", true, 1);
     assert!(case.clause(ClauseKind::Lease).text.contains("at most 600 of a key in each gateway"));
@@ -307,7 +312,7 @@ fn check_exempt_requests(reached: &Reached) {
     let text = ["skip", "shared", "refuse"].map(limit).concat() + when;
     let gateway = Gateway::start(&text);
     let mut client = gateway.client();
-    let mut admitted = |target: &str| (0..5).filter(|_| client.ask(&get(target, ""), "").status() == 200).count();
+    let mut admitted = |target: &str| (0..5).filter(|_| client.fetch(&get(target, ""), "").status() == 200).count();
     assert_eq!(["/skip", "/shared", "/refuse", "/when"].map(&mut admitted), [5, 2, 0, 5]);
     let config = config::load_text("exempt.toml", &text).unwrap_or_else(|report| panic!("{}", report.render(false)));
     let contract = Contract::new(&config, None, |_| true);
@@ -356,7 +361,7 @@ fn random_runs_in_redis_stay_within_every_sentence() {
     }
 }
 
-/// The table of the page has the formula of each algorithm, and examples of the page are what the sentences say.
+/// The table of the page has the formula of each algorithm, and its examples are the sentences of the command.
 #[test]
 fn the_page_about_bounds_says_the_same() {
     let page = fs::read_to_string("docs/guarantees/bounds.md").unwrap();

@@ -100,15 +100,16 @@ impl Run {
         Run { now: NOW + rng.random_range(0..86_400_000), ..Run::default() }
     }
 
-    /// Takes one unit again and again, or a few at a time, until something is refused.
+    /// Takes single units, or a few at a time, until the limit refuses.
     pub fn take_all(&mut self, store: &TimedStore, one: &Check, rng: &mut StdRng) {
         let most = one.rule.policy().quota + one.rule.params(0).get(3).copied().unwrap_or(0).clamp(0, 4);
         let cost = if rng.random_bool(0.8) { 1 } else { rng.random_range(1..4) };
         let count = most / cost + 2;
         let checks: Vec<Check> =
             (0..count).map(|_| Check { tag: rng.random_range(0..1 << 52), cost, ..one.clone() }).collect();
-        let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-        for (check, decision) in checks.iter().zip(store.run_all(&asked, self.now)) {
+        let decisions: Vec<(Op, &[Check])> =
+            checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+        for (check, decision) in checks.iter().zip(store.run_all(&decisions, self.now)) {
             let answer = decision.answers[0];
             if answer.admitted {
                 self.charges.push((self.lived, cost, check.clone(), answer.receipt));
@@ -121,7 +122,7 @@ impl Run {
         self.now += ms;
     }
 
-    /// Returns the first interval in which more was admitted than a sentence says, `weaker` units below it.
+    /// Returns the first interval in which more was admitted than the bounds reduced by `weaker` units permit.
     pub fn find_excess(&self, most: &[UnitBound], weaker: i64) -> Option<String> {
         for UnitBound { interval_ms, units } in most {
             let (mut first, mut sum) = (0, 0);
@@ -140,7 +141,7 @@ impl Run {
     }
 }
 
-/// A step of the clock: to the edges of the period and of the intervals that sentences name.
+/// Returns a step of the clock: to edges of the period, and of the intervals in the sentences.
 pub fn random_step(rule: &Rule, rng: &mut StdRng) -> i64 {
     let period = rule.policy_at(NOW).window_ms;
     let scale = [period, 1000, 60_000, period / 8, 3 * period][rng.random_range(0..5)];
@@ -155,7 +156,7 @@ pub fn random_step(rule: &Rule, rng: &mut StdRng) -> i64 {
 /// Events of a run besides requests.
 pub type Disturb<'d> = dyn Fn(&mut Run, &TimedStore, &Check, &mut StdRng) + 'd;
 
-/// Runs a schedule of requests with one disturbance at its place `at`, or one at every step.
+/// Runs a schedule of requests with one disturbance at step `at`, or with one at every step.
 pub fn attack(
     store: &TimedStore,
     one: &Check,
@@ -176,7 +177,7 @@ pub fn attack(
     run
 }
 
-/// The sentences of which a run reached the number, so that one less would be wrong.
+/// The sentences whose bound some run has reached, so that a bound lower by one would be wrong.
 #[derive(Default)]
 pub struct Reached(RefCell<BTreeSet<&'static str>>);
 

@@ -9,11 +9,11 @@ pub struct Recipe {
     pub title: &'static str,
     /// Which of the configs under the title.
     pub part: usize,
-    /// How often one client may get through at once.
+    /// Maximum number of requests of one client that pass at once.
     pub most: usize,
     /// Minimum number of requests that reach the server, if the client sends them without tricks.
     pub least: usize,
-    /// One more may get through after each such period.
+    /// After each such period, one more request may pass.
     pub refill: Option<Duration>,
     pub method: &'static str,
     pub target: &'static str,
@@ -371,7 +371,7 @@ pub const RECIPES: &[Recipe] = &[
         ],
         ..PLAIN
     },
-    // Not recipes, but rules for numbers that a client may write.
+    // These are no recipes, but rules about numbers in requests.
     Recipe {
         page: "docs/migrating/koala.md",
         title: "An example rule file",

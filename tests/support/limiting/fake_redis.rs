@@ -1,5 +1,5 @@
-//! The whole Lua script on a fake Redis, which has the commands that the script calls for strings, lists and sorted
-//! sets.
+//! Runs the whole Lua script on a fake Redis, which has the commands that the script calls for strings, lists and
+//! sorted sets.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_possible_wrap,
@@ -17,7 +17,7 @@ use redis::{Arg, Cmd};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
 
-use super::Asked;
+use super::DecisionRequest;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Data {
@@ -53,7 +53,7 @@ pub struct StoredKey {
 /// The TTL of a key without an expiry.
 const NEVER: i64 = i64::MAX;
 
-/// Commands that a full server rejects, unless the script has written before.
+/// Commands that a full server rejects unless the script has written before.
 const GROWING: [&str; 5] = ["SET", "SETRANGE", "LPUSH", "LSET", "ZADD"];
 const WRITING: [&str; 8] = ["DEL", "UNLINK", "PEXPIRE", "LTRIM", "LREM", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"];
 
@@ -106,18 +106,18 @@ impl Gate {
     }
 
     /// Runs the script on a server that is not full.
-    pub fn decide(&self, decisions: &[Asked], now: i64) -> Vec<Decision> {
+    pub fn decide(&self, decisions: &[DecisionRequest], now: i64) -> Vec<Decision> {
         self.try_decide(decisions, now).into_iter().map(Result::unwrap).collect()
     }
 
-    /// The time is an argument and the server's clock in turn.
-    pub fn try_decide(&self, decisions: &[Asked], now: i64) -> Vec<Result<Decision, ErrorKind>> {
+    /// Runs the script. The time is sometimes an argument, sometimes that of the server's clock.
+    pub fn try_decide(&self, decisions: &[DecisionRequest], now: i64) -> Vec<Result<Decision, ErrorKind>> {
         let mut keys = self.keys.borrow_mut();
         (keys.now, keys.written) = (now, false);
         drop(keys);
         let slices: Vec<(Op, &[Check])> = decisions.iter().map(|(op, checks)| (*op, checks.as_slice())).collect();
-        let given = if now % 3 == 0 { now } else { 0 };
-        let cmd = ScriptCall::with_time(&slices, given, now + now % 1_000_000 - 500_000).evalsha_command();
+        let time_argument = if now % 3 == 0 { now } else { 0 };
+        let cmd = ScriptCall::with_time(&slices, time_argument, now + now % 1_000_000 - 500_000).evalsha_command();
         let (keys, argv) = keys_and_args(&cmd);
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
         self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();
@@ -130,7 +130,7 @@ impl Gate {
         assert_eq!(unpack(&reply)[0], float(now));
         assert!(self.keys.borrow().held.values().all(|held| held.expires != NEVER), "a key without an expiry");
         decode_reply(redis::Value::BulkString(reply), decisions.iter().map(|(_, checks)| checks.len()))
-            .expect("a reply of the right form")
+            .expect("a valid reply")
     }
 
     fn strings(&self, values: &[Vec<u8>]) -> Table {
@@ -218,7 +218,7 @@ impl Keys {
                 };
                 Ok(Value::Table(lua.create_table_from([("ok", kind)])?))
             }
-            other => panic!("the gate calls {other}"),
+            other => panic!("the script calls {other}"),
         }
     }
 
@@ -254,15 +254,15 @@ impl Keys {
                 Ok(Value::Boolean(true))
             }
             "LREM" => {
-                let place = match args[1].as_str() {
+                let index = match args[1].as_str() {
                     "1" => list.iter().position(|item| *item == args[2]),
                     "-1" => list.iter().rposition(|item| *item == args[2]),
-                    other => panic!("the gate removes {other}"),
+                    other => panic!("the script removes {other}"),
                 };
-                list.remove(place.expect("only what is there is removed"));
+                list.remove(index.expect("the script removes an entry that does not exist"));
                 Ok(Value::Integer(1))
             }
-            other => panic!("the gate calls {other}"),
+            other => panic!("the script calls {other}"),
         };
         if list.is_empty() {
             self.held.remove(key);
@@ -327,7 +327,7 @@ impl Keys {
                     }),
                 )
             }
-            other => panic!("the gate calls {other}"),
+            other => panic!("the script calls {other}"),
         };
         if set.is_empty() {
             self.held.remove(key);
@@ -342,12 +342,12 @@ fn number(text: &str) -> i64 {
 
 /// Start and end (exclusive) of an inclusive range, in which negative numbers count from the end.
 fn span(from: &str, to: &str, len: usize) -> (usize, usize) {
-    let place = |text: &str| match number(text) {
-        place if place < 0 => len as i64 + place,
-        place => place,
+    let index = |text: &str| match number(text) {
+        index if index < 0 => len as i64 + index,
+        index => index,
     };
-    let from = place(from).clamp(0, len as i64) as usize;
-    let to = (place(to) + 1).clamp(from as i64, len as i64) as usize;
+    let from = index(from).clamp(0, len as i64) as usize;
+    let to = (index(to) + 1).clamp(from as i64, len as i64) as usize;
     (from, to)
 }
 

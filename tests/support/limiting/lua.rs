@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use redis::{Arg, Cmd};
 use sluicegate::limiting::algorithm::SCRIPT;
 
-/// The text of `lua/NAME.lua`.
+/// Returns the text of `lua/NAME.lua`.
 pub fn file(name: &str) -> String {
     read(&other_dir().unwrap_or_else(own_dir), name)
 }
 
-/// The script that decides.
+/// Returns the decision script.
 pub fn script() -> String {
     let Some(other) = other_dir() else { return SCRIPT.to_owned() };
     let names = ["", "shapes/"].into_iter().flat_map(|folder| {
@@ -22,7 +22,7 @@ pub fn script() -> String {
     names.fold(SCRIPT.to_owned(), |script, name| script.replace(&read(&own_dir(), &name), &read(&other, &name)))
 }
 
-/// The same EVAL with this script.
+/// Returns the EVAL command `cmd` with this script in place of the built one.
 pub fn with_script(cmd: Cmd) -> Cmd {
     let script = script();
     let mut new = Cmd::new();

@@ -1,13 +1,13 @@
 //! Helpers of the tests of limits and stores: random rules, checks, and Redis servers.
 
 pub mod fake_redis;
-pub mod forms;
 pub mod lua;
 pub mod server;
 pub mod slow_link;
 pub mod timed_stores;
 pub mod tls;
 pub mod topology;
+pub mod variants;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -37,10 +37,10 @@ use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::machine::Stopwatch;
-use crate::support::{GLANCE, PATIENCE};
+use crate::support::{POLL_INTERVAL, WAIT_MAX};
 
-/// Runs a test on the memory store, which is `None`, and on a Redis server of its own. Both run at the same time: they
-/// wait more than they compute.
+/// Runs a test with the memory store, for which it gets `None`, and with a Redis server of its own. Both run at the
+/// same time, because they wait more than they compute.
 pub fn on_both_stores(test: impl Fn(Option<&RedisServer>) + Sync) {
     std::thread::scope(|scope| {
         scope.spawn(|| test(None));
@@ -48,7 +48,7 @@ pub fn on_both_stores(test: impl Fn(Option<&RedisServer>) + Sync) {
     });
 }
 
-/// A random number generator. A failed test prints its seed, and `SEED=...` repeats the test.
+/// A random number generator. A failed test prints its seed; the environment variable `SEED` repeats the test.
 pub struct Seeded {
     pub rng: StdRng,
     seed: u64,
@@ -183,11 +183,11 @@ fn generate(rule: &Rule, rng: &mut StdRng) -> Rule {
             })
         }
         Rule::Fair(_) => {
-            // Most burst × period that is exact.
+            // The largest exact product of burst and period.
             let most = (1_i64 << 49) / period;
             let most = if rng.random_bool(0.2) { most } else { most.min(200) };
             let burst = if rng.random_bool(0.1) { most } else { rng.random_range(2..=most.max(2)) };
-            // The reserve refills within a year, and no more than a million a second are told apart.
+            // The reserve refills within a year, and the rate is at most a million per second.
             let rate = rng.random_range(1..=most.min(50)).min(1000 * period);
             let reserve = rng.random_range(0..burst).min(366 * day / period * rate);
             let settings = FairSettings {
@@ -270,14 +270,14 @@ pub fn forwarding(name: &str, rule: Rule) -> Arc<Limit> {
     Arc::new(limit)
 }
 
-pub fn check(limit: &Arc<Limit>, who: &str, cost: i64) -> Check {
-    let check = Check::new(limit, format!("sg:{{{who}}}:{}:{}", limit.name, limit.rule.name()), cost);
-    // One tenant, unless the test says otherwise.
+pub fn check(limit: &Arc<Limit>, key: &str, cost: i64) -> Check {
+    let check = Check::new(limit, format!("sg:{{{key}}}:{}:{}", limit.name, limit.rule.name()), cost);
+    // One tenant, unless the test chooses another.
     if matches!(*limit.rule, Rule::Fair(_)) { Check { tag: 16, ..check } } else { check }
 }
 
-/// A tenant that shares a backlog may get one of its own before its time.
-pub fn shares_a_backlog(rule: &Rule, answer: &Answer) -> bool {
+/// Returns whether the tenant shares a backlog with others. It may get one of its own before its retry time.
+pub fn shares_backlog(rule: &Rule, answer: &Answer) -> bool {
     matches!(rule, Rule::Fair(_)) && FairFacts::of(answer).active.is_none()
 }
 
@@ -300,7 +300,7 @@ pub fn log_text(stored: impl IntoIterator<Item = String>) -> String {
         assert!(count > 0 && sum == own.iter().map(|charge| pair(charge, Some(1)).1).sum::<i64>(), "{block} of {head}");
         rest = others;
     }
-    assert!(rest.is_empty(), "{} charges more than {head} says", rest.len());
+    assert!(rest.is_empty(), "{} charges more than in {head}", rest.len());
     let times: Vec<i64> = charges.iter().map(|charge| pair(charge, Some(1)).0).collect();
     assert!(times.is_sorted_by(|one, two| one > two), "{times:?}");
     [&[parts[..4].join(" ")], charges.as_slice()].concat().join(" ")
@@ -325,13 +325,13 @@ pub fn tenants_text(stored: impl IntoIterator<Item = (i64, String)>) -> String {
 }
 
 /// The content of one call: an operation and its checks.
-pub type Asked = (Op, Vec<Check>);
+pub type DecisionRequest = (Op, Vec<Check>);
 
 /// Random decisions on a few limits and clients. `receipt` comes from a recent decision.
-pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &mut StdRng) -> Vec<Asked> {
+pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &mut StdRng) -> Vec<DecisionRequest> {
     (0..rng.random_range(1..=most))
         .map(|_| {
-            let who = format!("ip=10.0.0.{}", rng.random_range(0..4));
+            let key = format!("ip=10.0.0.{}", rng.random_range(0..4));
             let cost = if rng.random_bool(0.1) { 0 } else { rng.random_range(1..6) };
             let op = match rng.random_range(0..20) {
                 0..2 => Op::Peek,
@@ -342,7 +342,7 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
             let first = rng.random_range(0..limits.len());
             let count = rng.random_range(1..=limits.len());
             let mut checks: Vec<Check> =
-                (0..count).map(|i| check(&limits[(first + i) % limits.len()], &who, cost)).collect();
+                (0..count).map(|i| check(&limits[(first + i) % limits.len()], &key, cost)).collect();
             for check in &mut checks {
                 check.tag = random_tag(&check.rule, rng);
                 if op == Op::Adjust {
@@ -396,39 +396,39 @@ pub fn settings(deadline: Duration) -> StoreSettings {
 }
 
 /// Runs `work` like a worker: one thread, one runtime.
-pub fn worker<T>(work: impl Future<Output = T>) -> T {
+pub fn run_on_worker<T>(work: impl Future<Output = T>) -> T {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     builder.enable_all().build_local(Default::default()).unwrap().block_on(work)
 }
 
 /// Keys of different slots, on all three masters of a cluster.
-pub const WHO: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+pub const SLOT_KEYS: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 /// A handle that has connected, with a cluster to each of its masters: they are connected one by one.
-pub async fn connected(url: &str, metrics: &Metrics, deadline: Duration) -> RedisStore {
+pub async fn connect_store(url: &str, metrics: &Metrics, deadline: Duration) -> RedisStore {
     let redis = RedisStore::connect(&settings(deadline), url, metrics, &Default::default());
-    recovered(&redis).await;
+    wait_for_recovery(&redis).await;
     if url.contains("+cluster:") {
-        for who in WHO {
-            succeeds_for(&redis, who).await;
+        for key in SLOT_KEYS {
+            wait_for_success(&redis, key).await;
         }
     }
     redis
 }
 
 /// Waits until decisions succeed again, and returns how long that took, without the delays of the machine.
-pub async fn recovered(redis: &RedisStore) -> Duration {
+pub async fn wait_for_recovery(redis: &RedisStore) -> Duration {
     let watch = Stopwatch::start();
-    succeeds_for(redis, "all").await;
-    watch.undelayed()
+    wait_for_success(redis, "all").await;
+    watch.elapsed_without_delay()
 }
 
-/// Waits until decisions on a key of `who` succeed.
-async fn succeeds_for(redis: &RedisStore, who: &str) {
+/// Waits until decisions on `key` succeed.
+async fn wait_for_success(redis: &RedisStore, key: &str) {
     let since = Instant::now();
     let probe = limit("probe", bucket(1000, 1000), Mode::Enforce);
-    while let Err(error) = redis.run(Op::Take, &vec![check(&probe, who, 1)].into()).await {
-        assert!(since.elapsed() < PATIENCE, "still {error:?} for {who}");
+    while let Err(error) = redis.run(Op::Take, &vec![check(&probe, key, 1)].into()).await {
+        assert!(since.elapsed() < WAIT_MAX, "still {error:?} for {key}");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -475,11 +475,11 @@ pub async fn kind(redis: &RedisStore, limit: &Arc<Limit>) -> Result<Decision, Er
 }
 
 /// Waits until `done` returns true while the other tasks run.
-pub async fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
+pub async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + WAIT_MAX;
     while !done() {
-        assert!(Instant::now() < end, "not so after {PATIENCE:?}: {what}");
-        tokio::time::sleep(GLANCE).await;
+        assert!(Instant::now() < end, "not true after {WAIT_MAX:?}: {what}");
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -3,8 +3,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
 const LOG: &str = "redis.log";
 
@@ -12,14 +12,14 @@ const LOG: &str = "redis.log";
 pub struct RedisServer {
     child: Option<Child>,
     pub port: u16,
-    _port: Reserved,
+    _port: ReservedPort,
     args: Vec<String>,
     dir: tempfile::TempDir,
 }
 
 impl RedisServer {
     pub fn start(args: &[&str]) -> RedisServer {
-        let reserved = Reserved::new();
+        let reserved = ReservedPort::new();
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
         let dir = tempfile::tempdir().unwrap();
         let mut server = RedisServer { child: None, port: reserved.port(), _port: reserved, args, dir };
@@ -31,7 +31,7 @@ impl RedisServer {
     fn becomes_ready(&mut self) {
         let log = self.dir.path().join(LOG);
         let log = || std::fs::read_to_string(&log).unwrap_or_default();
-        until("redis-server is ready", || {
+        wait_until("redis-server is ready", || {
             let ended = self.child.as_mut().and_then(|child| child.try_wait().unwrap());
             assert!(ended.is_none(), "redis-server ended at its start: {ended:?}\n{}", log());
             log().contains("Ready to accept connections")

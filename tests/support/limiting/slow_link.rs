@@ -1,4 +1,4 @@
-//! A link with latency: bytes arrive later, in order. For servers that are far away.
+//! A TCP relay with latency, for servers that are far away. Bytes arrive later, in order.
 
 use std::io::Write;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::http::read_some;
 
-/// A link to a server on this machine, for the duration of the test.
+/// A relay to a server on this machine, for the duration of the test.
 pub struct DelayLine {
     pub port: u16,
     connections: Arc<Mutex<Connections>>,
@@ -21,7 +21,7 @@ struct Connections {
 }
 
 impl DelayLine {
-    /// `each_way` is the latency of each direction.
+    /// Starts a relay to `port`; `each_way` is the latency of each direction.
     pub fn to(port: u16, each_way: Duration) -> DelayLine {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let line = DelayLine { port: listener.local_addr().unwrap().port(), connections: Arc::default() };
@@ -58,7 +58,7 @@ impl DelayLine {
 
 fn relay(mut from: TcpStream, mut to: TcpStream, each_way: Duration) {
     to.set_nodelay(true).unwrap();
-    let (sender, under_way) = mpsc::channel::<(Instant, Vec<u8>)>();
+    let (sender, in_transit) = mpsc::channel::<(Instant, Vec<u8>)>();
     thread::spawn(move || {
         let mut bytes = vec![0; 65_536];
         while let Ok(count @ 1..) = read_some(&mut from, &mut bytes) {
@@ -68,7 +68,7 @@ fn relay(mut from: TcpStream, mut to: TcpStream, each_way: Duration) {
         }
     });
     thread::spawn(move || {
-        for (due, bytes) in under_way {
+        for (due, bytes) in in_transit {
             thread::sleep(due.saturating_duration_since(Instant::now()));
             if to.write_all(&bytes).is_err() {
                 break;

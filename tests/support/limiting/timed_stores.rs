@@ -1,4 +1,4 @@
-//! Both stores with the time as an argument of each call: the memory store, and the script in a real redis-server.
+//! The memory store, and the script in a real redis-server, both with the time as an argument of each call.
 
 use std::cell::RefCell;
 
@@ -38,15 +38,15 @@ impl TimedStore {
     }
 
     /// Runs several decisions in one call.
-    pub fn run_all(&self, asked: &[(Op, &[Check])], now: i64) -> Vec<Decision> {
+    pub fn run_all(&self, decisions: &[(Op, &[Check])], now: i64) -> Vec<Decision> {
         match self {
-            TimedStore::Memory(memory) => asked.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
+            TimedStore::Memory(memory) => decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
             TimedStore::Redis(server) => {
-                let (call, client) = (ScriptCall::new(asked, now), &mut *server.client.borrow_mut());
+                let (call, client) = (ScriptCall::new(decisions, now), &mut *server.client.borrow_mut());
                 let reply =
                     call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
-                let found = decode_reply(reply, asked.iter().map(|(_, checks)| checks.len()))
-                    .expect("a reply of the right form");
+                let found =
+                    decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
                 found.into_iter().map(Result::unwrap).collect()
             }
         }
@@ -56,8 +56,8 @@ impl TimedStore {
         self.run(op, std::slice::from_ref(check), now).answers[0]
     }
 
-    /// How many of `most` requests for `check.cost` units are admitted, one after another.
-    pub fn grab(&self, check: &Check, most: usize, now: i64) -> i64 {
+    /// Returns how many of `most` requests for `check.cost` units are admitted, one after another.
+    pub fn count_admitted(&self, check: &Check, most: usize, now: i64) -> i64 {
         let mut check = check.clone();
         let admitted = (0..most).filter(|_| {
             // Each lease has a name of its own.
@@ -69,18 +69,19 @@ impl TimedStore {
         i64::try_from(admitted.count()).unwrap()
     }
 
-    /// The same in one call, for state that expires at once by the server's clock.
-    pub fn grab_at_once(&self, check: &Check, most: usize, now: i64) -> usize {
+    /// Does the same in one call, for state that expires at once by the server's clock.
+    pub fn count_admitted_in_one_call(&self, check: &Check, most: usize, now: i64) -> usize {
         let leases = check.rule.lease_ms().is_some();
         let checks: Vec<Check> = (0..most)
             .map(|_| Check { tag: if leases { rand::random_range(0..1 << 52) } else { check.tag }, ..check.clone() })
             .collect();
-        let asked: Vec<(Op, &[Check])> = checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
-        self.run_all(&asked, now).iter().filter(|decision| decision.admitted).count()
+        let decisions: Vec<(Op, &[Check])> =
+            checks.iter().map(|check| (Op::Take, std::slice::from_ref(check))).collect();
+        self.run_all(&decisions, now).iter().filter(|decision| decision.admitted).count()
     }
 
-    /// The stored state of a key, and its TTL in ms; -1 without an expiry.
-    pub fn held(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
+    /// Returns the stored state of a key, and its TTL in ms; -1 without an expiry.
+    pub fn stored_state(&self, key: &str, now: i64) -> Option<(Vec<u8>, i64)> {
         match self {
             TimedStore::Memory(memory) => memory.state(key, now).map(|(state, life)| (state.text().into_bytes(), life)),
             TimedStore::Redis(server) => {
@@ -91,9 +92,9 @@ impl TimedStore {
         }
     }
 
-    /// The Redis server, if this is the Redis store.
+    /// Runs a command on the Redis server. Panics for the memory store.
     pub fn command(&self, words: &[&str]) -> redis::Value {
-        let TimedStore::Redis(server) = self else { panic!("the memory store takes no commands") };
+        let TimedStore::Redis(server) = self else { panic!("the memory store has no commands") };
         redis::cmd(words[0]).arg(&words[1..]).query(&mut *server.client.borrow_mut()).unwrap()
     }
 }

@@ -5,20 +5,20 @@ use sluicegate::limiting::store::redis::connection::tls::TlsFiles;
 use super::RedisServer;
 use super::topology::Sentinel;
 pub use crate::support::ca::{Ca, Pair};
-use crate::support::ports::Reserved;
+use crate::support::ports::ReservedPort;
 
 /// A server with a TLS port, and a plain port for the test itself.
 pub struct TlsServer {
     pub server: RedisServer,
     pub port: u16,
-    _port: Reserved,
+    _port: ReservedPort,
     pub dir: tempfile::TempDir,
 }
 
 impl TlsServer {
     /// `more` are further arguments.
     pub fn start(pair: &Pair, ca: &Ca, more: &[&str]) -> TlsServer {
-        let (dir, reserved) = (tempfile::tempdir().unwrap(), Reserved::new());
+        let (dir, reserved) = (tempfile::tempdir().unwrap(), ReservedPort::new());
         let port = reserved.port();
         let path = |name: &str, text: &str| {
             let path = dir.path().join(name);

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 
 use super::{RedisServer, check};
 use crate::support::machine::Lateness;
-use crate::support::ports::Reserved;
-use crate::support::until;
+use crate::support::ports::ReservedPort;
+use crate::support::wait_until;
 
-pub fn ask<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> T {
+pub fn run_command<T: FromRedisValue>(client: &mut Connection, words: &[&str]) -> T {
     words[1..].iter().fold(&mut redis::cmd(words[0]), |cmd, word| cmd.arg(*word)).query(client).unwrap()
 }
 
@@ -32,16 +32,16 @@ impl RedisCluster {
     pub fn start(replicas: usize) -> RedisCluster {
         let cluster = RedisCluster::create(replicas);
         for node in &cluster.nodes {
-            until("the cluster is up", || is_up(node));
-            until("the node knows all others", || knows_all(node, cluster.nodes.len()));
-            until("replicas follow", || {
-                let info: String = ask(&mut node.client(), &["INFO", "replication"]);
+            wait_until("the cluster is up", || is_up(node));
+            wait_until("the node knows all others", || knows_all(node, cluster.nodes.len()));
+            wait_until("replicas follow", || {
+                let info: String = run_command(&mut node.client(), &["INFO", "replication"]);
                 info.contains("role:master") || info.contains("master_link_status:up")
             });
         }
-        until("masters have their replicas", || {
+        wait_until("masters have their replicas", || {
             (0..slot::SLOTS).step_by(5461).all(|slot| {
-                let info: String = ask(&mut cluster.owner(slot).client(), &["INFO", "replication"]);
+                let info: String = run_command(&mut cluster.owner(slot).client(), &["INFO", "replication"]);
                 info.contains(&format!("connected_slaves:{replicas}"))
             })
         });
@@ -75,14 +75,14 @@ impl RedisCluster {
 
     pub fn owner_index(&self, slot: usize) -> usize {
         let seen = self.nodes.iter().filter(|node| node.is_running()).find_map(|node| {
-            let reply: redis::Value = ask(&mut node.client(), &["CLUSTER", "SLOTS"]);
-            let asked = slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
-            let ranges = slot::parse_ranges(&reply, &asked).unwrap();
+            let reply: redis::Value = run_command(&mut node.client(), &["CLUSTER", "SLOTS"]);
+            let node = slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
+            let ranges = slot::parse_ranges(&reply, &node).unwrap();
             ranges.into_iter().find(|range| (range.first..=range.last).contains(&slot)).map(|range| range.master)
         });
-        let seen = seen.expect("somebody has the slot");
+        let seen = seen.expect("a node has the slot");
         let at = |node: &RedisServer| slot::parse_redirect_node(&format!("127.0.0.1:{}", node.port), &any()).unwrap();
-        self.nodes.iter().position(|node| at(node) == seen).expect("one of ours")
+        self.nodes.iter().position(|node| at(node) == seen).expect("a node of the cluster")
     }
 
     pub fn masters(&self) -> Vec<&ClusterNode> {
@@ -97,7 +97,7 @@ fn any() -> sluicegate::limiting::store::redis::connection::address::ServerAddr 
 /// A server that uses a second port for the other nodes of its cluster.
 pub struct ClusterNode {
     server: RedisServer,
-    _bus: Reserved,
+    _bus: ReservedPort,
 }
 
 impl Deref for ClusterNode {
@@ -115,7 +115,7 @@ impl DerefMut for ClusterNode {
 }
 
 pub fn cluster_node(more: &[&str]) -> ClusterNode {
-    let bus = Reserved::new();
+    let bus = ReservedPort::new();
     let port = bus.port().to_string();
     let mut args = vec!["--cluster-enabled", "yes", "--cluster-port", &port, "--cluster-node-timeout", "1000"];
     args.extend(["--repl-diskless-sync-delay", "0"]);
@@ -124,25 +124,25 @@ pub fn cluster_node(more: &[&str]) -> ClusterNode {
 }
 
 pub fn is_up(node: &RedisServer) -> bool {
-    let info: String = ask(&mut node.client(), &["CLUSTER", "INFO"]);
+    let info: String = run_command(&mut node.client(), &["CLUSTER", "INFO"]);
     info.contains("cluster_state:ok")
 }
 
 /// Returns whether `node` has a connection to each of `count` nodes, itself included, and knows its role.
 fn knows_all(node: &RedisServer, count: usize) -> bool {
-    let known: String = ask(&mut node.client(), &["CLUSTER", "NODES"]);
+    let known: String = run_command(&mut node.client(), &["CLUSTER", "NODES"]);
     let flags = |line: &str| line.split(' ').nth(2).unwrap_or_default().replace("myself,", "");
     let is_known = |line: &str| matches!(&*flags(line), "master" | "slave") && line.contains(" connected");
     known.lines().count() == count && known.lines().all(is_known)
 }
 
 pub fn is_master(node: &RedisServer) -> bool {
-    let info: String = ask(&mut node.client(), &["INFO", "replication"]);
+    let info: String = run_command(&mut node.client(), &["INFO", "replication"]);
     info.contains("role:master")
 }
 
 /// A master, a replica, and three sentinels.
-pub struct Watched {
+pub struct SentinelSetup {
     pub servers: Vec<RedisServer>,
     sentinels: Vec<Sentinel>,
 }
@@ -150,25 +150,25 @@ pub struct Watched {
 pub struct Sentinel {
     child: Child,
     pub port: u16,
-    _port: Reserved,
+    _port: ReservedPort,
     _dir: tempfile::TempDir,
 }
 
 pub const PASSWORD: &str = "of-the-servers";
 pub const SENTINEL_PASSWORD: &str = "of-the-sentinels";
 
-impl Watched {
-    pub fn start() -> Watched {
+impl SentinelSetup {
+    pub fn start() -> SentinelSetup {
         let login = ["--requirepass", PASSWORD, "--masterauth", PASSWORD, "--repl-diskless-sync-delay", "0"];
         let master = RedisServer::start(&login);
         let port = master.port.to_string();
         let replica = RedisServer::start(&[&login[..], &["--replicaof", "127.0.0.1", &port]].concat());
-        let mut watched = Watched { servers: vec![master, replica], sentinels: Vec::new() };
-        until("the replica follows", || watched.info(1).contains("master_link_status:up"));
+        let mut watched = SentinelSetup { servers: vec![master, replica], sentinels: Vec::new() };
+        wait_until("the replica follows", || watched.info(1).contains("master_link_status:up"));
         watched.sentinels = (0..3).map(|_| Sentinel::watching(watched.servers[0].port)).collect();
-        until("the sentinels know each other", || {
+        wait_until("the sentinels know each other", || {
             watched.sentinels.iter().all(|sentinel| {
-                let known: redis::Value = ask(&mut sentinel.client(), &["SENTINEL", "MASTER", "mine"]);
+                let known: redis::Value = run_command(&mut sentinel.client(), &["SENTINEL", "MASTER", "mine"]);
                 let known = format!("{known:?}");
                 let has = |name: &str, value: &str| {
                     known.contains(&format!("bulk-string('\"{name}\"'), bulk-string('\"{value}\"')"))
@@ -193,16 +193,16 @@ impl Watched {
         redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))
     }
 
-    /// Empty while the server closes its connections because its role changes.
+    /// Returns `INFO replication`; empty while the server closes its connections because its role changes.
     pub fn info(&self, server: usize) -> String {
         let info = |mut client: Connection| redis::cmd("INFO").arg("replication").query(&mut client);
         self.try_client(server).and_then(info).unwrap_or_default()
     }
 
-    /// The port of the master that the sentinels report.
-    pub fn named(&self) -> u16 {
+    /// Returns the port of the master that the sentinels report.
+    pub fn reported_master_port(&self) -> u16 {
         let words = ["SENTINEL", "get-master-addr-by-name", "mine"];
-        ask::<(String, u16)>(&mut self.sentinels[0].client(), &words).1
+        run_command::<(String, u16)>(&mut self.sentinels[0].client(), &words).1
     }
 
     pub fn order_failover(&self) -> bool {
@@ -225,9 +225,9 @@ impl Sentinel {
         })
     }
 
-    /// `config` sets the port.
+    /// Starts a sentinel. `config` returns the config for a port.
     pub fn start(config: impl FnOnce(u16) -> String) -> Sentinel {
-        let reserved = Reserved::new();
+        let reserved = ReservedPort::new();
         let port = reserved.port();
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("sentinel.conf");
@@ -240,7 +240,7 @@ impl Sentinel {
             .spawn()
             .expect("redis-server does not start; install it: apt-get install redis-server");
         let sentinel = Sentinel { child, port, _port: reserved, _dir: dir };
-        until("the sentinel listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+        wait_until("the sentinel listens", || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
         sentinel
     }
 
@@ -283,10 +283,10 @@ impl Load {
             load.running.spawn_local(async move {
                 tokio::time::sleep(Duration::from_micros(250 * i)).await;
                 while !stop.get() {
-                    let asked = Instant::now();
+                    let started = Instant::now();
                     let outcome = redis.run(Op::Take, &vec![check(&limit, key, 1)].into()).await;
                     let outcome = outcome.map(|decision| decision.admitted);
-                    seen.borrow_mut().push(TimedDecision { at: Instant::now(), took: asked.elapsed(), outcome });
+                    seen.borrow_mut().push(TimedDecision { at: Instant::now(), took: started.elapsed(), outcome });
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }
             });
@@ -302,7 +302,7 @@ impl Load {
         self.seen.borrow().iter().filter(|seen| of(seen)).count()
     }
 
-    /// The results, without the delays caused by the machine.
+    /// Stops the clients and returns the results, without the delays caused by the machine.
     pub async fn stop(self) -> Vec<TimedDecision> {
         self.stop.set(true);
         self.running.join_all().await;

@@ -43,10 +43,10 @@ pub fn compile_charge_rules(
         (None, None) => ChargeCondition::Always,
     };
     let max_delayed = crate::config::compile::numbers::to_usize(section.read_integer("max_delayed"));
-    let (rule, given) = rule?;
+    let (rule, options) = rule?;
     let mut afterwards = ChargeRules { charge, settle: settle?, max_delayed, ..ChargeRules::for_rule(rule) };
     if afterwards.lease {
-        let linger_ms = given.get(&LINGER).unwrap_or(LINGER_MS);
+        let linger_ms = options.get(&LINGER).unwrap_or(LINGER_MS);
         afterwards.linger = Duration::from_millis(linger_ms.unsigned_abs());
     }
     if let (Some(node), false) = (section.node("max_delayed"), rule.has_queue()) {

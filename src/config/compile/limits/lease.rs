@@ -76,7 +76,7 @@ pub fn compile_lease(
 
 /// Returns why the limit would have no leases with this horizon, and what to change.
 fn describe_useless(basis: &LeaseBasis, horizon_ms: i64) -> Option<(String, String)> {
-    if !basis.has_room(horizon_ms) {
+    if !basis.can_lease(horizon_ms) {
         let refilled = basis.units_in(horizon_ms);
         let what = format!(
             "the rate refills {refilled} units within the horizon of {horizon_ms}ms, and the burst must be more than twice that"

@@ -1,4 +1,5 @@
-//! Compiles `over`: what happens to requests over a limit. Called by `limits`, and by the routes for what depends on them.
+//! Compiles `over`: what happens to requests over a limit. Called by `limits`, and by the routes for what depends on
+//! them.
 
 use crate::config::compile::names::Definitions;
 use crate::config::reader::Section;

@@ -7,8 +7,8 @@ use crate::config::compile::names::NamedSection;
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
 
-/// Returns the limits that may have charged a request before an upstream refuses it, each with the name of an upstream. They
-/// are on routes
+/// Returns the limits that may have charged a request before an upstream refuses it, each with the name of an upstream.
+/// The routes of these limits lead
 ///
 /// - to an upstream with `adaptive`, or
 /// - with a limit that diverts requests to an upstream with `adaptive` or `breaker`.

@@ -86,7 +86,8 @@ fn compile_entry(
     }
 }
 
-/// Reads the values: each is a string, `{ percent = "caf%E9" }` for bytes that no string can hold, or `{ hash = DIGITS }`.
+/// Reads the values: each is a string, `{ percent = "caf%E9" }` for bytes that no string can hold, or `{ hash = DIGITS
+/// }`.
 fn read_values(own: &Section, node: &Node, hasher: &KeyHasher) -> Option<Vec<At<OverrideValue>>> {
     let items = match &node.value {
         Value::Array(items) => items.as_slice(),
@@ -195,7 +196,7 @@ fn compile_budget(
 
 /// Returns the options that an entry may change: amounts, not the shape of the limit.
 fn amount_options<'p>(params: impl Iterator<Item = &'p Param>) -> impl Iterator<Item = &'static str> {
-    params.filter(|param| param.amount).map(|param| param.name)
+    params.filter(|param| param.overridable).map(|param| param.name)
 }
 
 fn describe_amounts(spec: &Spec) -> String {
@@ -261,7 +262,7 @@ mod tests {
     }
 
     /// Asserts the result for each value in the hash of the limit.
-    fn assert_said(limit: &str, values: &[(&str, &str)]) {
+    fn assert_results(limit: &str, values: &[(&str, &str)]) {
         let (overrides, key) = overrides(limit);
         for (value, mistake) in values {
             let found = overrides.set_live(&key, &[(b"a".to_vec(), value.as_bytes().to_vec())].into());
@@ -277,7 +278,7 @@ mod tests {
 
     #[test]
     fn live_values_are_read_like_the_limit() {
-        assert_said(
+        assert_results(
             "rate = \"10/s\"\nburst = 20\nkey = \"header:x\"",
             &[
                 ("rate=100/day", ""),
@@ -304,7 +305,7 @@ mod tests {
 
     #[test]
     fn live_values_have_the_numbers_of_their_algorithm() {
-        assert_said(
+        assert_results(
             "algorithm = \"concurrency\"\nin_flight = 5\nkey = \"header:x\"",
             &[
                 ("in_flight=7", ""),
@@ -316,7 +317,7 @@ mod tests {
                 ("rate=0", "`rate` in the override: concurrency has no such parameter; an entry of concurrency names"),
             ],
         );
-        assert_said(
+        assert_results(
             "algorithm = \"leaky_bucket\"\nrate = \"5/s\"\nkey = \"header:x\"",
             &[
                 ("queue=2s", ""),

@@ -23,13 +23,13 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
         is_valid &= value.is_some() || section.node(param.name).is_none();
         values.push((param.name, value));
     }
-    let given = OptionValues::new(values, may_be_corrected(section));
-    match (spec.build)(&given) {
-        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, given)),
+    let options = OptionValues::new(values, may_be_corrected(section));
+    match (spec.build)(&options) {
+        Ok(rule) if is_valid => share_rule(section, rule).map(|rule| (rule, options)),
         Ok(_) => None,
         Err(misfit) => {
             // Missing and malformed options have been reported already.
-            if is_valid || given.has(misfit.param) {
+            if is_valid || options.has(misfit.param) {
                 let place = section.node(misfit.param).map_or(section.place, |node| node.place);
                 section.report_fault_at::<()>(misfit.param, place, &misfit.what, &misfit.help);
             }
@@ -42,7 +42,7 @@ fn read_param(section: &Section, param: &Param) -> Option<ParamValue> {
     let name = param.name;
     match param.kind {
         ParamKind::Rate => section.parse_string(name, values::parse_rate).map(ParamValue::Rate),
-        ParamKind::Dated => section.parse_string(name, dates::parse_calendar_rate).map(ParamValue::Dated),
+        ParamKind::CalendarRate => section.parse_string(name, dates::parse_calendar_rate).map(ParamValue::CalendarRate),
         ParamKind::Integer { .. } => section.read_integer(name).map(ParamValue::Integer),
         ParamKind::Duration { .. } => {
             if name == "lease" && has_lease_table(section) {
@@ -53,7 +53,7 @@ fn read_param(section: &Section, param: &Param) -> Option<ParamValue> {
             i64::try_from(value.as_millis()).ok().map(ParamValue::Integer)
         }
         ParamKind::Flag => section.read_bool(name).map(ParamValue::Flag),
-        ParamKind::Either([first, second]) => {
+        ParamKind::Choice([first, second]) => {
             section.read_choice(name, &[(first, false), (second, true)]).map(ParamValue::Flag)
         }
         ParamKind::Zone => section.parse_string(name, dates::parse_zone).map(ParamValue::Zone),
@@ -66,11 +66,11 @@ fn read_param(section: &Section, param: &Param) -> Option<ParamValue> {
 pub fn param_example(param: &Param) -> &'static str {
     match param.kind {
         ParamKind::Rate => "\"10/s\"",
-        ParamKind::Dated => "\"10000/day\"",
+        ParamKind::CalendarRate => "\"10000/day\"",
         ParamKind::Integer { .. } => "20",
         ParamKind::Duration { .. } => "\"10s\"",
         ParamKind::Flag => "true",
-        ParamKind::Either([first, _]) => first,
+        ParamKind::Choice([first, _]) => first,
         ParamKind::Zone => "\"UTC\"",
         ParamKind::TimeOfDay => "\"00:00\"",
         ParamKind::Weekday => "\"monday\"",

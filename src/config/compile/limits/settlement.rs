@@ -31,7 +31,7 @@ enum SettleSource {
 /// Compiles `settle` and `ask_usage`. `None` means a mistake; `Some(None)` means that `settle` is not set.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
 pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) -> Option<Option<Settle>> {
-    let asks_usage = match section.node("ask_usage") {
+    let requests_usage = match section.node("ask_usage") {
         Some(_) => section.read_bool("ask_usage")?,
         None => false,
     };
@@ -57,17 +57,17 @@ pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) ->
         let help = "add settle = \"openai\", or another dialect or pointer; headers and trailers state units";
         return section.report_fault("weights", node, "`settle` reads no usage to weigh", help);
     }
-    if let Some(node) = section.node("ask_usage").filter(|_| asks_usage && !reads_events) {
+    if let Some(node) = section.node("ask_usage").filter(|_| requests_usage && !reads_events) {
         let help = "add settle = \"openai\", or an \"sse:\" pointer, or remove it";
         return section.report_fault("ask_usage", node, "`settle` reads no usage of streams", help);
     }
-    if let Some(node) = section.node("ask_usage").filter(|_| asks_usage && section.node("candidate_of").is_some()) {
+    if let Some(node) = section.node("ask_usage").filter(|_| requests_usage && section.node("candidate_of").is_some()) {
         let help = "set it in the incumbent: the candidate reads the same response";
         return section.report_fault("ask_usage", node, "a candidate (`candidate_of`) changes no request", help);
     }
     if !sources.is_empty() {
         let weights = weights.cloned()?;
-        settle.usage = Some(UsageRules { sources: Arc::new(UsageSources::new(sources)), weights, asks_usage });
+        settle.usage = Some(UsageRules { sources: Arc::new(UsageSources::new(sources)), weights, requests_usage });
     }
     Some((settle != Settle::default()).then_some(settle))
 }

@@ -89,7 +89,7 @@ fn parse_condition_source(
 
 /// A parsed pattern.
 #[derive(Debug, PartialEq)]
-enum Written<'t> {
+enum WrittenPattern<'t> {
     Text(&'t str),
     Integer(i64, i64),
     Wildcard(&'t str),
@@ -104,17 +104,17 @@ fn compile_text_condition(
     node: &Node,
     source: Source,
 ) -> Option<Condition> {
-    let read = |written: Written, node: &Node| -> Option<Pattern> {
+    let read = |written: WrittenPattern, node: &Node| -> Option<Pattern> {
         if let Err(TextFault { what, help }) = check_possible(&source, &written) {
             return when.report_fault(key, node, &what, &help);
         }
         Some(match written {
-            Written::Text(text) => Pattern::Text(text.to_owned()),
-            Written::Integer(from, to) => Pattern::Integer(from, to),
-            Written::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
-            Written::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
-            Written::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
-            Written::Regex(expression) => Pattern::Regex(expression),
+            WrittenPattern::Text(text) => Pattern::Text(text.to_owned()),
+            WrittenPattern::Integer(from, to) => Pattern::Integer(from, to),
+            WrittenPattern::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
+            WrittenPattern::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
+            WrittenPattern::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
+            WrittenPattern::Regex(expression) => Pattern::Regex(expression),
         })
     };
     let (negated, patterns) = parse_patterns(when, key, node, read)?;
@@ -127,15 +127,15 @@ fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node)
         Nets(Vec<IpNet>),
         Set(Arc<NamedSet>),
     }
-    let read = |written: Written, node: &Node| -> Option<WhenItem> {
+    let read = |written: WrittenPattern, node: &Node| -> Option<WhenItem> {
         let text = match written {
-            Written::Set(name) => {
+            WrittenPattern::Set(name) => {
                 let listed = context.sets.find(when.sources, node.place, name)?;
                 return listed.as_addresses(when.sources).map(WhenItem::Set);
             }
-            Written::Text(text) | Written::Wildcard(text) => text,
-            Written::Integer(..) => "",
-            Written::Regex(_) => {
+            WrittenPattern::Text(text) | WrittenPattern::Wildcard(text) => text,
+            WrittenPattern::Integer(..) => "",
+            WrittenPattern::Regex(_) => {
                 return when.report_fault(
                     CLIENT,
                     node,
@@ -165,7 +165,7 @@ fn parse_patterns<T>(
     when: &Section,
     key: &str,
     node: &Node,
-    read: impl Fn(Written, &Node) -> Option<T>,
+    read: impl Fn(WrittenPattern, &Node) -> Option<T>,
 ) -> Option<(bool, Vec<T>)> {
     let items = match &node.value {
         Value::Array(items) => items.as_slice(),
@@ -177,7 +177,7 @@ fn parse_patterns<T>(
     let mut negations = Vec::with_capacity(items.len());
     let one = |item: &Node| -> Option<(bool, T)> {
         let (negated, written) = match &item.value {
-            Value::Integer(value) => (false, Written::Integer(*value, *value)),
+            Value::Integer(value) => (false, WrittenPattern::Integer(*value, *value)),
             Value::String(text) => match text.parse_value(parse_pattern) {
                 Ok(pattern) => pattern,
                 Err(TextFault { what, help }) => return when.report_fault(key, item, &what, &help),
@@ -205,7 +205,7 @@ fn parse_patterns<T>(
 }
 
 /// Parses one pattern and its optional `!`.
-fn parse_pattern(text: &str) -> Result<(bool, Written<'_>), TextFault> {
+fn parse_pattern(text: &str) -> Result<(bool, WrittenPattern<'_>), TextFault> {
     if let Some(rest) = text.strip_prefix('!') {
         return match parse_pattern(rest)? {
             (false, pattern) => Ok((true, pattern)),
@@ -215,13 +215,13 @@ fn parse_pattern(text: &str) -> Result<(bool, Written<'_>), TextFault> {
         };
     }
     if let Some(text) = text.strip_prefix('=') {
-        return Ok((false, Written::Text(text.strip_prefix(' ').unwrap_or(text))));
+        return Ok((false, WrittenPattern::Text(text.strip_prefix(' ').unwrap_or(text))));
     }
     if let Some(name) = text.strip_prefix("set:") {
-        return Ok((false, Written::Set(name)));
+        return Ok((false, WrittenPattern::Set(name)));
     }
     if let Some(rest) = text.strip_prefix('~') {
-        return parse_expression(text, rest).map(|expression| (false, Written::Regex(expression)));
+        return parse_expression(text, rest).map(|expression| (false, WrittenPattern::Regex(expression)));
     }
     if let Some(rest) = text.strip_prefix(['<', '>']) {
         let (or_equal, number) = match rest.strip_prefix('=') {
@@ -237,20 +237,20 @@ fn parse_pattern(text: &str) -> Result<(bool, Written<'_>), TextFault> {
             false => bound.checked_add(step).map(|from| (from, i64::MAX)),
         };
         return match range {
-            Some((from, to)) => Ok((false, Written::Integer(from, to))),
+            Some((from, to)) => Ok((false, WrittenPattern::Integer(from, to))),
             None => invalid_text(format!("no integer is `{text}`"), "integers have 64 bits"),
         };
     }
     if text.contains('*') {
-        return Ok((false, Written::Wildcard(text)));
+        return Ok((false, WrittenPattern::Wildcard(text)));
     }
     match parse_range(text) {
         Some((from, to)) if from > to => invalid_text(
             format!("the range `{text}` ends before it starts"),
             format!("write \"{to}-{from}\", or \"= {text}\" for the text"),
         ),
-        Some((from, to)) => Ok((false, Written::Integer(from, to))),
-        None => Ok((false, Written::Text(text))),
+        Some((from, to)) => Ok((false, WrittenPattern::Integer(from, to))),
+        None => Ok((false, WrittenPattern::Text(text))),
     }
 }
 
@@ -283,11 +283,11 @@ fn parse_bound(text: &str) -> Option<i64> {
 }
 
 /// Rejects patterns that can never match because the canonical form of the source differs.
-fn check_possible(source: &Source, written: &Written) -> Result<(), TextFault> {
+fn check_possible(source: &Source, written: &WrittenPattern) -> Result<(), TextFault> {
     let text = match written {
-        Written::Text(text) | Written::Wildcard(text) => text,
-        Written::Regex(expression) => return check_possible_regex(source, expression),
-        Written::Integer(..) | Written::Set(_) => return Ok(()),
+        WrittenPattern::Text(text) | WrittenPattern::Wildcard(text) => text,
+        WrittenPattern::Regex(expression) => return check_possible_regex(source, expression),
+        WrittenPattern::Integer(..) | WrittenPattern::Set(_) => return Ok(()),
     };
     match source {
         Source::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => invalid_text(
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn every_operator_has_a_form_and_every_text_too() {
-        use Written::{Integer, Set, Text, Wildcard};
+        use WrittenPattern::{Integer, Set, Text, Wildcard};
         for (text, pattern) in [
             ("add-comment", (false, Text("add-comment"))),
             ("", (false, Text(""))),
@@ -401,7 +401,7 @@ mod tests {
             assert_eq!(parse_pattern(text), Ok(pattern), "{text}");
         }
         let regex = |text: &str| match parse_pattern(text) {
-            Ok((negated, Written::Regex(Expression { regex, ignore_case }))) => {
+            Ok((negated, WrittenPattern::Regex(Expression { regex, ignore_case }))) => {
                 (negated, ignore_case, regex.as_str().to_owned())
             }
             other => panic!("{text}: {other:?}"),

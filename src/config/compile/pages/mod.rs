@@ -1,7 +1,7 @@
 //! Error pages: options `error_pages` and `intercept` of `[server]` and of routes. Called by `server` and `routes`.
 //!
-//! Input: a table of statuses and files. Output: [`ErrorPages`], with parsed templates. `html` finds out where in a page
-//! a placeholder stands, because not every value is safe everywhere.
+//! Input: a table of statuses and files. Output: [`ErrorPages`], with parsed templates. `html` finds out where in a
+//! page a placeholder stands, because not every value is safe everywhere.
 //!
 //! To add a placeholder, add it to [`PagePlaceholder`], to `PLACEHOLDERS` here, and to `proxy::response::error_page`.
 

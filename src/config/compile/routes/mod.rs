@@ -342,7 +342,7 @@ pub fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathPara
             continue;
         };
         let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
-        let what = format!("`{}` looks at param:{name}, which the path of this route does not have", limit.name);
+        let what = format!("`{}` reads param:{name}, which the path of this route does not have", limit.name);
         let help = format!(
             "write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\", or give this route another limit"
         );

@@ -1,6 +1,7 @@
 //! Option `redirect` of a route: the target, its placeholders and its status. Called by `action`.
 //!
-//! The authority of a target must not depend on the client. It is written out, or it is the host that the route matches.
+//! The authority of a target must not depend on the client. It is written out, or it is the host that the route
+//! matches.
 
 use std::sync::Arc;
 

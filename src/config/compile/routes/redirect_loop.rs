@@ -13,8 +13,8 @@ use crate::route::{Action, HostPattern, PathPattern, Rewrite, Route, Segment};
 /// Host of the sample request to a route for every host.
 const ANY_HOST: &str = "localhost";
 
-/// Reports the routes that redirect to themselves: as a mistake, or as a warning if only one of the schemes leads there.
-/// `places`: where each route is written.
+/// Reports the routes that redirect to themselves: as a mistake, or as a warning if only one of the schemes leads
+/// there. `places`: where each route is written.
 pub fn report_loops(sources: &SourceTexts, routes: &[Route], table: &RouteTable, places: &[Place]) {
     for (index, (route, place)) in routes.iter().zip(places).enumerate() {
         let Action::Redirect(redirect) = &route.action else { continue };
@@ -62,7 +62,7 @@ fn find_loop(
         let next = own_path(&target, host, is_https)?;
         let method = repeated_method(&route.matcher.methods, status)?;
         let found = table.find_route(routes, host, next, &method, &HeaderMap::new());
-        let is_same = found == Some(index) && locate(next).is_some_and(|(_, again)| again == target);
+        let is_same = found == Some(index) && locate(next).is_some_and(|(_, next_target)| next_target == target);
         is_same.then_some(target)
     })
 }

@@ -32,28 +32,28 @@ const CONTACTS_MAX: usize = 10;
 pub struct AcmeSection<'a> {
     section: &'a Section<'a>,
     challenges: Arc<ChallengeStore>,
-    is_there: bool,
+    is_present: bool,
     settings: Option<AcmeSettings>,
 }
 
 impl<'a> AcmeSection<'a> {
-    /// Reads the section. `is_there` tells whether the config has one.
-    pub fn read(section: &'a Section<'a>, is_there: bool) -> AcmeSection<'a> {
-        let settings = is_there.then(|| compile_settings(section)).flatten();
+    /// Reads the section. `is_present` is true if the config has one.
+    pub fn read(section: &'a Section<'a>, is_present: bool) -> AcmeSection<'a> {
+        let settings = is_present.then(|| compile_settings(section)).flatten();
         section.report_unknown();
-        AcmeSection { section, challenges: Arc::default(), is_there, settings }
+        AcmeSection { section, challenges: Arc::default(), is_present, settings }
     }
 
     /// Returns the store in which TLS listeners look up responses to challenges.
     pub fn challenges(&self) -> Option<&Arc<ChallengeStore>> {
-        Some(&self.challenges).filter(|_| self.is_there)
+        Some(&self.challenges).filter(|_| self.is_present)
     }
 
     /// Reads the names under `acme` of a listener's `tls`.
     pub fn read_names(&self, tls: &Section) -> Option<Vec<String>> {
         let names = tls.read_strings("acme", check_name)?;
         let node = tls.node("acme")?;
-        if !self.is_there {
+        if !self.is_present {
             return tls.report_fault("acme", node, "the ACME server is not set", SECTION_HELP);
         }
         if names.is_empty() {
@@ -90,7 +90,7 @@ impl<'a> AcmeSection<'a> {
             let what = format!("the listeners name {names} certificates to order; at most {NAMES_MAX} are");
             return section.report_missing(what, "spread them over several gateways, or order those elsewhere");
         }
-        if self.is_there && names == 0 {
+        if self.is_present && names == 0 {
             let what = "no listener orders certificates, so this section does nothing";
             let help = "write tls = { acme = [\"www.example.com\"] } in a [[listener]], or remove it";
             section.sources.add_warning(

@@ -13,7 +13,7 @@ use crate::upstream::queue::NewestFirst;
 /// Default of `newest_first_after` with `adaptive`.
 const NEWEST_FIRST_AFTER: Duration = Duration::from_millis(100);
 /// Default of `patience`.
-const PATIENCE: Duration = Duration::from_millis(5);
+const PATIENCE_DEFAULT: Duration = Duration::from_millis(5);
 
 /// The options of the queue.
 const QUEUE_OPTIONS: [&str; 4] = ["max_waiting", "waiting_timeout", "newest_first_after", "patience"];
@@ -61,7 +61,7 @@ fn compile_newest_first(section: &Section, is_adaptive: bool) -> Option<NewestFi
         section.report_fault::<()>("patience", node, what, "set `newest_first_after` or `adaptive`, or remove this");
     }
     let after = after.or(is_adaptive.then_some(NEWEST_FIRST_AFTER))?;
-    Some(NewestFirst { after, patience: patience.unwrap_or(PATIENCE) })
+    Some(NewestFirst { after, patience: patience.unwrap_or(PATIENCE_DEFAULT) })
 }
 
 /// Compiles `adaptive`.

@@ -1,9 +1,10 @@
 //! Fair sharing of one budget between tenants, in exact integers. Twin of `lua/fair.lua`: same names, same order.
 //!
-//! All tenants take from one token bucket, the *pool*, so the cap is that of a token bucket. In addition, each tenant has
-//! a backlog: what it took beyond its share of the rate. A request is admitted if the pool has its cost and, on top, a
-//! part of the reserve that grows with the backlog. So a tenant within its share may take the last tokens, one far above
-//! its share must leave the whole reserve. One that is alone gets the whole rate, and leaves at least half of the reserve.
+//! All tenants take from one token bucket, the *pool*, so the cap is that of a token bucket. In addition, each tenant
+//! has a backlog: what it took beyond its share of the rate. A request is admitted if the pool has its cost and, on
+//! top, a part of the reserve that grows with the backlog. So a tenant within its share may take the last tokens, one
+//! far above its share must leave the whole reserve. One that is alone gets the whole rate, and leaves at least half of
+//! the reserve.
 //!
 //! - The backlog is stored as a theoretical arrival time (TAT) in microseconds, like in GCRA: the time when the tenant
 //!   would have used its share only. A charge of `units` (tokens × `per_ms`) moves it by the time in which the pool
@@ -58,22 +59,22 @@ pub const MAX_ACTIVE: i64 = 1024;
 /// Largest weight of a tenant.
 pub const WEIGHT_MAX: i64 = 1000;
 /// Shortest time that a tenant is active.
-const ACTIVE_LEAST_MS: i64 = 2000;
+const ACTIVE_MIN_MS: i64 = 2000;
 /// Longest time that a tenant is active: a day.
-pub const ACTIVE_MOST_MS: i64 = 86_400_000;
+pub const ACTIVE_MAX_MS: i64 = 86_400_000;
 /// Backlogs that tenants beyond `max_active` share. Their ids are the numbers below this one.
 pub const BUCKETS: i64 = 16;
 /// A correction with a delta of 0 and this receipt makes the pool forget the tenant.
 pub const FORGET: i64 = -1;
 
 /// Largest burst × period: larger numbers would not be exact in all sums.
-const FULL_MOST: i64 = EXACT / 8;
+const FULL_MAX: i64 = EXACT / 8;
 /// Longest refill time of the reserve: a year.
-const TAU_MOST_MS: i64 = 366 * 86_400_000;
-/// Most tokens per ms. A backlog has a resolution of a microsecond, so more would not be told apart.
+const TAU_MAX_MS: i64 = 366 * 86_400_000;
+/// Most tokens per ms. A backlog has a resolution of a microsecond, so it could not represent more.
 const TOKENS_PER_MS: i64 = 1000;
 /// Largest rate, so that a thousand times it is exact.
-const RATE_MOST: i64 = EXACT / 1024;
+const RATE_MAX: i64 = EXACT / 1024;
 /// Receipts of charges are times multiplied by this, plus the number of active tenants.
 const RECEIPT: i64 = 1024;
 /// Replaces the number of active tenants in a receipt if the tenant shares a backlog with others.
@@ -88,7 +89,7 @@ pub struct FairFacts {
     pub is_refused_within_share: bool,
 }
 
-/// The standing of a tenant, as the receipt of a decision with a cost of 0 tells it.
+/// The share of a tenant, read from the receipt of a decision with a cost of 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TenantStanding {
     /// Weights of all active tenants, including this one.
@@ -148,7 +149,7 @@ impl Algorithm for Fair {
     type State = FairState;
 
     const LEADING: Param = RATE.param;
-    const OTHERS: &'static [Param] = TokenBucket::OTHERS;
+    const FURTHER_PARAMS: &'static [Param] = TokenBucket::FURTHER_PARAMS;
 
     const NUMBER: Number = TokenBucket::NUMBER;
 
@@ -156,9 +157,9 @@ impl Algorithm for Fair {
 
     const CORRECTS_BY_OWN_RULE: bool = true;
 
-    fn build(given: &OptionValues) -> Result<Fair, OptionError> {
+    fn build(options: &OptionValues) -> Result<Fair, OptionError> {
         let settings = FairSettings { reserve: None, active_ms: None, max_active: MAX_ACTIVE, weight: 1 };
-        Fair::new(TokenBucket::build(given)?, settings)
+        Fair::new(TokenBucket::build(options)?, settings)
     }
 
     fn params(&self, _now_ms: i64) -> Vec<i64> {
@@ -168,8 +169,8 @@ impl Algorithm for Fair {
         vec![rate, per_ms, burst, 0, 0, empty, refunds, *reserve, active_ms * 1000, *max_active, *weight, *tenant]
     }
 
-    fn decode_rule(note: &str) -> Option<Fair> {
-        let numbers = parse_numbers(note)?;
+    fn decode_rule(encoded: &str) -> Option<Fair> {
+        let numbers = parse_numbers(encoded)?;
         let &[
             rate,
             per_ms,
@@ -197,7 +198,7 @@ impl Algorithm for Fair {
             tenant,
         };
         let sound = active_us % 1000 == 0
-            && (1..=ACTIVE_MOST_MS).contains(&fair.active_ms)
+            && (1..=ACTIVE_MAX_MS).contains(&fair.active_ms)
             && (1..=MAX_ACTIVE).contains(&max_active)
             && (1..=WEIGHT_MAX).contains(&weight)
             && (0..EXACT).contains(&tenant)
@@ -245,7 +246,7 @@ impl Algorithm for Fair {
     }
 
     fn max_number(&self) -> i64 {
-        (FULL_MOST / self.pool.per_ms).min(self.pool.max_number())
+        (FULL_MAX / self.pool.per_ms).min(self.pool.max_number())
     }
 
     fn never_enough_reason(&self) -> Option<&'static str> {
@@ -286,25 +287,25 @@ impl Fair {
             let help = format!("the largest `reserve` for this burst is {}; half of it is good", burst - 1);
             return Err(option_error(FAIR, "the reserve is not smaller than the burst", help));
         }
-        let mut fair = Fair { pool, reserve, active_ms: ACTIVE_MOST_MS, max_active, weight, tenant: 0 };
+        let mut fair = Fair { pool, reserve, active_ms: ACTIVE_MAX_MS, max_active, weight, tenant: 0 };
         fair.check()?;
         let tau_ms = div_ceil(fair.tau(), 1000);
-        fair.active_ms = active_ms.unwrap_or_else(|| (8 * tau_ms).clamp(ACTIVE_LEAST_MS, ACTIVE_MOST_MS));
+        fair.active_ms = active_ms.unwrap_or_else(|| (8 * tau_ms).clamp(ACTIVE_MIN_MS, ACTIVE_MAX_MS));
         Ok(fair)
     }
 
     /// Checks that the arithmetic is exact.
     fn check(&self) -> Result<(), OptionError> {
         let TokenBucket { rate, per_ms, burst, .. } = self.pool;
-        if rate > (per_ms.saturating_mul(TOKENS_PER_MS)).min(RATE_MOST) {
+        if rate > (per_ms.saturating_mul(TOKENS_PER_MS)).min(RATE_MAX) {
             let help = "`fair` is possible up to a million per second";
             return Err(option_error(RATE.name(), "it is too large to be shared exactly", help));
         }
-        if burst > FULL_MOST / per_ms {
-            let help = format!("the largest `burst` for this rate with `fair` is {}", FULL_MOST / per_ms);
+        if burst > FULL_MAX / per_ms {
+            let help = format!("the largest `burst` for this rate with `fair` is {}", FULL_MAX / per_ms);
             return Err(option_error(BURST.name(), "the burst is too large to stay exact", help));
         }
-        if self.kept() / rate > TAU_MOST_MS {
+        if self.reserve_units() / rate > TAU_MAX_MS {
             let help = "lower `reserve`, or raise `rate`";
             return Err(option_error(FAIR, "the reserve takes longer than a year to refill", help));
         }
@@ -343,13 +344,13 @@ impl Fair {
     }
 
     /// Returns the reserve in the unit of the pool.
-    fn kept(&self) -> i64 {
+    fn reserve_units(&self) -> i64 {
         self.reserve * self.pool.per_ms
     }
 
     /// Returns the time in which the reserve refills, in microseconds.
     fn tau(&self) -> i64 {
-        self.refill_us(self.kept())
+        self.refill_us(self.reserve_units())
     }
 
     /// Returns the time in which the pool refills `units`, in microseconds, rounded up.
@@ -367,7 +368,7 @@ impl Fair {
     /// Returns by how much a charge of `units` moves the TAT, if `total` is the weight of all active tenants; `None`
     /// if that is more than `tau`.
     fn increment(&self, units: i64, total: i64) -> Option<i64> {
-        if units > self.kept() {
+        if units > self.reserve_units() {
             return None;
         }
         let (base, tau, weight) = (self.refill_us(units), self.tau(), self.weight);
@@ -394,18 +395,20 @@ impl Fair {
     /// Returns what has to be left in the pool after a charge that moves the TAT by `increment`.
     fn withheld(&self, backlog: i64, increment: Option<i64>) -> i64 {
         match increment {
-            Some(increment) if backlog + increment < self.tau() => self.refilled(backlog + increment).min(self.kept()),
-            _ => self.kept(),
+            Some(increment) if backlog + increment < self.tau() => {
+                self.refilled(backlog + increment).min(self.reserve_units())
+            }
+            _ => self.reserve_units(),
         }
     }
 
     /// Returns after how many ms `need` fits, if `total` is the weight of all active tenants. `free` is what the pool
     /// has now.
-    fn fits_in(&self, need: i64, free: i64, backlog: i64, total: i64) -> i64 {
+    fn wait_for_fit(&self, need: i64, free: i64, backlog: i64, total: i64) -> i64 {
         let rate = self.pool.rate;
         let wait = |missing: i64, gain: i64| div_ceil(missing.max(0), gain);
         // Latest when the pool has the whole reserve on top.
-        let latest = wait(need + self.kept() - free, rate);
+        let latest = wait(need + self.reserve_units() - free, rate);
         let Some(increment) = self.increment(need, total) else { return latest };
         // While the backlog lasts, it shrinks as fast as the pool fills.
         let both = wait(need + self.refilled(backlog + increment) - free, 2 * rate);
@@ -420,7 +423,7 @@ impl Fair {
     #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^50, and rounded down")]
     fn remaining(&self, free: i64, backlog: i64, total: i64) -> i64 {
         let (per, weight) = (self.pool.per_ms, self.weight);
-        let beyond = if free > self.kept() { (free - self.kept()) / per } else { 0 };
+        let beyond = if free > self.reserve_units() { (free - self.reserve_units()) / per } else { 0 };
         let lead = free - self.refilled(backlog);
         if lead <= 0 {
             return beyond;
@@ -440,7 +443,7 @@ impl Fair {
     }
 
     /// Returns how long a state is stored at least, in ms, so that its tenants stay known.
-    fn kept_ms(&self) -> i64 {
+    fn retention_ms(&self) -> i64 {
         div_ceil(self.tau(), 1000) + self.active_ms + 1
     }
 }

@@ -33,8 +33,9 @@ impl Rule {
     }
 
     /// Returns the most units that one tenant can take at once, if tenants share the budget. Charges that do not add to
-    /// its backlog leave the whole reserve. The others have to leave at least as much as they take: half of the reserve.
-    pub fn most_of_tenant(&self) -> Option<i64> {
+    /// its backlog leave the whole reserve. The others have to leave at least as much as they take: half of the
+    /// reserve.
+    pub fn max_tenant_units(&self) -> Option<i64> {
         let Rule::Fair(Fair { pool, reserve, .. }) = self else { return None };
         Some(pool.burst - reserve + reserve / 2)
     }
@@ -48,7 +49,7 @@ impl Rule {
     }
 
     /// Returns the share of a tenant, if tenants share the budget; `answer` is that to a decision with a cost of 0.
-    pub fn standing_of(&self, answer: &Answer) -> Option<TenantShare> {
+    pub fn tenant_share(&self, answer: &Answer) -> Option<TenantShare> {
         match self {
             Rule::Fair(rule) => Some(rule.share_of(answer)),
             _ => None,

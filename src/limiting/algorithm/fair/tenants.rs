@@ -82,21 +82,21 @@ impl<'a> TenantView<'a> {
     }
 
     /// Looks the tenant up at `clock_ms`. If the time of the pool was wrong, those of the tenants are useless.
-    fn share_at(&self, clock_ms: i64, mended: bool) -> TenantPosition {
+    fn share_at(&self, clock_ms: i64, is_repaired: bool) -> TenantPosition {
         let Fair { max_active, weight, .. } = *self.fair;
         let clock_us = clock_ms * 1000;
-        let edge_us = if mended { i64::MAX } else { clock_us - self.fair.active_ms * 1000 };
+        let edge_us = if is_repaired { i64::MAX } else { clock_us - self.fair.active_ms * 1000 };
         let (mut active, mut total) = (0, 0);
         for tenant in self.tenants.iter().filter(|tenant| tenant.tat_us > edge_us) {
             active += 1;
             total += tenant.weight;
         }
         let find = |id: i64| self.tenants.binary_search_by_key(&id, |tenant| tenant.id).ok();
-        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share one
-        // with a stranger at the time that its refusal promised.
+        // A tenant that is still stored keeps its own backlog, also after it became inactive. Otherwise it could share
+        // one with another tenant at the time that its refusal promised.
         let is_shared = active >= max_active && find(self.tenant).is_none();
         let id = if is_shared { self.tenant % BUCKETS } else { self.tenant };
-        let found = find(id).map(|place| self.tenants[place]).filter(|tenant| tenant.tat_us > edge_us);
+        let found = find(id).map(|index| self.tenants[index]).filter(|tenant| tenant.tat_us > edge_us);
         if let Some(own) = found {
             active -= 1;
             total -= own.weight;
@@ -110,12 +110,12 @@ impl<'a> TenantView<'a> {
     fn wait(&self, share: &TenantPosition, need: i64, free: i64) -> i64 {
         let fair = self.fair;
         let mut total = share.total;
-        let mut wait = fair.fits_in(need, free, share.backlog, total);
+        let mut wait = fair.wait_for_fit(need, free, share.backlog, total);
         // The latest TAT of a tenant that is inactive before that.
         let latest = share.clock_us + (wait - 1) * 1000 - fair.active_ms * 1000;
-        let leaves =
+        let is_leaving =
             |tenant: &&Tenant| tenant.id != share.id && tenant.tat_us > share.edge_us && tenant.tat_us <= latest;
-        let mut leaving: Vec<Tenant> = self.tenants.iter().filter(leaves).copied().collect();
+        let mut leaving: Vec<Tenant> = self.tenants.iter().filter(is_leaving).copied().collect();
         leaving.sort_unstable_by_key(|tenant| tenant.tat_us);
         for Tenant { tat_us, weight, .. } in leaving {
             let left = div_ceil(tat_us + fair.active_ms * 1000 - share.clock_us, 1000);
@@ -123,7 +123,7 @@ impl<'a> TenantView<'a> {
                 break;
             }
             total -= weight;
-            wait = left.max(fair.fits_in(need, free, share.backlog, total));
+            wait = left.max(fair.wait_for_fit(need, free, share.backlog, total));
         }
         wait
     }
@@ -135,8 +135,8 @@ impl<'a> TenantView<'a> {
         let mut tenants = Vec::with_capacity(self.tenants.len() + 1);
         tenants.extend(self.tenants.iter().filter(|tenant| tenant.tat_us > edge_us && tenant.id != id));
         if let Some(tat_us) = tat_us {
-            let place = tenants.partition_point(|tenant: &Tenant| tenant.id < id);
-            tenants.insert(place, Tenant { id, tat_us, weight: self.fair.weight });
+            let index = tenants.partition_point(|tenant: &Tenant| tenant.id < id);
+            tenants.insert(index, Tenant { id, tat_us, weight: self.fair.weight });
         }
         FairState { pool, tenants: tenants.into() }
     }
@@ -151,9 +151,9 @@ impl RecordAlgorithm for TenantView<'_> {
 
     fn decide_one(&self, record: Option<&RefillRecord>, now: i64, cost: i64) -> Step<RefillRecord> {
         let fair = self.fair;
-        let BucketLevel { record: before, full, mended, .. } = fair.pool.level(record, now);
+        let BucketLevel { record: before, full, is_repaired, .. } = fair.pool.level(record, now);
         let RefillRecord { mut used, at_ms: at, .. } = before;
-        let share = self.share_at(at.max(now), mended);
+        let share = self.share_at(at.max(now), is_repaired);
         let fits = cost <= fair.most();
         let need = cost.min(fair.most()) * fair.pool.per_ms;
         let increment = fair.increment(need, share.total);
@@ -175,28 +175,28 @@ impl RecordAlgorithm for TenantView<'_> {
         let reset_ms = at + div_ceil(used, before.gain()) - now;
         let tat_us = share.clock_us + backlog;
         let renews = fits && share.tat_us != Some(tat_us);
-        let store = cost > 0 && (admitted || mended || renews);
+        let store = cost > 0 && (admitted || is_repaired || renews);
         let next = || {
             self.change.set(Some(TenantChange { edge_us: share.edge_us, id: share.id, tat_us: Some(tat_us) }));
             match record {
-                Some(record) if !admitted && !mended => record.clone(),
+                Some(record) if !admitted && !is_repaired => record.clone(),
                 _ if admitted => RefillRecord {
-                    marks: before.marked(marks_of(record, mended), fair.pool.is_marked()),
-                    ..before.with(used, at)
+                    marks: before.mark_charge(marks_of(record, is_repaired), fair.pool.is_marked()),
+                    ..before.with_usage(used, at)
                 },
-                _ => before.with(used, at),
+                _ => before.with_usage(used, at),
             }
         };
-        let is_within = || need + withheld <= guaranteed(fair.kept());
+        let is_within = || need + withheld <= guaranteed_units(fair.reserve_units());
         let active = (!share.is_shared).then_some(share.active.min(SHARED - 1));
-        let place = active.unwrap_or(SHARED);
+        let active_code = active.unwrap_or(SHARED);
         let receipt = if cost == 0 {
             let permille = (backlog / (fair.tau() / 1000).max(1)).min(1000);
             TenantStanding { total_weight: share.total, permille, active }.receipt()
         } else if admitted {
-            at.max(now) * RECEIPT + place
+            at.max(now) * RECEIPT + active_code
         } else {
-            i64::from(fits && is_within()) * RECEIPT + place
+            i64::from(fits && is_within()) * RECEIPT + active_code
         };
         Step {
             answer: Answer {
@@ -206,7 +206,7 @@ impl RecordAlgorithm for TenantView<'_> {
                 reset_ms: reset_ms.max(0),
                 receipt,
             },
-            next: store.then(|| (next(), fair.pool.stored_for(reset_ms).max(fair.kept_ms()))),
+            next: store.then(|| (next(), fair.pool.stored_for(reset_ms).max(fair.retention_ms()))),
         }
     }
 
@@ -221,8 +221,8 @@ impl RecordAlgorithm for TenantView<'_> {
     ) -> Option<(RefillRecord, i64, i64)> {
         let fair = self.fair;
         let (next, ttl, more) = fair.pool.adjust_one(record, now, delta, receipt.div_euclid(RECEIPT))?;
-        let BucketLevel { record: before, mended, .. } = fair.pool.level(record, now);
-        let share = self.share_at(before.at_ms.max(now), mended);
+        let BucketLevel { record: before, is_repaired, .. } = fair.pool.level(record, now);
+        let share = self.share_at(before.at_ms.max(now), is_repaired);
         let backlog = if delta < 0 {
             (share.backlog - fair.decrement(before.used - next.used, share.total)).max(0)
         } else {
@@ -232,7 +232,7 @@ impl RecordAlgorithm for TenantView<'_> {
         let is_kept = receipt >= 0 && (delta > 0 || share.tat_us.is_some());
         let tat_us = is_kept.then_some(share.clock_us + backlog);
         self.change.set(Some(TenantChange { edge_us: share.edge_us, id: share.id, tat_us }));
-        Some((next, ttl.max(fair.kept_ms()), more))
+        Some((next, ttl.max(fair.retention_ms()), more))
     }
 
     fn convert(&self, record: &RefillRecord, now: i64) -> (RefillRecord, i64) {
@@ -240,12 +240,12 @@ impl RecordAlgorithm for TenantView<'_> {
     }
 
     fn ttl(&self, record: &RefillRecord, now: i64) -> i64 {
-        self.fair.pool.ttl(record, now).max(self.fair.kept_ms())
+        self.fair.pool.ttl(record, now).max(self.fair.retention_ms())
     }
 }
 
 /// Returns how far the pool never falls, once the reserve was full and while the same tenants are active.
 #[expect(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "at most 2^50, and rounded down")]
-fn guaranteed(kept: i64) -> i64 {
-    (kept as f64 * GUARANTEED).floor() as i64
+fn guaranteed_units(reserve_units: i64) -> i64 {
+    (reserve_units as f64 * GUARANTEED).floor() as i64
 }

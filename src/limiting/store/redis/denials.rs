@@ -1,6 +1,5 @@
 //! Refusals that a worker remembers, so that requests of an exhausted key cost Redis nothing. The result is exact:
-//! Redis
-//! would refuse the request too, with the same headers and no longer wait.
+//! Redis would refuse the request too, with the same headers and no longer wait.
 //!
 //! - A request is refused from memory only if a refusal of each of its limits is remembered. Otherwise the wait of
 //!   another limit might be longer, and its headers are unknown.
@@ -8,10 +7,10 @@
 //!   nothing, so the wait cannot grow. A key that refuses more units may still admit smaller charges.
 //! - Only limits whose charges are never released early are remembered: none with leases, queues, refunds or settled
 //!   costs. On a cluster nothing is remembered, because a decision may charge one slot for a moment and then refund it.
-//! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that other
-//!   tenants become inactive.
+//! - Of a budget that tenants share, the refusals of each tenant are remembered apart. A wait already includes that
+//!   other tenants become inactive.
 //! - A refund or reset by an operator in this process clears the memory. One in another gateway takes effect here
-//!   within [`LONGEST`].
+//!   within [`AGE_MAX`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -83,7 +82,7 @@ pub struct SentAt {
 /// Maximum number of refusals that a worker remembers.
 pub const ENTRIES_MAX: usize = 16_384;
 /// Longest time that a refusal is remembered.
-pub const LONGEST: Duration = Duration::from_secs(1);
+pub const AGE_MAX: Duration = Duration::from_secs(1);
 /// Entries checked with each new one, to remove outdated ones.
 const SWEEP: usize = 4;
 
@@ -144,8 +143,8 @@ impl DenialCache {
         }
         let wait = match u64::try_from(answer.retry_ms) {
             // The wait was rounded to milliseconds of another clock, which may run a little faster than ours.
-            Ok(ms) => Duration::from_millis((ms.saturating_sub(1)).saturating_sub(ms / 1000)).min(LONGEST),
-            Err(_) => LONGEST,
+            Ok(ms) => Duration::from_millis((ms.saturating_sub(1)).saturating_sub(ms / 1000)).min(AGE_MAX),
+            Err(_) => AGE_MAX,
         };
         let until = asked.at + wait;
         if until <= now {

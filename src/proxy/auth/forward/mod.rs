@@ -41,7 +41,7 @@ use crate::telemetry::metrics::ForwardAuthOutcome;
 /// its own deadline, which may expire up to 100 ms late, then expires first and counts as an error of that server.
 const GRACE: Duration = Duration::from_millis(200);
 
-/// Asks the auth server about a request. Returns its response if it refuses the request.
+/// Sends a request to the auth server for approval. Returns the auth response if it refuses the request.
 ///
 /// # Errors
 /// A limit of `auth` refuses the request, the request must not be forwarded to any server, or the auth server failed.

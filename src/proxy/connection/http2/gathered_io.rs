@@ -50,8 +50,8 @@ impl GatheredIo {
         })))
     }
 
-    /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of it:
-    /// then the library must be polled again, which continues the write.
+    /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of
+    /// it: then the library must be polled again, which continues the write.
     pub fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
         if gathering.frames.is_empty() && !gathering.is_blocked {

@@ -189,8 +189,8 @@ impl StreamBody {
         }
     }
 
-    /// Doubles the size of pieces while the library gets several in one tick of the coarse clock. `ready`: bytes that the
-    /// server has sent.
+    /// Doubles the size of pieces while the library gets several in one tick of the coarse clock. `ready`: bytes that
+    /// the server has sent.
     fn adapt_piece_size(&mut self, ready: usize) {
         let now_ms = self.deadline.now_ms();
         let is_fast = now_ms == std::mem::replace(&mut self.piece_ms, now_ms);

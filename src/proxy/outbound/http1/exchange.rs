@@ -1,4 +1,4 @@
-//! One request and its response over HTTP/1.1, on a connection of its own. The task that polls the exchange moves it:
+//! One request and its response over HTTP/1.1, on a connection of its own. The task that polls the exchange drives it:
 //! nothing is read or written in between. Started by `outbound::exchange`.
 
 use std::fmt;
@@ -35,11 +35,11 @@ pub struct Http1Exchange {
     /// The server keeps the connection open after this response.
     keep_alive: bool,
     state: ExchangeState,
-    complaints: Rc<UpstreamFailureLog>,
+    failure_log: Rc<UpstreamFailureLog>,
     /// A response that switches protocols, held back until the request has been sent.
     switching: Option<Response<()>>,
     /// How long a held body waits for `100 Continue`.
-    patience: ContinueTimer,
+    continue_timer: ContinueTimer,
     /// The task that sends the rest of the request while the response is read.
     sending_task: Option<Waker>,
 }
@@ -60,11 +60,11 @@ impl Http1Exchange {
         sender: RequestSender,
         method: Method,
         offer: Option<UpgradeOffer>,
-        complaints: Rc<UpstreamFailureLog>,
+        failure_log: Rc<UpstreamFailureLog>,
     ) -> Http1Exchange {
         Http1Exchange {
             lease: Some(lease),
-            patience: ContinueTimer::new(sender.is_held()),
+            continue_timer: ContinueTimer::new(sender.is_held()),
             sender,
             method,
             offer,
@@ -72,7 +72,7 @@ impl Http1Exchange {
             body: BodyDecoder::Length(0),
             keep_alive: false,
             state: ExchangeState::AwaitingHead,
-            complaints,
+            failure_log,
             switching: None,
             sending_task: None,
         }
@@ -110,7 +110,7 @@ impl Exchange for Http1Exchange {
     fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>> {
         let Some(lease) = &mut self.lease else { return Poll::Ready(Err(UpstreamError::Closed)) };
         let connection = &mut lease.connection;
-        if self.patience.poll_expired(cx) {
+        if self.continue_timer.poll_expired(cx) {
             self.sender.release_body();
         }
         let mut sent = self.sender.poll_request(connection, cx);
@@ -204,7 +204,7 @@ impl Exchange for Http1Exchange {
 
     fn log_failure(&self, kind: UpstreamFailureKind, error: &dyn fmt::Display) {
         let server = self.lease.as_ref().map_or("", |lease| lease.server().label());
-        self.complaints.log_failure(kind, server, error);
+        self.failure_log.log_failure(kind, server, error);
     }
 
     fn is_held(&self) -> bool {

@@ -33,7 +33,7 @@ const OWN_HEADERS: usize = 4;
 pub enum ProtocolFault {
     /// Not the head of an HTTP/1 response.
     Head,
-    /// The head has more than `HEAD_MAX` bytes or `FIELDS_MAX` headers.
+    /// The head has more than `HEAD_BYTES_MAX` bytes or `HEADERS_MAX` headers.
     HeadTooLarge,
     /// `Content-Length` is not a single number.
     ContentLength,

@@ -39,14 +39,15 @@ pub struct RequestHead {
 }
 
 impl RequestHead {
-    /// Writes a head. The framing headers come from `framing`, whatever `headers` say. `tell` appends further lines.
+    /// Writes a head. The framing headers come from `framing`, whatever `headers` say. `write_more` appends further
+    /// lines.
     pub fn encode(
         method: &Method,
         target: &str,
         headers: &HeaderMap,
         host: HostSource,
         framing: Framing,
-        tell: impl FnOnce(&mut Vec<u8>),
+        write_more: impl FnOnce(&mut Vec<u8>),
     ) -> RequestHead {
         let mut bytes = Vec::with_capacity(HEAD_SIZE);
         bytes.extend_from_slice(method.as_str().as_bytes());
@@ -65,7 +66,7 @@ impl RequestHead {
                 write_header(&mut bytes, name, value);
             }
         }
-        tell(&mut bytes);
+        write_more(&mut bytes);
         match framing {
             Framing::None { announced: false } => {}
             Framing::None { announced: true } => bytes.extend_from_slice(b"content-length: 0\r\n"),
@@ -154,8 +155,8 @@ mod tests {
                 .map(|(name, value)| (name, HeaderValue::from_static(value)))
                 .collect();
         let head = |headers: &HeaderMap, host, framing| {
-            let tell = |out: &mut Vec<u8>| out.extend_from_slice(b"x-told: 1\r\n");
-            let mut head = RequestHead::encode(&Method::POST, "/x?y", headers, host, framing, tell);
+            let write_more = |out: &mut Vec<u8>| out.extend_from_slice(b"x-told: 1\r\n");
+            let mut head = RequestHead::encode(&Method::POST, "/x?y", headers, host, framing, write_more);
             let written = ["first:1", "server:80"].map(|server| {
                 let server = HeaderValue::from_static(server);
                 head.bytes_for_retry(&server, None).map(|bytes| String::from_utf8(bytes).unwrap())

@@ -1,5 +1,5 @@
-//! One request and its response over HTTP/2, on a stream of a shared connection. The task that polls the exchange moves
-//! it. Started by `forward`.
+//! One request and its response over HTTP/2, on a stream of a shared connection. The task that polls the exchange
+//! drives//! it. Started by `forward`.
 
 use std::fmt;
 use std::pin::Pin;
@@ -48,11 +48,11 @@ pub struct Http2Exchange {
     refused: bool,
     /// The response is complete.
     complete: bool,
-    complaints: Rc<UpstreamFailureLog>,
+    failure_log: Rc<UpstreamFailureLog>,
 }
 
 impl Http2Exchange {
-    pub fn new(place: PooledStream, sender: RequestSender, complaints: Rc<UpstreamFailureLog>) -> Http2Exchange {
+    pub fn new(place: PooledStream, sender: RequestSender, failure_log: Rc<UpstreamFailureLog>) -> Http2Exchange {
         let held = sender.is_held().then(|| ContinueTimer::new(true));
         let (head, upload, announced) = sender.into_parts();
         if let Some(upload) = &upload {
@@ -72,7 +72,7 @@ impl Http2Exchange {
             opened: false,
             refused: false,
             complete: false,
-            complaints,
+            failure_log,
         }
     }
 
@@ -180,7 +180,7 @@ impl Exchange for Http2Exchange {
                 Err(error) => return Poll::Ready(Err(self.mark_not_processed(&error))),
             }
         }
-        if self.held.as_mut().is_some_and(|patience| patience.poll_expired(cx)) {
+        if self.held.as_mut().is_some_and(|timer| timer.poll_expired(cx)) {
             self.held = None;
         }
         let held = self.held.is_some();
@@ -277,8 +277,8 @@ impl Exchange for Http2Exchange {
         self.place = None;
         let safe = self.refused || (idempotent && self.upload.upload.is_none());
         // More of the body was sent than is kept.
-        let gone = self.upload.upload.is_some() && self.upload.replay.is_none();
-        if !safe || gone || self.upload.end == Some(SendEnd::Upload) {
+        let is_body_lost = self.upload.upload.is_some() && self.upload.replay.is_none();
+        if !safe || is_body_lost || self.upload.end == Some(SendEnd::Upload) {
             return None;
         }
         let BodySender { upload, piece, trailers, replay, .. } = &mut self.upload;
@@ -330,7 +330,7 @@ impl Exchange for Http2Exchange {
 
     fn log_failure(&self, kind: UpstreamFailureKind, error: &dyn fmt::Display) {
         let server = self.place.as_ref().map_or("", |place| place.server().label());
-        self.complaints.log_failure(kind, server, error);
+        self.failure_log.log_failure(kind, server, error);
     }
 
     fn is_held(&self) -> bool {

@@ -52,7 +52,7 @@ pub struct Http2Connection {
     pinged_ms: Cell<Option<u64>>,
     /// The frames that the server may still send.
     pub frames: Rc<FrameBudget>,
-    pub born_ms: u64,
+    pub opened_ms: u64,
     /// When the last request on it ended.
     pub idle_ms: Cell<u64>,
     driver: AbortHandle,
@@ -104,7 +104,7 @@ impl Http2Connection {
             ping: RefCell::new(ping),
             pinged_ms: Cell::new(None),
             frames,
-            born_ms: now_ms,
+            opened_ms: now_ms,
             idle_ms: Cell::new(now_ms),
             driver: driver.abort_handle(),
         }))

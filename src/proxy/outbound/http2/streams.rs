@@ -51,7 +51,7 @@ impl StreamPool {
 
     /// Returns a stream on a connection that was opened at `since_ms` or later, if one is free.
     pub fn take_stream(self: &Rc<StreamPool>, now_ms: &Rc<Cell<u64>>, since_ms: u64) -> Option<StreamSlot> {
-        let takes = |connection: &&Rc<Http2Connection>| connection.born_ms >= since_ms && connection.has_capacity();
+        let takes = |connection: &&Rc<Http2Connection>| connection.opened_ms >= since_ms && connection.has_capacity();
         let connection = self.connections.borrow().iter().find(takes)?.clone();
         connection.begin_request();
         Some(StreamSlot { connection, pool: self.clone(), now_ms: now_ms.clone() })
@@ -142,7 +142,7 @@ impl StreamPool {
             connection.check_ping(now_ms);
             let unused = connection.in_use() == 0;
             !connection.is_retired()
-                && now_ms < connection.born_ms + age_ms
+                && now_ms < connection.opened_ms + age_ms
                 && !(unused && now_ms >= connection.idle_ms.get() + idle_ms)
         });
     }

@@ -90,7 +90,7 @@ impl WorkerEndpoint {
         let Some(rule) = &self.caps else { return true };
         let has_ready = || match &need.proxy_header {
             None => self.pool.has_ready(),
-            Some(introduction) => self.pool.client_pool(introduction).has_ready(),
+            Some(proxy_header) => self.pool.client_pool(proxy_header).has_ready(),
         };
         rule.has_request_slot(&self.state, load)
             && (!rule.caps_connections() || rule.has_connection_slot(&self.state, load) || has_ready())
@@ -111,7 +111,7 @@ impl WorkerEndpoint {
     pub(super) fn take_ready(&self, need: &ConnectionNeed, max_idle: usize) -> Option<ServerLease> {
         match &need.proxy_header {
             None => self.pool.take_ready(max_idle, need.since_ms),
-            Some(introduction) => self.pool.client_pool(introduction).take_ready(max_idle, need.since_ms),
+            Some(proxy_header) => self.pool.client_pool(proxy_header).take_ready(max_idle, need.since_ms),
         }
     }
 
@@ -125,7 +125,7 @@ impl WorkerEndpoint {
         let begun_ms = self.pools.now_ms();
         let connected = match &need.proxy_header {
             None => self.pool.connect(limit, max_idle, need.since_ms).await,
-            Some(introduction) => self.pool.client_pool(introduction).connect(limit, max_idle, need.since_ms).await,
+            Some(proxy_header) => self.pool.client_pool(proxy_header).connect(limit, max_idle, need.since_ms).await,
         };
         match &connected {
             Ok(_) => self.state.record_connected(self.pools.now_ms()),

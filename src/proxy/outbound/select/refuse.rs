@@ -1,5 +1,5 @@
-//! Refuses requests of an upstream without capacity. Called by `reserve` and, before limits are charged, by the request
-//! page.
+//! Refuses requests of an upstream without capacity. Called by `reserve` and, before limits are charged, by
+//! `proxy::shedding`.
 
 use std::time::Duration;
 

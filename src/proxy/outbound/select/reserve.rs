@@ -73,9 +73,9 @@ pub(super) async fn reserve_or_wait(
                 Err(fault) => Poll::Ready(Err(UpstreamError::Connect(fault))),
             }
         });
-        let patience =
+        let leave_after =
             newest_first.filter(|_| place.is_newest_first()).map(|rule| place.leaves_at(rule, pace()).into());
-        let leaves = patience.map_or(end, |patience| end.min(patience));
+        let leaves = leave_after.map_or(end, |leave_after| end.min(leave_after));
         match timeout_at(leaves.min(Instant::now() + POLL_PERIOD), reservation).await {
             Ok(Err(error @ UpstreamError::QueueTimeout)) => return Err(servers.refuse_waiting(priority, error)),
             Ok(reservation) => return reservation,

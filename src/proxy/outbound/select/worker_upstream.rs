@@ -41,11 +41,11 @@ impl WorkerUpstream {
         upstream: &Arc<UpstreamState>,
         pools: &Pools,
         metrics: &Metrics,
-        complaints: &FailureLog,
+        failure_log: &FailureLog,
     ) -> WorkerUpstream {
         WorkerUpstream {
             outcomes: OutcomeCounters::new(&upstream.settings.name, metrics),
-            failure_log: Rc::new(complaints.for_upstream(&upstream.settings.name)),
+            failure_log: Rc::new(failure_log.for_upstream(&upstream.settings.name)),
             max_idle: upstream.settings.max_idle.unwrap_or(usize::MAX),
             retry: RetryPolicy::new(upstream.settings.retry),
             selector: Selector::new(upstream, pools, metrics.worker()),
@@ -69,14 +69,14 @@ impl WorkerUpstream {
     /// one. `hash` is the hash of its `hash_on` key.
     pub fn begin_request(
         &self,
-        introduction: Option<Rc<[u8]>>,
+        proxy_header: Option<Rc<[u8]>>,
         hash: Option<u64>,
         client: Blame,
         priority: Priority,
     ) -> RetryState {
         self.retry.count_request(self.pools.now_ms());
         RetryState {
-            need: ConnectionNeed { proxy_header: introduction, since_ms: None, client },
+            need: ConnectionNeed { proxy_header, since_ms: None, client },
             hash,
             priority,
             ..RetryState::default()

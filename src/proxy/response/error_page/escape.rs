@@ -7,8 +7,8 @@ use crate::route::error_pages::PageFormat;
 /// Appends a value, escaped for a format.
 ///
 /// In HTML, everything but letters, digits and a few harmless characters becomes a character reference. The result is
-/// the same text everywhere in a page, and cannot end an attribute, with or without quotes. In JSON, the value fits into
-/// a string. Plain text gets no control characters.
+/// the same text everywhere in a page, and cannot end an attribute, with or without quotes. In JSON, the value fits
+/// into a string. Plain text gets no control characters.
 pub fn push_escaped(out: &mut String, value: &str, format: PageFormat) {
     for c in value.chars() {
         let _ = match format {

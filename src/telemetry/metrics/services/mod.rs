@@ -1,6 +1,6 @@
-//! Metrics of what the gateway answers for other proxies.
+//! Metrics of the decisions that the gateway makes for other proxies.
 //!
-//! Input: the results that the request pages of `serve = "decide"` and `serve = "grpc"` count. Output: counters.
+//! Input: the results that `proxy::decide` and `proxy::grpc` count. Output: counters.
 //!
 //! - `decide`: questions over HTTP.
 //! - `rpc`: gRPC calls and the descriptors of rate limit requests.

@@ -33,7 +33,7 @@ labels! {
 pub struct RpcMetrics {
     calls: IntCounterVec,
     /// Calls without an error, by method: looking a series up costs more than counting.
-    answered: Vec<IntCounter>,
+    successes: Vec<IntCounter>,
     descriptors: Vec<IntCounter>,
 }
 
@@ -42,9 +42,9 @@ impl RpcMetrics {
         let calls = families.counters("rpc_calls_total", "gRPC calls, by their status.", &["method", "code"])?;
         let help = "Descriptors of rate limit requests, by what applied to them.";
         let descriptors = families.counters("rls_descriptors_total", help, &["result"])?;
-        let answered = |method: &RpcMethod| calls.with_label_values(&[method.label(), GrpcCode::Ok.label()]);
+        let successes = |method: &RpcMethod| calls.with_label_values(&[method.label(), GrpcCode::Ok.label()]);
         Ok(RpcMetrics {
-            answered: RpcMethod::ALL.iter().map(answered).collect(),
+            successes: RpcMethod::ALL.iter().map(successes).collect(),
             descriptors: DescriptorResult::ALL
                 .iter()
                 .map(|result| descriptors.with_label_values(&[result.label()]))
@@ -53,10 +53,10 @@ impl RpcMetrics {
         })
     }
 
-    /// Counts a call that got an answer or an error.
+    /// Counts a call that succeeded or failed.
     pub fn count_call(&self, method: RpcMethod, code: GrpcCode) {
         match code {
-            GrpcCode::Ok => self.answered[method as usize].inc(),
+            GrpcCode::Ok => self.successes[method as usize].inc(),
             code => self.calls.with_label_values(&[method.label(), code.label()]).inc(),
         }
     }

@@ -5,10 +5,10 @@
 //! - `slot_map`: which node has which slots, with a lane to each node.
 //! - `slot`: computes the slot of a key and parses the replies of nodes; pure functions.
 //! - `spread`: decides over several slots.
-//! - `likely`: which limits refused recently, so that their slots are called first.
+//! - `recent_refusals`: which limits refused recently, so that their slots are called first.
 
-pub(crate) mod likely;
 pub(crate) mod nodes;
+pub(crate) mod recent_refusals;
 pub mod slot;
 pub(crate) mod slot_map;
 pub(crate) mod spread;

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
-use crate::limiting::store::redis::cluster::likely::RecentRefusals;
+use crate::limiting::store::redis::cluster::recent_refusals::RecentRefusals;
 use crate::limiting::store::redis::cluster::slot;
 use crate::limiting::store::redis::cluster::slot::slot_of;
 use crate::limiting::store::redis::cluster::slot_map::{ClusterNode, SlotMap};
@@ -27,13 +27,13 @@ use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
 /// Time between two updates of the slot map while no problem is known.
 const REFRESH: Duration = Duration::from_secs(2);
 /// First pause between two updates while there is a problem; short, so that a failover is noticed soon.
-const SOON_MIN: Duration = Duration::from_millis(50);
+const RETRY_MIN: Duration = Duration::from_millis(50);
 /// Longest pause between two updates while there is a problem.
-const SOON_MAX: Duration = Duration::from_millis(400);
+const RETRY_MAX: Duration = Duration::from_millis(400);
 /// Longest time for one node to return the slot map, including the connection.
-const GUIDE_TIMEOUT: Duration = Duration::from_millis(500);
+const MAP_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause before a decision on keys that are migrating is sent again.
-const TRY_AGAIN: Duration = Duration::from_millis(2);
+const MIGRATION_PAUSE: Duration = Duration::from_millis(2);
 /// Maximum number of redirections that are followed for one decision. A redirection means that nothing has been
 /// charged.
 const HOPS_MAX: usize = 16;
@@ -47,7 +47,7 @@ pub struct Nodes {
     seeds: Vec<ServerAddr>,
     pub map: RefCell<SlotMap>,
     /// Notified when a redirection or an error suggests that the slot map is outdated.
-    map_doubted: Notify,
+    map_outdated: Notify,
     pub health: ServerHealth,
 }
 
@@ -59,7 +59,7 @@ impl Nodes {
             recent_refusals: RecentRefusals::default(),
             seeds,
             map: RefCell::default(),
-            map_doubted: Notify::new(),
+            map_outdated: Notify::new(),
         }
     }
 
@@ -98,7 +98,7 @@ impl Nodes {
         let Err(error) = &outcome else { return Ok(outcome) };
         let redirect = codec::redirect_of(error);
         if matches!(redirect, Some(ClusterRedirect::Moved(_))) || codec::error_kind(error) == ErrorKind::Disconnected {
-            self.map_doubted.notify_one();
+            self.map_outdated.notify_one();
         }
         redirect.map_or(Ok(outcome), |redirect| Err(LaneError::Redirected(redirect)))
     }
@@ -118,7 +118,7 @@ impl Nodes {
             ) | LaneError::Redirected(ClusterRedirect::Moved(_)))
         );
         if doubtful {
-            self.map_doubted.notify_one();
+            self.map_outdated.notify_one();
         }
         outcome
     }
@@ -146,7 +146,7 @@ impl Nodes {
                     return Err(LaneError::Redirected(ClusterRedirect::TryAgain));
                 }
                 ClusterRedirect::TryAgain => {
-                    sleep(TRY_AGAIN).await;
+                    sleep(MIGRATION_PAUSE).await;
                     (self.owner_of(slot)?, SendMode::Alone)
                 }
             };
@@ -180,16 +180,16 @@ impl Nodes {
 
     /// Keeps the slot map up to date. Never returns.
     pub async fn keep_map_updated(self: Rc<Self>) {
-        let (mut guide, mut pause) = (None, SOON_MIN);
+        let (mut map_source, mut pause) = (None, RETRY_MIN);
         // Each seed is tried once before the cluster counts as unavailable.
         let mut untried = self.seeds.iter();
         loop {
             let next = untried.next();
-            let outcome = timeout(GUIDE_TIMEOUT, self.refresh_map(&mut guide, next)).await;
+            let outcome = timeout(MAP_TIMEOUT, self.refresh_map(&mut map_source, next)).await;
             match outcome.unwrap_or_else(|_| Err(codec::not_connected())) {
                 Ok(()) => self.health.set_up(),
                 Err(error) => {
-                    guide = None;
+                    map_source = None;
                     let kind = codec::error_kind(&error);
                     // A known map remains in use, and its lanes report their own errors.
                     let unknown = self.map.borrow().slots.is_empty() && untried.len() == 0;
@@ -198,27 +198,27 @@ impl Nodes {
                     }
                 }
             }
-            if guide.is_some() && self.map.borrow().is_healthy() {
-                pause = SOON_MIN;
-                if timeout(REFRESH, self.map_doubted.notified()).await.is_err() {
+            if map_source.is_some() && self.map.borrow().is_healthy() {
+                pause = RETRY_MIN;
+                if timeout(REFRESH, self.map_outdated.notified()).await.is_err() {
                     continue;
                 }
             } else {
                 // The next update comes from another node, as this one may be cut off from the rest.
-                guide = None;
+                map_source = None;
             }
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
-            pause = (pause * 2).min(SOON_MAX);
+            pause = (pause * 2).min(RETRY_MAX);
         }
     }
 
     async fn refresh_map(
         &self,
-        guide: &mut Option<(ServerAddr, MultiplexedConnection)>,
+        map_source: &mut Option<(ServerAddr, MultiplexedConnection)>,
         next: Option<&ServerAddr>,
     ) -> RedisResult<()> {
-        let (addr, mut pipe) = match guide.take() {
-            Some(guide) => guide,
+        let (addr, mut pipe) = match map_source.take() {
+            Some(map_source) => map_source,
             None => {
                 let addr = next.cloned().unwrap_or_else(|| self.any_node());
                 let pipe = self.context.dialer.dial(&addr).await?;
@@ -229,7 +229,7 @@ impl Nodes {
         let ranges = slot::parse_ranges(&reply, &addr).filter(|ranges| !ranges.is_empty());
         let Some(ranges) = ranges else { return Err(unmapped(&reply)) };
         self.map.borrow_mut().replace_ranges(ranges, &self.context);
-        *guide = Some((addr, pipe));
+        *map_source = Some((addr, pipe));
         Ok(())
     }
 

@@ -41,42 +41,42 @@ pub struct SlotRange {
     pub replicas: Vec<ServerAddr>,
 }
 
-/// Parses the reply of CLUSTER SLOTS. `asked` is the node that sent it, which may not know its own name. Returns `None`
-/// if it is malformed.
-pub fn parse_ranges(reply: &Value, asked: &ServerAddr) -> Option<Vec<SlotRange>> {
+/// Parses the reply of CLUSTER SLOTS. `sender` is the node that sent it, which may not know its own name. Returns
+/// `None` if it is malformed.
+pub fn parse_ranges(reply: &Value, sender: &ServerAddr) -> Option<Vec<SlotRange>> {
     array(reply)?
         .iter()
         .map(|range| {
             let [first, last, master, replicas @ ..] = array(range)? else { return None };
             let (first, last) = (int(first)?, int(last)?);
             (first <= last && last < SLOTS).then_some(())?;
-            let replicas = replicas.iter().filter_map(|replica| parse_node(replica, asked)).collect();
-            Some(SlotRange { first, last, master: parse_node(master, asked)?, replicas })
+            let replicas = replicas.iter().filter_map(|replica| parse_node(replica, sender)).collect();
+            Some(SlotRange { first, last, master: parse_node(master, sender)?, replicas })
         })
         .collect()
 }
 
-fn parse_node(value: &Value, asked: &ServerAddr) -> Option<ServerAddr> {
+fn parse_node(value: &Value, sender: &ServerAddr) -> Option<ServerAddr> {
     let [host, port, ..] = array(value)? else { return None };
     let host = match host {
         Value::BulkString(host) => str::from_utf8(host).ok()?,
         Value::SimpleString(host) => host,
         _ => "",
     };
-    Some(ServerAddr::Tcp(host_or(host, asked)?, u16::try_from(int(port)?).ok()?))
+    Some(ServerAddr::Tcp(host_or(host, sender)?, u16::try_from(int(port)?).ok()?))
 }
 
 /// Parses the node of a redirection, `HOST:PORT`.
-pub fn parse_redirect_node(node: &str, asked: &ServerAddr) -> Option<ServerAddr> {
+pub fn parse_redirect_node(node: &str, sender: &ServerAddr) -> Option<ServerAddr> {
     let (host, port) = node.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
-    Some(ServerAddr::Tcp(host_or(host, asked)?, port.parse().ok()?))
+    Some(ServerAddr::Tcp(host_or(host, sender)?, port.parse().ok()?))
 }
 
 /// Returns the host. An empty one stands for the node that sent the reply.
-fn host_or(host: &str, asked: &ServerAddr) -> Option<String> {
-    match (host, asked) {
-        ("", ServerAddr::Tcp(asked, _)) => Some(asked.clone()),
+fn host_or(host: &str, sender: &ServerAddr) -> Option<String> {
+    match (host, sender) {
+        ("", ServerAddr::Tcp(sender, _)) => Some(sender.clone()),
         ("" | "?", _) => None,
         _ => Some(host.to_owned()),
     }
@@ -123,31 +123,31 @@ mod tests {
 
     #[test]
     fn a_map_is_read_whole_or_not_at_all() {
-        let asked = ServerAddr::Tcp("h".to_owned(), 1);
+        let sender = ServerAddr::Tcp("h".to_owned(), 1);
         let node = |host: Value, port| Value::Array(vec![host, Value::Int(port), text("id")]);
         let range = |first, last| {
             let (master, replica) = (node(text("a"), 7), node(Value::Nil, 8));
             Value::Array(vec![Value::Int(first), Value::Int(last), master, replica])
         };
-        let read = parse_ranges(&Value::Array(vec![range(0, 5), range(7, 16383)]), &asked).unwrap();
+        let read = parse_ranges(&Value::Array(vec![range(0, 5), range(7, 16383)]), &sender).unwrap();
         assert_eq!((read[0].first, read[0].last, read[1].last), (0, 5, 16383));
         assert_eq!(read[0].master, ServerAddr::Tcp("a".to_owned(), 7));
         assert_eq!(read[0].replicas, [ServerAddr::Tcp("h".to_owned(), 8)]);
         for bad in [range(0, 16384), range(5, 4), range(-1, 4), Value::Nil, Value::Array(vec![])] {
-            assert_eq!(parse_ranges(&Value::Array(vec![range(0, 5), bad]), &asked), None);
+            assert_eq!(parse_ranges(&Value::Array(vec![range(0, 5), bad]), &sender), None);
         }
-        assert_eq!(parse_ranges(&Value::Okay, &asked), None);
+        assert_eq!(parse_ranges(&Value::Okay, &sender), None);
     }
 
     #[test]
     fn redirections_name_a_node() {
-        let asked = ServerAddr::Tcp("h".to_owned(), 1);
+        let sender = ServerAddr::Tcp("h".to_owned(), 1);
         let tcp = |host: &str, port| Some(ServerAddr::Tcp(host.to_owned(), port));
-        assert_eq!(parse_redirect_node("10.0.0.1:6379", &asked), tcp("10.0.0.1", 6379));
-        assert_eq!(parse_redirect_node("::1:6379", &asked), tcp("::1", 6379));
-        assert_eq!(parse_redirect_node("[::1]:6379", &asked), tcp("::1", 6379));
-        assert_eq!(parse_redirect_node(":6379", &asked), tcp("h", 6379));
-        assert_eq!(parse_redirect_node("?:6379", &asked), None);
-        assert_eq!(parse_redirect_node("10.0.0.1:x", &asked), None);
+        assert_eq!(parse_redirect_node("10.0.0.1:6379", &sender), tcp("10.0.0.1", 6379));
+        assert_eq!(parse_redirect_node("::1:6379", &sender), tcp("::1", 6379));
+        assert_eq!(parse_redirect_node("[::1]:6379", &sender), tcp("::1", 6379));
+        assert_eq!(parse_redirect_node(":6379", &sender), tcp("h", 6379));
+        assert_eq!(parse_redirect_node("?:6379", &sender), None);
+        assert_eq!(parse_redirect_node("10.0.0.1:x", &sender), None);
     }
 }

@@ -56,8 +56,8 @@ struct SpreadDecision<'a> {
     answers: Vec<Option<Answer>>,
     /// Per check, whether it was charged and a refusal has to refund it.
     charged: Vec<bool>,
-    /// Per check of a shadow limit, whether it was charged. A refusal does not refund it, unless the answers of other slots
-    /// show that it should not have been charged.
+    /// Per check of a shadow limit, whether it was charged. A refusal does not refund it, unless the answers of other
+    /// slots show that it should not have been charged.
     provisional: Vec<bool>,
     refused: bool,
 }
@@ -74,9 +74,9 @@ impl SpreadDecision<'_> {
                     left.for_each(|check| units.push_front(vec![check]));
                 }
                 Err(fault) => {
-                    let (given_back, kind) = (self.undo_charges().await, fault.error_kind());
+                    let (are_refunded, kind) = (self.undo_charges().await, fault.error_kind());
                     // This unit may not have been sent, but another one is still charged.
-                    return Err(if given_back || kind.is_unsure() { kind } else { ErrorKind::Lost });
+                    return Err(if are_refunded || kind.is_unsure() { kind } else { ErrorKind::Lost });
                 }
             }
             if self.refused {

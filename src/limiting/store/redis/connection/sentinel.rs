@@ -14,10 +14,10 @@ use crate::limiting::store::redis::connection::address::ServerAddr;
 use crate::limiting::store::redis::connection::dial::{Dialer, send_command};
 
 /// Longest wait for the sentinels, which are queried at once.
-const ANSWER_TIMEOUT: Duration = Duration::from_millis(400);
+const QUERY_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Pause between two queries of the sentinels. They detect a master that was replaced and does not know it.
-const LOOK: Duration = Duration::from_millis(250);
+const QUERY_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Target of a connection.
 pub enum ConnectionTarget {
@@ -72,7 +72,7 @@ impl ConnectionTarget {
             return pending().await;
         }
         loop {
-            sleep(LOOK).await;
+            sleep(QUERY_INTERVAL).await;
             if self.has_moved(addr).await {
                 return;
             }
@@ -98,7 +98,7 @@ impl Sentinels {
     /// it; others learn of it later or, while they are cut off, not at all.
     async fn query_master(&self) -> RedisResult<ServerAddr> {
         let answers = join_all(self.sentinels.iter().map(|sentinel| async {
-            timeout(ANSWER_TIMEOUT, sentinel.query_master(&self.dialer, &self.master))
+            timeout(QUERY_TIMEOUT, sentinel.query_master(&self.dialer, &self.master))
                 .await
                 .unwrap_or_else(|_| Err(failure("no sentinel responds")))
         }))

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use crate::limiting::decision::Check;
 
 /// Maximum number of limits whose refusals are remembered.
-const LIKELY_MAX: usize = 10_000;
+const LIMITS_MAX: usize = 10_000;
 
 /// Order of the recent refusals.
 #[derive(Default)]
@@ -28,7 +28,7 @@ impl RecentRefusals {
     pub fn record_refusal(&self, check: &Check) {
         self.clock.set(self.clock.get() + 1);
         let mut last = self.last.borrow_mut();
-        if last.len() >= LIKELY_MAX {
+        if last.len() >= LIMITS_MAX {
             last.clear();
         }
         last.insert(check.limit.id, self.clock.get());
