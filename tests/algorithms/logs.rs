@@ -136,7 +136,8 @@ proptest! {
         }
     }
 
-    /// In any order of requests, as long as the clock goes forward: never more than the limit in any window.
+    /// The log never admits more than the limit in any window, in any order of requests, as long as the clock goes
+    /// forward.
     #[test]
     fn no_window_holds_more_than_the_limit(
         limit in 1..30i64,

@@ -158,7 +158,7 @@ fn assert_counted(gateway: &Gateway, reason: &str, count: usize) {
     gateway.assert_metric("http_rejected_total", &[("reason", reason)], count as f64);
 }
 
-/// With headers that leave no trace, and with headers that stay in the tables of both sides.
+/// A malformed head may have headers that leave no trace, or headers that stay in the tables of both sides.
 #[test]
 fn a_malformed_head_resets_its_stream_and_no_other_request() {
     for keeps in [false, true] {

@@ -107,12 +107,12 @@ fn a_flood_on_an_idle_connection_is_logged_once_and_ends_it() {
 
 #[test]
 fn interim_responses_as_heartbeats_are_no_flood() {
-    let server = Http2Server::start(|mut waits_for_request| async move {
+    let server = Http2Server::start(|mut incoming| async move {
         for _ in 0..50 {
-            waits_for_request.respond.send_informational(http::Response::builder().status(102).body(()).unwrap())?;
+            incoming.respond.send_informational(http::Response::builder().status(102).body(()).unwrap())?;
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        waits_for_request.send_response("fine").await
+        incoming.send_response("fine").await
     });
     let app = format!("[[route]]\nupstream = \"h2c://{}\"\nresponse_timeout = \"250ms\"\n", server.addr);
     assert_eq!(Gateway::start(&app).get("/").text(), "fine");

@@ -180,7 +180,7 @@ def accept():
         threading.Thread(target=serve, args=[held.accept()[0]], daemon=True).start()
 threading.Thread(target=accept, daemon=True).start()
 open(home + '/c.toml', 'w').write(f'''[server]
-listen = ["unix:{dir}/g.sock"]
+listen = ["unix:{home}/g.sock"]
 workers = 1
 [admin]
 listen = "127.0.0.1:9900"

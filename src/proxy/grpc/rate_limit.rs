@@ -110,7 +110,7 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
                 biased;
                 refund_checks(limiter, &refunds, end),
                 decide_checks(limiter, Op::Take, takes, end),
-                look_at_checks(limiter, peeks, end)
+                peek_checks(limiter, peeks, end)
             )
         })
         .await
@@ -122,7 +122,7 @@ async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instan
 pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
     let Plan { takes, peeks, refunds, descriptors } = plan;
     let takes = decide_checks(limiter, Op::Peek, takes, None).await;
-    let peeks = look_at_checks(limiter, peeks, None).await;
+    let peeks = peek_checks(limiter, peeks, None).await;
     let refunded = vec![None; refunds.limits.len()];
     (Decided { takes, peeks, refunds, refunded }, descriptors)
 }
@@ -141,7 +141,7 @@ async fn decide_checks(
     DecidedChecks { checks, verdict }
 }
 
-async fn look_at_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
+async fn peek_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
     let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
     let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
     for result in &mut decided.verdict.checks {
