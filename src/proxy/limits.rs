@@ -51,7 +51,8 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let needs_claims = route.limits[first..].iter().any(|limit| limit.needs_claims());
     let body = read_key_body(request, routed, needs_claims).await?;
     let earlier = request.verdict.take();
-    let facts = Facts { body: body.facts(), ..request_facts(request, routed, needs_claims) };
+    let mut facts = request_facts(request, routed, needs_claims);
+    facts.body = body.facts();
     let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
     let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
     apply_decision(request, routed, decision).await?;
@@ -180,13 +181,12 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
 pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
-    Facts {
-        claims: needs_claims.then(|| read_claims(request)).flatten(),
-        certificate: request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref()),
-        user: request.user.as_deref(),
-        body_length: request_body::find_length(request),
-        ..head_facts(routed, &request.received.parts.headers)
-    }
+    let mut facts = head_facts(routed, &request.received.parts.headers);
+    facts.claims = needs_claims.then(|| read_claims(request)).flatten();
+    facts.certificate = request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
+    facts.user = request.user.as_deref();
+    facts.body_length = request_body::find_length(request);
+    facts
 }
 
 /// Returns the facts that the head of a request contains.

@@ -66,6 +66,9 @@ impl LeasedChecks {
         gateways: &Gateways,
     ) {
         let LeasedChecks { decided, for_store } = self;
+        if decided.is_empty() && for_store.is_empty() {
+            return;
+        }
         let now_ms = clock::uptime_ms();
         for (index, check, key) in for_store {
             let result = verdict.checks.iter().find(|result| result.limit == index);

@@ -151,8 +151,14 @@ impl Limiter {
 
     /// Decides a request by `limits`, with one element of `evaluations` for each. With [`Op::Peek`], nothing is
     /// charged. With `hold`, the verdict contains a guard of the charges that the end of the request may change.
-    pub async fn decide(&self, op: Op, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, hold: bool) -> Verdict {
-        self.decide_until(op, limits, evaluations, hold, None).await
+    pub fn decide(
+        &self,
+        op: Op,
+        limits: &[Arc<Limit>],
+        evaluations: Vec<Evaluation>,
+        hold: bool,
+    ) -> impl Future<Output = Verdict> {
+        self.decide_until(op, limits, evaluations, hold, None)
     }
 
     /// Does the same, but waits for the store until `end` at most, and then decides without it. If the store had the
@@ -170,11 +176,11 @@ impl Limiter {
             chain::link_chains(limits, &mut evaluations);
         }
         let candidates = CandidateSet::link(limits, &mut evaluations);
-        let mut verdict = Verdict::default();
+        let mut verdict = Verdict { checks: Vec::with_capacity(evaluations.len()), ..Verdict::default() };
         let (mut own, mut slots) = (Vec::new(), Vec::new());
         let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(evaluations.len()) };
-        let mut checks = Vec::with_capacity(evaluations.len());
-        for (index, evaluation) in evaluations.into_iter().enumerate() {
+        // Collected in place: the checks need no allocation besides that of the evaluations.
+        let collected = evaluations.into_iter().enumerate().filter_map(|(index, evaluation)| {
             let (outcome, chain_state) = match evaluation {
                 Evaluation::Check(check) => {
                     if !check.rule.is_of_limit(&limits[index].rule) {
@@ -184,10 +190,9 @@ impl Limiter {
                         slots.push((index, check.cost));
                     }
                     checked_limits.indexes.push(index);
-                    checks.push(check);
-                    continue;
+                    return Some(check);
                 }
-                Evaluation::NotApplicable | Evaluation::Shared(_) => continue,
+                Evaluation::NotApplicable | Evaluation::Shared(_) => return None,
                 Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, ChainState::InForce),
                 Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, ChainState::InForce),
                 Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
@@ -206,7 +211,9 @@ impl Limiter {
             };
             verdict.refused |= chain_state == ChainState::InForce && outcome.is_refused_by(&limits[index]);
             verdict.checks.push(LimitResult::uncharged(index, outcome, chain_state));
-        }
+            None
+        });
+        let mut checks: Vec<Check> = collected.collect();
         match (&candidates, verdict.refused) {
             (None, true) => return verdict,
             (Some(set), true) => set.keep_relevant(limits, &verdict, &mut checked_limits.indexes, &mut checks),

@@ -327,7 +327,8 @@ impl fmt::Display for Source {
 /// Appends a name. If it has characters with a meaning in state keys, a hash is written instead.
 fn append_name(text: &mut String, name: &str) {
     text.push(':');
-    match name.bytes().all(|byte| byte.is_ascii_graphic() && !b"{},=#!|".contains(&byte)) {
+    let has_meaning = |byte| matches!(byte, b'{' | b'}' | b',' | b'=' | b'#' | b'!' | b'|');
+    match name.bytes().all(|byte| byte.is_ascii_graphic() && !has_meaning(byte)) {
         true => text.push_str(name),
         false => append_hash(text, name.as_bytes()),
     }

@@ -167,8 +167,8 @@ impl Store {
     ///
     /// # Errors
     /// The store made no decision in time. The charge may have happened: see [`ErrorKind::is_unsure`].
-    pub async fn decide(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
-        self.run(op, checks).await
+    pub fn decide(&self, op: Op, checks: &SharedChecks) -> impl Future<Output = Result<Decision, ErrorKind>> {
+        self.run(op, checks)
     }
 
     /// Corrects charges by their receipts, regardless of the limits.

@@ -34,7 +34,11 @@ const INTEGER_MAX: i64 = 999_999_999_999_999;
 /// Caches the value of `RateLimit-Policy` by route index, because most responses of a route have the same value. Valid
 /// for one config.
 #[derive(Default)]
-pub struct PolicyCache(RefCell<BTreeMap<usize, HeaderValue>>);
+pub struct PolicyCache {
+    policies: RefCell<BTreeMap<usize, HeaderValue>>,
+    /// Buffer for the value of `RateLimit`, so that each response allocates no more than the value.
+    states: RefCell<String>,
+}
 
 impl PolicyCache {
     /// Adds the headers of each of `dialects`. They replace those of an upstream server, as a client must not read two
@@ -65,7 +69,8 @@ impl PolicyCache {
 
     /// draft-ietf-httpapi-ratelimit-headers-11: two lists of quoted policy names with parameters.
     fn write_draft_11(&self, headers: &mut HeaderMap, place: usize, route: &Route, verdict: &Verdict) {
-        let mut states = String::with_capacity(64);
+        let mut states = self.states.borrow_mut();
+        states.clear();
         for (limit, rule, answer) in shown_limits(route, verdict) {
             let window_s = match counts_requests_in_flight(limit) {
                 true => wait_s(answer),
@@ -79,13 +84,13 @@ impl PolicyCache {
             return;
         }
         if is_cacheable(route, verdict) {
-            let mut known = self.0.borrow_mut();
+            let mut known = self.policies.borrow_mut();
             let policies = known.entry(place).or_insert_with(|| header_value(draft_11_policies(route, verdict)));
             headers.insert(RATELIMIT_POLICY, policies.clone());
         } else {
             headers.insert(RATELIMIT_POLICY, header_value(draft_11_policies(route, verdict)));
         }
-        headers.insert(RATELIMIT, header_value(states));
+        headers.insert(RATELIMIT, HeaderValue::from_str(&states).unwrap_or(HeaderValue::from_static("")));
     }
 }
 

@@ -200,8 +200,19 @@ impl RedisStore {
 
     /// Runs `op` on all `checks` together. Calls are not repeated, because a charge may have happened despite an error.
     pub async fn run(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
-        let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().sent_at(Instant::now())));
-        let outcome = self.run_on_servers(op, checks).await;
+        let since = Instant::now();
+        let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().sent_at(since)));
+        let outcome = match &*self.servers {
+            RedisServers::Single(lane) => {
+                lane.run(op, checks, SendMode::Shared, since.into()).await.map_err(|fault| match fault {
+                    LaneError::Failed(kind) => kind,
+                    LaneError::Redirected(_) => ErrorKind::Reply,
+                })
+            }
+            // Boxed, so that the future of a request is not larger for it.
+            RedisServers::Cluster(cluster) => Box::pin(cluster.run(op, checks)).await,
+            RedisServers::InvalidUrl(_) => Err(ErrorKind::Disconnected),
+        };
         match (&outcome, denials) {
             (Err(kind), _) => self.count_error(*kind),
             (Ok(decision), Some((denials, asked))) if op == Op::Take && !decision.admitted => {
@@ -307,17 +318,6 @@ impl RedisStore {
     /// Counts an error in the metrics.
     pub fn count_error(&self, kind: ErrorKind) {
         self.errors[kind as usize].inc();
-    }
-
-    async fn run_on_servers(&self, op: Op, checks: &SharedChecks) -> Result<Decision, ErrorKind> {
-        match &*self.servers {
-            RedisServers::Single(lane) => lane.run(op, checks, SendMode::Shared).await.map_err(|fault| match fault {
-                LaneError::Failed(kind) => kind,
-                LaneError::Redirected(_) => ErrorKind::Reply,
-            }),
-            RedisServers::Cluster(cluster) => cluster.run(op, checks).await,
-            RedisServers::InvalidUrl(_) => Err(ErrorKind::Disconnected),
-        }
     }
 }
 

@@ -110,7 +110,7 @@ impl Nodes {
         checks: &SharedChecks,
         way: SendMode,
     ) -> Result<Decision, LaneError> {
-        let outcome = node.lane.run(op, checks, way).await;
+        let outcome = node.lane.run(op, checks, way, Instant::now()).await;
         let doubtful = matches!(
             outcome,
             Err(LaneError::Failed(

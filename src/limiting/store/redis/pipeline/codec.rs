@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
+use foldhash::fast::RandomState;
 use redis::{Cmd, RedisError, Value};
 
 use crate::limiting::algorithm::{Rule, SCRIPT};
@@ -17,6 +18,11 @@ pub const DECISIONS_MAX: usize = 128;
 /// Maximum work of one call, in units of [`Rule::work`]. Each check is at least one unit, so this also bounds the
 /// number of keys, which the script unpacks on its stack.
 pub const WORK_MAX: i64 = 1000;
+
+/// Space for the operation and the number of checks of a decision.
+const BYTES_PER_DECISION: usize = 2;
+/// Space for a check. Most of its five integers are small; the tag of some is large.
+const BYTES_PER_CHECK: usize = 15;
 
 /// Added to the operation of a decision whose checks have links.
 const LINKED: i64 = 4;
@@ -40,9 +46,10 @@ impl<'a> ScriptCall<'a> {
     /// calendar windows around it, of which the script chooses one by its clock.
     pub fn with_time(decisions: &[(Op, &'a [Check])], now_ms: i64, assumed_ms: i64) -> ScriptCall<'a> {
         let count = decisions.iter().map(|(_, checks)| checks.len()).sum();
-        let mut keys = WireKeys { places: HashMap::with_capacity(count), items: Vec::with_capacity(count) };
+        let places = HashMap::with_capacity_and_hasher(count, RandomState::default());
+        let mut keys = WireKeys { places, items: Vec::with_capacity(count) };
         let mut rules = Vec::new();
-        let mut asked = IntWriter::default();
+        let mut asked = IntWriter::with_capacity(BYTES_PER_DECISION * decisions.len() + BYTES_PER_CHECK * count);
         for (op, checks) in decisions {
             let decides = matches!(op, Op::Take | Op::Peek);
             let is_linked = decides && checks.first().is_some_and(|check| check.role.link.is_some());
@@ -97,7 +104,8 @@ impl<'a> ScriptCall<'a> {
 
 /// Keys of a call, each sent once, and their numbers from 1.
 struct WireKeys<'a> {
-    places: HashMap<&'a str, usize>,
+    /// A faster hash than the default will do: the keys of one call are few.
+    places: HashMap<&'a str, usize, RandomState>,
     items: Vec<&'a str>,
 }
 

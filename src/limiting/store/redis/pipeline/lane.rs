@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use prometheus::IntCounter;
 use redis::{Cmd, RedisResult, Value};
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -67,18 +66,22 @@ impl Lane {
         self.health.down_reason().is_some()
     }
 
-    /// Queues a decision and waits for its result.
-    pub async fn run(&self, op: Op, checks: &SharedChecks, way: SendMode) -> Result<Decision, LaneError> {
-        let since = Instant::now();
+    /// Queues a decision at the time `since` and waits for its result.
+    pub async fn run(
+        &self,
+        op: Op,
+        checks: &SharedChecks,
+        mode: SendMode,
+        since: Instant,
+    ) -> Result<Decision, LaneError> {
         if let Some(kind) = self.health.refusal_reason() {
             return Err(LaneError::Failed(kind));
         }
-        let (reply, answer) = oneshot::channel();
-        let waiting = QueuedDecision { op, checks: checks.clone(), mode: way, since, reply };
+        let (waiting, result) = QueuedDecision::new(op, checks.clone(), mode, since);
         if !self.queue.push(waiting) {
             return Err(LaneError::Failed(ErrorKind::Overloaded));
         }
-        answer.await.unwrap_or(Err(LaneError::Failed(ErrorKind::Internal)))
+        result.await.unwrap_or(Err(LaneError::Failed(ErrorKind::Internal)))
     }
 
     /// Sends a command that is no decision, without the queue. There is no deadline; the caller sets one.

@@ -12,6 +12,11 @@ pub struct IntWriter {
 }
 
 impl IntWriter {
+    /// Creates a writer with space for `bytes`.
+    pub fn with_capacity(bytes: usize) -> IntWriter {
+        IntWriter { bytes: Vec::with_capacity(bytes), count: 0 }
+    }
+
     /// Adds an integer.
     pub fn push(&mut self, int: i64) {
         self.count += 1;

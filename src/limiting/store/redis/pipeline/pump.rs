@@ -14,7 +14,6 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prometheus::Histogram;
 use redis::{Cmd, RedisResult, Value};
-use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
@@ -189,9 +188,8 @@ impl Caller {
     /// Makes a test decision, to find out whether the server works again. Returns false if it could not be sent.
     async fn send_probe(&self) -> bool {
         let Some(check) = self.failed.borrow().as_ref().map(probe_check) else { return false };
-        let (started, (reply, _)) = (Instant::now(), oneshot::channel());
-        let checks = Rc::new(vec![check]);
-        let probe = QueuedDecision { op: Op::Take, checks, mode: SendMode::Shared, since: started, reply };
+        let started = Instant::now();
+        let (probe, _) = QueuedDecision::new(Op::Take, Rc::new(vec![check]), SendMode::Shared, started);
         self.send_groups(&[vec![probe]], started, true).await.is_ok()
     }
 

@@ -77,7 +77,7 @@ impl DecisionQueue {
         if inner.waiting.len() >= QUEUE_MAX {
             return false;
         }
-        inner.work = inner.work.saturating_add(waiting.work());
+        inner.work = inner.work.saturating_add(waiting.work);
         inner.waiting.push_back(waiting);
         let awaited = inner.listening || inner.is_full();
         let pump = if awaited { inner.pump.take() } else { None };
@@ -145,7 +145,7 @@ impl PendingQueue {
 
     fn pop(&mut self) -> Option<QueuedDecision> {
         let waiting = self.waiting.pop_front()?;
-        self.work -= waiting.work();
+        self.work -= waiting.work;
         Some(waiting)
     }
 
@@ -164,16 +164,18 @@ impl PendingQueue {
     /// Takes the oldest decisions, up to the size of one call.
     fn take_batch(&mut self) -> Vec<QueuedDecision> {
         (self.turns, self.gathered) = (0, 0);
-        let (mut batch, mut work) = (Vec::new(), 0_i64);
+        let mut batch = Vec::with_capacity(self.waiting.len().min(DECISIONS_MAX));
+        let mut work = 0_i64;
         while let Some(next) = self.waiting.front() {
             // A client that has left is not charged.
-            if !next.reply.is_closed() {
-                work = work.saturating_add(next.work());
+            let is_wanted = !next.reply.is_closed();
+            if is_wanted {
+                work = work.saturating_add(next.work);
                 if batch.len() == DECISIONS_MAX || (work > WORK_MAX && !batch.is_empty()) {
                     break;
                 }
             }
-            batch.extend(self.pop().filter(|waiting| !waiting.reply.is_closed()));
+            batch.extend(self.pop().filter(|_| is_wanted));
         }
         batch
     }
@@ -183,21 +185,16 @@ impl PendingQueue {
 mod tests {
     use std::rc::Rc;
 
-    use tokio::sync::oneshot;
-
     use super::*;
-    use crate::limiting::decision::{Decision, Op};
-    use crate::limiting::store::redis::pipeline::waiting::SendMode;
+    use crate::limiting::decision::Op;
+    use crate::limiting::store::redis::pipeline::waiting::{PendingDecision, SendMode};
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    type Answer = oneshot::Receiver<Result<Decision, LaneError>>;
-
-    fn pushed(queue: &DecisionQueue, since: Instant) -> Answer {
-        let (reply, answer) = oneshot::channel();
-        let waiting = QueuedDecision { op: Op::Take, checks: Rc::default(), mode: SendMode::Shared, since, reply };
+    fn pushed(queue: &DecisionQueue, since: Instant) -> PendingDecision {
+        let (waiting, result) = QueuedDecision::new(Op::Take, Rc::default(), SendMode::Shared, since);
         assert!(queue.push(waiting));
-        answer
+        result
     }
 
     /// Returns the next action once nothing more is gathered.
@@ -240,7 +237,7 @@ mod tests {
         let is_call = |size: usize| matches!(next(), NextAction::Call(batch) if batch.len() == size);
         let gathers = || matches!(next(), NextAction::Gather);
         // None has waited for long, however slow the machine is.
-        let push = |count: usize| (0..count).map(|_| pushed(&queue, now + PATIENCE)).collect::<Vec<Answer>>();
+        let push = |count: usize| (0..count).map(|_| pushed(&queue, now + PATIENCE)).collect::<Vec<PendingDecision>>();
         let _alone = push(1);
         assert!(is_call(1));
         // A turn that brings nothing is the last.
@@ -263,7 +260,7 @@ mod tests {
     fn a_full_call_leaves_at_once_while_there_is_room_for_calls() {
         let (queue, now) = (DecisionQueue::new(PATIENCE), Instant::now());
         let ahead = now + PATIENCE / 2;
-        let _answers: Vec<Answer> = (0..2 * DECISIONS_MAX + 1).map(|_| pushed(&queue, now)).collect();
+        let _answers: Vec<PendingDecision> = (0..2 * DECISIONS_MAX + 1).map(|_| pushed(&queue, now)).collect();
         assert_eq!(left(&queue, CALLS_MAX, ahead), Err(Some(now + PATIENCE)));
         assert_eq!(left(&queue, CALLS_MAX - 1, ahead), Ok(DECISIONS_MAX));
         assert_eq!(left(&queue, 1, ahead), Ok(DECISIONS_MAX));

@@ -24,6 +24,9 @@ impl LaneError {
     }
 }
 
+/// Receives the result of a decision. It fails if the task that makes the calls has panicked.
+pub type PendingDecision = oneshot::Receiver<Result<Decision, LaneError>>;
+
 /// How a decision is sent to a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendMode {
@@ -41,20 +44,24 @@ pub struct QueuedDecision {
     pub checks: SharedChecks,
     pub mode: SendMode,
     pub since: Instant,
+    /// Work of the decision, in units of [`Rule::work`](crate::limiting::algorithm::Rule::work).
+    pub work: i64,
     pub reply: oneshot::Sender<Result<Decision, LaneError>>,
 }
 
 impl QueuedDecision {
+    /// Creates a decision that waits since `since`. The second value receives its result.
+    pub fn new(op: Op, checks: SharedChecks, mode: SendMode, since: Instant) -> (QueuedDecision, PendingDecision) {
+        let correction = op == Op::Adjust;
+        let work = checks.iter().map(|check| check.rule.work(check.limit.max_cost, correction)).sum();
+        let (reply, result) = oneshot::channel();
+        (QueuedDecision { op, checks, mode, since, work, reply }, result)
+    }
+
     /// Delivers the result. The checks are dropped first, so that the receiver has the only reference to them.
     pub fn deliver(self, answer: Result<Decision, LaneError>) {
         drop(self.checks);
         // Sending fails if the client has left. Its charge remains.
         let _ = self.reply.send(answer);
-    }
-
-    /// Returns the work of the decision, in units of [`Rule::work`](crate::limiting::algorithm::Rule::work).
-    pub fn work(&self) -> i64 {
-        let correction = self.op == Op::Adjust;
-        self.checks.iter().map(|check| check.rule.work(check.limit.max_cost, correction)).sum()
     }
 }
