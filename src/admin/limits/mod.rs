@@ -367,7 +367,8 @@ fn format_limit_entry(
     let Some(&LimitResult { outcome, chain_state, is_charged, .. }) = checked else {
         let why = match check {
             None => NotAskedReason::KeyAbsent,
-            Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
+            // An override may block another tier. Tiers are not part of chains.
+            Some(_) if verdict.refused || limit.tier_of.is_some() => NotAskedReason::RefusedBefore,
             Some(_) => NotAskedReason::BaseHasRoom,
         };
         return format_not_asked(limit, why);
