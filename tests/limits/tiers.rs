@@ -78,6 +78,8 @@ fn all_networks_of_a_client_are_charged_or_none() {
         };
         assert_eq!((reset("per-ip.56"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [429]));
         assert_eq!((reset("per-ip.48"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [200]));
+        let of_ipv4 = gateway.admin("/-/limits/per-ip.48/state?key=192.0.2.1");
+        assert!(of_ipv4.status() == 422 && of_ipv4.text().contains("that of `per-ip`"), "{}", of_ipv4.text());
         let top = gateway.admin("/-/top?limit=per-ip.48&by=refused").json();
         assert_eq!(top["keys"][0]["count_min"], 2, "{top}");
     });
