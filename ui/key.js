@@ -16,7 +16,6 @@ function splitPart(part) {
 
 // A part with alternatives is shown without the spaces of the config.
 const shownName = (name) => name.replaceAll(" | ", "|");
-const WEIGHTS = "Change fair.weights of the limit to give a tenant more or less.";
 const withoutAll = (names) => names.filter((name) => name !== "all");
 
 // The names that the parts have in the config; those of a tenant follow those of the limit's key.
@@ -33,13 +32,14 @@ function whyUnknown(about, parts) {
   if (split.some(({ value }) => value === "***")) return "The config hides this key.";
   const absent = split.find(({ value }) => value === null);
   if (absent) return `The requests did not have ${showText(absent.name)}. They share one budget, which nothing names.`;
-  return split.slice(keyNames(about, []).length).some(({ isHash }) => isHash) ? `The config shows this tenant as a hash, which does not name it. ${WEIGHTS}` : null;
+  return null;
 }
 
 // The query that names the key, and its tenant.
 function keyQuery(about, parts) {
   const own = keyNames(about, []).length;
-  return parts.map(splitPart).map(({ value, isHash }, place) => (isHash ? `hash=${encodeURIComponent(value)}` : `${place < own ? "key" : "tenant"}=${encodeShown(value)}`)).join("&");
+  const names = (place) => (place < own ? ["key", "hash"] : ["tenant", "tenant_hash"]);
+  return parts.map(splitPart).map(({ value, isHash }, place) => (isHash ? `${names(place)[1]}=${encodeURIComponent(value)}` : `${names(place)[0]}=${encodeShown(value)}`)).join("&");
 }
 
 // The key as the body of a refund has it.

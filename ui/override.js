@@ -9,7 +9,7 @@ function tierPart(about) {
 
 // Why no entry means this key alone; null if one does.
 function whyNoOverride(about, parts) {
-  if (about.fair) return `Tenants share each budget of this limit, and an override would change it for all of them. ${WEIGHTS}`;
+  if (about.fair) return `Tenants share each budget of this limit, and an override would change it for all of them. Change fair.weights of the limit to give a tenant more or less.`;
   const why = whyUnknown(about, parts);
   const tier = why ? null : tierPart(about);
   if (!tier) return why;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use instant_acme::Account;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, spawn_local};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use crate::acme::cert_cache::{CertCache, CertNeed, renewal_time_s};
 use crate::acme::client::RetryAfter;
@@ -29,6 +29,10 @@ const WHOLE_LOOK: Duration = Duration::from_secs(5);
 const REST: Duration = Duration::from_secs(5);
 /// Time limit for one certificate, all challenges included.
 const ATTEMPT: Duration = Duration::from_secs(300);
+/// How often an order is repeated after the server rejected its nonces, and the pause before. A client should repeat a
+/// request then (RFC 8555, section 6.5); the library does so twice, and the next failure would cost the pause for failures.
+const NONCE_RETRIES: u32 = 3;
+const NONCE_PAUSE: Duration = Duration::from_secs(1);
 /// Reason for a pause after an order that did not fail.
 const DUE_AT_ONCE: &str = "the certificate is due for renewal already: is the clock of this machine right?";
 /// A longer pause was written under a wrong clock and is ignored.
@@ -394,13 +398,19 @@ impl PendingOrder {
         // Resets the wait of earlier orders.
         retry_after.store(0, Ordering::Relaxed);
         let customer = OrderClient { settings: &settings, state: &state, lock: &lock };
+        let mut account = account.map(|(account, _)| account);
         let whole = async {
-            let account = match account {
-                Some((account, _)) => account,
-                None => customer.load_account(retry_after.clone()).await?,
-            };
-            let certificate = customer.order_certificate(&account, &name, &kinds).await?;
-            Ok((account, certificate))
+            let mut retries = NONCE_RETRIES;
+            loop {
+                match customer.order_with_account(&mut account, &retry_after, &name, &kinds).await {
+                    Err(fault @ OrderError::BadNonce(_)) if retries > 0 => {
+                        tracing::info!(name, "{fault}; the order is repeated");
+                        retries -= 1;
+                        sleep(NONCE_PAUSE).await;
+                    }
+                    ordered => return ordered,
+                }
+            }
         };
         let result = timeout(ATTEMPT, whole).await.unwrap_or(Err(OrderError::Timeout));
         let pause = |reason: String| {
@@ -410,7 +420,7 @@ impl PendingOrder {
             OrderPause { failures, next_s, reason }
         };
         match result {
-            Ok((account, certificate)) => {
+            Ok(certificate) => {
                 // Otherwise it would be ordered again and again.
                 let is_due = renewal_time_s(&certificate) <= to_signed(now_s());
                 let attempt = is_due.then(|| pause(DUE_AT_ONCE.to_owned()));
@@ -419,7 +429,7 @@ impl PendingOrder {
                     None => saved.and_then(|()| state.remove_pause(&lock, &name)),
                     Some(attempt) => saved.and(state.write_pause(&lock, &name, attempt)),
                 };
-                let account = Some((account, retry_after));
+                let account = account.map(|account| (account, retry_after));
                 OrderResultReport { name, settings, account, result: Ok(certificate), written, attempt }
             }
             Err(fault) => {

@@ -22,6 +22,9 @@ use crate::tls::{ChallengeKind, NamedKey};
 const SPREAD: Duration = Duration::from_millis(800);
 /// Time limit for the server to validate, and then to issue.
 const POLL: Duration = Duration::from_secs(90);
+/// How often it is asked meanwhile, if it does not say when: the pauses grow from a quarter of a second by this factor. With
+/// it, an order takes at most a third longer than the server does.
+const POLL_BACKOFF: f32 = 1.3;
 /// Maximum length of a server's message in the log and the state directory.
 const SAID_MAX: usize = 400;
 /// Maximum length of a token, which is used as a file name.
@@ -34,6 +37,9 @@ pub enum OrderError {
     Challenge { kind: ChallengeKind, detail: String },
     #[error("the ACME server refused: {0}")]
     Refused(String),
+    /// It did so several times in a row, each time with the next nonce.
+    #[error("the ACME server rejected the nonces of a request: {0}")]
+    BadNonce(String),
     #[error("the ACME server cannot be reached: {0}")]
     Unreachable(String),
     #[error("the ACME server was not done in time")]
@@ -53,7 +59,7 @@ impl OrderError {
     pub fn result(&self) -> OrderResult {
         match self {
             OrderError::Challenge { .. } => OrderResult::ChallengeFailed,
-            OrderError::Refused(_) => OrderResult::Refused,
+            OrderError::Refused(_) | OrderError::BadNonce(_) => OrderResult::Refused,
             OrderError::Unreachable(_) => OrderResult::Unreachable,
             OrderError::Timeout => OrderResult::Timeout,
             OrderError::State(_) => OrderResult::NoState,
@@ -72,7 +78,7 @@ impl OrderError {
             OrderError::Unreachable(_) => {
                 "check `directory` in [acme], `ca` if the server is a private one, and the way there".to_owned()
             }
-            OrderError::Timeout => "no action needed unless it persists".to_owned(),
+            OrderError::Timeout | OrderError::BadNonce(_) => "no action needed unless it persists".to_owned(),
             OrderError::State(_) => {
                 "check that the gateway's user may write there and that the disk has space".to_owned()
             }
@@ -82,7 +88,7 @@ impl OrderError {
 
 impl OrderClient<'_> {
     /// Returns the account of the key in the state directory, registering it if necessary.
-    pub async fn load_account(&self, retry_after: RetryAfter) -> Result<Account, OrderError> {
+    async fn load_account(&self, retry_after: RetryAfter) -> Result<Account, OrderError> {
         let der = self.state.account_key(self.lock)?;
         let key = Key::from_pkcs8_der(der.clone_key())?;
         let client = AcmeClient::new(self.settings, retry_after).map_err(OrderError::Unreachable)?;
@@ -100,8 +106,23 @@ impl OrderClient<'_> {
         Ok(account)
     }
 
+    /// Orders a certificate for `name`, and registers the account first if there is none.
+    pub async fn order_with_account(
+        &self,
+        account: &mut Option<Account>,
+        retry_after: &RetryAfter,
+        name: &str,
+        kinds: &[ChallengeKind],
+    ) -> Result<StoredCertificate, OrderError> {
+        let registered = match account.take() {
+            Some(account) => account,
+            None => self.load_account(retry_after.clone()).await?,
+        };
+        self.order_certificate(account.insert(registered), name, kinds).await
+    }
+
     /// Orders a certificate for `name` with a new key, trying these challenges in turn until the server validates one.
-    pub async fn order_certificate(
+    async fn order_certificate(
         &self,
         account: &Account,
         name: &str,
@@ -128,7 +149,7 @@ impl OrderClient<'_> {
         let identifiers = [Identifier::Dns(name.to_owned())];
         let mut order = account.new_order(&NewOrder::new(&identifiers)).await?;
         self.publish_proof(&mut order, name, kind).await?;
-        match order.poll_ready(&RetryPolicy::default().timeout(POLL)).await {
+        match order.poll_ready(&polling()).await {
             Ok(OrderStatus::Ready) => {}
             Ok(_) | Err(Error::Api(_)) => return Err(read_validation_error(&mut order, kind).await?),
             Err(error) => return Err(error.into()),
@@ -137,7 +158,7 @@ impl OrderClient<'_> {
         let mut params = CertificateParams::new([name.to_owned()]).map_err(generation_error)?;
         params.distinguished_name = DistinguishedName::new();
         order.finalize_csr(params.serialize_request(&key).map_err(generation_error)?.der()).await?;
-        let chain = order.poll_certificate(&RetryPolicy::default().timeout(POLL)).await?;
+        let chain = order.poll_certificate(&polling()).await?;
         let pem = format!("{}{}", key.serialize_pem(), chain);
         let unusable = |what| OrderError::Refused(format!("the issued certificate cannot be used: {what}"));
         Ok(StoredCertificate { key: NamedKey::from_pem(&pem, name).map_err(unusable)?, pem })
@@ -172,7 +193,7 @@ impl OrderClient<'_> {
             sleep(SPREAD).await;
             challenge.set_ready().await.map_err(|error| match error {
                 // Some servers validate at once and report the result here.
-                Error::Api(problem) if !is_rate_limit(&problem) => {
+                Error::Api(problem) if !has_type(&problem, "rateLimited") && !has_type(&problem, "badNonce") => {
                     OrderError::Challenge { kind, detail: describe_problem(&problem) }
                 }
                 error => error.into(),
@@ -180,6 +201,10 @@ impl OrderClient<'_> {
         }
         Ok(())
     }
+}
+
+fn polling() -> RetryPolicy {
+    RetryPolicy::default().backoff(POLL_BACKOFF).timeout(POLL)
 }
 
 /// Returns what the server reports about a failed validation.
@@ -204,9 +229,11 @@ fn build_challenge_certificate(name: &str, digest: &[u8]) -> Result<String, rcge
     Ok(format!("{}{}", key.serialize_pem(), params.self_signed(&key)?.pem()))
 }
 
-/// Another challenge would fail in the same way.
-fn is_rate_limit(problem: &Problem) -> bool {
-    problem.r#type.as_deref().is_some_and(|kind| kind.ends_with(":rateLimited"))
+/// Returns whether a problem has a type of RFC 8555, section 6.7. Some types mean that another challenge would fail in the
+/// same way.
+fn has_type(problem: &Problem, name: &str) -> bool {
+    let kind = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
+    kind == Some(name)
 }
 
 fn is_token(token: &str) -> bool {
@@ -216,6 +243,7 @@ fn is_token(token: &str) -> bool {
 impl From<Error> for OrderError {
     fn from(error: Error) -> OrderError {
         match error {
+            Error::Api(problem) if has_type(&problem, "badNonce") => OrderError::BadNonce(describe_problem(&problem)),
             Error::Api(problem) => OrderError::Refused(describe_problem(&problem)),
             Error::Timeout(_) => OrderError::Timeout,
             Error::Json(error) => OrderError::Unreachable(format!("the response is not ACME: {error}")),

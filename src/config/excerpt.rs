@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::config::secret_options::{URL_PARAMETERS, has_secret_query, is_secret, resembles_secret};
+use crate::config::secret_options::{URL_PARAMETERS, has_secret_query, is_secret, resembles_body, resembles_secret};
 
 /// Values nested more deeply are masked without a look at their keys.
 const MAX_DEPTH: usize = 32;
@@ -13,6 +13,8 @@ const URL_END: [char; 5] = ['"', '\'', ' ', '\t', '\n'];
 
 /// Replaces secrets in messages.
 const MASK: &str = "***";
+/// Maximum length of the name of a placeholder.
+const PLACEHOLDER_MAX: usize = 32;
 /// Shorter secrets are not hidden in messages: their text occurs in many by coincidence.
 const HIDDEN_MIN: usize = 4;
 /// Bytes before and after the place of a mistake whose secrets its message may quote.
@@ -88,7 +90,7 @@ impl<'t> Masker<'t> {
                     self.mask_entry(&mut path);
                     let rest = &self.rest()[..self.line_end() - self.at];
                     let is_over = rest.trim_start().is_empty() || rest.trim_start().starts_with(['#', ',']);
-                    if !is_over && is_secret_path(&path) {
+                    if !is_over && (is_secret_path(&path) || resembles_body(&path)) {
                         // What is left may belong to a secret with a wrong quote.
                         self.mask(self.at..self.at + rest.len());
                     }
@@ -186,6 +188,9 @@ impl<'t> Masker<'t> {
 
     fn mask_if_secret(&mut self, path: &[&str], length: usize) {
         let value = self.rest()[..length].trim_end();
+        if resembles_body(path) {
+            return self.mask_body(self.at..self.at + value.len());
+        }
         let secret = match value.find('?') {
             _ if is_secret_path(path) => Some(0),
             Some(question) if has_secret_query(path) => Some(question + 1),
@@ -194,6 +199,21 @@ impl<'t> Masker<'t> {
         if let Some(start) = secret {
             self.mask(self.at + start..self.at + value.len());
         }
+    }
+
+    /// Masks the body of a response except its placeholders, which are what mistakes in a body are about.
+    fn mask_body(&mut self, range: Range<usize>) {
+        let mut from = range.start;
+        while let Some(open) = self.text[from..range.end].find('{').map(|found| from + found) {
+            let inside = &self.text[open + 1..range.end];
+            let is_name = |c: char| c.is_ascii_lowercase() || c == '_' || c == '-';
+            let name = inside.find(|c| !is_name(c)).filter(|end| (1..=PLACEHOLDER_MAX).contains(end));
+            let placeholder_end = name.filter(|end| inside[*end..].starts_with('}')).map(|end| open + end + 2);
+            let masked_end = if placeholder_end.is_some() { open } else { open + 1 };
+            self.mask(from..masked_end);
+            from = placeholder_end.unwrap_or(masked_end);
+        }
+        self.mask(from..range.end);
     }
 
     /// Reads a dotted key, and appends its parts to `path`. Masks names that are values of clients.
@@ -305,8 +325,8 @@ impl<'t> Masker<'t> {
 /// Returns whether the value at a path, from the section on, is a secret. The second key may be the name of the
 /// section.
 ///
-/// Messages reach people who may not read the files, so keys of overrides count as secrets. A text that is not valid
-/// does not tell how logs would show them.
+/// Messages reach people who may not read the files, so keys of overrides count as secrets; bodies are masked by
+/// [`Masker::mask_body`]. A text that is not valid does not tell how logs would show keys.
 fn is_secret_path(path: &[&str]) -> bool {
     let Some((kind, keys)) = path.split_first() else { return false };
     is_secret(kind, keys)
@@ -355,6 +375,11 @@ mod tests {
             ("[limit.a]\nfair = { key = \"ip\", weights = { abc = 5 } }", "abc"),
             ("[limit.a.fair.weights]\n\"abc\" = 5", "abc"),
             ("limit.a.fair.weights.abc = 5", "abc"),
+            ("[[route]]\nrespond = { status = 200, body = \"abc\" }", "abc"),
+            ("[limit.a.refuse]\nbody = '''\nabc\n'''\nstatus = 403", "abc"),
+            ("[[route]]\nrefuse.bdoy = \"a{b c}", "a{b c}"),
+            ("[[route]]\nrefuse.body = \"a{b}{retry_aftr}\"", "[[route]]\nrefuse.body = \"*{b}{retry_aftr}\""),
+            ("[[route]]\nrefuse.body = \"{ä{\\\"ab\\\":{}}\"", "[[route]]\nrefuse.body = \"**************\""),
         ] {
             let expected = match masked.starts_with('[') {
                 true => masked.to_owned(),

@@ -47,6 +47,15 @@ pub fn is_body(keys: &[&str]) -> bool {
     BODIES.iter().any(|body| keys.ends_with(body))
 }
 
+/// Returns whether the value of a key may be a body: also under a misspelt key, or in place of the table.
+pub fn resembles_body(keys: &[&str]) -> bool {
+    BODIES.iter().any(|[table, body]| match keys {
+        [.., last] if last == table => true,
+        [.., parent, last] => parent == table && strsim::osa_distance(last, body) <= 1,
+        _ => false,
+    })
+}
+
 /// Returns whether the value of a header, or of an entry of a nested table, is usually a secret.
 pub fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
@@ -73,6 +82,11 @@ mod tests {
         assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
         assert!(has_secret_query(&["route", "auth", "forward"]) && !has_secret_query(&["redirect", "to"]));
         assert!(is_body(&["respond", "body"]) && !is_body(&["respond", "status"]));
+        assert!(
+            resembles_body(&["route", "respond", "bdoy"])
+                && resembles_body(&["refuse"])
+                && !resembles_body(&["respond", "code"])
+        );
         assert!(resembles_secret("tokn") && resembles_secret("Key_secret") && !resembles_secret("key"));
     }
 }

@@ -101,6 +101,9 @@ impl LimitFacts<'_> {
         if self.check.is_some() && self.verdict.refused {
             return (LimitEffect::NotReached, "another limit refused before".to_owned());
         }
+        if self.check.is_some() && limit.tier_of.is_some() {
+            return (LimitEffect::NotReached, "an override blocks another of its networks".to_owned());
+        }
         if limit.applies_to(self.facts) == Ok(false) {
             return (LimitEffect::Skipped, "a condition of `when` is false".to_owned());
         }

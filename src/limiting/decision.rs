@@ -135,65 +135,93 @@ impl Decision {
         role.after.is_none_or(|base| self.answers.get(base).is_none_or(|base| !base.admitted))
     }
 
-    /// Returns for each of `checks`, in order, whether [`Op::Take`] charged it.
-    pub fn list_charged(&self, checks: &[Check]) -> Vec<bool> {
-        let dropped = self.find_dropped(checks);
-        let is_charged = |(place, (check, answer)): (usize, (&Check, &Answer))| {
-            let Check { role, .. } = check;
-            answer.admitted && self.is_applicable(*role) && (self.admitted || role.shadow) && !dropped.contains(place)
-        };
-        checks.iter().zip(&self.answers).enumerate().map(is_charged).collect()
-    }
-
-    /// Finds the charges of `checks` that [`Op::Take`] did not make although the checks admit.
-    pub fn find_dropped(&self, checks: &[Check]) -> DroppedCharges {
-        DroppedCharges::find(checks, |place| self.answers.get(place).is_some_and(|one| one.admitted))
+    /// Finds which of `checks` [`Op::Take`] charged.
+    pub fn find_charged(&self, checks: &[Check]) -> CheckCharges {
+        CheckCharges::find(checks, self.admitted, |place| self.answers.get(place).is_some_and(|one| one.admitted))
     }
 }
 
-/// Charges of a decision that are not made although their checks admit, in cases in which limits that never refuse
-/// would be charged without links. `lua/gate.lua` does the same.
+/// Which checks of a decision are charged. This is the only place that decides it; `lua/gate.lua` does the same.
 ///
-/// - A limit with several checks is charged by all of them, or by none if one refuses.
+/// - All checks that admit are charged, or only those of shadow limits if the request is refused.
+/// - A check that does not apply, because the limit before it has capacity, is not charged.
+/// - A shadow limit with several checks is charged by all of them, or by none if one refuses.
 /// - A candidate is not charged if a limit besides its incumbent refuses.
-#[derive(Debug, Default)]
-pub struct DroppedCharges {
-    /// One element for each check, or none if no charge is dropped.
-    places: Vec<bool>,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckCharges {
+    charged: PlaceSet,
+    withheld: PlaceSet,
 }
 
-impl DroppedCharges {
-    /// Finds the charges. `has_admitted` has the answer to each check.
-    pub fn find(checks: &[Check], has_admitted: impl Fn(usize) -> bool) -> DroppedCharges {
-        if checks.first().is_none_or(|check| check.role.link.is_none()) {
-            return DroppedCharges::default();
-        }
-        let links =
-            || checks.iter().enumerate().filter_map(|(place, check)| Some((place, check.role, check.role.link?)));
-        // By limit: whether one of its checks refuses, and whether that refuses the request.
-        let mut refusing = [(false, false); CheckLink::GROUPS];
-        for (_, role, link) in links().filter(|(place, ..)| !has_admitted(*place)) {
-            if let Some((refuses, refuses_request)) = refusing.get_mut(usize::from(link.group)) {
-                *refuses = true;
-                *refuses_request |= role.can_refuse();
+/// A set of indexes of checks. One decision has fewer than 64 or just as many.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct PlaceSet(u64);
+
+impl PlaceSet {
+    /// Adds an index. One that is too high, which no config allows, is ignored.
+    fn insert(&mut self, place: usize) {
+        self.0 |= PlaceSet::bit(place);
+    }
+
+    fn contains(self, place: usize) -> bool {
+        self.0 & PlaceSet::bit(place) != 0
+    }
+
+    fn bit(place: usize) -> u64 {
+        u32::try_from(place).ok().and_then(|place| 1_u64.checked_shl(place)).unwrap_or(0)
+    }
+}
+
+impl CheckCharges {
+    /// Finds the charges of a decision that has admitted the request or not. `has_admitted` has the answer to each check.
+    pub fn find(checks: &[Check], admitted: bool, has_admitted: impl Fn(usize) -> bool) -> CheckCharges {
+        let is_linked = checks.first().is_some_and(|check| check.role.link.is_some());
+        let dropped = if is_linked { find_dropped(checks, &has_admitted) } else { PlaceSet::default() };
+        let mut charges = CheckCharges::default();
+        for (place, Check { role, .. }) in checks.iter().enumerate().filter(|(place, _)| has_admitted(*place)) {
+            if dropped.contains(place) || !(admitted || role.shadow) {
+                charges.withheld.insert(place);
+            } else if role.after.is_none_or(|base| !has_admitted(base)) {
+                charges.charged.insert(place);
             }
         }
-        let is_refused_besides = |incumbent: u8| {
-            let mut limits = refusing.iter().enumerate();
-            limits.any(|(group, (_, refuses_request))| *refuses_request && group != usize::from(incumbent))
-        };
-        let mut places = vec![false; checks.len()];
-        for (place, _, link) in links().filter(|(place, ..)| has_admitted(*place)) {
-            let refuses = refusing.get(usize::from(link.group)).is_some_and(|(refuses, _)| *refuses);
-            places[place] = refuses || link.incumbent.is_some_and(is_refused_besides);
-        }
-        DroppedCharges { places }
+        charges
     }
 
-    /// Returns whether the charge of the check with index `place` is among them.
-    pub fn contains(&self, place: usize) -> bool {
-        self.places.get(place).copied().unwrap_or_default()
+    /// Returns whether the check with index `place` is charged.
+    pub fn contains(self, place: usize) -> bool {
+        self.charged.contains(place)
     }
+
+    /// Returns whether the check with index `place` admits, but is not charged because others refuse.
+    pub fn is_withheld(self, place: usize) -> bool {
+        self.withheld.contains(place)
+    }
+}
+
+/// Finds the checks that admit but are not charged because of their links.
+fn find_dropped(checks: &[Check], has_admitted: impl Fn(usize) -> bool) -> PlaceSet {
+    let links = || checks.iter().enumerate().filter_map(|(place, check)| Some((place, check.role, check.role.link?)));
+    // By limit: whether one of its checks refuses, and whether that refuses the request.
+    let mut refusing = [(false, false); CheckLink::GROUPS];
+    for (_, role, link) in links().filter(|(place, ..)| !has_admitted(*place)) {
+        if let Some((refuses, refuses_request)) = refusing.get_mut(usize::from(link.group)) {
+            *refuses = true;
+            *refuses_request |= role.can_refuse();
+        }
+    }
+    let is_refused_besides = |incumbent: u8| {
+        let mut limits = refusing.iter().enumerate();
+        limits.any(|(group, (_, refuses_request))| *refuses_request && group != usize::from(incumbent))
+    };
+    let mut dropped = PlaceSet::default();
+    for (place, _, link) in links().filter(|(place, ..)| has_admitted(*place)) {
+        let refuses = refusing.get(usize::from(link.group)).is_some_and(|(refuses, _)| *refuses);
+        if refuses || link.incumbent.is_some_and(is_refused_besides) {
+            dropped.insert(place);
+        }
+    }
+    dropped
 }
 
 /// The store made no decision in time. Returns the checks, so that the caller can decide without the store.

@@ -9,8 +9,9 @@ use sha2::{Digest, Sha256};
 use crate::limiting::algorithm::fair::BUCKETS;
 use crate::limiting::decision::Check;
 use crate::limiting::key::{Key, Missing};
+use crate::limiting::override_table::{OverrideValue, parse_field};
 use crate::limiting::source::{Repeated, SourceValues};
-use crate::limiting::state_key::{KeyError, StateKeyFrame, state_key_parts};
+use crate::limiting::state_key::{DIGEST_MARK, KeyError, StateKeyFrame, state_key_parts, write_value};
 
 /// The `fair` table of a limit.
 #[derive(Clone, Debug, PartialEq)]
@@ -45,8 +46,33 @@ impl FairShare {
         let is_listed = !self.weights.is_empty();
         let names = self.key.budget_names(frame, facts, Missing::Shared, repeated, is_listed)?;
         let name = state_key_parts(&names.state);
-        let weight = names.values.and_then(|values| self.weights.get(values.as_str()).copied());
+        let weight = names.values.and_then(|values| self.find_weight(&values, name));
         Ok(TenantId { id: hash_tenant(name), weight: weight.unwrap_or(self.weight), name: name.into() })
+    }
+
+    /// Finds the weight of a tenant. Of a long value the admin API may know only the digest, as `name` has it.
+    fn find_weight(&self, values: &str, name: &str) -> Option<i64> {
+        match self.weights.get(values) {
+            None if values.contains(DIGEST_MARK) => {
+                self.listed_tenants().find(|(listed, _)| listed == name).map(|(_, weight)| weight)
+            }
+            weight => weight.copied(),
+        }
+    }
+
+    /// Returns the name of each tenant that `weights` lists, with its weight.
+    pub fn listed_tenants(&self) -> impl Iterator<Item = (String, i64)> {
+        self.weights.iter().map(|(field, weight)| {
+            let parts = self.key.0.iter().zip(parse_field(field.as_bytes())).map(|(part, value)| {
+                let mut state = part.state_name();
+                match value {
+                    OverrideValue::Bytes(bytes) => write_value(&mut state, &bytes),
+                    OverrideValue::Any | OverrideValue::Hash(_) => state.push('!'),
+                }
+                state
+            });
+            (parts.collect::<Vec<_>>().join(","), *weight)
+        })
     }
 }
 

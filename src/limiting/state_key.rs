@@ -207,8 +207,3 @@ pub fn state_key_parts(state_key: &str) -> &str {
     let braces = memchr(b'{', bytes).zip(memrchr(b'}', bytes));
     braces.and_then(|(open, close)| state_key.get(open + 1..close)).unwrap_or_default()
 }
-
-/// Returns each part of a state key, such as `ip=::1`; none if the text is no state key.
-pub fn split_state_key(state_key: &str) -> impl Iterator<Item = &str> {
-    state_key_parts(state_key).split(',').filter(|part| !part.is_empty())
-}

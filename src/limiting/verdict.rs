@@ -8,7 +8,7 @@ use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
 use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::decision::{Decision, DroppedCharges, Role};
+use crate::limiting::decision::{CheckCharges, Decision, Role};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::over::{Diversion, Over};
 use crate::limiting::source::UnreadableBody;
@@ -179,14 +179,13 @@ impl Verdict {
         self.refused_keys.extend(placed);
     }
 
-    /// Adds the answers of a decision with the charges that it dropped. Check `i` is of the limit `limits[indexes[i]]` and
-    /// has the role `roles[i]`; `roles` may be empty if no limit comes after another.
+    /// Adds the answers of a decision, and which checks it charged. Check `i` is of the limit `indexes[i]` and has the
+    /// role `roles[i]`; `roles` may be empty if no limit comes after another.
     pub fn add_decision(
         &mut self,
-        limits: &[Arc<Limit>],
         indexes: &[usize],
         roles: &[Role],
-        (mut decision, dropped): (Decision, &DroppedCharges),
+        (mut decision, charges): (Decision, CheckCharges),
         outcome: fn(Answer) -> Outcome,
     ) {
         self.refused |= !decision.admitted;
@@ -194,10 +193,7 @@ impl Verdict {
             let role = roles.get(place).copied().unwrap_or_default();
             let chain_state = chain::resolve_chain_state(role, place, &mut decision.answers);
             let Some(answer) = decision.answers.get(place) else { return };
-            let is_stored = decision.admitted || limits[*index].mode == Mode::Shadow;
-            let is_charged =
-                is_stored && answer.admitted && chain_state == ChainState::InForce && !dropped.contains(place);
-            let outcome = outcome(*answer);
+            let (outcome, is_charged) = (outcome(*answer), charges.contains(place));
             self.checks.push(LimitResult { limit: *index, outcome, chain_state, is_charged, override_rule: None });
         }
     }

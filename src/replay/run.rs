@@ -242,7 +242,6 @@ impl<'a> Replay<'a> {
         let own = refusal.map_or(logged, |status| LoggedEnd::new(Some(status.as_u16()), now_ms));
 
         let asked = self.configured.take_last();
-        let charged = asked.as_ref().map_or_else(Vec::new, |(checks, decision)| decision.list_charged(checks));
         let (mut at_own, mut at_logged) = (Vec::new(), Vec::new());
         for (place, limit) in route.limits.iter().enumerate().skip(route.auth_limit_count()) {
             let Some(index) = self.tallies.iter().position(|tally| Arc::ptr_eq(&tally.limit, limit)) else { continue };
@@ -262,15 +261,15 @@ impl<'a> Replay<'a> {
             }
             let found = asked.as_ref().and_then(|(checks, decision)| {
                 let place = checks.iter().position(|check| Arc::ptr_eq(&check.limit, &limit.store_ref))?;
-                Some((&checks[place], *decision.answers.get(place)?, decision, charged[place]))
+                Some((&checks[place], *decision.answers.get(place)?, decision))
             });
-            let Some((check, answer, decision, is_charged)) = found else {
+            let Some((check, answer, decision)) = found else {
                 tally.record_unasked(place, &verdict, logged_facts);
                 continue;
             };
             let key = tally.record_decision(check, answer, logged_facts);
             tally.refused_by_others += u64::from(verdict.refused && answer.admitted);
-            if is_charged {
+            if verdict.checks.iter().any(|checked| checked.limit == place && checked.is_charged) {
                 at_own.extend(tally.record_charge(check, answer, own).map(Correction::Configured));
             }
             if decision.is_applicable(check.role) {

@@ -103,6 +103,23 @@ fn retry_after_of_an_acme_server_applies_to_known_accounts() {
     assert_eq!(between.pebble.count("There are now 1 accounts"), 1);
 }
 
+/// A server may reject nonces at random, or lose them in a restart. That is no failure after which a gateway pauses.
+#[test]
+fn an_order_whose_nonces_are_rejected_is_repeated() {
+    let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
+    between.answer(
+        "[[route]]\nname = \"nonces\"\npath = \"/order-plz\"\nresponse_headers = { set = { replay-nonce = \"AAAA\" } }\n\
+         [route.respond]\nstatus = 400\ncontent_type = \"application/problem+json\"\nbody = '{\"type\": \
+         \"urn:ietf:params:acme:error:badNonce\", \"detail\": \"unknown\", \"status\": 400}'\n",
+    );
+    let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
+    let gateway = launch(&between.asked_by(&setting));
+    until_logged(&gateway, "rejected the nonces of a request: 400 badNonce: unknown; the order is repeated");
+    between.answer("");
+    until_served(&gateway, &between.pebble.trust(), "www.test");
+    assert_eq!((orders(&gateway, "issued"), orders(&gateway, "refused")), (1.0, 0.0));
+}
+
 #[test]
 fn waits_without_end_that_a_server_asks_for_are_none() {
     let header = "response_headers = { set = { retry-after = \"18446744073709551615\" } }\n";

@@ -3,7 +3,7 @@
 
 use rand::Rng;
 use sluicegate::limiting::answer::Answer;
-use sluicegate::limiting::decision::{Check, Decision, DroppedCharges, ErrorKind, Op};
+use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
 
 use super::twin::{NOW, assert_same_state, random_limits};
@@ -61,14 +61,11 @@ fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<D
         }
         Op::Take => {
             let before = memory.run(Op::Peek, checks, now);
-            let dropped = DroppedCharges::find(checks, |place| before.answers[place].admitted);
+            let charges = before.find_charged(checks);
             let new = checks.iter().zip(&before.answers).enumerate().filter(|(place, (check, answer))| {
-                let own = check.role.shadow || !answer.admitted;
-                (own || before.admitted)
-                    && !dropped.contains(*place)
-                    && before.is_applicable(check.role)
-                    && !is_there(memory, check, now)
-                    && { check.rule.decide(None, now, check.cost, check.tag).next.is_some() }
+                (charges.contains(*place) || !answer.admitted) && !is_there(memory, check, now) && {
+                    check.rule.decide(None, now, check.cost, check.tag).next.is_some()
+                }
             });
             let new: Vec<Check> = new.map(|(_, (check, _))| check.clone()).collect();
             if new.iter().any(|check| !check.role.shadow) {

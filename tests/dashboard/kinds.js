@@ -5,7 +5,7 @@ const { assert, checkAccess, run } = require("./chromium.js");
 const [, , url, token, file] = process.argv;
 // A limit, a part of its key, a text on the screen, and whether a block and an override are offered.
 const SCREENS = [
-  ["tenants", "header:x-tenant#0123456789abcdef", "shows this tenant as a hash", false, false],
+  ["tenants", "header:x-tenant#0123456789abcdef", "has the hash 0123456789abcdef", false, false],
   ["tenants", "header:x-tenant=a", "Tenants share each budget", false, false],
   ["shared", "header:x-shared", "did not have header:x-shared", false, false],
   ["shared", "header:x-shared=a", "Override", true, true],

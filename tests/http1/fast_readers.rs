@@ -1,6 +1,7 @@
 //! Responses at high rates, which are read in large steps, and clients that stop in the middle of one.
 
 use std::io::Read;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::support::client::{Client, get};
@@ -150,4 +151,53 @@ fn clients_that_read_fast_and_then_stop_share_a_bounded_memory() {
         }
     }
     wait_until("the buffers are freed", || gateway.memory("VmRSS").saturating_sub(before) < 12 << 20);
+}
+
+/// Returns the number of unread bytes of the connection to `server`.
+fn unread_from(server: SocketAddr) -> u64 {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let unread = |row: &str| {
+        let fields: Vec<&str> = row.split_whitespace().collect();
+        let (_, queue) = fields[4].split_once(':').unwrap();
+        fields[2].ends_with(&format!(":{:04X}", server.port())).then(|| u64::from_str_radix(queue, 16).unwrap())
+    };
+    table.lines().skip(1).filter_map(unread).max().unwrap_or(0)
+}
+
+/// A connection that was read in large steps becomes a tunnel, whose rate nothing measures. With the large receive buffer
+/// of such a connection, a client that stops would leave more unread than `max_unread` permits.
+#[test]
+fn a_tunnel_does_not_keep_the_receive_buffer_of_a_fast_response() {
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                  sec-websocket-accept: y\r\n\r\n";
+    let total = 24 * MB;
+    let upstream = Upstream::start(move |peer| {
+        while let Some(request) = peer.request()? {
+            if request.get("upgrade").is_some() {
+                peer.send(switch)?;
+                let piece = vec![b'x'; 64 * 1024];
+                while peer.send(&piece).is_ok() {}
+                return Ok(());
+            }
+            peer.send(format!("HTTP/1.1 200 OK\r\ncontent-length: {total}\r\n\r\n"))?;
+            send_pattern(peer, total, &[200_000], false)?;
+        }
+        Ok(())
+    });
+    let route = format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    let gateway = Gateway::with("workers = 1\nstream_timeout = \"30s\"\nmax_unread = \"48KiB\"\n", &route);
+    let mut client = gateway.client();
+    client.send(get("/length", ""));
+    client.stream_answer("GET", |_| {}).unwrap();
+    client.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
+    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(upstream.connections(), 1, "the same connection");
+    let mut last = 0;
+    until("nothing moves any more", || {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = unread_from(upstream.addr);
+        now > 0 && std::mem::replace(&mut last, now) == now
+    });
+    // The kernel doubles the size, for its own use.
+    assert!(last <= 2 * 48 * 1024, "{last} bytes are unread");
 }

@@ -1,5 +1,7 @@
 //! Tenants that share a budget of the running gateway: who is refused, what operators see, and what attackers try.
 
+use serde_json::{Value, json};
+
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::{RedisServer, on_both_stores};
@@ -58,6 +60,49 @@ fn a_greedy_tenant_leaves_the_reserve_to_others() {
         assert_eq!(admitted(&gateway, "greedy", 60), 20);
         let top = gateway.admin("/-/top?limit=shared").json().to_string();
         assert!(top.contains("x-tenant"), "{top}");
+    });
+}
+
+/// Logs and lists show tenants as hashes. Their numbers are found by the hash, as the store does not contain the names.
+#[test]
+fn a_tenant_is_found_by_its_hash() {
+    on_both_stores(|redis| {
+        let gateway = gateway(redis, &FAIR.replace("heavy = 3", "heavy = 3, \"a b\" = 5"));
+        let state = |query: &str| gateway.admin(&format!("/-/limits/shared/state?{query}"));
+        assert_eq!((admitted(&gateway, "greedy", 30), admitted(&gateway, "quiet", 3)), (20, 3));
+        let shown = gateway.admin("/-/top?limit=shared").json()["keys"][0]["key"].as_str().unwrap().to_owned();
+        let greedy = shown.strip_prefix("all,header:x-tenant#").expect("a hash").to_owned();
+        let (by_hash, by_name) = (state(&format!("tenant_hash={greedy}")), state("tenant=greedy").json());
+        assert_eq!(by_hash.json()["fair"], by_name["fair"], "{by_name}");
+        assert!(by_hash.json()["fair"]["must_leave"].as_i64().unwrap() > 0, "{by_name}");
+        assert!(by_hash.json()["state_key"].is_null() && !by_hash.text().contains("greedy"), "{}", by_hash.text());
+        assert_eq!(by_hash.json()["key"], shown);
+        // Those that the config lists are known from the start, also those whose value is no plain text.
+        for (tenant, weight) in [("heavy", 3), ("a%20b", 5)] {
+            let shown = state(&format!("tenant={tenant}")).json()["key"].as_str().unwrap().to_owned();
+            let (_, digits) = shown.split_once('#').unwrap();
+            let found = state(&format!("tenant_hash={digits}")).json();
+            assert_eq!((&found["fair"]["weight"], &found["key"]), (&weight.into(), &shown.as_str().into()), "{found}");
+        }
+        let unknown = state("tenant_hash=0123456789abcdef");
+        assert!(unknown.status() == 404 && unknown.text().contains("weights"), "{}", unknown.text());
+        let pasted = state(&format!("tenant=header:x-tenant%23{greedy}"));
+        assert!(pasted.status() == 400 && pasted.text().contains("tenant_hash="), "{}", pasted.text());
+        // A receipt would contain the number of the tenant, which tells anybody whether a guess is right.
+        let shown = state("tenant=heavy").json()["key"].as_str().unwrap().to_owned();
+        let heavy = json!({ "hash": shown.split_once('#').unwrap().1 });
+        let has_receipt = |tenant: Value| {
+            let decision = json!({ "limits": ["shared"], "key": { "header:x-tenant": tenant } });
+            let body = json!({ "operation": "take", "decisions": [decision] }).to_string();
+            let taken = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body).json();
+            let entry = taken["decisions"][0]["limits"][0].clone();
+            assert_eq!(entry["admitted"], true, "{taken}");
+            entry["receipt"].is_string()
+        };
+        assert_eq!((has_receipt(json!("heavy")), has_receipt(heavy)), (true, false));
+        let path = format!("/-/limits/shared/state?tenant_hash={greedy}");
+        assert_eq!(gateway.admin_ask("DELETE", &path, "", "").json()["reset"], true);
+        assert_eq!(state("tenant=greedy").json()["fair"]["must_leave"], 0);
     });
 }
 

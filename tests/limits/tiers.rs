@@ -22,9 +22,13 @@ const SERVER: &str = "trusted_proxies = [\"127.0.0.0/8\"]";
 const ROUTE: &str = "[[route]]\nname = \"app\"\npath = \"/\"\nrespond = { body = \"in\" }\nlimits = [\"per-ip\"]\n";
 
 fn gateway(redis: Option<&RedisServer>, limit: &str) -> Gateway {
+    gateway_of(redis, &format!("{ROUTE}[limit.per-ip]\n{limit}"))
+}
+
+fn gateway_of(redis: Option<&RedisServer>, config: &str) -> Gateway {
     let store =
         redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"10s\"\n", redis.url()));
-    let gateway = Gateway::with(SERVER, &format!("{store}{ROUTE}[limit.per-ip]\n{limit}"));
+    let gateway = Gateway::with(SERVER, &format!("{store}{config}"));
     if redis.is_some() {
         gateway.wait_for_store();
     }
@@ -74,6 +78,8 @@ fn all_networks_of_a_client_are_charged_or_none() {
         };
         assert_eq!((reset("per-ip.56"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [429]));
         assert_eq!((reset("per-ip.48"), statuses(&gateway, ["2001:db8:1:4::1"])), (200, [200]));
+        let of_ipv4 = gateway.admin("/-/limits/per-ip.48/state?key=192.0.2.1");
+        assert!(of_ipv4.status() == 422 && of_ipv4.text().contains("that of `per-ip`"), "{}", of_ipv4.text());
         let top = gateway.admin("/-/top?limit=per-ip.48&by=refused").json();
         assert_eq!(top["keys"][0]["count_min"], 2, "{top}");
     });
@@ -146,6 +152,54 @@ fn a_limit_that_refuses_nothing_charges_all_its_networks_or_none() {
             [left(&gateway, "per-ip.56", "2001:db8:1:5::1"), left(&gateway, "per-ip.48", "2001:db8:1:5::1")],
             [0, 2]
         );
+    });
+}
+
+/// An override blocks one network of a client. A limit that refuses nothing then charges none of the others, as if it were
+/// enforced.
+#[test]
+fn a_limit_that_refuses_nothing_charges_no_network_beside_a_blocked_one() {
+    let blocked =
+        "overrides = [{ key = [\"2001:db8:2::/48\"], rate = 0 }, { key = [\"2001:db8:1:1::/64\"], rate = 0 }]\n";
+    let plain = "[limit.per-ip]\nrate = \"99/h\"\n[limit.tiers]\ncandidate_of = \"per-ip\"\n";
+    for (name, section) in [
+        ("per-ip", "[limit.per-ip]\n"),
+        ("per-ip", "[limit.per-ip]\nmode = \"shadow\"\n"),
+        ("per-ip", "[limit.per-ip]\nover = \"annotate\"\n"),
+        ("tiers", plain),
+    ] {
+        on_both_stores(|redis| {
+            let route = ROUTE.replace("respond = { body = \"in\" }", "upstream = \"echo:\"");
+            let gateway = gateway_of(redis, &format!("{route}{section}{HOURLY}{blocked}"));
+            let left = |ip| ["", ".56", ".48"].map(|tier| left(&gateway, &format!("{name}{tier}"), ip));
+            let ips = ["2001:db8:2:7::1", "2001:db8:1:1::1", "2001:db8:1:2::1"];
+            let refuses = section == "[limit.per-ip]\n";
+            assert_eq!(statuses(&gateway, ips), if refuses { [429, 429, 200] } else { [200; 3] }, "{section}");
+            assert_eq!(left("2001:db8:2:7::1")[..2], [json!(2), json!(4)], "{section}");
+            assert_eq!(left("2001:db8:1:2::1"), [json!(1), json!(3), json!(5)], "{section}");
+            let allowed = [("route", "app"), ("limit", name), ("decision", "allow")];
+            assert_eq!(gateway.metric("limit_decisions_total", &allowed), Some(1.0), "{section}");
+        });
+    }
+}
+
+/// The limits of a chain refer to each other, also if checks before them are left out.
+#[test]
+fn a_blocked_network_leaves_chains_as_they_are() {
+    let blocked = "overrides = [{ key = [\"2001:db8:2::/48\"], rate = 0 }]\n";
+    let chain = "[limit.free]\nrate = \"1/h\"\n[limit.paid]\nrate = \"2/h\"\nafter = \"free\"\n";
+    on_both_stores(|redis| {
+        let route = ROUTE.replace("\"per-ip\"", "\"per-ip\", \"free\", \"paid\"");
+        let section = format!("[limit.per-ip]\nmode = \"shadow\"\n{HOURLY}{blocked}");
+        let gateway = gateway_of(redis, &format!("{route}{chain}{section}"));
+        assert_eq!(statuses(&gateway, ["2001:db8:2:7::1"; 4]), [200, 200, 200, 429]);
+        let asked =
+            json!({ "operation": "peek", "decisions": [{ "limits": ["per-ip"], "key": { "ip": "2001:db8:2:7::1" } }] })
+                .to_string();
+        let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", asked).json();
+        let limits = &answer["decisions"][0]["limits"];
+        assert_eq!([&limits[0]["reason"], &limits[1]["reason"]], ["refused_before"; 2], "{answer}");
+        assert_eq!([&limits[2]["asked"], &limits[2]["admitted"]], [true, false], "{answer}");
     });
 }
 

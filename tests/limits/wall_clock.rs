@@ -1,5 +1,5 @@
 //! The wall clock is set while the gateway runs: in memory, budgets follow elapsed time, and only the calendar follows
-//! the wall clock.
+//! the wall clock. With Redis, its clock decides: a clock that is set forward is time that has passed, once.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::support::client::get;
 use crate::support::faketime::clock_from_file;
 use crate::support::gateway::Gateway;
+use crate::support::limiting::RedisServer;
 
 fn route(name: &str, limit: &str) -> String {
     format!(
@@ -92,6 +93,52 @@ fn a_step_of_the_clock_refills_no_tier_and_no_candidate() {
         assert_eq!(stepped.admitted("t", "spent", 1), 0, "by a clock set to {offset}");
     }
     assert_eq!(effects(), [9.0, 1.0, 0.0], "both refuse");
+}
+
+/// The clock of Redis is set back and forward. A time that it shows for the second time is no time that has passed.
+#[test]
+fn a_step_of_the_clock_of_redis_mints_nothing_for_tiers_and_candidates() {
+    const HOUR_S: i64 = 3600;
+    let redis = RedisServer::with_clock();
+    let tiers = |rate: &str| format!("rate = \"{rate}\"\nkey = \"ip6tiers/64/56x2/48x3\"\n");
+    let gateway = Gateway::with(
+        "trusted_proxies = [\"127.0.0.0/8\"]",
+        &format!(
+            "[store]\nurl = \"{}\"\ndeadline = \"10s\"\n[[route]]\nname = \"t\"\npath = \"/\"\nrespond = {{ }}\n\
+             limits = [\"t\"]\n[limit.t]\n{}[limit.next]\n{}candidate_of = \"t\"\n",
+            redis.url(),
+            tiers("3/h"),
+            tiers("2/h")
+        ),
+    );
+    gateway.until_connected();
+    // Three networks of a /48, two of them in one /56, and a fourth that finds it exhausted.
+    let admitted = || {
+        ["1:1", "1:2", "1:101", "1:202"].map(|net| {
+            let head = get("/", &format!("x-forwarded-for: 2001:db8:{net}::1\r\n"));
+            (0..4).filter(|_| gateway.ask(&head).status() == 200).count()
+        })
+    };
+    assert_eq!(admitted(), [3, 3, 3, 0]);
+    // Not further than a whole refill: from there on, the right time would be time that has passed.
+    for seconds in [-600, 0, -HOUR_S / 6 * 5, 0] {
+        redis.set_clock(seconds);
+        assert_eq!(admitted(), [0; 4], "by a clock that is {seconds} s ahead");
+    }
+    redis.set_clock(HOUR_S / 3);
+    assert_eq!(admitted(), [1, 1, 1, 0], "twenty minutes have passed");
+    for seconds in [0, HOUR_S / 3, -HOUR_S / 6, HOUR_S / 3] {
+        redis.set_clock(seconds);
+        assert_eq!(admitted(), [0; 4], "by a clock that is {seconds} s ahead again");
+    }
+    redis.set_clock(2 * HOUR_S);
+    assert_eq!(admitted(), [3, 3, 3, 0], "more than an hour has passed");
+    let effects = ["would_refuse", "would_admit"].map(|effect| {
+        let labels = [("route", "t"), ("limit", "next"), ("effect", effect)];
+        gateway.metric("candidate_decisions_total", &labels).unwrap()
+    });
+    // It would admit two, none and two for each network, and in these twenty minutes, two for the fourth network in the /48.
+    assert_eq!(effects, [9.0, 2.0]);
 }
 
 /// After a change of the clock, clients wait for a period of the limit, not until the clock has the old time again.

@@ -1,11 +1,16 @@
 //! No decision takes long: the largest cost that a client can state does not block the store.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
+
+use serde_json::json;
+use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
+use crate::support::limiting::topology::RedisCluster;
+use crate::support::until;
 
 /// Concurrent requests of many users with the largest cost, while other requests use an exhausted limit. That limit has
 /// refunds, so each of its decisions reaches the store.
@@ -58,4 +63,66 @@ fn the_largest_cost_does_not_block_the_store_for_others() {
         assert_eq!(gateway.metric("limit_decisions_total", &labels).unwrap_or(0.0), 0.0, "{decision}");
     }
     assert_eq!(gateway.metric("store_errors_total", &[("kind", "timeout")]).unwrap_or(0.0), 0.0);
+}
+
+/// The largest decision, of 16 limits with four tiers each, over all nodes of a cluster. One node stops in the middle. A
+/// decision that fails is refunded on the other nodes; on that one, each may leave one charge that nobody got.
+#[test]
+fn a_decision_of_64_checks_is_exact_while_a_node_of_the_cluster_stops() {
+    const LIMITS: usize = 16;
+    let cluster = RedisCluster::start(0);
+    let limits: String = (0..LIMITS)
+        .map(|limit| {
+            let key = format!("[\"ip6tiers/64/56x2/48x3/32x4\", \"header:x-{limit}\"]");
+            format!("[limit.l{limit}]\nalgorithm = \"fixed_window\"\nrate = \"1000/h\"\nkey = {key}\non_error = \"closed\"\n")
+        })
+        .collect();
+    let store = format!("[store]\nurl = \"{}\"\ndeadline = \"2s\"\n", cluster.url());
+    let gateway = Gateway::start(&format!("{store}[[route]]\npath = \"/\"\nrespond = {{ }}\n{limits}"));
+    let names: Vec<String> = (0..LIMITS).map(|limit| format!("l{limit}")).collect();
+    let mut key = json!({ "ip": "2001:db8:1:1::1" });
+    (0..LIMITS).for_each(|limit| key[format!("header:x-{limit}")] = "a".into());
+    let body = json!({ "operation": "take", "decisions": [{ "limits": names, "key": key }] }).to_string();
+    let is_admitted = || {
+        let taken = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", &body).json();
+        assert_eq!(taken["decisions"][0]["limits"].as_array().unwrap().len(), 4 * LIMITS, "{taken}");
+        taken["decisions"][0]["admitted"].as_bool().unwrap()
+    };
+    until("the cluster is reached", is_admitted);
+    let reset = |limit: &str| {
+        let query = format!("/-/limits/{limit}/state?key=2001:db8:1:1::1&key=a");
+        assert_eq!(gateway.admin_ask("DELETE", &query, "", "").status(), 200);
+    };
+    let tiers = |limit: &String| ["", ".56", ".48", ".32"].map(|tier| format!("{limit}{tier}"));
+    let all: Vec<String> = names.iter().flat_map(tiers).collect();
+    all.iter().for_each(|limit| reset(limit));
+
+    let (admitted, failed, ended) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let counter = if is_admitted() { &admitted } else { &failed };
+                    counter.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        until("decisions are under way", || admitted.load(Ordering::Relaxed) > 5);
+        cluster.nodes[1].signal("STOP");
+        until("decisions fail", || failed.load(Ordering::Relaxed) > 3);
+        cluster.nodes[1].signal("CONT");
+        let before = admitted.load(Ordering::Relaxed);
+        until("decisions succeed again", || admitted.load(Ordering::Relaxed) > before + 5);
+        ended.store(true, Ordering::Relaxed);
+    });
+    let (admitted, failed) = (admitted.into_inner(), failed.into_inner());
+    for limit in &all {
+        let state = gateway.admin(&format!("/-/limits/{limit}/state?key=2001:db8:1:1::1&key=a")).json();
+        let quota = state["policy"]["quota"].as_u64().unwrap();
+        let used = usize::try_from(quota - state["remaining"].as_u64().unwrap()).unwrap();
+        let slot = key_slot(state["state_key"].as_str().unwrap());
+        let unsure = if cluster.owner_index(slot) == 1 { failed } else { 0 };
+        let range = admitted..=admitted + unsure;
+        assert!(range.contains(&used), "{limit}: {used} used of {admitted} admitted, {failed} failed: {state}");
+    }
 }

@@ -156,7 +156,7 @@ impl LimitsApi {
         let DecideBody { op, mut decisions } = DecideBody::parse_body(body, &snapshot.config, &self.hints)?;
         let limiter = self.link.limiter();
         let parts = decisions.iter_mut().map(|decision| &mut decision.parts).collect();
-        self.hashes.find_values(&limiter, &snapshot.config, parts).await?;
+        self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), parts).await?;
         // Parsing, deciding and formatting many decisions takes time, so other tasks get a turn in between.
         yield_now().await;
         if op == Op::Take {
@@ -190,7 +190,7 @@ impl LimitsApi {
         }
         let (mut parts, cost) = requests::parse_query(limit, query)?;
         let limiter = self.link.limiter();
-        self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
+        self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
         let (check, instead) =
             requests::build_check(&limiter, limit, &parts, cost.unwrap_or_else(|| fixed_cost(limit)))?;
         let (key, policy) = (check.key.clone(), check.rule.policy());
@@ -219,7 +219,7 @@ impl LimitsApi {
         let limit = self.find_limit(&snapshot.config, name)?;
         let (mut parts, _) = requests::parse_query(limit, query)?;
         let limiter = self.link.limiter();
-        self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
+        self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
         let (check, _) = requests::build_check(&limiter, limit, &parts, 0)?;
         let key = check.key.clone();
         self.note_managed(limit);
@@ -250,7 +250,7 @@ impl LimitsApi {
                 (self.refund_receipt(&limiter, limit, &receipt).await?, display.show_state_parts(&limit.key, parts))
             }
             requests::Refund::Units { mut parts, cost } => {
-                self.hashes.find_values(&limiter, &snapshot.config, vec![&mut parts]).await?;
+                self.hashes.find_values(&limiter, (&snapshot.config, &self.usage), vec![&mut parts]).await?;
                 let (check, _) = requests::build_check(&limiter, limit, &parts, cost)?;
                 let mut key = String::new();
                 let _ = display.write_key(&mut key, &limit.key, &parts, limit.repeated);
@@ -367,7 +367,8 @@ fn format_limit_entry(
     let Some(&LimitResult { outcome, chain_state, is_charged, .. }) = checked else {
         let why = match check {
             None => NotAskedReason::KeyAbsent,
-            Some(_) if verdict.refused => NotAskedReason::RefusedBefore,
+            // An override may block another tier. Tiers are not part of chains.
+            Some(_) if verdict.refused || limit.tier_of.is_some() => NotAskedReason::RefusedBefore,
             Some(_) => NotAskedReason::BaseHasRoom,
         };
         return format_not_asked(limit, why);

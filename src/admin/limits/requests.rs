@@ -85,10 +85,11 @@ impl SourceValues for NamedValues {
 }
 
 impl NamedValues {
-    /// Returns whether the caller gave a part of the limit's key as a hash. Then responses must not contain its value.
+    /// Returns whether the caller gave a part of the limit's key, or of its tenants, as a hash. Then responses must not
+    /// contain its value.
     pub fn hides_key_of(&self, limit: &Limit) -> bool {
         !self.hashed.is_empty()
-            && limit.key.0.iter().any(|part| self.hashed.iter().any(|(name, _)| *name == part.state_name()))
+            && limit.counted_key().0.iter().any(|part| self.hashed.iter().any(|(name, _)| *name == part.state_name()))
     }
 }
 
@@ -310,8 +311,8 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     }
 }
 
-/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART` likewise, and
-/// `cost=N`.
+/// Parses `key=PART&hash=DIGITS`, one for each part in the order of the limit's key, `tenant=PART&tenant_hash=DIGITS`
+/// likewise, and `cost=N`.
 pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i64>), Problem> {
     let bad = |detail: String| Problem::new(StatusCode::BAD_REQUEST, detail);
     let (mut values, mut tenant, mut cost) = (Vec::new(), Vec::new(), None);
@@ -320,13 +321,16 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
         let value = percent_decode(value).ok_or_else(|| bad(format!("`{name}` is not percent-encoded")))?;
         match name {
             "key" | "hash" => values.push((name, value)),
-            "tenant" => tenant.push(value),
+            "tenant" | "tenant_hash" => tenant.push((name, value)),
             "cost" => {
                 let value = str::from_utf8(&value).ok().and_then(|value| value.parse().ok());
                 let within = value.filter(|cost| (0..=COST_MAX).contains(cost));
                 cost = Some(within.ok_or_else(|| bad(format!("`cost` is an integer from 0 to {COST_MAX}")))?);
             }
-            _ => return Err(bad(format!("unknown parameter `{name}`; there are `key`, `hash`, `tenant` and `cost`"))),
+            _ => {
+                let known = "there are `key`, `hash`, `tenant`, `tenant_hash` and `cost`";
+                return Err(bad(format!("unknown parameter `{name}`; {known}")));
+            }
         }
     }
     let parts: Vec<&KeyPart> = limit.key.0.iter().filter(|part| **part != KeyPart::All).collect();
@@ -341,25 +345,36 @@ pub fn parse_query(limit: &Limit, query: &str) -> Result<(NamedValues, Option<i6
     }
     let mut named = NamedValues::default();
     for (part, (name, value)) in parts.into_iter().zip(values) {
-        let state_name = part.state_name();
-        if name == "hash" {
-            let hash = str::from_utf8(&value).ok().and_then(|text| parse_hash(&state_name, text));
-            named.hashed.push((state_name, hash.ok_or_else(|| bad(format!("`hash`: {QUERY_HASH_HELP}")))?));
-            continue;
-        }
-        check_pasted(&state_name, &value, "hash=", "").map_err(|why| bad(format!("`key`: {why}")))?;
-        // Alternatives are different places of one value, so any of them can carry it.
-        if let Some(source) = part.sources().first() {
-            let value = to_request_value(source, value).map_err(|why| bad(format!("key {source}: {why}")))?;
-            named.given.push((source.to_string(), value));
-        }
+        add_query_value(part, (name, value), ["key", "hash"], &mut named).map_err(bad)?;
     }
     add_tenant(limit, tenant, &mut named).map_err(bad)?;
     Ok((named, cost))
 }
 
+/// Adds a value of a query. `known`: the names of the parameter for the value itself, and for its hash.
+fn add_query_value(
+    part: &KeyPart,
+    (name, value): (&str, Vec<u8>),
+    known: [&str; 2],
+    named: &mut NamedValues,
+) -> Result<(), String> {
+    let ([plain, by_hash], state_name) = (known, part.state_name());
+    if name == by_hash {
+        let hash = str::from_utf8(&value).ok().and_then(|text| parse_hash(&state_name, text));
+        named.hashed.push((state_name, hash.ok_or_else(|| format!("`{by_hash}`: {QUERY_HASH_HELP}"))?));
+        return Ok(());
+    }
+    check_pasted(&state_name, &value, &format!("{by_hash}="), "").map_err(|why| format!("`{plain}`: {why}"))?;
+    // Alternatives are different places of one value, so any of them can carry it.
+    if let Some(source) = part.sources().first() {
+        let value = to_request_value(source, value).map_err(|why| format!("{plain} {source}: {why}"))?;
+        named.given.push((source.to_string(), value));
+    }
+    Ok(())
+}
+
 /// Adds the values of a tenant that shares the budget of the limit.
-fn add_tenant(limit: &Limit, values: Vec<Vec<u8>>, named: &mut NamedValues) -> Result<(), String> {
+fn add_tenant(limit: &Limit, values: Vec<(&str, Vec<u8>)>, named: &mut NamedValues) -> Result<(), String> {
     if values.is_empty() {
         return Ok(());
     }
@@ -374,21 +389,25 @@ fn add_tenant(limit: &Limit, values: Vec<Vec<u8>>, named: &mut NamedValues) -> R
     }
     named.has_tenant = true;
     for (part, value) in parts.iter().zip(values) {
-        if let Some(source) = part.sources().first() {
-            let value = to_request_value(source, value).map_err(|why| format!("tenant {source}: {why}"))?;
-            named.given.push((source.to_string(), value));
-        }
+        add_query_value(part, value, ["tenant", "tenant_hash"], named)?;
     }
     Ok(())
 }
 
-/// Returns the check of a limit with the budget of its key. A missing key part must be stated explicitly.
+/// Returns the check of a limit with the budget of its key. A missing key part must be stated explicitly. A tier has no
+/// budget for an IPv4 address.
 pub fn build_check(
     limiter: &Limiter,
     limit: &Arc<Limit>,
     parts: &NamedValues,
     cost: i64,
 ) -> Result<(Check, Option<Outcome>), Problem> {
+    if limit.is_tier_without(parts) {
+        let name = limit.listed_name();
+        let what =
+            format!("`{}` counts only networks of IPv6; an IPv4 address has one budget, that of `{name}`", limit.name);
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, what));
+    }
     limiter.make_check(limit, parts, cost).map_err(|_| {
         let names: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
         let detail = format!("`{}` is keyed by {}: give each of them in `key`", limit.name, names.join(", "));

@@ -16,7 +16,7 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::leases::LeaseId;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::charges::rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
-use crate::limiting::decision::{Check, Decision};
+use crate::limiting::decision::{Check, CheckCharges, Decision};
 use crate::limiting::settlement::scan::UsageScan;
 use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 
@@ -309,16 +309,15 @@ pub fn guard_charges(
     manager: &Rc<ChargeManager>,
     checks: Vec<Check>,
     rules: Vec<Option<Arc<ChargeRules>>>,
-    decision: &Decision,
+    (decision, charges): (&Decision, CheckCharges),
     place: ChargedAt,
 ) -> Option<Box<ChargeGuard>> {
     let answers = &decision.answers;
     let waits = decision.admitted && answers.iter().any(|answer| answer.admitted && answer.retry_ms > 0);
-    let is_charged = decision.list_charged(&checks);
-    let charged = checks.into_iter().zip(rules).zip(answers).zip(is_charged).filter(|(((_, rules), _), is_charged)| {
-        *is_charged && (waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge()))
+    let guarded = checks.into_iter().zip(rules).zip(answers).enumerate().filter(|(index, ((_, rules), _))| {
+        charges.contains(*index) && (waits || rules.as_ref().is_some_and(|rules| rules.may_change_charge()))
     });
-    ChargeGuard::new(manager, charged.map(|(((check, rules), answer), _)| (check, rules, *answer)), place, waits)
+    ChargeGuard::new(manager, guarded.map(|(_, ((check, rules), answer))| (check, rules, *answer)), place, waits)
 }
 
 impl fmt::Debug for ChargeGuard {

@@ -41,7 +41,8 @@ struct LinkedCandidate {
 
 impl CandidateSet {
     /// Finds the candidates among `limits`, and links the checks of all limits. `None` if there are none, and no tiers
-    /// that need links, which is the case for most routes.
+    /// that need links, which is the case for most routes. Limits with tiers and candidates are not part of chains, so
+    /// chains may be linked later.
     pub fn link(limits: &[Arc<Limit>], evaluations: &mut [Evaluation]) -> Option<CandidateSet> {
         if limits.iter().all(|limit| limit.candidate_of.is_none() && !limit.has_linked_tiers()) {
             return None;
@@ -62,6 +63,7 @@ impl CandidateSet {
         }
         let set = CandidateSet { limits: linked, candidates };
         let parts = join_parts(limits, evaluations);
+        set.skip_refused(&parts, evaluations);
         for (index, evaluation) in evaluations.iter_mut().enumerate() {
             if let Evaluation::Check(check) = evaluation {
                 let family = set.limits[index].family;
@@ -76,6 +78,23 @@ impl CandidateSet {
             }
         }
         Some(set)
+    }
+
+    /// Leaves out the checks of limits that refuse without the store, because an override blocks one of their tiers: a limit
+    /// charges all of its tiers or none. An enforcing limit refuses the whole request, so this affects limits that refuse
+    /// nothing.
+    fn skip_refused(&self, parts: &[usize], evaluations: &mut [Evaluation]) {
+        let group_of = |index: usize| match self.incumbent_of(self.limits[index].family) {
+            Some(_) => usize::from(self.limits[index].family),
+            None => parts[index],
+        };
+        let refusing: Vec<usize> =
+            (0..evaluations.len()).filter(|index| refuses_at_once(&evaluations[*index])).map(group_of).collect();
+        for (index, evaluation) in evaluations.iter_mut().enumerate() {
+            if matches!(evaluation, Evaluation::Check(_)) && refusing.contains(&group_of(index)) {
+                *evaluation = Evaluation::NotApplicable;
+            }
+        }
     }
 
     fn incumbent_of(&self, family: u8) -> Option<u8> {
@@ -191,6 +210,17 @@ fn join_parts(limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Vec<usize> {
         parts.push(part);
     }
     parts
+}
+
+/// Returns whether the limit refuses without the store.
+fn refuses_at_once(evaluation: &Evaluation) -> bool {
+    match evaluation {
+        Evaluation::Blocked(..)
+        | Evaluation::MissingKey(_)
+        | Evaluation::Unclear(_)
+        | Evaluation::UnreadableBody(_) => true,
+        Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::NotApplicable | Evaluation::Unlimited => false,
+    }
 }
 
 fn to_group(index: usize) -> u8 {

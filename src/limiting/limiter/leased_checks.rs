@@ -10,10 +10,9 @@ use std::sync::Arc;
 use crate::limiting::charges::lease_grants::request_lease;
 use crate::limiting::charges::manager::ChargeManager;
 use crate::limiting::clock;
-use crate::limiting::decision::{Check, Decision, DroppedCharges, Role};
+use crate::limiting::decision::{Check, Decision, Role};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::{HotKey, HotKeys, SpentUnits};
-use crate::limiting::limit::Limit;
 use crate::limiting::verdict::{Outcome, Verdict};
 
 /// The checks of one request that have a hot key.
@@ -58,13 +57,7 @@ impl LeasedChecks {
 
     /// Adds the results of the checks that were decided, once the store has decided the others. Requests the leases
     /// that the keys need next.
-    pub fn finish(
-        self,
-        verdict: &mut Verdict,
-        limits: &[Arc<Limit>],
-        manager: &Rc<ChargeManager>,
-        gateways: &Gateways,
-    ) {
+    pub fn finish(self, verdict: &mut Verdict, manager: &Rc<ChargeManager>, gateways: &Gateways) {
         let LeasedChecks { decided, for_store } = self;
         if decided.is_empty() && for_store.is_empty() {
             return;
@@ -91,7 +84,8 @@ impl LeasedChecks {
             if !verdict.refused {
                 manager.decisions.record_decision(&checks, &decision);
             }
-            verdict.add_decision(limits, &[index], &[], (decision, &DroppedCharges::default()), Outcome::Store);
+            let charges = decision.find_charged(&checks);
+            verdict.add_decision(&[index], &[], (decision, charges), Outcome::Store);
             request_next(manager, gateways, &key, &checks[0], now_ms);
         }
         verdict.checks.sort_by_key(|result| result.limit);

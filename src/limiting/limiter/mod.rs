@@ -25,7 +25,7 @@ use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::{ChargeGuard, guard_charges};
 use crate::limiting::charges::manager::{ChargeManager, PendingCall};
 use crate::limiting::charges::rules::ChargeRules;
-use crate::limiting::decision::{Check, Decision, DroppedCharges, ErrorKind, Op, Role, SharedChecks, StoreError};
+use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks, StoreError};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::Missing;
@@ -53,8 +53,7 @@ pub const STORE_RETRY_MS: i64 = 2000;
 /// A decision about the checks of a request.
 struct CheckedDecision {
     decision: Decision,
-    /// Charges that were not made although their checks admit.
-    dropped: DroppedCharges,
+    charges: CheckCharges,
     /// Guard of the charges, if the end of the request may change them.
     guard: Option<Box<ChargeGuard>>,
     /// Keys that were refused, by the index of their check.
@@ -171,11 +170,11 @@ impl Limiter {
         hold: bool,
         end: Option<Instant>,
     ) -> Verdict {
+        let candidates = CandidateSet::link(limits, &mut evaluations);
         let chained = limits.iter().any(|limit| limit.after.is_some());
         if chained {
             chain::link_chains(limits, &mut evaluations);
         }
-        let candidates = CandidateSet::link(limits, &mut evaluations);
         let mut verdict = Verdict { checks: Vec::with_capacity(evaluations.len()), ..Verdict::default() };
         let (mut own, mut slots) = (Vec::new(), Vec::new());
         let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(evaluations.len()) };
@@ -232,7 +231,7 @@ impl Limiter {
         {
             self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
-        leased.finish(&mut verdict, limits, &self.charges, &self.gateways);
+        leased.finish(&mut verdict, &self.charges, &self.gateways);
         for (index, rule) in own {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
                 checked.override_rule = Some(rule);
@@ -297,10 +296,10 @@ impl Limiter {
             None => self.run_checks(op, limits, checks, hold).await,
         };
         match decided {
-            Ok(CheckedDecision { decision, dropped, guard, refused_keys }) => {
+            Ok(CheckedDecision { decision, charges, guard, refused_keys }) => {
                 verdict.guard = guard;
                 verdict.keep_refused(&limits.indexes, refused_keys);
-                verdict.add_decision(limits.all, &limits.indexes, &roles, (decision, &dropped), Outcome::Store);
+                verdict.add_decision(&limits.indexes, &roles, (decision, charges), Outcome::Store);
             }
             Err(StoreError { checks, .. }) => self.decide_without_store(op, verdict, limits, checks, hold),
         }
@@ -390,9 +389,9 @@ impl Limiter {
         let Some(answers) = self.charges.store.known_refusals(checks) else { return false };
         let decision = Decision { admitted: false, answers };
         self.charges.decisions.record_decision(checks, &decision);
-        let dropped = decision.find_dropped(checks);
+        let charges = decision.find_charged(checks);
         verdict.keep_refused(&limits.indexes, take_refused_keys(checks, &decision));
-        verdict.add_decision(limits.all, &limits.indexes, &[], (decision, &dropped), Outcome::Store);
+        verdict.add_decision(&limits.indexes, &[], (decision, charges), Outcome::Store);
         true
     }
 
@@ -409,13 +408,16 @@ impl Limiter {
                 if op == Op::Take {
                     self.charges.decisions.record_decision(&checks, &decision);
                 }
-                let dropped = decision.find_dropped(&checks);
+                let charges = decision.find_charged(&checks);
                 let refused_keys = if hold { take_refused_keys(&mut checks, &decision) } else { Vec::new() };
                 let guard = match watched {
-                    true => guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Store),
+                    true => {
+                        let charged = (&decision, charges);
+                        guard_charges(&self.charges, checks, limits.outcome_rules(), charged, ChargedAt::Store)
+                    }
                     false => None,
                 };
-                Ok(CheckedDecision { decision, dropped, guard, refused_keys })
+                Ok(CheckedDecision { decision, charges, guard, refused_keys })
             }
             None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
             None => call_store(&self.charges, op, Rc::new(checks), None).await,
@@ -468,10 +470,11 @@ async fn call_store(
                 manager.decisions.record_decision(&checks, &decision);
             }
             let mut checks = Rc::unwrap_or_clone(checks);
-            let dropped = decision.find_dropped(&checks);
+            let charges = decision.find_charged(&checks);
             let refused_keys = take_refused_keys(&mut checks, &decision);
-            let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, &decision, ChargedAt::Store));
-            Ok(CheckedDecision { decision, dropped, guard, refused_keys })
+            let charged = (&decision, charges);
+            let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, charged, ChargedAt::Store));
+            Ok(CheckedDecision { decision, charges, guard, refused_keys })
         }
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);

@@ -82,13 +82,14 @@ impl Limiter {
                 answer.retry_ms = STORE_RETRY_MS;
             }
         }
-        let dropped = decision.find_dropped(&checks);
+        let charges = decision.find_charged(&checks);
         if hold {
             verdict.keep_refused(&limits.indexes, take_refused_keys(&mut checks, &decision));
         }
         if hold && op == Op::Take && checks.iter().any(Check::may_change) {
-            verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), &decision, ChargedAt::Local);
+            let charged = (&decision, charges);
+            verdict.guard = guard_charges(&self.charges, checks, limits.outcome_rules(), charged, ChargedAt::Local);
         }
-        verdict.add_decision(limits.all, &limits.indexes, &roles, (decision, &dropped), Outcome::Local);
+        verdict.add_decision(&limits.indexes, &roles, (decision, charges), Outcome::Local);
     }
 }

@@ -184,6 +184,16 @@ impl UsageHistory {
         found
     }
 
+    /// Calls `visit` with the keys of the limit with the id `limit`, as far as the longest window has them. A key may be
+    /// visited several times.
+    pub fn visit_keys(&self, limit: u64, mut visit: impl FnMut(&str)) {
+        let parts = self.windows[UsageWindow::TenMinutes as usize].parts.iter();
+        for usage in parts.filter_map(|part| part.limits.get(&limit)) {
+            let outcomes = KeyOutcome::ALL.iter().filter_map(|outcome| usage.outcome(*outcome));
+            outcomes.for_each(|usage| usage.frequent.keys().for_each(&mut visit));
+        }
+    }
+
     /// Returns the estimated number of keys that each limit refused within `window`, by the id of the limit.
     pub fn count_refused_keys(&self, window: UsageWindow) -> BTreeMap<u64, u64> {
         let mut keys: BTreeMap<u64, DistinctKeys> = BTreeMap::new();

@@ -219,6 +219,11 @@ impl FrequentKeys {
         self.counts.get(&hash).map(|counter| counter.count)
     }
 
+    /// Returns the keys that are counted now.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.counts.values().map(|counter| self.key_of(counter))
+    }
+
     /// Returns the `n` most frequent keys with their hashes and least counts; ties are sorted by name.
     pub fn list_top(&self, n: usize) -> Vec<(u64, &str, u64)> {
         let mut all: Vec<(u64, &str, u64)> =

@@ -1,5 +1,6 @@
 //! A redis-server for one test.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -7,6 +8,8 @@ use crate::support::ports::ReservedPort;
 use crate::support::wait_until;
 
 const LOG: &str = "redis.log";
+/// File with the seconds by which the clock of the server is off.
+const CLOCK: &str = "clock";
 
 /// A redis-server that keeps its port while it is down. Dropping it kills the process.
 pub struct RedisServer {
@@ -14,15 +17,39 @@ pub struct RedisServer {
     pub port: u16,
     _port: ReservedPort,
     args: Vec<String>,
+    env: Vec<(&'static str, PathBuf)>,
     dir: tempfile::TempDir,
 }
 
 impl RedisServer {
     pub fn start(args: &[&str]) -> RedisServer {
+        RedisServer::start_within(args, Vec::new(), tempfile::tempdir().unwrap())
+    }
+
+    /// Starts a server whose clock can be set; see [`RedisServer::set_clock`].
+    pub fn with_clock() -> RedisServer {
+        let dir = tempfile::tempdir().unwrap();
+        let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/limiting/offset_clock.c");
+        let library = dir.path().join("offset_clock.so");
+        let built = Command::new("cc").args(["-shared", "-fPIC", "-O1", "-o"]).arg(&library).arg(source).output();
+        let built = built.expect("there is no C compiler; install it: apt-get install gcc libc6-dev");
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        let env = vec![("LD_PRELOAD", library), ("CLOCK_OFFSET_FILE", dir.path().join(CLOCK))];
+        RedisServer::start_within(&[], env, dir)
+    }
+
+    /// Sets the clock to the right time and so many seconds.
+    pub fn set_clock(&self, seconds: i64) {
+        // A reader must not see half of it.
+        let new = self.dir.path().join("clock.new");
+        std::fs::write(&new, seconds.to_string()).unwrap();
+        std::fs::rename(&new, self.dir.path().join(CLOCK)).unwrap();
+    }
+
+    fn start_within(args: &[&str], env: Vec<(&'static str, PathBuf)>, dir: tempfile::TempDir) -> RedisServer {
         let reserved = ReservedPort::new();
         let args = args.iter().map(|arg| (*arg).to_owned()).collect();
-        let dir = tempfile::tempdir().unwrap();
-        let mut server = RedisServer { child: None, port: reserved.port(), _port: reserved, args, dir };
+        let mut server = RedisServer { child: None, port: reserved.port(), _port: reserved, args, env, dir };
         server.restart();
         server.becomes_ready();
         server
@@ -45,6 +72,7 @@ impl RedisServer {
             .arg(self.dir.path())
             .args(["--logfile", LOG])
             .args(&self.args)
+            .envs(self.env.iter().map(|(name, value)| (name, value)))
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()

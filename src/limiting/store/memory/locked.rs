@@ -4,7 +4,7 @@ use std::sync::MutexGuard;
 
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::Answer;
-use crate::limiting::decision::{Check, Decision, DroppedCharges};
+use crate::limiting::decision::{Check, CheckCharges, Decision};
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
 use crate::limiting::store::partition::{
     EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition,
@@ -73,22 +73,21 @@ impl LockedShards<'_> {
             admitted &= step.answer.admitted || !check.role.can_refuse();
             steps.push(step);
         }
-        let dropped = DroppedCharges::find(checks, |i| steps.get(i).is_some_and(has_admitted));
+        let charges = CheckCharges::find(checks, admitted, |i| steps.get(i).is_some_and(has_admitted));
         let mut answers = Vec::with_capacity(checks.len());
         for (i, (check, step)) in checks.iter().zip(steps).enumerate() {
-            let is_dropped = dropped.contains(i);
-            let admitted = admitted && !is_dropped;
-            let own = check.role.shadow && !is_dropped || !step.answer.admitted;
-            if let (Some(next), true) = (step.next, keep && (admitted || own)) {
+            // A refusal may have a state to store as well.
+            let is_stored = charges.contains(i) || !step.answer.admitted;
+            if let (Some(next), true) = (step.next, keep && is_stored) {
                 // The key is spent if another request like this one would be refused.
                 let spent = !step.answer.admitted || step.answer.remaining < check.cost.max(1);
                 self.store(i, check, next, spent);
             }
-            answers.push(if admitted || own {
-                step.answer
-            } else {
+            answers.push(if charges.is_withheld(i) {
                 // Another check refused, so this one is not charged: answer with what it has without the charge.
                 check.rule.decide(self.live_state(i, check), self.now.for_rule(&check.rule), 0, check.tag).answer
+            } else {
+                step.answer
             });
         }
         Decision { admitted, answers }

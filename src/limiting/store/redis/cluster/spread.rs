@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::limiting::answer::Answer;
-use crate::limiting::decision::{Check, Decision, DroppedCharges, ErrorKind, Op, Role, SharedChecks};
+use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks};
 use crate::limiting::store::redis::cluster::nodes::Nodes;
 use crate::limiting::store::redis::cluster::slot::key_slot;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
@@ -84,14 +84,14 @@ impl SpreadDecision<'_> {
             }
         }
         let has_admitted = |i: usize| self.answers.get(i).copied().flatten().is_some_and(|answer| answer.admitted);
-        let dropped = DroppedCharges::find(self.checks, has_admitted);
-        let places: Vec<usize> = (0..self.checks.len()).filter(|i| dropped.contains(*i)).collect();
-        for i in &places {
-            self.charged[*i] |= std::mem::take(&mut self.provisional[*i]);
-        }
-        self.refund_charges_of(&places).await;
-        if self.refused || !places.is_empty() {
-            self.update_uncharged(&dropped).await;
+        let charges = CheckCharges::find(self.checks, !self.refused, has_admitted);
+        let withheld: Vec<usize> = (0..self.checks.len()).filter(|i| charges.is_withheld(*i)).collect();
+        if !withheld.is_empty() {
+            for i in &withheld {
+                self.charged[*i] |= std::mem::take(&mut self.provisional[*i]);
+            }
+            self.refund_charges_of(&withheld).await;
+            self.update_withheld(&withheld).await;
         }
         let answers = self.answers.iter().copied().collect::<Option<Vec<Answer>>>();
         let answers = answers.ok_or(ErrorKind::Reply)?;
@@ -138,15 +138,12 @@ impl SpreadDecision<'_> {
         fault.map_or(Ok(()), Err)
     }
 
-    /// Updates the answers of admitting checks after a refusal: nothing is charged, so they show what is left without
-    /// it.
-    async fn update_uncharged(&mut self, dropped: &DroppedCharges) {
+    /// Updates the answers of the checks with the indexes `places`, which are not charged: they show what is left without
+    /// the charge.
+    async fn update_withheld(&mut self, places: &[usize]) {
         let mut parts = BTreeMap::<usize, Vec<usize>>::new();
-        for (i, (check, answer)) in self.checks.iter().zip(&self.answers).enumerate() {
-            let is_uncharged = self.refused && !check.role.shadow || dropped.contains(i);
-            if is_uncharged && answer.is_some_and(|answer| answer.admitted) {
-                parts.entry(key_slot(&check.key)).or_default().push(i);
-            }
+        for &i in places {
+            parts.entry(key_slot(&self.checks[i].key)).or_default().push(i);
         }
         let seen = join_all(parts.into_values().map(async |part| {
             let free = |i: &usize| Check { cost: 0, role: Role::default(), ..self.checks[*i].clone() };
