@@ -107,15 +107,15 @@ fn retry_after_of_an_acme_server_applies_to_known_accounts() {
 #[test]
 fn an_order_whose_nonces_are_rejected_is_repeated() {
     let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
-    between.answer(
+    between.set_route(
         "[[route]]\nname = \"nonces\"\npath = \"/order-plz\"\nresponse_headers = { set = { replay-nonce = \"AAAA\" } }\n\
          [route.respond]\nstatus = 400\ncontent_type = \"application/problem+json\"\nbody = '{\"type\": \
          \"urn:ietf:params:acme:error:badNonce\", \"detail\": \"unknown\", \"status\": 400}'\n",
     );
     let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
-    let gateway = launch(&between.asked_by(&setting));
+    let gateway = launch(&between.config_with(&setting));
     until_logged(&gateway, "rejected the nonces of a request: 400 badNonce: unknown; the order is repeated");
-    between.answer("");
+    between.set_route("");
     until_served(&gateway, &between.pebble.trust(), "www.test");
     assert_eq!((orders(&gateway, "issued"), orders(&gateway, "refused")), (1.0, 0.0));
 }

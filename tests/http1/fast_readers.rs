@@ -188,12 +188,12 @@ fn a_tunnel_does_not_keep_the_receive_buffer_of_a_fast_response() {
     let gateway = Gateway::with("workers = 1\nstream_timeout = \"30s\"\nmax_unread = \"48KiB\"\n", &route);
     let mut client = gateway.client();
     client.send(get("/length", ""));
-    client.stream_answer("GET", |_| {}).unwrap();
+    client.stream_response("GET", |_| {}).unwrap();
     client.send(get("/chat", "connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: x\r\n"));
-    assert_eq!(client.try_head().unwrap().status(), 101);
+    assert_eq!(client.try_read_head().unwrap().status(), 101);
     assert_eq!(upstream.connections(), 1, "the same connection");
     let mut last = 0;
-    until("nothing moves any more", || {
+    wait_until("nothing moves any more", || {
         std::thread::sleep(Duration::from_millis(300));
         let now = unread_from(upstream.addr);
         now > 0 && std::mem::replace(&mut last, now) == now

@@ -94,14 +94,14 @@ fn a_tenant_is_found_by_its_hash() {
         let has_receipt = |tenant: Value| {
             let decision = json!({ "limits": ["shared"], "key": { "header:x-tenant": tenant } });
             let body = json!({ "operation": "take", "decisions": [decision] }).to_string();
-            let taken = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", body).json();
+            let taken = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body).json();
             let entry = taken["decisions"][0]["limits"][0].clone();
             assert_eq!(entry["admitted"], true, "{taken}");
             entry["receipt"].is_string()
         };
         assert_eq!((has_receipt(json!("heavy")), has_receipt(heavy)), (true, false));
         let path = format!("/-/limits/shared/state?tenant_hash={greedy}");
-        assert_eq!(gateway.admin_ask("DELETE", &path, "", "").json()["reset"], true);
+        assert_eq!(gateway.admin_request("DELETE", &path, "", "").json()["reset"], true);
         assert_eq!(state("tenant=greedy").json()["fair"]["must_leave"], 0);
     });
 }

@@ -196,7 +196,7 @@ fn a_blocked_network_leaves_chains_as_they_are() {
         let asked =
             json!({ "operation": "peek", "decisions": [{ "limits": ["per-ip"], "key": { "ip": "2001:db8:2:7::1" } }] })
                 .to_string();
-        let answer = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", asked).json();
+        let answer = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", asked).json();
         let limits = &answer["decisions"][0]["limits"];
         assert_eq!([&limits[0]["reason"], &limits[1]["reason"]], ["refused_before"; 2], "{answer}");
         assert_eq!([&limits[2]["asked"], &limits[2]["admitted"]], [true, false], "{answer}");

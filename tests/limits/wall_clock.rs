@@ -111,12 +111,12 @@ fn a_step_of_the_clock_of_redis_mints_nothing_for_tiers_and_candidates() {
             tiers("2/h")
         ),
     );
-    gateway.until_connected();
+    gateway.wait_for_store();
     // Three networks of a /48, two of them in one /56, and a fourth that finds it exhausted.
     let admitted = || {
         ["1:1", "1:2", "1:101", "1:202"].map(|net| {
             let head = get("/", &format!("x-forwarded-for: 2001:db8:{net}::1\r\n"));
-            (0..4).filter(|_| gateway.ask(&head).status() == 200).count()
+            (0..4).filter(|_| gateway.fetch(&head).status() == 200).count()
         })
     };
     assert_eq!(admitted(), [3, 3, 3, 0]);

@@ -10,7 +10,7 @@ use crate::support::client::get;
 use crate::support::gateway::Gateway;
 use crate::support::limiting::RedisServer;
 use crate::support::limiting::topology::RedisCluster;
-use crate::support::until;
+use crate::support::wait_until;
 
 /// Concurrent requests of many users with the largest cost, while other requests use an exhausted limit. That limit has
 /// refunds, so each of its decisions reaches the store.
@@ -84,14 +84,14 @@ fn a_decision_of_64_checks_is_exact_while_a_node_of_the_cluster_stops() {
     (0..LIMITS).for_each(|limit| key[format!("header:x-{limit}")] = "a".into());
     let body = json!({ "operation": "take", "decisions": [{ "limits": names, "key": key }] }).to_string();
     let is_admitted = || {
-        let taken = gateway.admin_ask("POST", "/-/decide", "content-type: application/json\r\n", &body).json();
+        let taken = gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", &body).json();
         assert_eq!(taken["decisions"][0]["limits"].as_array().unwrap().len(), 4 * LIMITS, "{taken}");
         taken["decisions"][0]["admitted"].as_bool().unwrap()
     };
-    until("the cluster is reached", is_admitted);
+    wait_until("the cluster is reached", is_admitted);
     let reset = |limit: &str| {
         let query = format!("/-/limits/{limit}/state?key=2001:db8:1:1::1&key=a");
-        assert_eq!(gateway.admin_ask("DELETE", &query, "", "").status(), 200);
+        assert_eq!(gateway.admin_request("DELETE", &query, "", "").status(), 200);
     };
     let tiers = |limit: &String| ["", ".56", ".48", ".32"].map(|tier| format!("{limit}{tier}"));
     let all: Vec<String> = names.iter().flat_map(tiers).collect();
@@ -107,12 +107,12 @@ fn a_decision_of_64_checks_is_exact_while_a_node_of_the_cluster_stops() {
                 }
             });
         }
-        until("decisions are under way", || admitted.load(Ordering::Relaxed) > 5);
+        wait_until("decisions are under way", || admitted.load(Ordering::Relaxed) > 5);
         cluster.nodes[1].signal("STOP");
-        until("decisions fail", || failed.load(Ordering::Relaxed) > 3);
+        wait_until("decisions fail", || failed.load(Ordering::Relaxed) > 3);
         cluster.nodes[1].signal("CONT");
         let before = admitted.load(Ordering::Relaxed);
-        until("decisions succeed again", || admitted.load(Ordering::Relaxed) > before + 5);
+        wait_until("decisions succeed again", || admitted.load(Ordering::Relaxed) > before + 5);
         ended.store(true, Ordering::Relaxed);
     });
     let (admitted, failed) = (admitted.into_inner(), failed.into_inner());

@@ -292,7 +292,7 @@ impl Limiter {
         let chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
         let decided = match end.filter(|_| !self.charges.store.is_in_process()) {
-            Some(end) => self.run_checks_until(op, checks, end).await,
+            Some(end) => Box::pin(self.run_checks_until(op, checks, end)).await,
             None => self.run_checks(op, limits, checks, hold).await,
         };
         match decided {
@@ -419,8 +419,9 @@ impl Limiter {
                 };
                 Ok(CheckedDecision { decision, charges, guard, refused_keys })
             }
-            None if watched => self.take_in_task(checks, limits.outcome_rules()).await,
-            None => call_store(&self.charges, op, Rc::new(checks), None).await,
+            // Boxed, so that the future of a decision in memory is not larger for it.
+            None if watched => Box::pin(self.take_in_task(checks, limits.outcome_rules())).await,
+            None => Box::pin(call_store(&self.charges, op, Rc::new(checks), None)).await,
         }
     }
 
