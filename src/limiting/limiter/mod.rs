@@ -1,6 +1,7 @@
 //! Decides all limits of a request together. The limiter turns each limit into a check, sends all checks to the
 //! store in one call, and decides from memory while the store is unavailable. Each worker has one limiter per config.
 //!
+//! - `split_checks`: separates checks for the store from outcomes that are known already.
 //! - `candidates`: tries limits in place of another one (`candidate_of`).
 //! - `leased_checks`: decides hot keys from units that were debited in advance.
 //! - `without_store`: decides while the store is unavailable.
@@ -9,6 +10,7 @@
 mod candidates;
 mod leased_checks;
 mod refund;
+mod split_checks;
 mod without_store;
 
 use std::rc::Rc;
@@ -32,13 +34,13 @@ use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::limiter::candidates::CandidateSet;
 use crate::limiting::limiter::leased_checks::LeasedChecks;
+use crate::limiting::limiter::split_checks::SplitChecks;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::{Facts, SourceValues};
 use crate::limiting::state_key::KeyError;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 use crate::limiting::store::{Store, Stores};
-use crate::limiting::usage::KeyOutcome;
-use crate::limiting::verdict::{LimitResult, Outcome, RefusedKey, Verdict};
+use crate::limiting::verdict::{Outcome, RefusedKey, Verdict};
 
 /// Decides the limits of requests for one worker.
 pub struct Limiter {
@@ -175,44 +177,9 @@ impl Limiter {
         if chained {
             chain::link_chains(limits, &mut evaluations);
         }
-        let mut verdict = Verdict { checks: Vec::with_capacity(evaluations.len()), ..Verdict::default() };
-        let (mut own, mut slots) = (Vec::new(), Vec::new());
-        let mut checked_limits = CheckedLimits { all: limits, indexes: Vec::with_capacity(evaluations.len()) };
-        // Collected in place: the checks need no allocation besides that of the evaluations.
-        let collected = evaluations.into_iter().enumerate().filter_map(|(index, evaluation)| {
-            let (outcome, chain_state) = match evaluation {
-                Evaluation::Check(check) => {
-                    if !check.rule.is_of_limit(&limits[index].rule) {
-                        own.push((index, check.rule.clone()));
-                    }
-                    if check.rule.lease_ms().is_some() {
-                        slots.push((index, check.cost));
-                    }
-                    checked_limits.indexes.push(index);
-                    return Some(check);
-                }
-                Evaluation::NotApplicable | Evaluation::Shared(_) => return None,
-                Evaluation::MissingKey(part) => (Outcome::MissingKey { part }, ChainState::InForce),
-                Evaluation::Unclear(ValueError::Ambiguous) => (Outcome::RepeatedKey, ChainState::InForce),
-                Evaluation::Unclear(ValueError::NotInteger) => (Outcome::NotInteger, ChainState::InForce),
-                Evaluation::UnreadableBody(why) => (Outcome::UnreadableKey(why), ChainState::InForce),
-                Evaluation::Unlimited => (Outcome::Unlimited, ChainState::InForce),
-                Evaluation::Blocked(chain_state, key) => {
-                    if op == Op::Take && chain_state == ChainState::InForce {
-                        let limit = &limits[index];
-                        if limit.candidate_of.is_none() {
-                            self.charges.decisions.record_key(limit, KeyOutcome::over(limit), &key);
-                        }
-                        verdict.refused_keys.push(RefusedKey { limit: index, key, cost: None });
-                    }
-                    (Outcome::Blocked, chain_state)
-                }
-            };
-            verdict.refused |= chain_state == ChainState::InForce && outcome.is_refused_by(&limits[index]);
-            verdict.checks.push(LimitResult::uncharged(index, outcome, chain_state));
-            None
-        });
-        let mut checks: Vec<Check> = collected.collect();
+        let (split, mut verdict) = self.split_evaluations(op, limits, evaluations);
+        let SplitChecks { mut checks, indexes, own_rules, slots } = split;
+        let mut checked_limits = CheckedLimits { all: limits, indexes };
         match (&candidates, verdict.refused) {
             (None, true) => return verdict,
             (Some(set), true) => set.keep_relevant(limits, &verdict, &mut checked_limits.indexes, &mut checks),
@@ -232,7 +199,7 @@ impl Limiter {
             self.decide_by_store(op, &mut verdict, &checked_limits, checks, hold, end).await;
         }
         leased.finish(&mut verdict, &self.charges, &self.gateways);
-        for (index, rule) in own {
+        for (index, rule) in own_rules {
             if let Some(checked) = verdict.checks.iter_mut().find(|checked| checked.limit == index) {
                 checked.override_rule = Some(rule);
             }
