@@ -171,8 +171,7 @@ impl Limiter {
         end: Option<Instant>,
     ) -> Verdict {
         let candidates = CandidateSet::link(limits, &mut evaluations);
-        let chained = limits.iter().any(|limit| limit.after.is_some());
-        if chained {
+        if limits.iter().any(|limit| limit.after.is_some()) {
             chain::link_chains(limits, &mut evaluations);
         }
         let mut verdict = Verdict { checks: Vec::with_capacity(evaluations.len()), ..Verdict::default() };
