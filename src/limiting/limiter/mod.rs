@@ -173,8 +173,7 @@ impl Limiter {
         end: Option<Instant>,
     ) -> Verdict {
         let candidates = CandidateSet::link(limits, &mut evaluations);
-        let chained = limits.iter().any(|limit| limit.after.is_some());
-        if chained {
+        if limits.iter().any(|limit| limit.after.is_some()) {
             chain::link_chains(limits, &mut evaluations);
         }
         let (split, mut verdict) = self.split_evaluations(op, limits, evaluations);
