@@ -59,7 +59,8 @@ impl GatheredIo {
     /// it: then the library must be polled again, which continues the write.
     pub fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
-        if gathering.frames.is_empty() && !gathering.is_blocked {
+        // After a write by the library, the buffer is empty and still to be returned.
+        if gathering.frames.capacity() == 0 && !gathering.is_blocked {
             return Poll::Ready(Ok(()));
         }
         let finished = gathering.poll_flush_all(cx);
@@ -141,9 +142,16 @@ impl Gathering {
 
     /// Returns the buffer to the worker, and keeps the bytes that are not written.
     fn return_buffer(&mut self) {
+        if self.written == 0 && self.frames.capacity() == self.frames.len() {
+            // The rest of an earlier poll, of which nothing was written since.
+            return;
+        }
         let rest = self.frames.split_off(self.written);
         let mut buffer = mem::replace(&mut self.frames, rest);
         self.written = 0;
+        if self.frames.len() <= USUAL_GATHER {
+            self.permit = None;
+        }
         buffer.clear();
         let mut shared = self.io.client.local.write_buffer.borrow_mut();
         if shared.capacity() < buffer.capacity() {
