@@ -205,7 +205,7 @@ fn send_sockets(stream: &UnixStream, listeners: &[Listener]) -> io::Result<()> {
     (&mut &*stream).write_all(format!("{END_OF_NAMES}\n{tickets}{END_OF_NAMES}\n").as_bytes())
 }
 
-/// Receives what [`send`] sent, until `due`. The other process may be hostile, so everything is bounded.
+/// Receives what [`send_sockets`] sent, until `due`. The other process may be hostile, so everything is bounded.
 fn receive_sockets(stream: &UnixStream, due: Instant) -> io::Result<(Vec<Listener>, Option<TicketSecrets>)> {
     let (mut names, mut fds) = (Vec::new(), Vec::<OwnedFd>::new());
     while names != b"\n" && !names.ends_with(b"\n\n") {

@@ -53,7 +53,7 @@ impl ChallengeStore {
         self.0.load().http.get(token).cloned()
     }
 
-    /// Makes TLS settings for a handshake that [`asks_for_proof`].
+    /// Makes TLS settings for a handshake that [is a challenge](is_challenge).
     ///
     /// # Errors
     /// The TLS library rejects the settings, which are always the same.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
 use rustls::{Error, InconsistentKeys, RootCertStore, ServerConfig, version};
 use sha2::{Digest, Sha256};
@@ -142,7 +142,8 @@ pub enum ServerTlsMistake {
     ClientCa(String),
 }
 
-/// TLS 1.3 tickets that a client gets for each full handshake. It uses each once.
+/// TLS 1.3 tickets that a client gets for each handshake, also for one that resumes a session. Most clients use each
+/// ticket once, and open two connections at the same time.
 const TICKETS: usize = 2;
 
 impl ServerTls {
@@ -189,6 +190,8 @@ impl ServerTls {
         let mut config = builder.with_cert_resolver(certificates.clone());
         config.alpn_protocols = Alpn::offered_names(files.http2);
         config.send_tls13_tickets = TICKETS;
+        // A session lives in its ticket only. The library would keep others in memory, without a time limit.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
         config.ticketer = Arc::new(ListenerTickets::new(files.digest(address)));
         let challenges = challenges.map(|challenges| challenges.server_config()).transpose();
         let challenges = challenges.map_err(|error| ServerTlsMistake::Cert(0, error.to_string()))?;

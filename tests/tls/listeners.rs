@@ -213,6 +213,35 @@ fn openssl_and_curl_are_served_and_nobody_renegotiates() {
     assert_eq!(Trust::in_ca(&ca).connect(gateway.addr, "a.test").fetch(&get("/", ""), "").status(), 200);
 }
 
+/// OpenSSL keeps the session of its first connection, and resumes it in the next two.
+#[test]
+fn openssl_resumes_sessions_by_tickets_only() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let ca_file = gateway.dir.path().join("ca.pem");
+    std::fs::write(&ca_file, ca.pem()).unwrap();
+    let connect = |options: &str| {
+        let script = format!(
+            "cd {}; for use in '-sess_out session' '-sess_in session' '-sess_in session'; do \
+             printf 'GET / HTTP/1.1\\r\\nhost: a.test\\r\\nconnection: close\\r\\n\\r\\n' | timeout 10 openssl s_client \
+             -connect 127.0.0.1:{} -servername a.test -CAfile {} -ign_eof {options} $use 2>&1; done",
+            gateway.dir.path().display(),
+            gateway.addr.port(),
+            ca_file.display()
+        );
+        let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 3, "is it installed? apt-get install openssl\n{text}");
+        let handshakes = text.lines().filter_map(|line| line.split_once(", TLSv1.")).map(|(kind, _)| kind.to_owned());
+        handshakes.collect::<Vec<_>>()
+    };
+    for version in ["-tls1_2", "-tls1_3"] {
+        assert_eq!(connect(version), ["New", "Reused", "Reused"], "{version}");
+    }
+    // TLS 1.2 without tickets: by the ID of the session, which the gateway does not keep.
+    assert_eq!(connect("-tls1_2 -no_ticket"), ["New", "New", "New"]);
+}
+
 #[test]
 fn one_address_goes_over_to_tls_and_back_without_a_gap() {
     let ca = Ca::new("test");

@@ -1,4 +1,4 @@
-//! Request bodies that the HTTP library receives. No other module names the library's type.
+//! Request bodies that the HTTP library receives. Behind this file, the steps of a request know only `RequestBody`.
 
 use std::error::Error;
 use std::io;

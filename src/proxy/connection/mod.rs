@@ -30,7 +30,7 @@
 //! | `Requests`: server | the head, twice | the head, twice, for each stream |
 //! | `Requests`: response | 128 KiB, over TLS 192 KiB | 85 KiB a stream |
 //! | `Requests`: fast response | 1 MiB more, but at most 16 MiB over all responses of a worker | the same |
-//! | `Idle` | a parser of 20 kB | 23 KiB, and 2 KiB for each stream of its maximum so far |
+//! | `Idle` | a parser of 20 kB | 23 KiB, over TLS 32 KiB, and 2 KiB for each stream of its maximum so far |
 //! | `Resting` | 2 kB, over TLS 10 kB | the same, but at most 16 MiB over all connections of a worker |
 //! | `Upgraded` | 64 KiB, nothing while it is silent | the same |
 //!

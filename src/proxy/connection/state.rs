@@ -275,7 +275,7 @@ impl ConnectionState {
         self.phase() == Phase::Resting && self.is_idle()
     }
 
-    /// Closes the connection if it is [resting](Self::may_rest). Returns whether it does.
+    /// Closes the connection if it is [resting](Self::is_resting). Returns whether it does.
     pub fn close_if_resting(&self) -> bool {
         let closes = self.is_resting() && self.expired_phase().is_none();
         if closes {

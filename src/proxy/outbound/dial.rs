@@ -127,7 +127,7 @@ impl Default for DialQueue {
 
 impl DialQueue {
     /// Connects. Waits while the socket's queue is full; the caller bounds the time.
-    async fn connect_tcp(&self, path: &str) -> io::Result<UnixStream> {
+    async fn connect_unix(&self, path: &str) -> io::Result<UnixStream> {
         let _first = self.0.acquire().await;
         let mut pause = DIAL_PAUSE;
         loop {
@@ -203,7 +203,7 @@ impl UpstreamConnection {
             }
             Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, proxy_header).await?),
             Scheme::Unix(_) => {
-                let mut stream = queue.connect_tcp(&origin.authority).await?;
+                let mut stream = queue.connect_unix(&origin.authority).await?;
                 stream.write_all(proxy_header).await?;
                 UpstreamStream::Unix(stream)
             }

@@ -26,7 +26,7 @@ impl RateAllowance {
 
     /// Records an event. Returns false if it exceeds the rate.
     pub fn spend(&mut self) -> bool {
-        self.left > 0 && self.take_one() || self.spend_at(Instant::now())
+        self.take_one() || self.spend_at(Instant::now())
     }
 
     fn spend_at(&mut self, now: Instant) -> bool {
@@ -36,12 +36,14 @@ impl RateAllowance {
             self.credited = now;
             self.earn(earned);
         }
-        self.left > 0 && self.take_one()
+        self.take_one()
     }
 
+    /// Takes one of the events that are left. Returns false if there are none.
     fn take_one(&mut self) -> bool {
-        self.left -= 1;
-        true
+        let rest = self.left.checked_sub(1);
+        self.left = rest.unwrap_or(0);
+        rest.is_some()
     }
 }
 
@@ -57,7 +59,7 @@ mod tests {
         let begun = allowance.credited;
         let mut count = |after_ms: u64| {
             let now = begun + Duration::from_millis(after_ms);
-            (0..100).take_while(|_| allowance.left > 0 && allowance.take_one() || allowance.spend_at(now)).count()
+            (0..100).take_while(|_| allowance.take_one() || allowance.spend_at(now)).count()
         };
         assert_eq!([count(0), count(99), count(100), count(350), count(60_000)], [3, 0, 1, 2, 3]);
         allowance.earn(2);

@@ -22,6 +22,8 @@ use crate::proxy::connection::stream::{LARGE_WRITE, LargeWritePermit};
 const USUAL_GATHER: usize = 32 * 1024 + 64;
 /// Bytes for which a write counts once in the time slice of the connection's task.
 const BUDGET_BYTES: usize = 16 * 1024;
+/// A GOAWAY frame with ENHANCE_YOUR_CALM. It names the highest stream, so that it fits any connection.
+const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
 
 /// The stream of an HTTP/2 client as the library sees it, shared with the loop of the connection.
 #[derive(Clone)]
@@ -35,6 +37,8 @@ struct Gathering {
     written: usize,
     /// The socket accepts no more at the moment.
     is_blocked: bool,
+    /// The last write of the library was gathered in part, or not at all.
+    is_write_partial: bool,
     /// Held while more than the usual number of bytes is gathered.
     permit: Option<LargeWritePermit>,
 }
@@ -46,6 +50,7 @@ impl GatheredIo {
             frames: Vec::new(),
             written: 0,
             is_blocked: false,
+            is_write_partial: false,
             permit: None,
         })))
     }
@@ -54,12 +59,22 @@ impl GatheredIo {
     /// it: then the library must be polled again, which continues the write.
     pub fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
-        if gathering.frames.is_empty() && !gathering.is_blocked {
+        // After a write by the library, the buffer is empty and still to be returned.
+        if gathering.frames.capacity() == 0 && !gathering.is_blocked {
             return Poll::Ready(Ok(()));
         }
         let finished = gathering.poll_flush_all(cx);
         gathering.return_buffer();
         finished
+    }
+
+    /// Adds GOAWAY for a client that floods the connection, unless the library has written a part of a frame.
+    pub fn gather_goaway(&self) {
+        let mut gathering = self.0.borrow_mut();
+        if !gathering.is_write_partial {
+            gathering.prepare_buffer();
+            gathering.frames.extend_from_slice(&GOAWAY);
+        }
     }
 }
 
@@ -79,15 +94,20 @@ impl Gathering {
 
     /// Adds a part of `bytes` and returns its length, 0 if there is no room.
     fn gather(&mut self, bytes: &[u8]) -> usize {
+        self.prepare_buffer();
+        let count = bytes.len().min(self.max().saturating_sub(self.frames.len()));
+        self.frames.extend_from_slice(&bytes[..count]);
+        count
+    }
+
+    /// Borrows the worker's buffer, unless there is one already.
+    fn prepare_buffer(&mut self) {
         if self.frames.capacity() == 0 {
             self.frames = mem::take(&mut *self.io.client.local.write_buffer.borrow_mut());
             self.frames.clear();
             self.frames.reserve(USUAL_GATHER);
             self.io.client.connection().set_flushed(false);
         }
-        let count = bytes.len().min(self.max().saturating_sub(self.frames.len()));
-        self.frames.extend_from_slice(&bytes[..count]);
-        count
     }
 
     /// Writes what was gathered to the socket.
@@ -122,9 +142,16 @@ impl Gathering {
 
     /// Returns the buffer to the worker, and keeps the bytes that are not written.
     fn return_buffer(&mut self) {
+        if self.written == 0 && self.frames.capacity() == self.frames.len() {
+            // The rest of an earlier poll, of which nothing was written since.
+            return;
+        }
         let rest = self.frames.split_off(self.written);
         let mut buffer = mem::replace(&mut self.frames, rest);
         self.written = 0;
+        if self.frames.len() <= USUAL_GATHER {
+            self.permit = None;
+        }
         buffer.clear();
         let mut shared = self.io.client.local.write_buffer.borrow_mut();
         if shared.capacity() < buffer.capacity() {
@@ -150,10 +177,13 @@ impl AsyncWrite for GatheredIo {
         bufs: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let mut gathering = self.0.borrow_mut();
+        gathering.is_write_partial = true;
         if gathering.is_blocked || gathering.is_full() {
             ready!(gathering.poll_drain(cx))?;
         }
-        Poll::Ready(Ok(bufs.iter().map(|buf| gathering.gather(buf)).sum()))
+        let count = bufs.iter().map(|buf| gathering.gather(buf)).sum();
+        gathering.is_write_partial = count < bufs.iter().map(|buf| buf.len()).sum();
+        Poll::Ready(Ok(count))
     }
 
     fn is_write_vectored(&self) -> bool {

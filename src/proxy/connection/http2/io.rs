@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::proxy::connection::client_io::{ClientIo, ReadFilter};
 use crate::proxy::connection::http2::frames::{Flood, FrameMonitor};
@@ -29,9 +29,6 @@ pub struct Http2Filter {
 
 /// The stream of an HTTP/2 client, as the library reads and writes it.
 pub type Http2Io = ClientIo<Http2Filter>;
-
-/// A GOAWAY frame with ENHANCE_YOUR_CALM. It names the highest stream, so that it fits any connection.
-const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
 
 impl Http2Io {
     /// Wraps `stream`, from which `start` was read while the protocol was detected.
@@ -67,14 +64,11 @@ impl Http2Io {
             false => self.client.connection().end_head(),
         }
     }
+}
 
-    /// Sends GOAWAY, unless a frame has been written in part.
-    fn send_goaway(&mut self, cx: &mut Context<'_>) -> io::Error {
-        if self.client.connection().is_flushed() {
-            let _ = Pin::new(&mut self.stream).poll_write(cx, &GOAWAY);
-        }
-        io::Error::other("the client floods the connection with frames")
-    }
+/// Ends the connection. Its loop sends GOAWAY.
+fn flood_error() -> io::Error {
+    io::Error::other("the client floods the connection with frames")
 }
 
 impl ReadFilter for Http2Filter {
@@ -101,7 +95,7 @@ impl ReadFilter for Http2Filter {
                 return Poll::Ready(Ok(()));
             }
             if !io.count_frames(fresh) {
-                return Poll::Ready(Err(io.send_goaway(cx)));
+                return Poll::Ready(Err(flood_error()));
             }
             let Http2Filter { heads, frames, .. } = &mut io.filter;
             let report = |rule: Cutoff, head: Option<&MalformedHead>| match head {
@@ -110,7 +104,7 @@ impl ReadFilter for Http2Filter {
             };
             let Ok(passed) = heads.check(fresh, report) else {
                 frames.borrow_mut().set_flood(Flood::Head);
-                return Poll::Ready(Err(io.send_goaway(cx)));
+                return Poll::Ready(Err(flood_error()));
             };
             let passed = match passed {
                 CheckedBytes::First(passed) => passed,

@@ -1,5 +1,5 @@
 //! One request and its response over HTTP/1.1, on a connection of its own. The task that polls the exchange drives it:
-//! nothing is read or written in between. Started by `outbound::exchange`.
+//! nothing is read or written in between. Started by `forward`.
 
 use std::fmt;
 use std::rc::Rc;
