@@ -57,8 +57,13 @@ impl GatheredIo {
 
     /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of
     /// it: then the library must be polled again, which continues the write.
-    pub fn poll_finish(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    /// With `is_flood`, GOAWAY follows, unless the library has written a part of a frame.
+    pub fn poll_finish(&self, cx: &mut Context<'_>, is_flood: bool) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
+        if is_flood && !gathering.is_write_partial {
+            gathering.prepare_buffer();
+            gathering.frames.extend_from_slice(&GOAWAY);
+        }
         // After a write by the library, the buffer is empty and still to be returned.
         if gathering.frames.capacity() == 0 && !gathering.is_blocked {
             return Poll::Ready(Ok(()));
@@ -66,15 +71,6 @@ impl GatheredIo {
         let finished = gathering.poll_flush_all(cx);
         gathering.return_buffer();
         finished
-    }
-
-    /// Adds GOAWAY for a client that floods the connection, unless the library has written a part of a frame.
-    pub fn gather_goaway(&self) {
-        let mut gathering = self.0.borrow_mut();
-        if !gathering.is_write_partial {
-            gathering.prepare_buffer();
-            gathering.frames.extend_from_slice(&GOAWAY);
-        }
     }
 }
 

@@ -116,10 +116,7 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
             connection.as_mut().graceful_shutdown();
         }
         let polled = connection.as_mut().poll(cx);
-        if polled.is_ready() && frames.borrow().flood().is_some() {
-            io.gather_goaway();
-        }
-        let finished = io.poll_finish(cx);
+        let finished = io.poll_finish(cx, polled.is_ready() && frames.borrow().flood().is_some());
         if polled.is_ready() {
             return polled;
         }
