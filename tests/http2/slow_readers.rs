@@ -1,9 +1,6 @@
 //! HTTP/2 clients that read responses slowly: by the window of a stream, or by the socket of the connection.
 
-use std::io::Read;
 use std::time::Duration;
-
-use socket2::SockRef;
 
 use crate::support::frames::*;
 use crate::support::gateway::Gateway;
@@ -188,35 +185,4 @@ fn a_client_that_becomes_slow_is_judged_by_what_it_reads() {
         wire.send(window(1, 6_000));
         read(&mut wire, 400_000 + step * 6_000);
     }
-}
-
-/// An idle connection returns its write buffer, also if the last bytes of a large response had to wait for the socket.
-#[test]
-fn a_connection_keeps_no_buffer_after_a_large_response() {
-    const CONNECTIONS: usize = 50;
-    let upstream = large();
-    let gateway = in_front_of(&upstream, "workers = 1");
-    let mut piece = vec![0; 1024 * 1024];
-    let mut fetch = || {
-        let mut wire = Wire::connect(gateway.addr, &[(4, 1 << 30)]);
-        SockRef::from(wire.stream()).set_recv_buffer_size(64 << 10).unwrap();
-        wire.send(window(0, 1 << 30));
-        wire.get(1, "/");
-        // The socket is full meanwhile. Each read then makes space for much of what waits.
-        std::thread::sleep(Duration::from_millis(20));
-        let mut total = 0;
-        while total < 1_000_000 {
-            total += wire.stream().read(&mut piece).unwrap();
-        }
-        wire
-    };
-    (0..5).for_each(|_| drop(fetch()));
-    let memory = gateway.watch_memory();
-    let idle: Vec<Wire> = (0..CONNECTIONS).map(|_| fetch()).collect();
-    wait_until("the buffers are returned", || {
-        let each = memory.grown() / CONNECTIONS as u64;
-        eprintln!("{} KiB for each idle connection", each / 1024);
-        each < 75 * 1024
-    });
-    drop(idle);
 }
