@@ -73,12 +73,8 @@ function counted.record_functions(convert)
     return math.max(functions.lifetime(record, now), 1)
   end
 
-  -- Nothing of a charge whose receipt names the start of this window: such a charge can have been made a millisecond
-  -- before, under a rule whose window was converted, and counts in the window before this one.
   function functions.charge_left(_, record, now, cost, receipt)
-    local found = advanced(record, now)
-    if receipt == found[2] then return 0 end
-    return left_of_charge(found, cost, receipt)
+    return left_of_charge(advanced(record, now), cost, receipt)
   end
 
   function functions.refunded(record, now, units)

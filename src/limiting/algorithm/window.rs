@@ -108,12 +108,9 @@ impl records::UsageRecord for WindowRecord {
         WindowRecord { count: (record.count + cost).min(COUNT_MAX), ..record }
     }
 
-    /// Nothing of a charge whose receipt names the start of this window: such a charge can have been made a millisecond
-    /// before, under a rule whose window was converted (`FixedWindow::convert`), and counts in the window before this one.
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
     fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        let record = self.advanced(now);
-        if charged_ms == record.start_ms { 0.0 } else { record.left_of_charge(cost, charged_ms) as f64 }
+        self.advanced(now).left_of_charge(cost, charged_ms) as f64
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
