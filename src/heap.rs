@@ -10,7 +10,6 @@
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 /// 2 MiB less than 2^48 bytes: more than the address space of a process on x86-64 or arm64, so that the system refuses.
 /// From `MI_MAX_ALLOC_SIZE` on, which is 2^48 bytes less 128 KiB, mimalloc would refuse by itself and not collect.
@@ -36,12 +35,13 @@ pub fn release_free_memory() {
 }
 
 /// Tracks how much memory the connections of a worker use, in kilobytes. A connection at rest counts as one.
+#[derive(Default)]
 pub struct HeapTrimmer {
     parsers: Cell<usize>,
     /// The largest use since memory was last returned.
     peak: Cell<usize>,
-    /// Ticks until the next check.
-    ticks_left: Cell<u32>,
+    /// Ticks since the last check.
+    ticks: Cell<u32>,
 }
 
 /// Kilobytes of a parser with its buffers.
@@ -52,19 +52,9 @@ const MIN_DROP_KB: usize = 1000;
 const MIN_DROP_SHARE: usize = 8;
 /// Ticks between two checks, one second. Memory that is needed again at once is cheaper to keep.
 const CHECK_TICKS: u32 = 10;
-/// Length of a tick in ms.
-const TICK_MS: u128 = 100;
-/// A worker spends at most one part in this many of its time on collections.
-const TIME_SHARE: u128 = 100;
 
 /// Counts a connection that has its parser, until it is dropped.
 pub struct ParserCount<'a>(&'a HeapTrimmer);
-
-impl Default for HeapTrimmer {
-    fn default() -> HeapTrimmer {
-        HeapTrimmer { parsers: Cell::new(0), peak: Cell::new(0), ticks_left: Cell::new(CHECK_TICKS) }
-    }
-}
 
 impl HeapTrimmer {
     /// Counts one more parser.
@@ -75,35 +65,18 @@ impl HeapTrimmer {
 
     /// Called on each tick of a worker that has `connections`. Returns unused memory if they use less than before.
     pub fn tick(&self, connections: usize) {
-        if self.is_collection_due(connections) {
-            let began = Instant::now();
-            release_free_memory();
-            self.ticks_left.set(ticks_after(began.elapsed()));
-        }
-    }
-
-    fn is_collection_due(&self, connections: usize) -> bool {
         let used = connections + self.parsers.get() * PARSER_KB;
         self.peak.set(self.peak.get().max(used));
-        self.ticks_left.set(self.ticks_left.get().saturating_sub(1));
-        if self.ticks_left.get() > 0 {
-            return false;
+        self.ticks.set(self.ticks.get() + 1);
+        if self.ticks.get() >= CHECK_TICKS {
+            self.ticks.set(0);
+            let drop = self.peak.get() - used;
+            if drop >= MIN_DROP_KB && drop * MIN_DROP_SHARE >= self.peak.get() {
+                self.peak.set(used);
+                release_free_memory();
+            }
         }
-        self.ticks_left.set(CHECK_TICKS);
-        let drop = self.peak.get() - used;
-        let is_due = drop >= MIN_DROP_KB && drop * MIN_DROP_SHARE >= self.peak.get();
-        if is_due {
-            self.peak.set(used);
-        }
-        is_due
     }
-}
-
-/// Returns the ticks until the next check after a collection that took this long. If connections come and go all the
-/// time, each check finds memory to return.
-fn ticks_after(taken: Duration) -> u32 {
-    let ticks = (taken.as_micros() * TIME_SHARE).div_ceil(TICK_MS * 1000);
-    u32::try_from(ticks).unwrap_or(u32::MAX).max(CHECK_TICKS)
 }
 
 impl Drop for ParserCount<'_> {
@@ -125,39 +98,30 @@ mod tests {
     #[test]
     fn a_worker_returns_memory_when_its_use_has_dropped_and_checks_once_a_second() {
         let trimmer = HeapTrimmer::default();
-        // Returns whether memory is returned within a second.
-        let second = |connections| (0..CHECK_TICKS).any(|_| trimmer.is_collection_due(connections));
-        assert!(!second(MIN_DROP_KB * 2) && !trimmer.is_collection_due(0), "it is not yet time");
-        assert!(second(MIN_DROP_KB));
-        assert!(!second(1), "the drop is too small");
+        let second = |connections| (0..CHECK_TICKS).for_each(|_| trimmer.tick(connections));
+        second(MIN_DROP_KB * 2);
+        trimmer.tick(0);
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB * 2, "it is not yet time");
+        second(MIN_DROP_KB);
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB);
+        second(1);
+        assert_eq!(trimmer.peak.get(), MIN_DROP_KB, "the drop is too small");
         let many = MIN_DROP_KB * MIN_DROP_SHARE;
-        assert!(!second(many * 2));
-        assert!(!second(many * 2 - MIN_DROP_KB), "the drop is too small a share");
-        assert!(second(many));
-    }
-
-    #[test]
-    fn collections_take_a_bounded_share_of_the_time() {
-        let ms = |ms| ticks_after(Duration::from_millis(ms));
-        assert_eq!([0, 1, 10, 11, 250].map(ms), [CHECK_TICKS, CHECK_TICKS, CHECK_TICKS, 11, 250]);
-        assert_eq!(ticks_after(Duration::from_micros(10_001)), 11);
-        assert_eq!(ticks_after(Duration::MAX), u32::MAX);
-        // The next check waits for as long, and then counts what was used meanwhile.
-        let trimmer = HeapTrimmer::default();
-        trimmer.ticks_left.set(ms(20));
-        assert!(!(0..19).any(|tick| trimmer.is_collection_due(MIN_DROP_KB * 2 * (tick % 2))));
-        assert!(trimmer.is_collection_due(0));
+        second(many * 2);
+        second(many * 2 - MIN_DROP_KB);
+        assert_eq!(trimmer.peak.get(), many * 2, "the drop is too small a share");
+        second(many);
+        assert_eq!(trimmer.peak.get(), many);
     }
 
     #[test]
     fn parsers_that_are_gone_are_a_drop() {
         let trimmer = HeapTrimmer::default();
         let parsers: Vec<_> = (0..100).map(|_| trimmer.count_parser()).collect();
-        let second = || (0..CHECK_TICKS).any(|_| trimmer.is_collection_due(1000));
-        assert!(!second());
+        (0..CHECK_TICKS).for_each(|_| trimmer.tick(1000));
         assert_eq!(trimmer.peak.get(), 1000 + 100 * PARSER_KB);
         drop(parsers);
-        assert!(second());
+        (0..CHECK_TICKS).for_each(|_| trimmer.tick(1000));
         assert_eq!(trimmer.peak.get(), 1000);
     }
 }
