@@ -63,9 +63,10 @@ impl HeapTrimmer {
         ParserCount(self)
     }
 
-    /// Called on each tick of a worker that has `connections`. Returns unused memory if they use less than before.
-    pub fn tick(&self, connections: usize) {
-        let used = connections + self.parsers.get() * PARSER_KB;
+    /// Called on each tick of a worker whose resting connections and shared buffers use `kilobytes`. Returns unused memory
+    /// if they and the parsers use less than before.
+    pub fn tick(&self, kilobytes: usize) {
+        let used = kilobytes + self.parsers.get() * PARSER_KB;
         self.peak.set(self.peak.get().max(used));
         self.ticks.set(self.ticks.get() + 1);
         if self.ticks.get() >= CHECK_TICKS {

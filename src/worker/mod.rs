@@ -250,7 +250,7 @@ async fn run_ticks(worker: Rc<WorkerContext>) {
         worker.connections.check_timers(now_ms);
         worker.local.view().upstreams.iter().for_each(WorkerUpstream::drop_removed_servers);
         worker.local.pools.sweep(worker.local.common.fleet.now_ms());
-        worker.heap_trimmer.tick(worker.connections.len());
+        worker.heap_trimmer.tick(worker.connections.len() + worker.local.pools.shared_buffers_kb());
     }
 }
 

@@ -84,6 +84,11 @@ impl BulkBudget {
             !is_freed
         });
     }
+
+    /// Returns the size of all shared buffers in kilobytes.
+    pub fn buffers_kb(&self) -> usize {
+        self.buffers.borrow().len() * READ_MAX / 1024
+    }
 }
 
 impl BulkMeter {

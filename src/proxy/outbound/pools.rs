@@ -65,6 +65,11 @@ impl Pools {
         });
     }
 
+    /// Returns the size of the buffers that bulk transfers share, in kilobytes.
+    pub fn shared_buffers_kb(&self) -> usize {
+        self.shared.bulk.buffers_kb()
+    }
+
     /// Closes all unused connections to free their file descriptors.
     pub fn close_idle(&self) {
         self.servers.borrow().values().for_each(|server| server.close_idle());
