@@ -1,15 +1,14 @@
 //! Opens connections to upstream servers: TCP, TLS and Unix sockets. `pool` keeps the connections, `exchange` uses
 //! them.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
-use std::{fmt, io};
 
 use bytes::BytesMut;
-use rustix::io::Errno;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -22,8 +21,8 @@ use tokio_rustls::client::TlsStream;
 
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
-use crate::labels::labels;
 use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter};
+use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
@@ -79,36 +78,6 @@ impl UpstreamStream {
     }
 }
 
-/// Why a connection could not be opened.
-#[derive(Debug)]
-pub struct ConnectError {
-    pub fault: ConnectFault,
-    /// The error of the operating system, or what else went wrong.
-    pub reason: io::Error,
-}
-
-labels! {
-    /// The kind of a failed connection. The labels appear in the log and in the admin API.
-    ConnectFault:
-    Refused = "refused",
-    Unreachable = "unreachable",
-    TimedOut = "timed_out",
-    /// The hostname of the server has no address.
-    UnknownName = "unknown_name",
-    NoSocket = "no_socket",
-    Permission = "permission",
-    /// The TLS handshake failed, or the certificate is not trusted.
-    Tls = "tls_error",
-    /// The server does not speak HTTP/2, as the config requires.
-    Protocol = "protocol_error",
-    /// The machine has no memory or local port left for a connection.
-    Resources = "resources",
-    /// The limit of connections is reached (`max_connections`).
-    MaxConnections = "max_connections",
-    /// The gateway has no file descriptors left, or none to spare for servers.
-    Descriptors = "file_descriptors",
-}
-
 /// First pause between two attempts to connect to a Unix socket whose queue is full. It doubles up to
 /// `DIAL_PAUSE_MAX`.
 const DIAL_PAUSE: Duration = Duration::from_millis(1);
@@ -138,47 +107,6 @@ impl DialQueue {
             sleep(pause).await;
             pause = (pause * 2).min(DIAL_PAUSE_MAX);
         }
-    }
-}
-
-impl ConnectFault {
-    /// Returns whether the gateway lacks something of its own, so that no server is to blame.
-    pub fn is_gateway_fault(self) -> bool {
-        self.is_shortage() || self == ConnectFault::MaxConnections
-    }
-
-    /// Returns whether the gateway has no descriptor, memory or local port left.
-    pub fn is_shortage(self) -> bool {
-        matches!(self, ConnectFault::Descriptors | ConnectFault::Resources)
-    }
-
-    fn from_io(error: &io::Error) -> ConnectFault {
-        match error.kind() {
-            io::ErrorKind::TimedOut => ConnectFault::TimedOut,
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
-                ConnectFault::Unreachable
-            }
-            io::ErrorKind::NotFound => ConnectFault::NoSocket,
-            io::ErrorKind::PermissionDenied => ConnectFault::Permission,
-            _ if descriptors::is_shortage(error) => ConnectFault::Descriptors,
-            _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => ConnectFault::Resources,
-            io::ErrorKind::OutOfMemory => ConnectFault::Resources,
-            // No address of this machine reaches the server: `dial_error` has ruled out that local ports ran out.
-            io::ErrorKind::AddrNotAvailable => ConnectFault::Unreachable,
-            _ => ConnectFault::Refused,
-        }
-    }
-}
-
-impl fmt::Display for ConnectError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.fault.label(), self.reason)
-    }
-}
-
-impl From<io::Error> for ConnectError {
-    fn from(reason: io::Error) -> ConnectError {
-        ConnectError { fault: ConnectFault::from_io(&reason), reason }
     }
 }
 

@@ -1,15 +1,18 @@
 //! Why no response came from an upstream server: one error type for the whole way of a request, from the choice of a
 //! server to the head of the response. Made by `select`, `exchange` and `forward`. Everything that depends on the kind
-//! of error is a method here: status, reason, governing setting, retry, metrics and log texts.
+//! of error is a method here: status, reason, governing setting, retry, metrics and log texts. `dial` makes the kinds of
+//! failed connections.
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, io};
 
 use http::StatusCode;
+use rustix::io::Errno;
 
+use crate::descriptors;
+use crate::labels::labels;
 use crate::proxy::failure_log::UpstreamFailureKind;
 use crate::proxy::inbound::upload::UploadState;
-use crate::proxy::outbound::dial::ConnectFault;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::retry_policy::RetryReason;
 use crate::proxy::reason::{EndReason, Setting, client_closed_status};
@@ -318,6 +321,77 @@ fn connect_detail(fault: ConnectFault) -> &'static str {
 impl From<ConnectFault> for UpstreamError {
     fn from(fault: ConnectFault) -> UpstreamError {
         UpstreamError::Connect(fault)
+    }
+}
+
+/// Why a connection could not be opened.
+#[derive(Debug)]
+pub struct ConnectError {
+    pub fault: ConnectFault,
+    /// The error of the operating system, or what else went wrong.
+    pub reason: io::Error,
+}
+
+labels! {
+    /// The kind of a failed connection. The labels appear in the log and in the admin API.
+    ConnectFault:
+    Refused = "refused",
+    Unreachable = "unreachable",
+    TimedOut = "timed_out",
+    /// The hostname of the server has no address.
+    UnknownName = "unknown_name",
+    NoSocket = "no_socket",
+    Permission = "permission",
+    /// The TLS handshake failed, or the certificate is not trusted.
+    Tls = "tls_error",
+    /// The server does not speak HTTP/2, as the config requires.
+    Protocol = "protocol_error",
+    /// The machine has no memory or local port left for a connection.
+    Resources = "resources",
+    /// The limit of connections is reached (`max_connections`).
+    MaxConnections = "max_connections",
+    /// The gateway has no file descriptors left, or none to spare for servers.
+    Descriptors = "file_descriptors",
+}
+
+impl ConnectFault {
+    /// Returns whether the gateway lacks something of its own, so that no server is to blame.
+    pub fn is_gateway_fault(self) -> bool {
+        self.is_shortage() || self == ConnectFault::MaxConnections
+    }
+
+    /// Returns whether the gateway has no descriptor, memory or local port left.
+    pub fn is_shortage(self) -> bool {
+        matches!(self, ConnectFault::Descriptors | ConnectFault::Resources)
+    }
+
+    fn from_io(error: &io::Error) -> ConnectFault {
+        match error.kind() {
+            io::ErrorKind::TimedOut => ConnectFault::TimedOut,
+            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+                ConnectFault::Unreachable
+            }
+            io::ErrorKind::NotFound => ConnectFault::NoSocket,
+            io::ErrorKind::PermissionDenied => ConnectFault::Permission,
+            _ if descriptors::is_shortage(error) => ConnectFault::Descriptors,
+            _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => ConnectFault::Resources,
+            io::ErrorKind::OutOfMemory => ConnectFault::Resources,
+            // No address of this machine reaches the server: `dial_error` has ruled out that local ports ran out.
+            io::ErrorKind::AddrNotAvailable => ConnectFault::Unreachable,
+            _ => ConnectFault::Refused,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.fault.label(), self.reason)
+    }
+}
+
+impl From<io::Error> for ConnectError {
+    fn from(reason: io::Error) -> ConnectError {
+        ConnectError { fault: ConnectFault::from_io(&reason), reason }
     }
 }
 

@@ -13,7 +13,8 @@ use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::proxy::outbound::bulk::BulkBudget;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault, DialQueue, UpstreamConnection};
+use crate::proxy::outbound::dial::{DialQueue, UpstreamConnection};
+use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::proxy::outbound::http2::Http2Connection;
 use crate::proxy::outbound::http2::streams::{StreamPool, StreamSlot};
 use crate::telemetry::sampled::LogSampler;

@@ -115,8 +115,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::proxy::outbound::dial::ConnectFault;
-    use crate::proxy::outbound::error::UpstreamError;
+    use crate::proxy::outbound::error::{ConnectFault, UpstreamError};
 
     #[test]
     fn server_faults_are_classified_independent_of_the_status() {

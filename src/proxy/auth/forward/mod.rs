@@ -24,8 +24,7 @@ use crate::proxy::auth::forward::auth_response::{
     accept_identity, discard_body, prepare_refusal, remove_client_headers,
 };
 use crate::proxy::inbound::request_id;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::error::{ConnectFault, UpstreamError};
 use crate::proxy::outbound::forward;
 use crate::proxy::outbound::forward::ForwardedResponse;
 use crate::proxy::reason::EndReason;

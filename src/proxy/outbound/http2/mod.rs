@@ -23,7 +23,8 @@ use h2::{Ping, PingPong, SendStream};
 use http::Request;
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault, UpstreamConnection};
+use crate::proxy::outbound::dial::UpstreamConnection;
+use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::proxy::outbound::http1::HEAD_BYTES_MAX;
 use crate::proxy::outbound::http2::frame_guard::{FrameBudget, GuardedConnection};
 use crate::telemetry::sampled::LogSampler;

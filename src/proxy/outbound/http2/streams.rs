@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use tokio::sync::Notify;
 
-use crate::proxy::outbound::dial::ConnectError;
+use crate::proxy::outbound::error::ConnectError;
 use crate::proxy::outbound::http2::{Http2Connection, STREAMS_MAX};
 
 /// The shared connections to one server.

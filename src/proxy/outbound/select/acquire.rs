@@ -7,8 +7,7 @@ use std::time::Duration;
 use tokio::task::yield_now;
 
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
-use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::error::{ConnectError, ConnectFault, UpstreamError};
 use crate::proxy::outbound::pool::ServerLease;
 use crate::proxy::outbound::retry_policy::RetryReason;
 use crate::proxy::outbound::select::endpoint::WorkerEndpoint;

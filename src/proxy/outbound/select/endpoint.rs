@@ -9,7 +9,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use crate::grpc::GrpcCode;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
+use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::proxy::outbound::pool::{ServerLease, ServerPool};
 use crate::proxy::outbound::pools::Pools;
 use crate::upstream::breaker::BreakerPermit;

@@ -9,8 +9,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::error::{ConnectFault, UpstreamError};
 use crate::proxy::outbound::select::place::HeldPlace;
 use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::proxy::outbound::dial::ConnectFault;
+use crate::proxy::outbound::error::ConnectFault;
 use crate::proxy::outbound::pool::PoolCap;
 use crate::proxy::outbound::pools::Pools;
 use crate::proxy::outbound::select::endpoint::WorkerEndpoint;

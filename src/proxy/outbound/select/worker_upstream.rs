@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use crate::limiting::key::Key;
 use crate::proxy::failure_log::{FailureLog, UpstreamFailureKind, UpstreamFailureLog};
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::error::{ConnectFault, UpstreamError};
 use crate::proxy::outbound::pools::Pools;
 use crate::proxy::outbound::retry_policy::{RetryPolicy, RetryReason};
 use crate::proxy::outbound::select::endpoint::ConnectionNeed;
