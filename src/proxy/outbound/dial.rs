@@ -4,15 +4,14 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use rustls::pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpStream, UnixStream};
+use tokio::net::{TcpSocket, TcpStream, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
@@ -21,7 +20,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
-use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter};
+use crate::proxy::outbound::bulk::BulkMeter;
 use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
@@ -112,11 +111,13 @@ impl DialQueue {
 
 impl UpstreamConnection {
     /// Connects to a server and sends `proxy_header`, a PROXY header or nothing, before the TLS handshake. `queue` is
-    /// that of the server.
+    /// that of the server. `receive_buffer` bounds the bytes of a response that the kernel buffers until they are read.
+    /// 0 leaves that to the kernel.
     pub async fn open(
         endpoint: &Endpoint,
         proxy_header: &[u8],
         queue: &DialQueue,
+        receive_buffer: usize,
     ) -> Result<UpstreamConnection, ConnectError> {
         let origin = &endpoint.origin;
         let none_left = || ConnectError {
@@ -126,10 +127,12 @@ impl UpstreamConnection {
         let descriptor = descriptors::acquire_server_descriptor().ok_or_else(none_left)?;
         let stream = match &origin.scheme {
             Scheme::Https(tls) => {
-                let tcp = connect(endpoint.address, proxy_header).await?;
+                let tcp = connect(endpoint.address, proxy_header, receive_buffer).await?;
                 UpstreamStream::Tls(Box::new(handshake_tls(tls, origin.bare_host(), tcp).await?))
             }
-            Scheme::Http | Scheme::H2c => UpstreamStream::Tcp(connect(endpoint.address, proxy_header).await?),
+            Scheme::Http | Scheme::H2c => {
+                UpstreamStream::Tcp(connect(endpoint.address, proxy_header, receive_buffer).await?)
+            }
             Scheme::Unix(_) => {
                 let mut stream = queue.connect_unix(&origin.authority).await?;
                 stream.write_all(proxy_header).await?;
@@ -159,26 +162,27 @@ impl UpstreamConnection {
         })
     }
 
-    /// Bounds the bytes of a response that the kernel buffers until they are read. 0 leaves that to the kernel. A Unix
-    /// socket has no such buffer: the bytes count as unsent by the server.
+    /// Bounds the bytes of a response that the kernel buffers until they are read. 0 changes nothing. A Unix socket has
+    /// no such buffer: the bytes count as unsent by the server.
     pub fn limit_receive_buffer(&self, max: usize) {
-        let socket = match &self.stream {
-            UpstreamStream::Tcp(stream) => SockRef::from(stream),
-            UpstreamStream::Tls(stream) => SockRef::from(stream.get_ref().0),
-            UpstreamStream::Unix(_) => return,
-        };
-        if max > 0 {
-            // The option is a C `int`. An error is harmless: the kernel then uses its default.
-            let _ = socket.set_recv_buffer_size(max.min(i32::MAX as usize));
+        match &self.stream {
+            UpstreamStream::Tcp(stream) => set_receive_buffer(SockRef::from(stream), max),
+            UpstreamStream::Tls(stream) => set_receive_buffer(SockRef::from(stream.get_ref().0), max),
+            UpstreamStream::Unix(_) => {}
         }
     }
 
     /// Permits larger reads while responses arrive at a high rate.
-    pub fn allow_bulk(&mut self, budget: Rc<BulkBudget>) {
-        self.bulk = Some(BulkMeter::new(budget));
+    pub fn allow_bulk(&mut self, meter: BulkMeter) {
+        self.bulk = Some(meter);
     }
 
-    /// Makes an ordinary connection of one with larger reads, before it is read as a tunnel.
+    /// Returns whether a new connection in place of this one would make bulk transfers cheaper.
+    pub fn needs_window(&self) -> bool {
+        self.bulk.as_ref().is_some_and(BulkMeter::needs_window)
+    }
+
+    /// Makes an ordinary connection of one with larger reads, before it is read as a tunnel, or when it is idle.
     pub fn end_bulk(&mut self) {
         if self.is_shared {
             (self.received, self.is_shared) = (BytesMut::from(&self.received[..]), false);
@@ -223,7 +227,12 @@ impl UpstreamConnection {
         if let Some(max) = self.bulk.as_mut().and_then(BulkMeter::check_rate) {
             self.limit_receive_buffer(max);
         }
-        let received = ready!(self.poll_receive_shared(cx).unwrap_or_else(|| self.poll_receive_own(cx)));
+        let Poll::Ready(received) = self.poll_receive_shared(cx).unwrap_or_else(|| self.poll_receive_own(cx)) else {
+            if let Some(bulk) = &mut self.bulk {
+                bulk.record_empty();
+            }
+            return Poll::Pending;
+        };
         if let (Ok(count), Some(bulk)) = (&received, &mut self.bulk)
             && let Some(max) = bulk.record(*count)
         {
@@ -314,14 +323,28 @@ impl AsyncWrite for UpstreamConnection {
 }
 
 /// Opens a TCP connection and sends `proxy_header`.
-async fn connect(address: Option<SocketAddr>, proxy_header: &[u8]) -> Result<TcpStream, ConnectError> {
+async fn connect(
+    address: Option<SocketAddr>,
+    proxy_header: &[u8],
+    receive_buffer: usize,
+) -> Result<TcpStream, ConnectError> {
     let unknown =
         || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the hostname has no address") };
     let address = address.ok_or_else(unknown)?;
-    let mut stream = TcpStream::connect(address).await.map_err(|error| classify_dial_error(error, address))?;
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    set_receive_buffer(SockRef::from(&socket), receive_buffer);
+    let mut stream = socket.connect(address).await.map_err(|error| classify_dial_error(error, address))?;
     stream.set_nodelay(true)?;
     stream.write_all(proxy_header).await?;
     Ok(stream)
+}
+
+/// Sets the size of a receive buffer. 0 changes nothing.
+fn set_receive_buffer(socket: SockRef<'_>, size: usize) {
+    if size > 0 {
+        // The option is a C `int`. An error is harmless: the kernel then uses its default.
+        let _ = socket.set_recv_buffer_size(size.min(i32::MAX as usize));
+    }
 }
 
 /// Distinguishes two meanings of EADDRNOTAVAIL: no local port is left, or no local address reaches `address`.
@@ -357,8 +380,10 @@ async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<
 mod tests {
     use std::cell::Cell;
     use std::future::poll_fn;
+    use std::rc::Rc;
 
     use super::*;
+    use crate::proxy::outbound::bulk::BulkBudget;
 
     /// Returns a connection to a server at the other end of the socket.
     fn connection() -> (UpstreamConnection, UnixStream) {
@@ -374,7 +399,7 @@ mod tests {
             is_shared: false,
         };
         SockRef::from(&server).set_send_buffer_size(4 * 1024 * 1024).unwrap();
-        connection.allow_bulk(Rc::new(BulkBudget::new(Rc::new(Cell::new(1)), Rc::default())));
+        connection.allow_bulk(BulkMeter::new(Rc::new(BulkBudget::new(Rc::new(Cell::new(1)), Rc::default()))));
         (connection, server)
     }
 

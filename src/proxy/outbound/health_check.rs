@@ -32,7 +32,7 @@ pub async fn check_server(
 ) -> Result<(), CheckFault> {
     let origin = &endpoint.origin;
     let proxy_header = proxy.map(ProxyVersion::local_header).unwrap_or_default();
-    let connection = UpstreamConnection::open(endpoint, &proxy_header, &DialQueue::default())
+    let connection = UpstreamConnection::open(endpoint, &proxy_header, &DialQueue::default(), 0)
         .await
         .map_err(|error| if error.fault.is_shortage() { CheckFault::NoResources } else { CheckFault::Connection })?;
     match rule.kind {

@@ -12,7 +12,7 @@ use http::HeaderValue;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::proxy::outbound::bulk::BulkBudget;
+use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter};
 use crate::proxy::outbound::dial::{DialQueue, UpstreamConnection};
 use crate::proxy::outbound::error::{ConnectError, ConnectFault};
 use crate::proxy::outbound::http2::Http2Connection;
@@ -26,6 +26,10 @@ use crate::upstream::state::ServerState;
 /// How long an idle HTTP/1.1 connection is kept: less than the 5 s after which common application servers close one.
 /// The pool thus never holds more connections than were in use at once within this time.
 const IDLE_MS: u64 = 4_000;
+/// An idle connection loses what a bulk transfer has after this time.
+const BULK_IDLE_MS: u64 = 100;
+/// How long new connections are opened for bulk transfers after one that was not.
+const BULK_MS: u64 = 60_000;
 /// Age at which a connection is replaced, so that a changed balance takes effect.
 const AGE_MS: u64 = 3_600_000;
 /// How long an idle HTTP/2 connection is kept: less than servers and middleboxes allow.
@@ -48,6 +52,8 @@ pub struct ServerPool {
     client_pools: RefCell<HashMap<Rc<[u8]>, Rc<ServerPool>>>,
     counts: Rc<PoolCounts>,
     cap: RefCell<Option<Rc<PoolCap>>>,
+    /// New connections are opened for bulk transfers until this time on the coarse clock.
+    bulk_until_ms: Cell<u64>,
     shared: WorkerShared,
 }
 
@@ -133,6 +139,7 @@ impl ServerPool {
             client_pools: RefCell::default(),
             counts: Rc::default(),
             cap: RefCell::default(),
+            bulk_until_ms: Cell::default(),
             shared,
         }
     }
@@ -166,7 +173,12 @@ impl ServerPool {
 
     /// Closes connections that are idle for too long, and drops the pools of clients that have disconnected.
     pub fn sweep(&self, now_ms: u64) {
-        let kept = |idle: &mut IdleConnection| now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet();
+        let kept = |idle: &mut IdleConnection| {
+            if idle.since_ms + BULK_IDLE_MS < now_ms {
+                idle.connection.end_bulk();
+            }
+            now_ms < idle.since_ms + IDLE_MS && idle.connection.is_quiet()
+        };
         let mut idle = self.idle.borrow_mut();
         let before = idle.len();
         idle.retain_mut(kept);
@@ -349,18 +361,25 @@ impl ServerPool {
         };
         let proxy_header = self.proxy_header.as_deref().unwrap_or_default();
         let opening = async {
+            let mut bulk = BulkMeter::new(self.shared.bulk.clone());
+            if self.shared.now_ms.get() < self.bulk_until_ms.get() {
+                bulk.begin_early();
+            }
+            let size = bulk.buffer_size();
             let mut connection =
-                UpstreamConnection::open(&self.endpoint, proxy_header, &self.counts.dial_queue).await?;
-            connection.limit_receive_buffer(self.shared.max_unread.get());
+                UpstreamConnection::open(&self.endpoint, proxy_header, &self.counts.dial_queue, size).await?;
             connection.slot = slot;
             match connection.http2 {
                 false => {
-                    connection.allow_bulk(self.shared.bulk.clone());
+                    connection.allow_bulk(bulk);
                     Ok(NewConnection::Connection(connection))
                 }
-                true => Http2Connection::start(connection, self.shared.now_ms.get(), &self.label, &self.counts.floods)
-                    .await
-                    .map(NewConnection::Shared),
+                true => {
+                    connection.limit_receive_buffer(self.shared.max_unread.get());
+                    Http2Connection::start(connection, self.shared.now_ms.get(), &self.label, &self.counts.floods)
+                        .await
+                        .map(NewConnection::Shared)
+                }
             }
         };
         let opened = timeout(limit, opening).await;
@@ -453,6 +472,10 @@ impl PooledConnection {
         let now_ms = load.0.shared.now_ms.get();
         let cap = load.0.cap.borrow();
         if cap.as_ref().is_some_and(|cap| cap.state.claim.take_from_other(cap.worker).is_some()) {
+            return;
+        }
+        if connection.needs_window() {
+            load.0.bulk_until_ms.set(now_ms + BULK_MS);
             return;
         }
         if load.0.counts.idle.get() < max_idle && now_ms < opened_ms + AGE_MS && connection.received.is_empty() {
