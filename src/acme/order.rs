@@ -22,8 +22,8 @@ use crate::tls::{ChallengeKind, NamedKey};
 const SPREAD: Duration = Duration::from_millis(800);
 /// Time limit for the server to validate, and then to issue.
 const POLL: Duration = Duration::from_secs(90);
-/// How often it is asked meanwhile, if it does not say when: the pauses grow from a quarter of a second by this factor. With
-/// it, an order takes at most a third longer than the server does.
+/// Factor by which the pauses between two queries of an order grow, from a quarter of a second, if the server states
+/// none. With it, an order takes at most a third longer than the server does.
 const POLL_BACKOFF: f32 = 1.3;
 /// Maximum length of a server's message in the log and the state directory.
 const SAID_MAX: usize = 400;
@@ -37,7 +37,7 @@ pub enum OrderError {
     Challenge { kind: ChallengeKind, detail: String },
     #[error("the ACME server refused: {0}")]
     Refused(String),
-    /// It did so several times in a row, each time with the next nonce.
+    /// The server rejected several nonces in a row.
     #[error("the ACME server rejected the nonces of a request: {0}")]
     BadNonce(String),
     #[error("the ACME server cannot be reached: {0}")]

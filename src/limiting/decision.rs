@@ -153,7 +153,7 @@ pub struct CheckCharges {
     withheld: PlaceSet,
 }
 
-/// A set of indexes of checks. One decision has fewer than 64 or just as many.
+/// A set of indexes of checks, of which a decision has at most 64.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct PlaceSet(u64);
 

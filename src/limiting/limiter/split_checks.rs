@@ -24,8 +24,8 @@ pub struct SplitChecks {
 }
 
 impl Limiter {
-    /// Splits `evaluations`, of which there is one for each of `limits`. The verdict contains the outcomes that need no
-    /// store. Records the keys that overrides block, if `op` takes.
+    /// Splits `evaluations`, one for each limit. The returned verdict contains the outcomes that need no store. With
+    /// [`Op::Take`], records the keys that overrides block.
     pub(super) fn split_evaluations(
         &self,
         op: Op,

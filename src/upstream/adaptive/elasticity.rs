@@ -1,7 +1,7 @@
 //! How throughput responds to the number of requests in flight: the elasticity, which is the slope of log throughput
 //! over log requests in flight. 1: a tenth more requests bring a tenth more responses, so the servers have capacity
-//! left. 0: further requests only wait at the servers. A regression over the recent windows, in which older ones and
-//! those with another number of requests in flight count less.
+//! left. 0: further requests only wait at the servers. A regression over the recent windows; older windows, and
+//! windows with another number of requests in flight, count less.
 
 /// Windows that are remembered.
 const WINDOWS: usize = 16;

@@ -124,8 +124,8 @@ impl Http2Connection {
             && matches!(self.clone_sender().poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
-    /// Returns a sender of its own for one request. A sender remembers its last request until the server allows the
-    /// stream of it, and whoever waits with the same sender takes the place of the task that sends that request.
+    /// Returns a sender for one request. A sender that is shared keeps a single waker: the task of a second request would
+    /// replace that of the first one, which waits until the server allows its stream.
     fn clone_sender(&self) -> SendRequest<Bytes> {
         self.sender.clone()
     }
