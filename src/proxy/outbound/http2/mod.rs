@@ -124,7 +124,7 @@ impl Http2Connection {
             && matches!(self.clone_sender().poll_ready(&mut cx), Poll::Ready(Ok(())))
     }
 
-    /// Returns a sender for one request. A sender that is shared keeps a single waker: the task of a second request would
+    /// Returns a sender for one request. A shared sender keeps a single waker: the task of a second request would
     /// replace that of the first one, which waits until the server allows its stream.
     fn clone_sender(&self) -> SendRequest<Bytes> {
         self.sender.clone()
