@@ -56,7 +56,8 @@ impl GatheredIo {
     }
 
     /// Writes what was gathered. Called after each poll of the library. Pending if the socket does not accept all of
-    /// it: then the library must be polled again, which continues the write. With `is_flood`, GOAWAY follows, unless the library has written a part of a frame.
+    /// it: then the library must be polled again, which continues the write. With `is_flood`, GOAWAY follows, unless the
+    /// library has written a part of a frame.
     pub fn poll_finish(&self, cx: &mut Context<'_>, is_flood: bool) -> Poll<io::Result<()>> {
         let mut gathering = self.0.borrow_mut();
         if is_flood && !gathering.is_write_partial {
