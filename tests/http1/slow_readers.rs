@@ -164,6 +164,29 @@ fn unsent_bytes_in_the_kernel_are_bounded() {
     assert!(more > 512 * KB, "{more} unsent: the system bounds the buffer itself, so this test proves nothing");
 }
 
+/// A connection gets a larger receive buffer while its client reads fast.
+#[test]
+fn unread_bytes_are_bounded_for_clients_that_read_fast_and_then_stop() {
+    let upstream = large(100_000_000);
+    let gateway = in_front_of(&upstream, "workers = 1\nmax_unread = \"64KiB\"", "");
+    let mut clients: Vec<_> = (0..3).map(|_| gateway.client()).collect();
+    for client in &mut clients {
+        client.send(get("/", ""));
+        io::copy(&mut client.stream().take(40_000_000), &mut io::sink()).unwrap();
+    }
+    let mut last = 0;
+    wait_until("nothing moves any more", || {
+        std::thread::sleep(Duration::from_millis(200));
+        let now = largest_unread(upstream.addr);
+        std::mem::replace(&mut last, now) == now
+    });
+    // 13 times as much for the first of the fast connections, and as much again that the kernel counts as its overhead.
+    assert!(last <= 2 * 13 * 64 * KB, "{last} unread");
+    for client in &mut clients {
+        assert_eq!(io::copy(&mut client.stream().take(60_000_000), &mut io::sink()).unwrap(), 60_000_000);
+    }
+}
+
 /// Returns the largest number of unread bytes among the connections to `server`.
 fn largest_unread(server: SocketAddr) -> u64 {
     let port = format!(":{:04X} ", server.port());

@@ -213,8 +213,8 @@ pub const SERVER: Schema = Schema {
             "max_unread",
             KERNEL_BUFFER,
             Value("\"256KiB\""),
-            "bytes of a server's response that the kernel keeps until the gateway reads them, four times as many for \
-             16 fast connections of a worker; 0 = no bound",
+            "bytes of a server's response that the kernel keeps until the gateway reads them, up to 13 times as many for \
+             a fast connection, 64 times for all of a worker; 0 = no bound",
         )
         .for_new_connections()
         .guide("../guarantees/threat-model.md#fast-readers"),

@@ -3,24 +3,43 @@
 //! buffer. So a large response needs fewer system calls, and its server and its client are woken less often.
 //!
 //! A client that stops reading leaves a large buffer in use, and the socket's receive buffer full. So both are bounded for
-//! all connections of a worker together ([`CONNECTIONS_MAX`]), and a connection at a lower rate loses them. Called by
-//! `dial` for each read.
+//! all connections of a worker together ([`CONNECTIONS_MAX`], [`SHARES`]), and a connection at a lower rate loses them.
+//! Called by `dial` for each read.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use bytes::BytesMut;
+use nix::libc;
+use nix::sys::socket::SetSockOpt;
+use nix::sys::socket::sockopt::SetUsize;
+use socket2::Socket;
 
 /// Size of a shared buffer, and the most bytes that one read returns.
 pub const READ_MAX: usize = 1024 * 1024;
 /// The most bulk connections of a worker, and the most shared buffers.
 const CONNECTIONS_MAX: usize = 16;
-/// Factor by which the receive buffer of a bulk connection exceeds `max_unread`.
-const UNREAD_FACTOR: usize = 4;
+/// The receive buffers of the bulk connections of a worker are together at most so many times `max_unread`.
+const SHARES: usize = 4 * CONNECTIONS_MAX;
 /// Bytes that a connection must receive in one tick of the coarse clock (100 ms) to become a bulk connection: 40 MB/s.
 const START_BYTES: usize = 4_000_000;
 /// A bulk connection that receives fewer bytes per millisecond ceases to be one: 10 MB/s.
 const KEEP_RATE: usize = 10_000;
+
+nix::setsockopt_impl!(TcpWindowClamp, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, usize, SetUsize);
+
+/// Socket option: the largest window that the kernel offers.
+#[derive(Clone, Copy)]
+struct TcpWindowClamp;
+
+/// Sets the size of a socket's receive buffer, and lets its window use all of it. The kernel derives the largest window
+/// from the size that the buffer has when the first large packet arrives, and a later size alone does not change that.
+pub fn set_receive_buffer(socket: &Socket, size: usize) {
+    // The options are a C `int`. Errors are harmless: the kernel then uses its default.
+    let size = size.min(i32::MAX as usize);
+    let _ = socket.set_recv_buffer_size(size);
+    let _ = TcpWindowClamp.set(socket, &size);
+}
 
 /// State that the bulk connections of one worker share.
 pub struct BulkBudget {
@@ -30,6 +49,8 @@ pub struct BulkBudget {
     max_unread: Rc<Cell<usize>>,
     /// Permits that are left.
     free: Cell<usize>,
+    /// Shares that are left, at least one for each permit.
+    free_shares: Cell<usize>,
     /// A buffer is in use as long as a piece of a response refers to it.
     buffers: RefCell<Vec<BytesMut>>,
 }
@@ -42,6 +63,8 @@ pub struct BulkMeter {
     since_ms: u64,
     /// Bytes received in this interval.
     received: usize,
+    /// The receive buffer is so many times `max_unread`. 0 without a permit.
+    shares: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +80,19 @@ enum BulkPhase {
 impl BulkBudget {
     /// Returns the budget of a worker. `now_ms` and `max_unread` are shared with its pools.
     pub fn new(now_ms: Rc<Cell<u64>>, max_unread: Rc<Cell<usize>>) -> BulkBudget {
-        BulkBudget { now_ms, max_unread, free: Cell::new(CONNECTIONS_MAX), buffers: RefCell::default() }
+        let (free, free_shares) = (Cell::new(CONNECTIONS_MAX), Cell::new(SHARES));
+        BulkBudget { now_ms, max_unread, free, free_shares, buffers: RefCell::default() }
+    }
+
+    /// Takes a permit: one share, and a quarter of those that the other permits do not need. So a single transfer gets a
+    /// large buffer, and none is left without. Returns the number of shares, or `None` if no permit is left.
+    fn take_permit(&self) -> Option<usize> {
+        let (free, free_shares) = (self.free.get(), self.free_shares.get());
+        let left = free.checked_sub(1)?;
+        let shares = 1 + free_shares.saturating_sub(free) / 4;
+        self.free.set(left);
+        self.free_shares.set(free_shares.saturating_sub(shares));
+        Some(shares)
     }
 
     /// Calls `read` with an empty shared buffer. Returns `None` if all of them are in use.
@@ -93,7 +128,7 @@ impl BulkBudget {
 
 impl BulkMeter {
     pub fn new(budget: Rc<BulkBudget>) -> BulkMeter {
-        BulkMeter { budget, phase: BulkPhase::Usual, since_ms: 0, received: 0 }
+        BulkMeter { budget, phase: BulkPhase::Usual, since_ms: 0, received: 0, shares: 0 }
     }
 
     /// Returns the shared buffers if the connection is a bulk connection.
@@ -115,7 +150,7 @@ impl BulkMeter {
             return None;
         }
         let max_unread = self.budget.max_unread.get();
-        self.phase = BulkPhase::Draining(READ_MAX.max(max_unread.saturating_mul(UNREAD_FACTOR)));
+        self.phase = BulkPhase::Draining(READ_MAX.max(max_unread.saturating_mul(self.shares)));
         Some(max_unread).filter(|max| *max > 0)
     }
 
@@ -132,10 +167,9 @@ impl BulkMeter {
         if self.phase != BulkPhase::Usual || self.received < START_BYTES {
             return None;
         }
-        let free = &self.budget.free;
-        free.set(free.get().checked_sub(1)?);
+        self.shares = self.budget.take_permit()?;
         self.phase = BulkPhase::Bulk;
-        Some(self.budget.max_unread.get().saturating_mul(UNREAD_FACTOR)).filter(|max| *max > 0)
+        Some(self.budget.max_unread.get().saturating_mul(self.shares)).filter(|max| *max > 0)
     }
 
     /// Ends a bulk transfer. Called for a connection that becomes a tunnel, as nothing measures the rate of a tunnel.
@@ -150,6 +184,7 @@ impl BulkMeter {
         if self.phase != BulkPhase::Usual {
             self.phase = BulkPhase::Usual;
             self.budget.free.set(self.budget.free.get() + 1);
+            self.budget.free_shares.set(self.budget.free_shares.get() + std::mem::take(&mut self.shares));
         }
     }
 }
@@ -192,7 +227,7 @@ mod tests {
         }
         assert!(meter.buffers().is_none());
         now_ms.set(now_ms.get() + 100);
-        assert_eq!(receive(&mut meter, START_BYTES), Some(UNREAD_FACTOR * MAX_UNREAD));
+        assert_eq!(receive(&mut meter, START_BYTES), Some(13 * MAX_UNREAD));
         assert!(meter.buffers().is_some());
         // It may slow down to a quarter.
         for _ in 0..20 {
@@ -231,12 +266,12 @@ mod tests {
         assert_eq!(bulk(&meters), CONNECTIONS_MAX - 1);
         assert_eq!(receive(&mut meters[CONNECTIONS_MAX], START_BYTES), None);
         now_ms.set(now_ms.get() + 100);
-        receive(&mut meters[0], START_BYTES / 2);
+        receive(&mut meters[0], START_BYTES - 50_000);
         assert!(receive(&mut meters[CONNECTIONS_MAX], START_BYTES).is_some());
         // A connection that closes returns its permit.
         assert_eq!(budget.free.get(), 0);
         meters.clear();
-        assert_eq!(budget.free.get(), CONNECTIONS_MAX);
+        assert_eq!((budget.free.get(), budget.free_shares.get()), (CONNECTIONS_MAX, SHARES));
     }
 
     #[test]

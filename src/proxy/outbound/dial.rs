@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
 use crate::labels::labels;
-use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter};
+use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter, set_receive_buffer};
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
 use crate::upstream::tls::UpstreamTls;
@@ -240,8 +240,7 @@ impl UpstreamConnection {
             UpstreamStream::Unix(_) => return,
         };
         if max > 0 {
-            // The option is a C `int`. An error is harmless: the kernel then uses its default.
-            let _ = socket.set_recv_buffer_size(max.min(i32::MAX as usize));
+            set_receive_buffer(&socket, max);
         }
     }
 
