@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::net::{SocketAddrUnix, SocketType};
 
+use crate::cli::{CONFIG_VARIABLE, DEFAULT_CONFIG};
 use crate::config;
 use crate::config::AdminContact;
 use crate::control::contact;
@@ -42,15 +43,23 @@ pub struct AdminReply {
 
 /// Returns the admin address and token of the gateway with the config at `path`: from the running process if it
 /// answers, else from the file, else the default address. The token always comes from the file.
-pub fn resolve_admin_contact(path: &Path) -> AdminContact {
+///
+/// # Errors
+/// The command line names a file that neither exists nor belongs to a running gateway: at the default address there may be
+/// another gateway.
+pub fn resolve_admin_contact(path: &Path) -> Result<AdminContact, String> {
     let running = contact::find_running(path);
     let configured = config::find_admin_contact(path);
+    let is_named = path != Path::new(DEFAULT_CONFIG) && std::env::var_os(CONFIG_VARIABLE).is_none_or(|it| it != path);
+    if running.is_none() && configured.is_none() && is_named && !path.exists() {
+        return Err(format!("{} does not exist, and no gateway runs with it", path.display()));
+    }
     let token = configured.as_ref().and_then(|contact| contact.token.clone());
     let listen = running.or(configured.map(|contact| contact.listen)).unwrap_or_else(|| {
         eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
         ListenAddr::Tcp(DEFAULT_ADMIN)
     });
-    AdminContact { listen, token }
+    Ok(AdminContact { listen, token })
 }
 
 /// Sends a request without a body.

@@ -27,7 +27,13 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
                 return ExitCode::from(BAD_CONFIG);
             }
         },
-        None => fetch_status(&resolve_admin_contact(config).listen, "/readyz", "localhost"),
+        None => match resolve_admin_contact(config) {
+            Ok(contact) => fetch_status(&contact.listen, "/readyz", "localhost"),
+            Err(error) => {
+                eprintln!("error: {error}");
+                return ExitCode::from(BAD_CONFIG);
+            }
+        },
     };
     match asked {
         Ok(200) => ExitCode::SUCCESS,

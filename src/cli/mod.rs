@@ -32,6 +32,7 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
@@ -161,10 +162,14 @@ enum Command {
     Man,
 }
 
+/// Environment variable with the config file.
+const CONFIG_VARIABLE: &str = "SLUICEGATE_CONFIG";
+const DEFAULT_CONFIG: &str = "sluicegate.toml";
+
 #[derive(Args)]
 struct ConfigFile {
     /// Config file
-    #[arg(short, long, env = "SLUICEGATE_CONFIG", default_value = "sluicegate.toml", value_name = "FILE")]
+    #[arg(short, long, env = CONFIG_VARIABLE, default_value = DEFAULT_CONFIG, value_name = "FILE")]
     config: PathBuf,
 }
 
@@ -313,7 +318,18 @@ fn build_proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
     Ok(text)
 }
 
+/// Returns whether a part of `--log` is a level, or sets one for a module. The library takes any other word for a module
+/// and so would log nothing else.
+fn is_log_directive(part: &str) -> bool {
+    part.is_empty() || part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok()
+}
+
 fn start_log(log: &LogOptions) -> Result<(), String> {
+    if let Some(word) = log.log.split(',').find(|part| !is_log_directive(part.trim())) {
+        return Err(format!(
+            "`{word}` is not a level; expected off, error, warn, info, debug or trace, or MODULE=LEVEL for one module"
+        ));
+    }
     // Clients could trigger the warnings of the HTTP/2 library at will, and the connections that it ends are counted.
     let filter = match log.log.as_str() {
         "" | "off" => log.log.clone(),

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::cli::RUNTIME;
 use crate::cli::admin_client::{AdminReply, AdminRequest, resolve_admin_contact, send_request};
+use crate::cli::{BAD_CONFIG, RUNTIME};
 use crate::config;
 use crate::config::AdminContact;
 use crate::net::ListenAddr;
@@ -24,7 +24,13 @@ const OWN_RELOAD: Duration = Duration::from_secs(2);
 const GLANCE: Duration = Duration::from_millis(100);
 
 pub fn request_reload(file: &Path, dry_run: bool) -> ExitCode {
-    let AdminContact { listen: addr, mut token } = resolve_admin_contact(file);
+    let AdminContact { listen: addr, mut token } = match resolve_admin_contact(file) {
+        Ok(contact) => contact,
+        Err(error) => {
+            eprintln!("error: {error}");
+            return ExitCode::from(BAD_CONFIG);
+        }
+    };
     let mut reply = send_order(&addr, token.as_deref(), dry_run);
     let until = Instant::now() + OWN_RELOAD;
     // If the edit changed the token, the gateway must first notice it by itself.

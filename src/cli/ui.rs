@@ -40,7 +40,7 @@ pub fn print_link(options: &UiOptions) -> ExitCode {
 
 /// Returns the link and a note about it.
 fn find_link(options: &UiOptions) -> Result<(String, String), String> {
-    let contact = resolve_admin_contact(&options.config.config);
+    let contact = resolve_admin_contact(&options.config.config)?;
     let ListenAddr::Tcp(addr) = contact.listen else {
         return Err(format!(
             "the admin listener is the Unix socket {}, which browsers cannot open; set `listen` in [admin] to an address \

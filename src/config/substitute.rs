@@ -105,6 +105,11 @@ fn look_up_expression<'t>(
         return Err((message, "write ${VAR}, ${VAR:-default} or ${file:PATH}; `$${` is a plain `${`".into()));
     }
     match (std::env::var(variable), default) {
+        // An empty secret would protect nothing.
+        (Ok(value), None) if value.is_empty() => Err((
+            format!("the environment variable `{variable}` is empty"),
+            format!("set it, or write ${{{variable}:-}} if it may be empty"),
+        )),
         (Ok(value), None) => Ok(value.into()),
         (Ok(value), Some(_)) if !value.is_empty() => Ok(value.into()),
         (Err(std::env::VarError::NotUnicode(_)), _) => {

@@ -1,7 +1,8 @@
 //! Log lines about failed upstream requests, failed TLS handshakes and rejected clients. Each kind of line is sampled
 //! separately, so that a flood of one kind does not hide the others. All workers share the samples.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::{fmt, io};
@@ -36,10 +37,22 @@ pub struct FailureLog {
     upstreams: Mutex<SharedByName<UpstreamSamples>>,
     /// Samples for ignored forwarding headers, by listener.
     forwarding: Mutex<SharedByName<LogSampler>>,
-    clients: [LogSampler; Cutoff::ALL.len()],
+    clients: [RejectedClients; Cutoff::ALL.len()],
     handshakes: [LogSampler; HandshakeResult::ALL.len()],
     descriptors: LogSampler,
 }
+
+/// Sampled lines about rejected clients, and the clients whose lines were left out.
+#[derive(Default)]
+struct RejectedClients {
+    sampler: LogSampler,
+    left_out: Mutex<HashMap<IpAddr, u64>>,
+}
+
+/// The most clients that are counted until the next line.
+const CLIENTS_MAX: usize = 1024;
+/// The most clients that a line names besides its own.
+const NAMED_MAX: usize = 3;
 
 /// Values by name, each shared as long as somebody uses it.
 struct SharedByName<T> {
@@ -115,9 +128,34 @@ impl FailureLog {
     /// Logs a client that was rejected or that speaks another protocol than its listener. `means`: what happened and
     /// what to do.
     pub fn log_rejected_client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: fmt::Arguments<'_>) {
-        if let Some(left_out) = self.clients[cutoff as usize].take_turn() {
-            tracing::warn!(reason = cutoff.label(), listener, %client, left_out = nonzero(left_out), "{means}");
+        let clients = &self.clients[cutoff as usize];
+        match clients.sampler.take_turn() {
+            Some(left_out) => {
+                let (left_out, most) = (nonzero(left_out), clients.take_most());
+                tracing::warn!(reason = cutoff.label(), listener, %client, left_out, left_out_most = most, "{means}");
+            }
+            None => clients.record(client),
         }
+    }
+}
+
+impl RejectedClients {
+    /// Counts a client whose line is left out.
+    fn record(&self, client: IpAddr) {
+        let mut left_out = self.left_out.lock().unwrap_or_else(PoisonError::into_inner);
+        if left_out.len() < CLIENTS_MAX || left_out.contains_key(&client) {
+            *left_out.entry(client).or_default() += 1;
+        }
+    }
+
+    /// Returns the clients whose lines were left out most often since the last call, each with its number: `192.0.2.7: 35`.
+    fn take_most(&self) -> Option<String> {
+        let counts = std::mem::take(&mut *self.left_out.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut counts: Vec<(IpAddr, u64)> = counts.into_iter().collect();
+        counts.sort_by_key(|(client, count)| (Reverse(*count), *client));
+        let named: Vec<String> =
+            counts.iter().take(NAMED_MAX).map(|(client, count)| format!("{client}: {count}")).collect();
+        (!named.is_empty()).then(|| named.join(", "))
     }
 }
 
@@ -215,6 +253,23 @@ mod tests {
         assert!(app.0.kinds[UpstreamFailureKind::Broken as usize].take_turn().is_some());
         drop(app);
         assert!(complaints.for_upstream("app").0.kinds[UpstreamFailureKind::Connect as usize].take_turn().is_some());
+    }
+
+    #[test]
+    fn the_clients_that_were_left_out_most_are_named() {
+        let rejected = RejectedClients::default();
+        let client = |last: u16| {
+            let [high, low] = last.to_be_bytes();
+            IpAddr::from([10, 0, high, low])
+        };
+        assert_eq!(rejected.take_most(), None);
+        for (last, count) in [(1, 2), (2, 35), (3, 4), (4, 1)] {
+            (0..count).for_each(|_| rejected.record(client(last)));
+        }
+        assert_eq!(rejected.take_most().unwrap(), "10.0.0.2: 35, 10.0.0.3: 4, 10.0.0.1: 2");
+        assert_eq!(rejected.take_most(), None);
+        (0..5000).for_each(|last| rejected.record(client(last)));
+        assert_eq!(rejected.left_out.lock().unwrap().len(), CLIENTS_MAX);
     }
 
     #[test]

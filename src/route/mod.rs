@@ -128,6 +128,13 @@ impl Matcher {
             && self.headers.iter().all(|(name, value)| headers.get_all(name).iter().any(|found| found == value))
     }
 
+    /// Returns true if this matches every request that `other` matches, as far as patterns can be compared.
+    pub fn covers_all_of(&self, other: &Matcher) -> bool {
+        let hosts = self.hosts.is_empty()
+            || (!other.hosts.is_empty() && other.hosts.iter().all(|host| self.hosts.contains(host)));
+        hosts && self.path.covers(&other.path) && self.covers(other)
+    }
+
     /// Returns true if this matches every request that `other` matches, provided that host and path are equal.
     fn covers(&self, other: &Matcher) -> bool {
         let methods = self.methods.is_empty()
@@ -154,6 +161,19 @@ pub enum PathPattern {
         exact: bool,
     },
     Regex(Regex),
+}
+
+impl PathPattern {
+    /// Returns true if this is `other` or the start of it.
+    fn covers(&self, other: &PathPattern) -> bool {
+        match (self, other) {
+            (
+                PathPattern::Segments { segments, exact: false },
+                PathPattern::Segments { segments: other_segments, .. },
+            ) => other_segments.starts_with(segments),
+            _ => self == other,
+        }
+    }
 }
 
 /// Writes the pattern as in the config, without the mark of an exact path.

@@ -75,12 +75,13 @@ fn each_difference_is_a_line() {
         ("\"10/s\"", "\"20/s\"", "limit per-ip: rate \"10/s\" → \"20/s\" (keys keep what they used) [weaker]"),
         ("\"10/s\"", "\"600/min\"", ""),
         ("burst = 20", "burst = 20\nmode = \"shadow\"", "limit per-ip: mode default → \"shadow\" [weaker]"),
-        ("\"header:x-key\"", "\"ip\"", "limit daily: starts anew (key changed)"),
+        ("\"header:x-key\"", "\"ip\"", "limit daily: starts anew (key changed) [weaker]"),
         ("[\"per-ip\", \"daily\"]", "[\"daily\"]", "route api: no longer limited by per-ip [weaker]"),
         ("limits = [\"per-ip\"]", "", "route rest: no longer limited by per-ip [weaker]"),
         ("limits = [\"per-ip\"]", "limits = [\"per-ip\", \"daily\"]", "route rest: now limited by daily"),
         ("[\"GET\", \"POST\"]", "[\"POST\", \"GET\"]", ""),
-        ("[\"GET\", \"POST\"]", "[\"GET\"]", "route api: methods: removed \"POST\""),
+        ("methods = [\"GET\", \"POST\"]", "", "route api: methods: removed \"GET\", \"POST\""),
+        ("[\"GET\", \"POST\"]", "[\"GET\"]", "route api: methods: removed \"POST\" [weaker]"),
         (
             "\"192.0.2.2\"]",
             "\"192.0.2.3\"]",
@@ -132,13 +133,49 @@ fn each_difference_is_a_line() {
     }
 }
 
+/// Requests that a route with limits no longer matches may reach another route.
+#[test]
+fn a_removed_or_narrowed_route_weakens() {
+    let route = |more: &str| {
+        format!(
+            "[limit.logins]\nrate = \"5/min\"\n[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"echo:\"\n\
+             [[route]]\n{more}\nupstream = \"echo:\"\nlimits = [\"logins\"]\n"
+        )
+    };
+    let login = "name = \"login\"\npath = \"/login\"";
+    for (to, line) in [
+        ("name = \"login\"\npath = \"= /login\"", "route login: path \"/login\" → \"= /login\" [weaker]"),
+        ("name = \"login\"\npath = \"/login/new\"", "route login: path \"/login\" → \"/login/new\" [weaker]"),
+        ("name = \"login\"\npath = \"/log\"", "route login: path \"/login\" → \"/log\" [weaker]"),
+        ("name = \"login\"\npath = \"/login\"\nmethods = \"POST\"", "route login: methods default → \"POST\" [weaker]"),
+        ("name = \"login\"\npath = \"/login\"\nhost = \"a.test\"", "route login: host default → \"a.test\" [weaker]"),
+        (
+            "name = \"login\"\npath = \"/login\"\nheader = { x-a = \"1\" }",
+            "route login: header.x-a default → \"1\" [weaker]",
+        ),
+        ("name = \"signin\"\npath = \"/signin\"", "route login: removed [weaker]"),
+        // The same route under another name.
+        ("name = \"signin\"\npath = \"/login\"", "route login: removed"),
+    ] {
+        let found = lines(&route(login), &route(to));
+        assert!(found.contains(&line.to_owned()), "{to}: {found:?}");
+        let back = lines(&route(to), &route(login));
+        let is_narrower = to.contains("/signin") || to.contains("\"/log\"");
+        assert!(is_narrower || back.iter().all(|line| !line.contains("weaker")), "{to}: {back:?}");
+    }
+    let text = route(login);
+    let without = &text[..text.rfind("[[route]]").unwrap()];
+    let found = lines(&text, without);
+    assert!(found.contains(&"route login: removed [weaker]".to_owned()), "{found:?}");
+}
+
 #[test]
 fn a_new_route_without_limits_and_a_removed_limit_weaken() {
     let found = changed(&[("[limit.daily]\nrate = \"1000/day\"\nkey = \"header:x-key\"", ""), (", \"daily\"]", "]")]);
     assert!(found.contains(&"limit daily: removed [weaker]".to_owned()), "{found:?}");
     let open = format!("{BASE}\n[[route]]\nname = \"open\"\npath = \"/open\"\nupstream = \"app\"\n");
     assert_eq!(lines(BASE, &open), ["route open: added, without limits [weaker]"]);
-    // In the other direction, nothing gets weaker.
+    // In the other direction, nothing gets weaker: the route protected nothing.
     assert_eq!(lines(&open, BASE), ["route open: removed"]);
 }
 

@@ -51,12 +51,12 @@ impl GatewayOptions {
     /// Finds the gateway.
     ///
     /// # Errors
-    /// What is wrong with `--admin`.
+    /// What is wrong with `--admin` or `-c`.
     pub fn find_gateway(&self) -> Result<GatewayContact, String> {
         let given = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
         let file: &Path = &self.config.config;
         let Some(url) = &self.admin else {
-            let contact = resolve_admin_contact(file);
+            let contact = resolve_admin_contact(file)?;
             return Ok(GatewayContact {
                 listen: contact.listen,
                 host: "localhost".to_owned(),

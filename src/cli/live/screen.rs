@@ -93,6 +93,7 @@ fn by_words(by: &str) -> &str {
     match by {
         "would_refuse" => "that would be refused",
         "would_admit" => "that would be admitted",
+        "admitted" => "admitted (estimated from one request in 16)",
         by => by,
     }
 }

@@ -135,7 +135,7 @@ impl<'c> Comparison<'c> {
         if kind == "limit"
             && let Some(reason) = self.reason_to_start_anew(name)
         {
-            lines.push(ChangeLine::new(kind, name, "starts anew").with_note(Some(reason)));
+            lines.push(ChangeLine::new(kind, name, "starts anew").with_note(Some(reason)).with_weaker(true));
         }
         lines
     }
@@ -299,8 +299,16 @@ impl<'c> Comparison<'c> {
         let removed = changes
             .removed
             .iter()
-            .map(|name| ChangeLine::new(kind, name, "removed").with_weaker(["limit", "rls"].contains(&kind)));
+            .map(|name| ChangeLine::new(kind, name, "removed").with_weaker(self.is_removal_weaker(kind, name)));
         added.chain(removed).collect()
+    }
+
+    fn is_removal_weaker(&self, kind: &str, name: &str) -> bool {
+        match kind {
+            "limit" | "rls" => true,
+            "route" => self.weaker.has_removed_route(name),
+            _ => false,
+        }
     }
 
     fn reason_to_start_anew(&self, name: &str) -> Option<&'static str> {

@@ -10,7 +10,7 @@ use crate::config::{Config, WrittenOption};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode, OnError};
-use crate::route::{Route, Strictness};
+use crate::route::{Action, Route, Strictness};
 
 /// When a change of an option weakens protection.
 enum WeakerIf {
@@ -147,15 +147,28 @@ pub struct WeakerOptions {
     items: HashMap<(&'static str, String), Vec<&'static str>>,
     /// Options that weaken any item.
     all: HashSet<&'static str>,
+    /// Names of removed routes that protected requests, which may now reach another route.
+    removed_routes: HashSet<String>,
 }
 
 impl WeakerOptions {
     pub fn find(old: &Config, new: &Config) -> WeakerOptions {
         let (mut found, mut lists) = (WeakerOptions::default(), ComparedLists::default());
         let routes: HashMap<&str, &Route> = old.routes.iter().map(|route| (route.name.as_str(), route)).collect();
+        let mut kept = HashSet::new();
+        let mut by_path: HashMap<String, Vec<&Route>> = HashMap::new();
         for route in &new.routes {
             if let Some(before) = routes.get(route.name.as_str()) {
                 found.add("route", &route.name, weaker_route_options(before, route, &mut lists));
+                kept.insert(route.name.as_str());
+            } else {
+                by_path.entry(route.matcher.path.to_string()).or_default().push(route);
+            }
+        }
+        for before in old.routes.iter().filter(|route| is_protective(route) && !kept.contains(route.name.as_str())) {
+            let same_path = by_path.get(&before.matcher.path.to_string()).map_or(&[][..], Vec::as_slice);
+            if !same_path.iter().any(|route| weaker_route_options(before, route, &mut lists).is_empty()) {
+                found.removed_routes.insert(before.name.clone());
             }
         }
         // The options of a wider tier are those of the limit that it belongs to.
@@ -187,6 +200,11 @@ impl WeakerOptions {
         self.items.get(&(kind, name.to_owned())).map_or(&[], Vec::as_slice)
     }
 
+    /// Returns whether the removal of a route weakens protection.
+    pub fn has_removed_route(&self, name: &str) -> bool {
+        self.removed_routes.contains(name)
+    }
+
     /// Returns whether an option that routes or limits inherit made any of them weaker.
     pub fn has_any(&self, path: &str) -> bool {
         self.all.contains(path)
@@ -205,6 +223,16 @@ impl ComparedLists {
     }
 }
 
+/// Returns whether a route limits or refuses requests that another route might forward.
+fn is_protective(route: &Route) -> bool {
+    let refuses = matches!(&route.action, Action::Respond(response) if !response.status.is_success());
+    refuses
+        || !route.limits.is_empty()
+        || !route.deny.is_empty()
+        || route.auth.is_some()
+        || route.max_in_flight.is_some()
+}
+
 fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists) -> Vec<&'static str> {
     let rank = |strictness| match strictness {
         Strictness::Strict => 0,
@@ -214,7 +242,13 @@ fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists
     let has = |route: &Route, name: &str| route.limits.iter().any(|limit| limit.name == name);
     let is_named = |limit: &Limit| limit.candidate_of.is_none() && !limit.is_wider_tier();
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
+    // A request that the route no longer matches may reach another route.
+    let is_narrower = is_protective(before) && !after.matcher.covers_all_of(&before.matcher);
     [
+        ("host", is_narrower),
+        ("path", is_narrower),
+        ("methods", is_narrower),
+        ("header", is_narrower),
         ("limits", before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name))),
         ("allow", lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
         ("deny", lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
