@@ -161,8 +161,7 @@ fn request_headers() -> HeaderMap {
 fn write_request_head(bencher: Bencher<'_, '_>) {
     let headers = request_headers();
     let write = |headers: &HeaderMap| {
-        let framing = Framing::None { announced: false };
-        RequestHead::encode(&Method::GET, "/v1/users", headers, HostSource::Received, framing, |_| {})
+        RequestHead::encode(&Method::GET, "/v1/users", headers, HostSource::Received, Framing::None, |_| {})
     };
     bencher.bench_local(|| write(black_box(&headers)));
 }

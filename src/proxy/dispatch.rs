@@ -260,7 +260,8 @@ async fn send_upstream(
         request.account.settle_by_response(&response, false);
         return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
     }
-    Ok(clean_response(request, response))
+    clean_response(request, &mut response);
+    Ok(response)
 }
 
 /// Returns the destination of interim responses (103) if the client is known to understand them. Many other clients
@@ -282,7 +283,7 @@ fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Re
 }
 
 /// Removes the headers that belong to the connection to the server, and adds `Via`.
-pub fn clean_response(request: &RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+pub fn clean_response(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
     let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
@@ -290,5 +291,4 @@ pub fn clean_response(request: &RequestContext<'_>, mut response: Response<Respo
     if let Some(protocol) = protocol {
         headers::set_upgrade(response.headers_mut(), &protocol);
     }
-    response
 }

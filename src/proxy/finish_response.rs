@@ -31,7 +31,10 @@ pub fn finish_response(
 ) -> Response<ResponseBody> {
     let mut response = match result {
         Ok(response) if request.question.is_some() => response,
-        Ok(response) => settle_response(&mut request, response),
+        Ok(mut response) => {
+            settle_response(&mut request, &mut response);
+            response
+        }
         Err(refusal) => build_refusal(&mut request, &refusal),
     };
     apply_deny_status(&request, &mut response);
@@ -42,24 +45,24 @@ pub fn finish_response(
     compress_response(&mut request, &mut response);
     end_request_body(&mut request, &mut response);
     announce_close(&request, &mut response);
-    hand_over_account(request, response)
+    hand_over_account(request, &mut response);
+    response
 }
 
 /// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
-fn settle_response(request: &mut RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     request.account.record_head(true);
     // Charges depend on the response as the server sent it, so they are settled before the edits.
-    request.account.settle_by_response(&response, response.body().ends_by_close());
+    request.account.settle_by_response(response, response.body().ends_by_close());
     if let Some(body) = response.body().as_full() {
         request.account.settle_by_full_body(body);
     }
     if let Some(route) = request.matched_route() {
         if let Some(pages) = &route.error_pages {
-            response = intercept_error(request, route, pages, response);
+            intercept_error(request, route, pages, response);
         }
         headers::apply_edits(response.headers_mut(), &route.response_headers);
     }
-    response
 }
 
 /// Replaces an error response of an upstream server, if the route intercepts its status. gRPC clients get the original,
@@ -68,16 +71,16 @@ fn intercept_error(
     request: &mut RequestContext<'_>,
     route: &Route,
     pages: &ErrorPages,
-    response: Response<ResponseBody>,
-) -> Response<ResponseBody> {
+    response: &mut Response<ResponseBody>,
+) {
     let is_from_server = matches!(route.action, Action::Upstream(_));
     let is_excluded = request.wants_grpc_errors || request.received.is_connect() || request.is_auth_response;
-    if !is_from_server || is_excluded || !intercept::is_replaced(pages, &response) {
-        return response;
+    if !is_from_server || is_excluded || !intercept::is_replaced(pages, response) {
+        return;
     }
     let charges = request.account.take_pending_charges();
     let (format, id) = (request.error_format(), request.logged_id().and_then(error_page::showable_id));
-    intercept::replace_response(response, charges, pages, format, id)
+    intercept::replace_response(response, charges, pages, format, id);
 }
 
 /// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
@@ -188,14 +191,13 @@ fn close_after(response: &mut Response<ResponseBody>) {
 
 /// Counts the response. The request then ends with the response body or, if the server switched protocols, with the
 /// tunnel.
-fn hand_over_account(request: RequestContext<'_>, mut response: Response<ResponseBody>) -> Response<ResponseBody> {
+fn hand_over_account(request: RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let (client, route) = (request.client, request.matched_route());
-    let account = request.account.record_response(&response, route, &request.view.snapshot, request.upload);
+    let account = request.account.record_response(response, route, &request.view.snapshot, request.upload);
     match (response.body_mut().take_switched(), route, request.tunnel_seat) {
         (Some(server), Some(route), Some(seat)) => {
             client.tunnel.set(Some(Tunnel::new(client, server, account, route.timeouts.clone(), seat)));
         }
         _ => response.body_mut().attach_account(account),
     }
-    response
 }

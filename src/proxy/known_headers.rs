@@ -72,7 +72,13 @@ impl KnownHeader {
 }
 
 impl HeaderSet {
-    /// Returns the well-known headers in a head.
+    /// Returns the well-known headers in the head of a response. Its other names are not checked.
+    pub fn from_response(headers: &HeaderMap) -> HeaderSet {
+        let known = headers.keys().filter_map(|name| KnownHeader::from_name(name.as_str()));
+        HeaderSet { known: known.fold(0, |bits, known| bits | known.bit()), ..HeaderSet::default() }
+    }
+
+    /// Returns the well-known headers in the head of a request.
     pub fn from_headers(headers: &HeaderMap) -> HeaderSet {
         let mut fields = HeaderSet::default();
         for name in headers.keys() {
@@ -94,7 +100,8 @@ impl HeaderSet {
 
     /// Returns true if the head has any of `known`.
     pub fn has_any(self, known: &[KnownHeader]) -> bool {
-        known.iter().any(|known| self.has(*known))
+        let bits = known.iter().fold(0, |bits, known| bits | known.bit());
+        self.known & bits != 0
     }
 }
 

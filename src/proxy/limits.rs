@@ -48,7 +48,7 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
         request.account.record_bypass(first..route.limits.len());
         return Ok(());
     }
-    let needs_claims = route.limits[first..].iter().any(|limit| limit.needs_claims());
+    let needs_claims = needs_claims(request, &route.limits[first..]);
     let body = read_key_body(request, routed, needs_claims).await?;
     let earlier = request.verdict.take();
     let mut facts = request_facts(request, routed, needs_claims);
@@ -80,8 +80,8 @@ pub async fn apply_auth_limits(request: &mut RequestContext<'_>, routed: RoutedR
     apply_decision(request, routed, decision).await
 }
 
-/// Decides limits of the route by their evaluations, the first of which is for the limit at index `first`. `earlier`:
-/// the verdict of the limits before them.
+/// Decides limits of the route by their evaluations, the first of which is for the limit at index `first`, and records
+/// how long the request waits for a store outside this process. `earlier`: the verdict of the limits before them.
 pub async fn decide_limits<'r>(
     request: &RequestContext<'_>,
     route: &'r Route,
@@ -95,7 +95,13 @@ pub async fn decide_limits<'r>(
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
     let (mut verdict, slot) = match slots.reserve(limits, &evaluations, max_delayed) {
-        Ok(slot) => (ask_store(request, limits, evaluations).await, slot),
+        Ok(slot) => {
+            let limiter = &request.view.limiter;
+            let start = (!limiter.store().is_in_process()).then(Instant::now);
+            let verdict = limiter.decide(Op::Take, limits, evaluations, true).await;
+            start.into_iter().for_each(|start| request.account.add_wait(start));
+            (verdict, slot)
+        }
         Err(place) => (Verdict::queue_full(place), None),
     };
     let delay = verdict.delay_ms(limits).zip(slot).map(|((place, delay_ms), slot)| LimitDelay {
@@ -113,15 +119,6 @@ pub async fn decide_limits<'r>(
     let display = &request.view.snapshot.config.admin.key_display;
     let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, facts, &verdict);
     LimitDecision { verdict, charges, shown, delay }
-}
-
-/// Decides `limits`, and records how long the request waited for a store outside this process.
-async fn ask_store(request: &RequestContext<'_>, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>) -> Verdict {
-    let limiter = &request.view.limiter;
-    let start = (!limiter.store().is_in_process()).then(Instant::now);
-    let verdict = limiter.decide(Op::Take, limits, evaluations, true).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
-    verdict
 }
 
 /// Records a decision, and waits if a limit delays the request.
@@ -150,6 +147,12 @@ pub async fn apply_decision(
     }
     request.account.end_delay();
     Ok(())
+}
+
+/// Returns whether the request may have claims, and one of `limits` reads them.
+fn needs_claims(request: &RequestContext<'_>, limits: &[Arc<Limit>]) -> bool {
+    let may_have_claims = request.claims.is_some() || request.view.snapshot.config.jwt.is_some();
+    may_have_claims && limits.iter().any(|limit| limit.needs_claims())
 }
 
 /// Reads the request body if a limit that applies to the request reads it.

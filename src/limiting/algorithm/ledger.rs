@@ -35,7 +35,8 @@ const MARKS_MAX: usize = 5;
 /// Returns the marks that are still lower bounds: those below all later marks and below the current usage `used`.
 fn valid_marks(marks: &[LedgerMark], used: i64) -> Vec<LedgerMark> {
     let mut least = used;
-    let mut valid = Vec::with_capacity(marks.len() + 1);
+    // Most records have no marks, and allocate nothing.
+    let mut valid = Vec::new();
     for mark in marks.iter().rev() {
         if mark.low < least {
             least = mark.low;

@@ -257,9 +257,14 @@ impl Limiter {
     ) {
         let chained = checks.iter().any(|check| check.role.base);
         let roles: Vec<Role> = if chained { checks.iter().map(|check| check.role).collect() } else { Vec::new() };
-        let decided = match end.filter(|_| !self.charges.store.is_in_process()) {
-            Some(end) => Box::pin(self.run_checks_until(op, checks, end)).await,
-            None => self.run_checks(op, limits, checks, hold).await,
+        let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
+        let rules = watched.then(|| limits.outcome_rules());
+        // The calls are boxed, so that the future of a decision in memory is not larger for them.
+        let decided = match (self.charges.store.run_in_process(op, &checks), end, rules) {
+            (Some(decision), _, rules) => Ok(complete_decision(&self.charges, op, checks, decision, rules)),
+            (None, Some(end), _) => Box::pin(self.call_store_until(op, checks, end)).await,
+            (None, None, Some(rules)) => Box::pin(self.take_in_task(checks, rules)).await,
+            (None, None, None) => Box::pin(call_store(&self.charges, op, Rc::new(checks), None)).await,
         };
         match decided {
             Ok(CheckedDecision { decision, charges, guard, refused_keys }) => {
@@ -361,38 +366,8 @@ impl Limiter {
         true
     }
 
-    async fn run_checks(
-        &self,
-        op: Op,
-        limits: &CheckedLimits<'_>,
-        mut checks: Vec<Check>,
-        hold: bool,
-    ) -> Result<CheckedDecision, StoreError> {
-        let watched = hold && op == Op::Take && checks.iter().any(Check::may_change);
-        match self.charges.store.run_in_process(op, &checks) {
-            Some(decision) => {
-                if op == Op::Take {
-                    self.charges.decisions.record_decision(&checks, &decision);
-                }
-                let charges = decision.find_charged(&checks);
-                let refused_keys = if hold { take_refused_keys(&mut checks, &decision) } else { Vec::new() };
-                let guard = match watched {
-                    true => {
-                        let charged = (&decision, charges);
-                        guard_charges(&self.charges, checks, limits.outcome_rules(), charged, ChargedAt::Store)
-                    }
-                    false => None,
-                };
-                Ok(CheckedDecision { decision, charges, guard, refused_keys })
-            }
-            // Boxed, so that the future of a decision in memory is not larger for it.
-            None if watched => Box::pin(self.take_in_task(checks, limits.outcome_rules())).await,
-            None => Box::pin(call_store(&self.charges, op, Rc::new(checks), None)).await,
-        }
-    }
-
-    /// Runs checks that the end of the request does not change, and gives up at `end`.
-    async fn run_checks_until(&self, op: Op, checks: Vec<Check>, end: Instant) -> Result<CheckedDecision, StoreError> {
+    /// Calls the store for checks that the end of the request does not change, and gives up at `end`.
+    async fn call_store_until(&self, op: Op, checks: Vec<Check>, end: Instant) -> Result<CheckedDecision, StoreError> {
         let checks = Rc::new(checks);
         match timeout_at(end, call_store(&self.charges, op, checks.clone(), None)).await {
             Ok(decided) => decided,
@@ -432,17 +407,7 @@ async fn call_store(
     rules: Option<OutcomeRules>,
 ) -> Result<CheckedDecision, StoreError> {
     match manager.store.decide(op, &checks).await {
-        Ok(decision) => {
-            if op == Op::Take {
-                manager.decisions.record_decision(&checks, &decision);
-            }
-            let mut checks = Rc::unwrap_or_clone(checks);
-            let charges = decision.find_charged(&checks);
-            let refused_keys = take_refused_keys(&mut checks, &decision);
-            let charged = (&decision, charges);
-            let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, charged, ChargedAt::Store));
-            Ok(CheckedDecision { decision, charges, guard, refused_keys })
-        }
+        Ok(decision) => Ok(complete_decision(manager, op, Rc::unwrap_or_clone(checks), decision, rules)),
         Err(kind) => {
             let checks = Rc::unwrap_or_clone(checks);
             if rules.is_some() && kind.is_unsure() {
@@ -451,6 +416,24 @@ async fn call_store(
             Err(StoreError { kind, checks })
         }
     }
+}
+
+/// Records a decision of the store. With `rules`, the charges are guarded until the request ends.
+fn complete_decision(
+    manager: &Rc<ChargeManager>,
+    op: Op,
+    mut checks: Vec<Check>,
+    decision: Decision,
+    rules: Option<OutcomeRules>,
+) -> CheckedDecision {
+    if op == Op::Take {
+        manager.decisions.record_decision(&checks, &decision);
+    }
+    let charges = decision.find_charged(&checks);
+    let refused_keys = take_refused_keys(&mut checks, &decision);
+    let charged = (&decision, charges);
+    let guard = rules.and_then(|rules| guard_charges(manager, checks, rules, charged, ChargedAt::Store));
+    CheckedDecision { decision, charges, guard, refused_keys }
 }
 
 /// Takes the keys that a refused request was refused for. Charges need none of them.

@@ -34,8 +34,9 @@ pub fn new_id() -> HeaderValue {
 pub fn new_id_bytes() -> [u8; 32] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut id = [0; 32];
-    let bytes: [u8; 16] = UNIQUE.with_borrow_mut(|unique| unique.random());
-    for (pair, byte) in id.as_chunks_mut().0.iter_mut().zip(bytes) {
+    // An array would be filled byte by byte, each from a number of its own.
+    let number: u128 = UNIQUE.with_borrow_mut(|unique| unique.random());
+    for (pair, byte) in id.as_chunks_mut().0.iter_mut().zip(number.to_ne_bytes()) {
         *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
     }
     id

@@ -192,7 +192,8 @@ struct CanonicalHost {
 
 fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, Reject> {
     let named = parts.uri.authority();
-    if let (Version::HTTP_2, Some(named), false) = (parts.version, named, parts.headers.contains_key(HOST))
+    if let (Version::HTTP_2, Some(named)) = (parts.version, named)
+        && !parts.headers.contains_key(HOST)
         && let Some(host) = last.find(named.as_str().as_bytes())
     {
         return Ok(CanonicalHost { changed: true, ..host });

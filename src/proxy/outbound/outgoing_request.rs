@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::header::{CONTENT_LENGTH, TRAILER};
+use http::header::TRAILER;
 use http::request::Parts;
 use http::{HeaderName, Method};
 
@@ -66,7 +66,7 @@ impl OutgoingRequest {
     ) -> OutgoingRequest {
         let Parts { method, headers, .. } = parts;
         let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
-            None => Framing::None { announced: headers.contains_key(CONTENT_LENGTH) },
+            None => Framing::None,
             Some(Some(length)) => Framing::Length(length),
             Some(None) => Framing::Chunked,
         };

@@ -81,14 +81,15 @@ struct PoolCounts {
 
 /// An idle HTTP/1.1 connection.
 struct IdleConnection {
-    connection: UpstreamConnection,
+    connection: Box<UpstreamConnection>,
     since_ms: u64,
     opened_ms: u64,
 }
 
 /// A connection in use by one request.
 pub struct PooledConnection {
-    pub connection: UpstreamConnection,
+    /// Boxed once, because each request moves it several times.
+    pub connection: Box<UpstreamConnection>,
     /// The connection has served a request before.
     reused: bool,
     /// Counts the request in flight for all workers.
@@ -355,7 +356,7 @@ impl ServerPool {
             match connection.http2 {
                 false => {
                     connection.allow_bulk(self.shared.bulk.clone());
-                    Ok(NewConnection::Connection(connection))
+                    Ok(NewConnection::Connection(Box::new(connection)))
                 }
                 true => Http2Connection::start(connection, self.shared.now_ms.get(), &self.label, &self.counts.floods)
                     .await
@@ -378,7 +379,7 @@ impl ServerPool {
 
     fn lease_connection(
         self: &Rc<ServerPool>,
-        connection: UpstreamConnection,
+        connection: Box<UpstreamConnection>,
         reused: bool,
         opened_ms: u64,
         max_idle: usize,
@@ -394,7 +395,7 @@ fn max_connections_error() -> ConnectError {
 
 /// A new connection, by its HTTP version.
 enum NewConnection {
-    Connection(UpstreamConnection),
+    Connection(Box<UpstreamConnection>),
     Shared(Rc<Http2Connection>),
 }
 

@@ -204,7 +204,11 @@ impl RedisStore {
         let denials = self.denials.as_ref().map(|denials| (denials, denials.borrow().sent_at(since)));
         let outcome = match &*self.servers {
             RedisServers::Single(lane) => {
-                lane.run(op, checks, SendMode::Shared, since.into()).await.map_err(|fault| match fault {
+                let decided = match lane.queue(op, checks, SendMode::Shared, since.into()) {
+                    Ok(pending) => pending.await,
+                    Err(fault) => Err(fault),
+                };
+                decided.map_err(|fault| match fault {
                     LaneError::Failed(kind) => kind,
                     LaneError::Redirected(_) => ErrorKind::Reply,
                 })

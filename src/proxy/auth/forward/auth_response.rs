@@ -65,10 +65,10 @@ pub fn accept_identity(request: &mut RequestContext<'_>, rule: &ForwardAuth, sta
 /// must not get.
 pub fn prepare_refusal(
     request: &RequestContext<'_>,
-    response: Response<ResponseBody>,
+    mut response: Response<ResponseBody>,
     limit: Duration,
 ) -> Response<ResponseBody> {
-    let response = dispatch::clean_response(request, response);
+    dispatch::clean_response(request, &mut response);
     if request.received.parts.method != Method::HEAD {
         return response;
     }

@@ -244,6 +244,15 @@ pub fn never_has_body(status: StatusCode) -> bool {
     status.is_informational() || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
 }
 
+/// Parses a number that consists of digits only, without a sign.
+fn parse_digits(text: &[u8]) -> Option<u64> {
+    let append = |number: u64, byte: &u8| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit)
+    };
+    if text.is_empty() { None } else { text.iter().try_fold(0, append) }
+}
+
 /// The framing headers of a response.
 #[derive(Default)]
 struct BodyLength {
@@ -253,10 +262,8 @@ struct BodyLength {
 
 impl BodyLength {
     fn read_content_length(&mut self, value: &[u8]) -> Result<(), ProtocolFault> {
-        let number = !value.is_empty() && value.iter().all(u8::is_ascii_digit);
-        let length = str::from_utf8(value).ok().filter(|_| number).and_then(|digits| digits.parse().ok());
         // Even equal values are rejected: other parsers may read them differently.
-        match (length, self.length) {
+        match (parse_digits(value), self.length) {
             (Some(length), None) => self.length = Some(length),
             _ => return Err(ProtocolFault::ContentLength),
         }

@@ -11,10 +11,8 @@ const SPAN_ID: usize = 16;
 /// How the end of a request body is marked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// There is no body. `announced`: the client stated a length of 0.
-    None {
-        announced: bool,
-    },
+    /// There is no body. The head states a length of 0 if the client stated one.
+    None,
     Length(u64),
     Chunked,
 }
@@ -61,15 +59,18 @@ impl RequestHead {
             }
             None => Some(bytes.len()),
         };
+        let mut states_length = false;
         for (name, value) in headers {
-            if *name != HOST && *name != CONTENT_LENGTH && *name != TRANSFER_ENCODING {
+            if *name == CONTENT_LENGTH {
+                states_length = true;
+            } else if *name != HOST && *name != TRANSFER_ENCODING {
                 write_header(&mut bytes, name, value);
             }
         }
         write_more(&mut bytes);
         match framing {
-            Framing::None { announced: false } => {}
-            Framing::None { announced: true } => bytes.extend_from_slice(b"content-length: 0\r\n"),
+            Framing::None if !states_length => {}
+            Framing::None => bytes.extend_from_slice(b"content-length: 0\r\n"),
             Framing::Length(length) => {
                 bytes.extend_from_slice(b"content-length: ");
                 bytes.extend_from_slice(itoa::Buffer::new().format(length).as_bytes());
@@ -132,7 +133,7 @@ mod tests {
             let mut headers = HeaderMap::new();
             headers.insert(HOST, HeaderValue::from_static("a"));
             headers.insert("traceparent", HeaderValue::try_from(id(1)).unwrap());
-            let framing = Framing::None { announced: false };
+            let framing = Framing::None;
             let mut head = RequestHead::encode(&Method::GET, "/", &headers, of, framing, |_| {});
             head.find_span_id(&id(1));
             for span in [2, u64::MAX] {
@@ -171,11 +172,11 @@ mod tests {
         for (host, framing, rest) in [
             (HostSource::Received, Framing::Length(5), "content-length: 5\r\n\r\n"),
             (HostSource::Server, Framing::Chunked, "transfer-encoding: chunked\r\n\r\n"),
-            (HostSource::Received, Framing::None { announced: true }, "content-length: 0\r\n\r\n"),
-            (HostSource::Server, Framing::None { announced: false }, "\r\n"),
+            (HostSource::Received, Framing::None, "content-length: 0\r\n\r\n"),
         ] {
             let name = if host == HostSource::Server { "server:80" } else { "a.test" };
             assert_eq!(head(&headers, host, framing), format!("{line}host: {name}\r\nx-told: 1\r\n{rest}"));
+            let rest = if framing == Framing::None { "\r\n" } else { rest };
             assert_eq!(head(&HeaderMap::new(), host, framing), format!("{line}host: server:80\r\nx-told: 1\r\n{rest}"));
         }
     }

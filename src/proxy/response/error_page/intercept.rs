@@ -37,28 +37,27 @@ pub fn is_replaced(pages: &ErrorPages, response: &Response<ResponseBody>) -> boo
 /// `Set-Cookie`, `WWW-Authenticate`, `Retry-After` and `Allow`. The rest of the server's body is read and discarded;
 /// `charges` are settled by its trailers.
 pub fn replace_response(
-    response: Response<ResponseBody>,
+    response: &mut Response<ResponseBody>,
     charges: Option<Box<ChargeGuard>>,
     pages: &ErrorPages,
     format: PageFormat,
     request_id: Option<&str>,
-) -> Response<ResponseBody> {
-    let (mut parts, body) = response.into_parts();
-    body.discard(charges);
+) {
+    let status = response.status();
     let detail = "the upstream server responded with an error";
-    let facts = ErrorFacts { status: parts.status, detail, request_id, retry_after: read_retry_after(&parts.headers) };
-    let page = build_response(&facts, format, Some(pages), || problem::problem_document(parts.status, detail, None));
-    remove_body_headers(&mut parts.headers);
+    let facts = ErrorFacts { status, detail, request_id, retry_after: read_retry_after(response.headers()) };
+    let page = build_response(&facts, format, Some(pages), || problem::problem_document(status, detail, None));
+    remove_body_headers(response.headers_mut());
     let (page, page_body) = page.into_parts();
     for (name, value) in &page.headers {
         match *name {
-            VARY => add_vary(&mut parts.headers, value),
+            VARY => add_vary(response.headers_mut(), value),
             // The server's own value may be a date.
             http::header::RETRY_AFTER => {}
-            _ => drop(parts.headers.insert(name, value.clone())),
+            _ => drop(response.headers_mut().insert(name, value.clone())),
         }
     }
-    Response::from_parts(parts, page_body)
+    std::mem::replace(response.body_mut(), page_body).discard(charges);
 }
 
 fn remove_body_headers(headers: &mut HeaderMap) {

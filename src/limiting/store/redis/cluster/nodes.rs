@@ -110,7 +110,10 @@ impl Nodes {
         checks: &SharedChecks,
         way: SendMode,
     ) -> Result<Decision, LaneError> {
-        let outcome = node.lane.run(op, checks, way, Instant::now()).await;
+        let outcome = match node.lane.queue(op, checks, way, Instant::now()) {
+            Ok(pending) => pending.await,
+            Err(fault) => Err(fault),
+        };
         let doubtful = matches!(
             outcome,
             Err(LaneError::Failed(

@@ -9,7 +9,7 @@ use redis::{Cmd, RedisResult, Value};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::decision::{ErrorKind, Op, SharedChecks};
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link::RedisLink;
@@ -17,7 +17,7 @@ use crate::limiting::store::redis::connection::sentinel::ConnectionTarget;
 use crate::limiting::store::redis::pipeline::pump::Caller;
 use crate::limiting::store::redis::pipeline::queue::DecisionQueue;
 pub use crate::limiting::store::redis::pipeline::queue::QUEUE_MAX;
-use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision, SendMode};
+use crate::limiting::store::redis::pipeline::waiting::{LaneError, PendingDecision, QueuedDecision, SendMode};
 use crate::limiting::store::redis::pipeline::{codec, pump};
 use crate::limiting::supervise::restart_on_panic;
 use crate::telemetry::metrics::Metrics;
@@ -66,14 +66,17 @@ impl Lane {
         self.health.down_reason().is_some()
     }
 
-    /// Queues a decision at the time `since` and waits for its result.
-    pub async fn run(
+    /// Queues a decision at the time `since`.
+    ///
+    /// # Errors
+    /// The server is unavailable, or the queue is full.
+    pub fn queue(
         &self,
         op: Op,
         checks: &SharedChecks,
         mode: SendMode,
         since: Instant,
-    ) -> Result<Decision, LaneError> {
+    ) -> Result<PendingDecision, LaneError> {
         if let Some(kind) = self.health.refusal_reason() {
             return Err(LaneError::Failed(kind));
         }
@@ -81,7 +84,7 @@ impl Lane {
         if !self.queue.push(waiting) {
             return Err(LaneError::Failed(ErrorKind::Overloaded));
         }
-        result.await.unwrap_or(Err(LaneError::Failed(ErrorKind::Internal)))
+        Ok(result)
     }
 
     /// Sends a command that is no decision, without the queue. There is no deadline; the caller sets one.

@@ -185,6 +185,8 @@ impl PendingQueue {
 mod tests {
     use std::rc::Rc;
 
+    use futures_util::FutureExt as _;
+
     use super::*;
     use crate::limiting::decision::Op;
     use crate::limiting::store::redis::pipeline::waiting::{PendingDecision, SendMode};
@@ -272,10 +274,11 @@ mod tests {
         let queue = DecisionQueue::new(Duration::from_millis(50));
         let now = Instant::now();
         let Some(early) = now.checked_sub(Duration::from_millis(51)) else { return };
-        let (mut late, mut other) = (pushed(&queue, early), pushed(&queue, now + PATIENCE));
+        let (late, other) = (pushed(&queue, early), pushed(&queue, now + PATIENCE));
         assert_eq!(left(&queue, CALLS_MAX, now), Err(Some(now + PATIENCE + Duration::from_millis(50))));
-        assert_eq!(late.try_recv(), Ok(Err(LaneError::Failed(ErrorKind::QueueTimeout))));
-        assert!(other.try_recv().is_err());
+        let late_error = Err(LaneError::Failed(ErrorKind::QueueTimeout));
+        assert_eq!(late.now_or_never(), Some(late_error));
+        assert!(other.now_or_never().is_none());
     }
 
     #[test]
