@@ -22,7 +22,8 @@ function counted.decide(limit, now, cost, record, stop, is_repaired)
     retry = left
   end
   local store = cost > 0 and (admitted or is_repaired)
-  return admitted, math.max(limit - count, 0), retry, left, math.max(now, record[2]), store and left,
+  local receipt = record[2] > now and -record[2] or now
+  return admitted, math.max(limit - count, 0), retry, left, receipt, store and left,
     { count, record[2], record[3], record[4] }
 end
 
@@ -31,13 +32,15 @@ local function end_of(record)
   return start + length - (record[4] == 1 and start % length or 0)
 end
 
--- Returns how much of a charge of `cost` made at `charged` this window contains.
-local function left_of_charge(record, cost, charged)
+-- Returns how much of a charge of `cost` this window contains.
+local function left_of_charge(record, cost, receipt)
+  local charged = math.abs(receipt)
   local within = record[2] <= charged and charged < end_of(record)
   return within and math.min(cost, record[1]) or 0
 end
 
--- Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
+-- Corrects a charge. The receipt is its time, or the negative start of its window if that was still ahead. Nothing is
+-- refunded once its window has ended.
 function counted.adjust(now, delta, receipt, record, stop)
   if delta < 0 and left_of_charge(record, -delta, receipt) == 0 then return false end
   local count = math.min(math.max(record[1] + delta, 0), COUNT_MAX)
@@ -75,6 +78,11 @@ function counted.record_functions(convert)
 
   function functions.charge_left(_, record, now, cost, receipt)
     return left_of_charge(advanced(record, now), cost, receipt)
+  end
+
+  -- A charge whose window was still ahead was made at least 1 ms before that window.
+  function functions.receipt_elsewhere(receipt)
+    return receipt < 0 and -receipt - 1 or receipt
   end
 
   function functions.refunded(record, now, units)

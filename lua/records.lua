@@ -21,6 +21,8 @@ local EXACT = 4503599627370496
 --   lifetime(record, now)                          how long the record contains usage
 --   charged(record, now, cost)                     the record after a charge
 --   charge_left(rule, record, now, cost, receipt)  how much of that charge is certainly left in the record
+--   receipt_elsewhere(receipt)                     the receipt by which records of other bases find the charge, if not
+--                                                  the same
 --   refunded(record, now, units, receipt)          the record after a refund of so many units
 --   kept                                           shortest time that a record is kept after the last charge by its own
 --                                                  basis, if not KEPT_MS
@@ -101,6 +103,7 @@ local function with_all_records(one)
       return join_records(ttl, next, others, now, function(record) return one.charged(record, now, more) end)
     end
     local units = one.charge_left(rule, own, now, -delta, receipt)
+    if one.receipt_elsewhere then receipt = one.receipt_elsewhere(receipt) end
     for _, record in ipairs(others) do
       units = min(units, one.charge_left(rule, record, now, -delta, receipt))
     end

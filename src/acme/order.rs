@@ -98,7 +98,7 @@ impl OrderClient<'_> {
         let contact: Vec<&str> = self.settings.contact.iter().map(String::as_str).collect();
         match account.update_contacts(&contact).await {
             // Certificates can be issued without contacts.
-            Err(Error::Api(problem)) => {
+            Err(Error::Api(problem)) if !is_bad_nonce(&problem) => {
                 tracing::warn!("the ACME server rejected `contact` of [acme]: {}", describe_problem(&problem));
             }
             other => other?,
@@ -151,6 +151,7 @@ impl OrderClient<'_> {
         self.publish_proof(&mut order, name, kind).await?;
         match order.poll_ready(&polling()).await {
             Ok(OrderStatus::Ready) => {}
+            Err(Error::Api(problem)) if is_bad_nonce(&problem) => return Err(Error::Api(problem).into()),
             Ok(_) | Err(Error::Api(_)) => return Err(read_validation_error(&mut order, kind).await?),
             Err(error) => return Err(error.into()),
         }
@@ -193,7 +194,7 @@ impl OrderClient<'_> {
             sleep(SPREAD).await;
             challenge.set_ready().await.map_err(|error| match error {
                 // Some servers validate at once and report the result here.
-                Error::Api(problem) if !has_type(&problem, "rateLimited") && !has_type(&problem, "badNonce") => {
+                Error::Api(problem) if !has_type(&problem, "rateLimited") && !is_bad_nonce(&problem) => {
                     OrderError::Challenge { kind, detail: describe_problem(&problem) }
                 }
                 error => error.into(),
@@ -229,11 +230,15 @@ fn build_challenge_certificate(name: &str, digest: &[u8]) -> Result<String, rcge
     Ok(format!("{}{}", key.serialize_pem(), params.self_signed(&key)?.pem()))
 }
 
-/// Returns whether a problem has a type of RFC 8555, section 6.7. Some types mean that another challenge would fail in the
-/// same way.
+/// Returns whether a problem has a type of RFC 8555, section 6.7. Some types mean that another challenge would fail in
+/// the same way.
 fn has_type(problem: &Problem, name: &str) -> bool {
     let kind = problem.r#type.as_deref().and_then(|kind| kind.strip_prefix("urn:ietf:params:acme:error:"));
     kind == Some(name)
+}
+
+fn is_bad_nonce(problem: &Problem) -> bool {
+    has_type(problem, "badNonce")
 }
 
 fn is_token(token: &str) -> bool {
@@ -243,7 +248,7 @@ fn is_token(token: &str) -> bool {
 impl From<Error> for OrderError {
     fn from(error: Error) -> OrderError {
         match error {
-            Error::Api(problem) if has_type(&problem, "badNonce") => OrderError::BadNonce(describe_problem(&problem)),
+            Error::Api(problem) if is_bad_nonce(&problem) => OrderError::BadNonce(describe_problem(&problem)),
             Error::Api(problem) => OrderError::Refused(describe_problem(&problem)),
             Error::Timeout(_) => OrderError::Timeout,
             Error::Json(error) => OrderError::Unreachable(format!("the response is not ACME: {error}")),

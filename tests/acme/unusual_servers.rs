@@ -106,13 +106,21 @@ fn retry_after_of_an_acme_server_applies_to_known_accounts() {
 /// A server may reject nonces at random, or lose them in a restart. That is no failure after which a gateway pauses.
 #[test]
 fn an_order_whose_nonces_are_rejected_is_repeated() {
+    // The contacts of the account, a new order, its challenge, and its state.
+    let paths = ["/my-account", "/order-plz", "/chalZ", "/my-order"];
+    std::thread::scope(|scope| paths.iter().for_each(|path| drop(scope.spawn(|| assert_order_is_repeated(path)))));
+}
+
+/// Rejects the nonces of requests for `path` until the gateway repeats the order.
+fn assert_order_is_repeated(path: &str) {
     let (between, state) = (PebbleProxy::start(""), tempfile::tempdir().unwrap());
-    between.set_route(
-        "[[route]]\nname = \"nonces\"\npath = \"/order-plz\"\nresponse_headers = { set = { replay-nonce = \"AAAA\" } }\n\
-         [route.respond]\nstatus = 400\ncontent_type = \"application/problem+json\"\nbody = '{\"type\": \
-         \"urn:ietf:params:acme:error:badNonce\", \"detail\": \"unknown\", \"status\": 400}'\n",
-    );
-    let setting = Setting { acme: "backoff = \"1h\"", ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
+    between.set_route(&format!(
+        "[[route]]\nname = \"nonces\"\npath = \"{path}\"\nresponse_headers = {{ set = {{ replay-nonce = \"AAAA\" }} }}\n\
+         [route.respond]\nstatus = 400\ncontent_type = \"application/problem+json\"\nbody = '{{\"type\": \
+         \"urn:ietf:params:acme:error:badNonce\", \"detail\": \"unknown\", \"status\": 400}}'\n",
+    ));
+    let acme = "backoff = \"1h\"";
+    let setting = Setting { acme, ..Setting::new(&between.pebble, state.path(), &["www.test"]) };
     let gateway = launch(&between.config_with(&setting));
     until_logged(&gateway, "rejected the nonces of a request: 400 badNonce: unknown; the order is repeated");
     between.set_route("");

@@ -98,7 +98,7 @@ impl H2Client {
 
     /// Drives the connection for a while.
     pub fn wait(&self, time: Duration) {
-        self.runtime.block_on(tokio::time::sleep(time));
+        self.runtime.block_on(async { tokio::time::sleep(time).await });
     }
 }
 

@@ -28,6 +28,11 @@ pub trait UsageRecord: Clone {
     /// Returns how many units of the charge of `cost` that `receipt` identifies are certainly left in the record.
     fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64;
 
+    /// Returns the receipt by which records of other bases find the charge.
+    fn receipt_elsewhere(receipt: i64) -> i64 {
+        receipt
+    }
+
     /// Returns the record after a refund of `units` of that charge.
     fn refunded(&self, now: i64, units: f64, receipt: i64) -> Self;
 }
@@ -199,9 +204,11 @@ pub fn adjust<A: RecordAlgorithm>(
     if delta >= 0 {
         return Some(join_records(next, ttl, others, now, |record| record.charged(now, more)));
     }
-    let records = own.iter().chain(others.iter().map(|other| &other.record));
-    let units = records.map(|record| rule.charge_left(record, now, -delta, receipt)).fold(f64::INFINITY, f64::min);
-    Some(join_records(next, ttl, others, now, |record| record.refunded(now, units, receipt)))
+    let elsewhere = A::Record::receipt_elsewhere(receipt);
+    let left = |record, receipt| rule.charge_left(record, now, -delta, receipt);
+    let own_left = own.as_ref().map_or(f64::INFINITY, |own| left(own, receipt));
+    let units = others.iter().map(|other| left(&other.record, elsewhere)).fold(own_left, f64::min);
+    Some(join_records(next, ttl, others, now, |record| record.refunded(now, units, elsewhere)))
 }
 
 /// Formats a state as it is stored: the own record, then for each other record ` | `, the time when it is dropped, and

@@ -59,13 +59,15 @@ impl Window {
         }
         let store = cost > 0 && (admitted || is_repaired);
         let remaining = (limit - record.count).max(0);
+        let receipt = if record.start_ms > now { -record.start_ms } else { now };
         Step {
-            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt: now.max(record.start_ms) },
+            answer: Answer { admitted, remaining, retry_ms, reset_ms: left, receipt },
             next: store.then_some((record, left)),
         }
     }
 
-    /// Corrects a charge. The receipt is its time; nothing is refunded once its window has ended.
+    /// Corrects a charge. The receipt is its time, or the negative start of its window if that was still ahead. Nothing
+    /// is refunded once its window has ended.
     pub fn adjust(self, now: i64, delta: i64, receipt: i64) -> Option<(WindowRecord, i64, i64)> {
         let Window { mut record, end, .. } = self;
         if delta < 0 && record.left_of_charge(-delta, receipt) == 0 {
@@ -91,8 +93,9 @@ impl WindowRecord {
         self.start_ms + self.length_ms - since_ms
     }
 
-    /// Returns how much of a charge of `cost` made at `charged_ms` this window contains.
-    fn left_of_charge(&self, cost: i64, charged_ms: i64) -> i64 {
+    /// Returns how much of a charge of `cost` this window contains.
+    fn left_of_charge(&self, cost: i64, receipt: i64) -> i64 {
+        let charged_ms = receipt.saturating_abs();
         let within = self.start_ms <= charged_ms && charged_ms < self.end_ms();
         if within { cost.min(self.count) } else { 0 }
     }
@@ -109,12 +112,18 @@ impl records::UsageRecord for WindowRecord {
     }
 
     #[expect(clippy::cast_precision_loss, reason = "below 2^53")]
-    fn charge_left(&self, now: i64, cost: i64, charged_ms: i64) -> f64 {
-        self.advanced(now).left_of_charge(cost, charged_ms) as f64
+    fn charge_left(&self, now: i64, cost: i64, receipt: i64) -> f64 {
+        self.advanced(now).left_of_charge(cost, receipt) as f64
+    }
+
+    /// A charge whose window was still ahead was made at least 1 ms before that window. A window of another basis that
+    /// starts with it may not contain the charge.
+    fn receipt_elsewhere(receipt: i64) -> i64 {
+        if receipt < 0 { receipt.saturating_abs() - 1 } else { receipt }
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "at most a cost")]
-    fn refunded(&self, now: i64, units: f64, _charged_ms: i64) -> WindowRecord {
+    fn refunded(&self, now: i64, units: f64, _receipt: i64) -> WindowRecord {
         let record = self.advanced(now);
         WindowRecord { count: (record.count - units as i64).max(0), ..record }
     }

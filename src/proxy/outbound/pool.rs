@@ -433,6 +433,11 @@ impl PooledStream {
         &self.place.connection
     }
 
+    /// Counts the request as ended. Its stream stays occupied.
+    pub fn into_slot(self) -> StreamSlot {
+        self.place
+    }
+
     pub fn is_secure(&self) -> bool {
         self.load.0.endpoint.origin.is_secure()
     }

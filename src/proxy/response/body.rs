@@ -418,13 +418,14 @@ impl ResponseBody {
     /// Reads the end of an HTTP/2 response whose `Content-Length` has been reached. The server may still send trailers,
     /// but for an HTTP/1.1 client the HTTP library stops reading at that length, and its response is complete.
     fn read_past_length(&mut self) {
-        let BodySource::Upstream { exchange, .. } = &self.source else { return };
+        let BodySource::Upstream { exchange, linger, .. } = &self.source else { return };
         let is_past = !exchange.borrow().is_complete() && exchange.borrow().size_hint().exact() == Some(0);
         // A compressed body has no length at which reading could stop.
         let is_past = is_past && self.compression.is_none();
         let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
         // The end has often arrived already. Dropping the stream before its end would reset it.
-        match exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop())) {
+        let polled = exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+        match polled {
             Poll::Ready(Some(Ok(frame))) => {
                 frame.trailers_ref().into_iter().for_each(|found| account.settle_by_trailers(found))
             }
@@ -432,6 +433,8 @@ impl ResponseBody {
             Poll::Pending => {
                 if let Some((held, limit)) = account.take_waiting_charges() {
                     spawn_local(await_trailers(exchange.clone(), held, limit));
+                } else if linger.is_none() {
+                    exchange.borrow_mut().end_at_length();
                 }
             }
         }

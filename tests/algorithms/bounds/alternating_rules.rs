@@ -129,3 +129,24 @@ proptest! {
         }
     }
 }
+
+/// A window that was converted starts a millisecond later, and so do the receipts of its first charges. A window of
+/// another rule that begins just then has not counted them.
+#[test]
+fn a_charge_just_before_a_window_is_not_refunded_from_it() {
+    let (clock, first_hit) = (rule(0, (10, 136, 0)), rule(0, (2, 28, 1)));
+    let window_at = NOW + 136 - NOW % 136;
+    let mut client = Client::new(clock.clone());
+    let charge = |client: &mut Client, at: i64, rule: &Rule, cost: i64| {
+        (client.now, client.rule) = (at, rule.clone());
+        client.arrive((0, cost))
+    };
+    let first = charge(&mut client, window_at - 6, &clock, 1);
+    client.adjust(-1, first.receipt);
+    let before = charge(&mut client, window_at - 1, &first_hit, 1);
+    assert!(before.admitted && charge(&mut client, window_at - 1, &clock, 1).admitted);
+    assert!(charge(&mut client, window_at, &clock, 10).admitted);
+    client.rule = first_hit;
+    client.adjust(-1, before.receipt);
+    assert!(!charge(&mut client, window_at, &clock, 1).admitted, "11 units of 10");
+}

@@ -25,12 +25,37 @@ const BUDGET_BYTES: usize = 16 * 1024;
 /// A GOAWAY frame with ENHANCE_YOUR_CALM. It names the highest stream, so that it fits any connection.
 const GOAWAY: [u8; 17] = [0, 0, 8, 7, 0, 0, 0, 0, 0, 0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 11];
 
-/// The stream of an HTTP/2 client as the library sees it, shared with the loop of the connection.
-#[derive(Clone)]
-pub struct GatheredIo(Rc<RefCell<Gathering>>);
+/// A stream whose writes are gathered.
+pub trait GatheredStream: AsyncRead + AsyncWrite + Unpin {
+    /// Returns the buffer of the worker, in which a connection gathers what it sends in one write.
+    fn write_buffer(&self) -> &RefCell<Vec<u8>>;
 
-struct Gathering {
-    io: Http2Io,
+    /// Returns a permit to gather [`LARGE_WRITE`] bytes, if one is free.
+    fn acquire_large_write(&self) -> Option<LargeWritePermit>;
+
+    /// Records that bytes wait to be written.
+    fn mark_unflushed(&self);
+}
+
+impl GatheredStream for Http2Io {
+    fn write_buffer(&self) -> &RefCell<Vec<u8>> {
+        &self.client.local.write_buffer
+    }
+
+    fn acquire_large_write(&self) -> Option<LargeWritePermit> {
+        self.client.local.large_writes.acquire()
+    }
+
+    fn mark_unflushed(&self) {
+        self.client.connection().set_flushed(false);
+    }
+}
+
+/// The stream of an HTTP/2 client as the library sees it, shared with the loop of the connection.
+pub struct GatheredIo<S>(Rc<RefCell<Gathering<S>>>);
+
+struct Gathering<S> {
+    io: S,
     /// Gathered bytes. Between polls, the bytes that the socket did not accept.
     frames: Vec<u8>,
     /// The part of `frames` that is written.
@@ -43,8 +68,14 @@ struct Gathering {
     permit: Option<LargeWritePermit>,
 }
 
-impl GatheredIo {
-    pub fn new(io: Http2Io) -> GatheredIo {
+impl<S> Clone for GatheredIo<S> {
+    fn clone(&self) -> GatheredIo<S> {
+        GatheredIo(self.0.clone())
+    }
+}
+
+impl<S: GatheredStream> GatheredIo<S> {
+    pub fn new(io: S) -> GatheredIo<S> {
         GatheredIo(Rc::new(RefCell::new(Gathering {
             io,
             frames: Vec::new(),
@@ -74,11 +105,11 @@ impl GatheredIo {
     }
 }
 
-impl Gathering {
+impl<S: GatheredStream> Gathering<S> {
     /// Returns whether the socket must accept something before more is gathered.
     fn is_full(&mut self) -> bool {
         if self.frames.len() >= USUAL_GATHER && self.permit.is_none() {
-            self.permit = self.io.client.local.large_writes.acquire();
+            self.permit = self.io.acquire_large_write();
         }
         self.frames.len() >= self.max()
     }
@@ -99,10 +130,10 @@ impl Gathering {
     /// Borrows the worker's buffer, unless there is one already.
     fn prepare_buffer(&mut self) {
         if self.frames.capacity() == 0 {
-            self.frames = mem::take(&mut *self.io.client.local.write_buffer.borrow_mut());
+            self.frames = mem::take(&mut *self.io.write_buffer().borrow_mut());
             self.frames.clear();
             self.frames.reserve(USUAL_GATHER);
-            self.io.client.connection().set_flushed(false);
+            self.io.mark_unflushed();
         }
     }
 
@@ -149,20 +180,20 @@ impl Gathering {
             self.permit = None;
         }
         buffer.clear();
-        let mut shared = self.io.client.local.write_buffer.borrow_mut();
+        let mut shared = self.io.write_buffer().borrow_mut();
         if shared.capacity() < buffer.capacity() {
             *shared = buffer;
         }
     }
 }
 
-impl AsyncRead for GatheredIo {
+impl<S: GatheredStream> AsyncRead for GatheredIo<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.0.borrow_mut().io).poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for GatheredIo {
+impl<S: GatheredStream> AsyncWrite for GatheredIo<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         self.poll_write_vectored(cx, &[IoSlice::new(buf)])
     }
@@ -196,5 +227,102 @@ impl AsyncWrite for GatheredIo {
         let mut gathering = self.0.borrow_mut();
         ready!(gathering.poll_flush_all(cx))?;
         Pin::new(&mut gathering.io).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::proxy::connection::stream::LargeWrites;
+
+    /// A socket that accepts `space` bytes.
+    #[derive(Default)]
+    struct Socket {
+        space: usize,
+        sent: Vec<u8>,
+        buffer: RefCell<Vec<u8>>,
+        large_writes: Rc<LargeWrites>,
+    }
+
+    impl AsyncRead for Socket {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Socket {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            let count = bytes.len().min(self.space);
+            if count == 0 {
+                return Poll::Pending;
+            }
+            self.space -= count;
+            self.sent.extend_from_slice(&bytes[..count]);
+            Poll::Ready(Ok(count))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    impl GatheredStream for Socket {
+        fn write_buffer(&self) -> &RefCell<Vec<u8>> {
+            &self.buffer
+        }
+
+        fn acquire_large_write(&self) -> Option<LargeWritePermit> {
+            self.large_writes.acquire()
+        }
+
+        fn mark_unflushed(&self) {}
+    }
+
+    /// Writes a response of `length` bytes to a socket that accepts `first` of them at once. `flushes`: the library
+    /// flushes the rest before the connection does. Asserts that all bytes arrive in order, and that the idle connection
+    /// keeps neither a buffer nor a permit.
+    fn assert_idle_keeps_nothing(length: usize, first: usize, flushes: bool) {
+        let case = format!("{length} bytes, {first} at once, flushes: {flushes}");
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut io = GatheredIo::new(Socket { space: first, ..Socket::default() });
+        let response: Vec<u8> = (0..=u8::MAX).cycle().take(length).collect();
+        let mut written = 0;
+        while written < length {
+            match Pin::new(&mut io).poll_write(&mut cx, &response[written..]) {
+                Poll::Ready(count) => written += count.unwrap(),
+                Poll::Pending => {
+                    assert!(io.poll_finish(&mut cx, false).is_pending(), "{case}");
+                    io.0.borrow_mut().io.space += 10_000;
+                }
+            }
+        }
+        let finished = io.poll_finish(&mut cx, false);
+        io.0.borrow_mut().io.space = usize::MAX;
+        if flushes {
+            assert!(Pin::new(&mut io).poll_flush(&mut cx).is_ready(), "{case}");
+        }
+        if flushes || finished.is_pending() {
+            assert!(io.poll_finish(&mut cx, false).is_ready(), "{case}");
+        }
+        let gathering = io.0.borrow();
+        assert!(gathering.io.sent == response, "{case}");
+        assert_eq!((gathering.frames.capacity(), gathering.permit.is_some()), (0, false), "{case}");
+        assert!(gathering.io.buffer.borrow().capacity() >= USUAL_GATHER, "{case}");
+    }
+
+    #[test]
+    fn an_idle_connection_keeps_no_buffer() {
+        for length in [1000, USUAL_GATHER, USUAL_GATHER + 1, LARGE_WRITE + 1] {
+            for first in [1, 10_000, length / 2, length - 1, length] {
+                assert_idle_keeps_nothing(length, first, false);
+                assert_idle_keeps_nothing(length, first, true);
+            }
+        }
     }
 }

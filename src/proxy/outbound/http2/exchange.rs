@@ -1,5 +1,5 @@
 //! One request and its response over HTTP/2, on a stream of a shared connection. The task that polls the exchange
-//! drives//! it. Started by `forward`.
+//! drives it. Started by `forward`.
 
 use std::fmt;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use bytes::Bytes;
 use h2::client::ResponseFuture;
 use h2::{Reason, RecvStream};
 use http::header::CONTENT_LENGTH;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
 use crate::proxy::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
@@ -22,6 +22,7 @@ use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault, never_has_body, parse_content_length};
 use crate::proxy::outbound::http2::body_sender::BodySender;
 use crate::proxy::outbound::http2::request;
+use crate::proxy::outbound::http2::stream_end::AnsweredStream;
 use crate::proxy::outbound::interim::{InterimResponse, InterimResponses};
 use crate::proxy::outbound::pool::{PooledConnection, PooledStream};
 use crate::proxy::outbound::sender::{RequestSender, SendEnd};
@@ -34,6 +35,8 @@ pub struct Http2Exchange {
     head: Vec<u8>,
     /// The request, until it has been sent.
     request: Option<Request<()>>,
+    /// The method is HEAD, so the response has no content.
+    is_head: bool,
     upload: BodySender,
     response: Option<ResponseFuture>,
     body: Option<RecvStream>,
@@ -60,6 +63,7 @@ impl Http2Exchange {
         }
         let request = request::convert_head(&head, place.is_secure(), &place.server().host);
         Http2Exchange {
+            is_head: request.as_ref().is_some_and(|request| request.method() == Method::HEAD),
             request,
             head,
             upload: BodySender::new(upload, announced, place.connection().frames.clone()),
@@ -170,10 +174,9 @@ impl Exchange for Http2Exchange {
                 Ok((answer, stream)) => {
                     self.opened = true;
                     self.response = Some(answer);
+                    self.upload.stream = Some(stream);
                     if self.upload.whole {
                         self.upload.end = Some(SendEnd::Done);
-                    } else {
-                        self.upload.stream = Some(stream);
                     }
                 }
                 // Nothing was sent.
@@ -200,8 +203,8 @@ impl Exchange for Http2Exchange {
                     Ok(left) => left,
                     Err(fault) => return Poll::Ready(Err(self.reset_for_fault(fault))),
                 };
-                // Some servers end the stream of a response without a body only after its head.
-                let ended = body.is_end_stream() || never_has_body(parts.status);
+                // Such a response is complete, even if the server ends the stream only with a later frame.
+                let ended = body.is_end_stream() || self.is_head || never_has_body(parts.status);
                 if ended {
                     self.left = Some(0);
                 }
@@ -304,6 +307,10 @@ impl Exchange for Http2Exchange {
         self.interims.take()
     }
 
+    fn end_at_length(&mut self) {
+        self.complete_response();
+    }
+
     fn take_complete_body(&mut self) -> Option<Bytes> {
         self.complete.then(Bytes::new)
     }
@@ -317,9 +324,16 @@ impl Exchange for Http2Exchange {
     }
 
     fn release_connection(&mut self) {
-        if self.complete && self.upload.end.is_some() {
-            self.drop_stream();
+        if !self.complete || self.upload.end.is_none() {
+            return;
         }
+        let unended = self.body.take_if(|body| !body.is_end_stream()).filter(|_| self.is_sent());
+        if let (Some(body), Some(place)) = (unended, self.place.take()) {
+            let (server, failure_log) = (place.server().label().to_owned(), self.failure_log.clone());
+            let sender = self.upload.stream.take();
+            AnsweredStream { body, sender, slot: place.into_slot(), server, failure_log }.await_end();
+        }
+        self.drop_stream();
     }
 
     fn mark_suspect(&self) {

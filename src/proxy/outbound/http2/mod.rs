@@ -1,6 +1,6 @@
 //! HTTP/2 towards servers. This file has one connection, which many requests share. `streams` are the connections of
-//! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`,
-//! and `frame_guard` bounds the frames that a server may send.
+//! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`
+//! and `stream_end`, and `frame_guard` bounds the frames that a server may send.
 //!
 //! Input: a request and a connection. Output: the response, or an `UpstreamError`.
 
@@ -8,6 +8,7 @@ mod body_sender;
 pub mod exchange;
 pub mod frame_guard;
 mod request;
+mod stream_end;
 pub mod streams;
 
 use std::cell::{Cell, RefCell};
@@ -43,6 +44,8 @@ pub struct Http2Connection {
     sender: SendRequest<Bytes>,
     /// Requests on the connection.
     in_use: Cell<usize>,
+    /// Streams whose response is complete, and that the server has not ended yet.
+    awaited_ends: Cell<usize>,
     /// The connection has served a request.
     pub served: Cell<bool>,
     /// The connection accepts no further request.
@@ -99,6 +102,7 @@ impl Http2Connection {
         Ok(Rc::new(Http2Connection {
             sender,
             in_use: Cell::new(0),
+            awaited_ends: Cell::new(0),
             served: Cell::new(false),
             retired: Cell::new(false),
             ping: RefCell::new(ping),
