@@ -1,5 +1,5 @@
 //! Counts the frames that a server sends over HTTP/2 before the library reads them: a server that sends useless frames
-//! would keep a worker busy. Leaves out empty DATA, of which the library accepts only 100 in the life of a connection.
+//! would keep a worker busy. Removes empty DATA: the library accepts only 100 such frames in the life of a connection.
 //! Used by `http2` and `health_check`.
 
 use std::cell::{Cell, RefCell};
@@ -128,7 +128,7 @@ impl<C> GuardedConnection<C> {
     }
 }
 
-/// Counts frames, and removes empty DATA. The library need not see it, whatever the state of its stream.
+/// Counts frames, and removes empty DATA. It brings nothing, so it does no harm on a stream that has ended either.
 struct FrameFilter {
     splitter: FrameSplitter,
     /// Bytes of an incomplete head that are held back: the last ones of `splitter.partial_head`.
@@ -184,7 +184,7 @@ impl<C: AsyncRead + Unpin> AsyncRead for GuardedConnection<C> {
             let (before, held) = (buf.filled().len(), frames.held_bytes());
             let room = buf.remaining();
             buf.put_slice(&held[..held.len().min(room)]);
-            if (1..=frames.held).contains(&room) {
+            if frames.held > 0 && room <= frames.held {
                 frames.held -= room;
                 return Poll::Ready(Ok(()));
             }
