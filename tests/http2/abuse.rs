@@ -1,6 +1,8 @@
 //! HTTP/2 clients that cause disproportionate cost: each is disconnected, counted, and costs little until then;
 //! well-behaved clients are not affected. The figures in docs/guarantees/threat-model.md are measured here.
 
+use std::io::{Read, Write};
+use std::net::TcpListener;
 use std::time::Duration;
 
 use crate::support::frames::*;
@@ -157,10 +159,37 @@ fn frames_that_only_cost_end_the_connection() {
 
 #[test]
 fn empty_data_ends_the_connection() {
-    assert_ended(&["h2_frames", "h2_abuse"], |wire| {
+    assert_ended(&["h2_frames"], |wire| {
         wire.send(headers(1, END_HEADERS, &request("POST", "/")));
         flood(wire, |_| frame(DATA, 0, 1, &[]).repeat(10));
     });
+}
+
+/// The library bounds the small frames that no server has read yet.
+#[test]
+fn uploads_in_small_frames_that_no_server_reads_end_the_connection() {
+    // An HTTP/2 server that opens no window.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = format!("{FIXED}[[route]]\npath = \"/up\"\nupstream = \"h2c://{}\"\n", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+            std::thread::spawn(move || while matches!(stream.read(&mut [0; 65536]), Ok(1..)) {});
+        }
+    });
+    for (size, unread) in [(100, 3360), (30, 2319), (1, 2056)] {
+        assert_ended_with(&config, &["h2_abuse"], |wire| {
+            wire.read_until("its settings", |frame| frame.kind == SETTINGS);
+            // On two streams, because the window of one would be used up.
+            for stream in [1, 3] {
+                wire.send(headers(stream, END_HEADERS, &request("POST", "/up")));
+                wire.send(frame(DATA, 0, stream, &vec![b'x'; size]).repeat(unread / 2));
+            }
+            assert!(wire.is_alive(), "fewer than {unread} frames of {size} bytes");
+            flood(wire, |count| frame(DATA, 0, 1 + count % 2 * 2, &vec![b'x'; size]));
+        });
+    }
 }
 
 /// Refused streams have a cost, too.

@@ -1,5 +1,7 @@
 //! Bodies and trailers over HTTP/2 in both directions: streamed, bounded, and ended independently.
 
+use std::time::Duration;
+
 use http::HeaderMap;
 
 use crate::support::frames::*;
@@ -25,6 +27,40 @@ fn large_bodies_pass_both_ways() {
     );
     let gateway = Gateway::start(&to(&upstream, ""));
     assert!(H2Client::connect(gateway.addr).get("/").body == body);
+}
+
+/// Empty DATA is legal, and some clients flush with it. The library accepts only 100 in the life of a connection.
+#[test]
+fn empty_data_changes_nothing_however_it_arrives() {
+    let gateway = Gateway::start("[[route]]\npath = \"/\"\nupstream = \"echo:\"\n");
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.stream().set_nodelay(true).unwrap();
+    for count in 0..150 {
+        let stream = 2 * count + 1;
+        let empty = frame(DATA, 0, stream, &[]);
+        let data = |flags: u8, bytes: &[u8]| frame(DATA, flags, stream, bytes);
+        let head = headers(stream, END_HEADERS, &request("POST", "/"));
+        let upload = [&head, &empty, &data(0, b"ab"), &empty, &empty, &data(0, b"c"), &empty, &data(END_STREAM, b"")];
+        let upload: Vec<u8> = upload.into_iter().flatten().copied().collect();
+        let (start, rest) = upload.split_at(count as usize % upload.len());
+        wire.send(start);
+        std::thread::sleep(Duration::from_millis(1));
+        wire.send(rest);
+        let response = wire.read_response(stream);
+        assert_eq!((&response.body[..], response.ended), (&b"abc"[..], StreamEnd::Complete), "{count}");
+    }
+}
+
+#[test]
+fn empty_data_on_a_stream_that_was_never_opened_ends_the_connection() {
+    let gateway = Gateway::start("[[route]]\npath = \"/\"\nrespond = { body = \"fixed\" }\n");
+    for stream in [0, 2, 3] {
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        wire.get(1, "/");
+        assert_eq!(wire.read_response(1).body, b"fixed");
+        wire.send(frame(DATA, 0, stream, &[]));
+        assert_eq!(wire.read_goaway(), Some(PROTOCOL_ERROR), "{stream}");
+    }
 }
 
 #[test]

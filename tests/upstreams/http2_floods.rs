@@ -1,23 +1,20 @@
-//! HTTP/2 servers that flood the gateway with useless frames.
+//! HTTP/2 servers that send many small or empty frames: floods of useless ones end the connection, and those of a
+//! response affect no other, whether its client reads or not.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::frames::{DATA, HEADERS, PING, PREFACE, PRIORITY, SETTINGS, WINDOW_UPDATE};
-use crate::support::gateway::Gateway;
-use crate::support::h2_server::Http2Server;
-use crate::support::wait_until;
+use http::header::ETAG;
+use http::{HeaderMap, HeaderValue, Response};
+use tokio::sync::Notify;
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes()[1..].to_vec();
-    frame.extend([kind, flags]);
-    frame.extend(stream.to_be_bytes());
-    frame.extend(payload);
-    frame
-}
+use crate::support::frames::*;
+use crate::support::gateway::Gateway;
+use crate::support::h2_server::{Http2Server, send_all};
+use crate::support::wait_until;
 
 /// Starts a server that sends `first` and then `flood` again and again on each connection, and counts the bytes that
 /// the gateway reads. If `waits_for_request`, it begins with the first request, otherwise as soon as the connection is
@@ -50,6 +47,34 @@ fn flooding(first: Vec<u8>, flood: &[u8], waits_for_request: bool) -> (SocketAdd
         }
     });
     (addr, sent)
+}
+
+/// Starts a server that calls `respond` with its socket and each frame that begins a request or resets one. Returns the
+/// number of its connections, too.
+fn responding(respond: impl Fn(&mut TcpStream, u8, u32) + Send + Sync + 'static) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (addr, connections) = (listener.local_addr().unwrap(), Arc::<AtomicUsize>::default());
+    let (respond, count) = (Arc::new(respond), connections.clone());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, respond) = (stream.unwrap(), respond.clone());
+            count.fetch_add(1, Ordering::SeqCst);
+            stream.set_nodelay(true).unwrap();
+            stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+            std::thread::spawn(move || {
+                stream.read_exact(&mut [0; PREFACE.len()]).unwrap();
+                let mut head = [0; 9];
+                while stream.read_exact(&mut head).is_ok() {
+                    let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+                    stream.read_exact(&mut payload).unwrap();
+                    if matches!(head[3], HEADERS | RST_STREAM) {
+                        respond(&mut stream, head[3], u32::from_be_bytes(head[5..].try_into().unwrap()));
+                    }
+                }
+            });
+        }
+    });
+    (addr, connections)
 }
 
 fn in_front_of(server: SocketAddr) -> Gateway {
@@ -116,4 +141,108 @@ fn interim_responses_as_heartbeats_are_no_flood() {
     });
     let app = format!("[[route]]\nupstream = \"h2c://{}\"\nresponse_timeout = \"250ms\"\n", server.addr);
     assert_eq!(Gateway::start(&app).get("/").text(), "fine");
+}
+
+/// The library accepts only 100 in the life of a connection.
+#[test]
+fn empty_data_of_responses_costs_no_connection() {
+    let (server, connections) = responding(|socket, _, stream| {
+        let empty = frame(DATA, 0, stream, &[]);
+        let data = |flags: u8, bytes: &[u8]| frame(DATA, flags, stream, bytes);
+        let head = frame(HEADERS, END_HEADERS, stream, &[0x88]);
+        let response = [&head, &empty, &data(0, b"ab"), &empty, &empty, &data(0, b"c"), &empty, &data(END_STREAM, b"")];
+        let response: Vec<u8> = response.into_iter().flatten().copied().collect();
+        let (start, rest) = response.split_at(stream as usize / 2 % response.len());
+        socket.write_all(start).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+        socket.write_all(rest).unwrap();
+    });
+    let gateway = in_front_of(server);
+    let mut client = gateway.client();
+    for count in 0..150 {
+        client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+        assert_eq!(client.read_response("GET").text(), "abc", "{count}");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+/// The server may send until it learns of the reset.
+#[test]
+fn small_data_for_clients_that_have_left_affects_no_other_request() {
+    let (server, connections) = responding(|socket, kind, stream| {
+        let data = frame(DATA, 0, stream, b"x");
+        let head = frame(HEADERS, END_HEADERS, stream, &[0x88]);
+        let response = match (kind, stream) {
+            (RST_STREAM, _) => data.repeat(30_000),
+            (_, 1) => [head, data].concat(),
+            _ => [head, frame(DATA, END_STREAM, stream, b"whole")].concat(),
+        };
+        let _ = socket.write_all(&response);
+    });
+    let gateway = in_front_of(server);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    wire.get(1, "/");
+    wire.read_until("data", |frame| frame.kind == DATA);
+    wire.send(reset(1, CANCEL));
+    for stream in [3, 5, 7] {
+        std::thread::sleep(Duration::from_millis(50));
+        wire.get(stream, "/");
+        assert_eq!(wire.read_response(stream).body, b"whole");
+    }
+    assert_eq!(connections.load(Ordering::SeqCst), 1);
+}
+
+/// A client that does not read a response in small frames, as of a language model, on a connection with others.
+#[test]
+fn unread_small_data_affects_no_other_response() {
+    const FRAMES: usize = 30_000;
+    let small = |index: usize| vec![(index % 251) as u8; 1 + index % 4];
+    let large = vec![b'L'; 300_000];
+    let body: Vec<u8> = (0..FRAMES).flat_map(small).chain(large.clone()).collect();
+    let (finish, released) = (Arc::<Notify>::default(), large);
+    let server = Http2Server::start(move |mut incoming| {
+        let (finish, large) = (finish.clone(), released.clone());
+        async move {
+            match incoming.request.uri().path() {
+                "/stalled" => {
+                    let mut stream = incoming.head(Response::new(()), false)?;
+                    for index in 0..FRAMES {
+                        stream.send_data(small(index).into(), false)?;
+                    }
+                    incoming.note("/queued");
+                    send_all(&mut stream, large.into()).await?;
+                    stream.send_trailers(HeaderMap::from_iter([(ETAG, HeaderValue::from_static("end"))]))
+                }
+                "/other" => {
+                    let mut stream = incoming.head(Response::new(()), false)?;
+                    stream.send_data("begun, ".into(), false)?;
+                    finish.notified().await;
+                    stream.send_data("and ended".into(), true)
+                }
+                _ => {
+                    finish.notify_one();
+                    incoming.send_response("done").await
+                }
+            }
+        }
+    });
+    let gateway = in_front_of(server.addr);
+    // No stream of the client has a window at first.
+    let mut wire = Wire::connect(gateway.addr, &[(4, 0)]);
+    wire.send(window(0, 1 << 30));
+    wire.get(1, "/other");
+    wire.send(window(1, 1 << 20));
+    wire.get(3, "/stalled");
+    while server.request().uri.path() != "/queued" {}
+    // The gateway receives what the windows of its streams allow.
+    std::thread::sleep(Duration::from_millis(300));
+    wire.get(5, "/finish");
+    wire.send(window(5, 1 << 20));
+    let responses = wire.read_responses(&[1, 5]);
+    assert_eq!(responses.iter().map(|response| response.ended).collect::<Vec<_>>(), [StreamEnd::Complete; 2]);
+    assert_eq!((&responses[0].body[..], &responses[1].body[..]), (&b"begun, and ended"[..], &b"done"[..]));
+    wire.send(window(3, 1 << 20));
+    let response = wire.read_response(3);
+    assert_eq!((response.body == body, response.ended), (true, StreamEnd::Complete), "{} bytes", response.body.len());
+    assert_eq!(server.connections(), 1);
 }

@@ -109,7 +109,7 @@ async fn receive_more(connection: &mut UpstreamConnection) -> Result<(), CheckFa
 
 /// Checks a server over HTTP/2.
 async fn check_http2(connection: UpstreamConnection, origin: &Origin, rule: &HealthRule) -> Result<(), CheckFault> {
-    let connection = GuardedConnection::new(connection, FrameBudget::new());
+    let connection = GuardedConnection::new(connection, FrameBudget::new(usize::MAX));
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;
@@ -159,7 +159,7 @@ async fn find_in_stream(mut body: h2::RecvStream, text: &[u8]) -> Result<(), Che
 
 /// Calls `grpc.health.v1.Health/Check` over HTTP/2 with prior knowledge.
 async fn check_grpc(connection: UpstreamConnection, origin: &Origin) -> Result<(), CheckFault> {
-    let connection = GuardedConnection::new(connection, FrameBudget::new());
+    let connection = GuardedConnection::new(connection, FrameBudget::new(usize::MAX));
     let (sender, driver) = h2::client::handshake(connection).await.map_err(|_| CheckFault::Broken)?;
     let asked = async {
         let mut sender = sender.ready().await.map_err(|_| CheckFault::Broken)?;

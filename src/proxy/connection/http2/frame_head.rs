@@ -6,6 +6,7 @@ pub const HEAD: usize = 9;
 
 pub const DATA: u8 = 0;
 pub const END_STREAM: u8 = 1;
+pub const PADDED: u8 = 8;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +24,12 @@ impl FrameHead {
         let [high, middle, low, kind, flags, stream @ ..] = *bytes.first_chunk::<HEAD>()?;
         let length = usize::try_from(u32::from_be_bytes([0, high, middle, low])).unwrap_or(usize::MAX);
         Some(FrameHead { length, kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff })
+    }
+
+    /// Returns whether the frame is DATA that brings nothing: it is empty, has no padding, which would count for flow
+    /// control, and does not end its stream. On stream 0 it would be an error.
+    pub fn is_empty_data(self) -> bool {
+        self.kind == DATA && self.length == 0 && self.flags & (END_STREAM | PADDED) == 0 && self.stream != 0
     }
 
     /// Encodes the head. Returns `None` if the length does not fit into 24 bits.
@@ -60,6 +67,11 @@ impl FrameSplitter {
         let head = FrameHead::read(&self.head);
         self.payload = head.map_or(0, |head| head.length);
         (payload, head)
+    }
+
+    /// Returns the head that has begun and not ended, as far as it has arrived.
+    pub fn partial_head(&self) -> &[u8] {
+        &self.head[..self.filled]
     }
 
     /// Returns whether the head of a frame has begun and not ended.

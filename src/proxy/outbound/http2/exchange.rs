@@ -1,6 +1,7 @@
 //! One request and its response over HTTP/2, on a stream of a shared connection. The task that polls the exchange
 //! drives it. Started by `forward`.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,6 +23,7 @@ use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault, never_has_body, parse_content_length};
 use crate::proxy::outbound::http2::body_sender::BodySender;
 use crate::proxy::outbound::http2::request;
+use crate::proxy::outbound::http2::response_data::ResponseData;
 use crate::proxy::outbound::http2::stream_end::AnsweredStream;
 use crate::proxy::outbound::interim::{InterimResponse, InterimResponses};
 use crate::proxy::outbound::pool::{PooledConnection, PooledStream};
@@ -39,7 +41,7 @@ pub struct Http2Exchange {
     is_head: bool,
     upload: BodySender,
     response: Option<ResponseFuture>,
-    body: Option<RecvStream>,
+    body: Option<Rc<RefCell<ResponseData>>>,
     /// Bytes of the response body that are left, if that is known.
     left: Option<u64>,
     interims: InterimResponses,
@@ -210,7 +212,7 @@ impl Exchange for Http2Exchange {
                 }
                 parts.version = http::Version::HTTP_11;
                 headers::trim_values(&mut parts.headers);
-                self.body = Some(body);
+                self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
                 self.upload.replay = None;
                 if ended {
                     self.complete_response();
@@ -222,38 +224,34 @@ impl Exchange for Http2Exchange {
     }
 
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
-        let Some(body) = self.body.as_mut().filter(|_| !self.complete) else { return Poll::Ready(None) };
-        let frame = match ready!(body.poll_data(cx)) {
-            Some(Ok(data)) => {
-                let _ = body.flow_control().release_capacity(data.len());
-                self.upload.frames.record_read_data();
-                self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
-                if body.is_end_stream() {
+        let Some(body) = self.body.as_ref().filter(|_| !self.complete) else { return Poll::Ready(None) };
+        let frame = ready!(body.borrow_mut().poll_frame(cx));
+        let is_end = body.borrow().is_end_stream();
+        match frame {
+            Some(Ok(mut frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::trim_values(trailers);
+                }
+                if is_end {
                     self.complete_response();
                 }
-                Ok(Frame::data(data))
+                Poll::Ready(Some(Ok(frame)))
             }
-            Some(Err(error)) => Err(error),
-            None => match ready!(body.poll_trailers(cx)) {
-                Ok(trailers) => {
-                    self.complete_response();
-                    match trailers {
-                        Some(mut trailers) => {
-                            headers::trim_values(&mut trailers);
-                            Ok(Frame::trailers(trailers))
-                        }
-                        None => return Poll::Ready(None),
-                    }
-                }
-                Err(error) => Err(error),
-            },
-        };
-        Poll::Ready(Some(frame.map_err(|error| {
-            self.log_failure(UpstreamFailureKind::CutOff, &error);
-            self.drop_stream();
-            self.abort_upload();
-            if error.is_reset() && error.is_remote() { ProtocolFault::Reset } else { ProtocolFault::CutOff }
-        })))
+            Some(Err(error)) => {
+                self.log_failure(UpstreamFailureKind::CutOff, &error);
+                self.drop_stream();
+                self.abort_upload();
+                let is_reset = error.is_reset() && error.is_remote();
+                Poll::Ready(Some(Err(if is_reset { ProtocolFault::Reset } else { ProtocolFault::CutOff })))
+            }
+            None => {
+                self.complete_response();
+                Poll::Ready(None)
+            }
+        }
     }
 
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
@@ -327,7 +325,7 @@ impl Exchange for Http2Exchange {
         if !self.complete || self.upload.end.is_none() {
             return;
         }
-        let unended = self.body.take_if(|body| !body.is_end_stream()).filter(|_| self.is_sent());
+        let unended = self.body.take_if(|body| !body.borrow().is_end_stream()).filter(|_| self.is_sent());
         if let (Some(body), Some(place)) = (unended, self.place.take()) {
             let (server, failure_log) = (place.server().label().to_owned(), self.failure_log.clone());
             let sender = self.upload.stream.take();

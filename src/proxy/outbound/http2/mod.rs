@@ -1,6 +1,6 @@
 //! HTTP/2 towards servers. This file has one connection, which many requests share. `streams` are the connections of
-//! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`
-//! and `stream_end`, and `frame_guard` bounds the frames that a server may send.
+//! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`,
+//! `response_data` and `stream_end`, and `frame_guard` bounds the frames that a server may send.
 //!
 //! Input: a request and a connection. Output: the response, or an `UpstreamError`.
 
@@ -8,6 +8,7 @@ mod body_sender;
 pub mod exchange;
 pub mod frame_guard;
 mod request;
+mod response_data;
 mod stream_end;
 pub mod streams;
 
@@ -20,13 +21,14 @@ use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
-use h2::{Ping, PingPong, SendStream};
+use h2::{Ping, PingPong, RecvStream, SendStream};
 use http::Request;
 use tokio::task::{AbortHandle, spawn_local};
 
 use crate::proxy::outbound::dial::{ConnectError, ConnectFault, UpstreamConnection};
 use crate::proxy::outbound::http1::HEAD_BYTES_MAX;
 use crate::proxy::outbound::http2::frame_guard::{FrameBudget, GuardedConnection};
+use crate::proxy::outbound::http2::response_data::{OpenResponses, ResponseData};
 use crate::telemetry::sampled::LogSampler;
 
 /// Most concurrent requests on one connection. The server may allow fewer.
@@ -36,6 +38,8 @@ pub const STREAMS_MAX: usize = 100;
 const WINDOW: u32 = 128 * 1024;
 /// Bytes of a request body that may wait for the server.
 const SEND_BUFFER: usize = 64 * 1024;
+/// Small DATA frames that may wait for all clients of a connection, before those of each response are joined.
+const UNREAD_FRAMES_MAX: usize = 1000;
 /// How long a server that may be gone has to respond to a ping.
 const PONG_MS: u64 = 5_000;
 
@@ -55,6 +59,7 @@ pub struct Http2Connection {
     pinged_ms: Cell<Option<u64>>,
     /// The frames that the server may still send.
     pub frames: Rc<FrameBudget>,
+    responses: Rc<OpenResponses>,
     pub opened_ms: u64,
     /// When the last request on it ended.
     pub idle_ms: Cell<u64>,
@@ -70,7 +75,7 @@ impl Http2Connection {
         server: &str,
         floods: &Rc<LogSampler>,
     ) -> Result<Rc<Http2Connection>, ConnectError> {
-        let frames = FrameBudget::new();
+        let (frames, responses) = (FrameBudget::new(UNREAD_FRAMES_MAX), Rc::<OpenResponses>::default());
         let connection = GuardedConnection::new(connection, frames.clone());
         let opened = Builder::new()
             .enable_push(false)
@@ -79,6 +84,8 @@ impl Http2Connection {
             .initial_max_send_streams(0)
             .max_send_buffer_size(SEND_BUFFER)
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
+            // `frames` bounds small frames. The library would end all requests for what one of them does not read.
+            .data_frame_budget(usize::MAX)
             .handshake(connection)
             .await;
         let (sender, mut connection) = opened.map_err(protocol_error)?;
@@ -91,8 +98,17 @@ impl Http2Connection {
         .await?;
         let ping = connection.ping_pong().ok_or_else(|| protocol_error("no ping"))?;
         let (counted, floods, server) = (frames.clone(), floods.clone(), server.to_owned());
+        let open = responses.clone();
         let driver = spawn_local(async move {
-            if let Err(error) = connection.await {
+            let ended = poll_fn(|cx| {
+                let polled = Pin::new(&mut connection).poll(cx);
+                if counted.is_paused() {
+                    open.join_frames();
+                    counted.record_joined();
+                }
+                polled
+            });
+            if let Err(error) = ended.await {
                 tracing::debug!(%error, "an HTTP/2 connection to an upstream ended");
             }
             if let (true, Some(left_out)) = (counted.is_exceeded(), floods.take_turn()) {
@@ -108,6 +124,7 @@ impl Http2Connection {
             ping: RefCell::new(ping),
             pinged_ms: Cell::new(None),
             frames,
+            responses,
             opened_ms: now_ms,
             idle_ms: Cell::new(now_ms),
             driver: driver.abort_handle(),
@@ -161,6 +178,11 @@ impl Http2Connection {
         ready!(sender.poll_ready(cx))?;
         self.frames.record_request();
         Poll::Ready(sender.send_request(request.take().unwrap_or_default(), whole))
+    }
+
+    /// Returns the data of a response on `stream`.
+    pub fn open_response(&self, stream: RecvStream) -> Rc<RefCell<ResponseData>> {
+        self.responses.open(stream, &self.frames)
     }
 
     /// Accepts no further requests. Running ones continue.

@@ -1,15 +1,18 @@
 //! Waits for the end of a stream whose response is complete for the client. Many servers end a stream only with a frame
 //! of its own. If the gateway reset the stream instead, they would count the reset as an attack. Used by `exchange`.
 
+use std::cell::RefCell;
+use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use h2::{Reason, RecvStream, SendStream};
+use h2::{Reason, SendStream};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
 use crate::proxy::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
+use crate::proxy::outbound::http2::response_data::ResponseData;
 use crate::proxy::outbound::http2::streams::StreamSlot;
 
 /// How long a server has to end the stream. Then the gateway resets it.
@@ -17,7 +20,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 
 /// A stream whose response is complete for the client.
 pub struct AnsweredStream {
-    pub body: RecvStream,
+    pub body: Rc<RefCell<ResponseData>>,
     pub sender: Option<SendStream<Bytes>>,
     pub slot: StreamSlot,
     /// Name of the server in logs.
@@ -35,8 +38,8 @@ impl AnsweredStream {
         }
         waiting.set(waiting.get() + 1);
         spawn_local(async move {
-            let AnsweredStream { mut body, mut sender, slot, server, failure_log } = self;
-            let end = timeout(END_WAIT, read_end(&mut body)).await;
+            let AnsweredStream { body, mut sender, slot, server, failure_log } = self;
+            let end = timeout(END_WAIT, read_end(&body)).await;
             if let Ok(Err(error)) = end {
                 if let Some(sender) = &mut sender {
                     sender.send_reset(Reason::PROTOCOL_ERROR);
@@ -53,14 +56,11 @@ impl AnsweredStream {
 ///
 /// # Errors
 /// The server sent content.
-async fn read_end(body: &mut RecvStream) -> Result<(), String> {
-    while let Some(data) = body.data().await {
-        match data {
-            Ok(data) if data.is_empty() => {}
-            Ok(data) => {
-                let _ = body.flow_control().release_capacity(data.len());
-                return Err("the response is complete, but the server sent more content".to_owned());
-            }
+async fn read_end(body: &RefCell<ResponseData>) -> Result<(), String> {
+    while let Some(frame) = poll_fn(|cx| body.borrow_mut().poll_frame(cx)).await {
+        match frame {
+            Ok(frame) if frame.data_ref().is_none_or(Bytes::is_empty) => {}
+            Ok(_) => return Err("the response is complete, but the server sent more content".to_owned()),
             // The library counts the content of responses to HEAD, and of those that state their length.
             Err(error) if error.is_library() => {
                 return Err(format!("the response is complete, but the server sent more: {error}"));
@@ -68,6 +68,5 @@ async fn read_end(body: &mut RecvStream) -> Result<(), String> {
             Err(_) => return Ok(()),
         }
     }
-    let _ = body.trailers().await;
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Checks the heads and trailers of HTTP/2 requests before the library gets them. For some malformed ones the library
 //! ends the whole connection, and with it the requests of other clients behind the same CDN. This check replaces a
 //! malformed block of headers by one for which the library resets the stream, and which adds the same entries to the
-//! library's table as the original adds to the table here. All other bytes pass unchanged.
+//! library's table as the original adds to the table here. The check also removes empty DATA, of which the library
+//! accepts few. All other bytes pass unchanged.
 //!
 //! Input: the bytes of a client. Output: the bytes for the library, and reports of malformed blocks.
 //! `tests.rs` compares this decoder with the library's on random input.
@@ -12,14 +13,13 @@ mod tests;
 use std::cell::RefCell;
 
 use crate::proxy::connection::http2::field_kind::{FieldKind, FieldRules};
-use crate::proxy::connection::http2::frame_head::{END_STREAM, FrameHead, HEAD};
+use crate::proxy::connection::http2::frame_head::{END_STREAM, FrameHead, HEAD, PADDED};
 use crate::proxy::connection::http2::frames::{CONTINUATION, END_HEADERS, HEADERS};
 use crate::proxy::connection::http2::hpack::{HeaderField, HpackDecoder};
 use crate::proxy::connection::preface::PREFACE;
 use crate::telemetry::metrics::Cutoff;
 
 const PUSH_PROMISE: u8 = 5;
-const PADDED: u8 = 0x08;
 const PRIORITY: u8 = 0x20;
 /// Length of the priority in HEADERS: the stream that it depends on, and a weight.
 const PRIORITY_BYTES: usize = 5;
@@ -168,6 +168,7 @@ impl HeadCheck {
             let Some(head) = FrameHead::read(&bytes[at..]) else { break };
             let (length, replacement) = match self.find_block(head, &bytes[at..])? {
                 BlockFrames::Partial => break,
+                BlockFrames::None if self.is_useless(head) => (HEAD, Some(Vec::new())),
                 BlockFrames::None => {
                     self.unseen = HEAD + head.length;
                     continue;
@@ -186,6 +187,13 @@ impl HeadCheck {
             self.passing.extend_from_slice(&bytes[copied..at]);
         }
         Ok((at, copied.is_some()))
+    }
+
+    /// Returns whether the frame is empty DATA, which the library need not see: it would end the connection after 100 of
+    /// them in its whole life, and `frames` bounds them by time. On a stream that was never opened, the library gets
+    /// it, because that is an error of the connection. On a stream that has ended it makes no difference.
+    fn is_useless(&self, head: FrameHead) -> bool {
+        head.is_empty_data() && head.stream <= self.last_stream && !head.stream.is_multiple_of(2)
     }
 
     /// Finds the block at the beginning of `bytes`, whose first frame begins with `head`.
