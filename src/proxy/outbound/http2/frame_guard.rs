@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::proxy::connection::http2::frame_head::{DATA, END_STREAM, FrameHead, FrameSplitter, HEAD, PADDED};
+use crate::proxy::outbound::http2::WINDOW;
 use crate::proxy::outbound::rate_allowance::RateAllowance;
 
 /// Bytes of DATA below which a frame costs more to read than it brings.
@@ -83,6 +84,11 @@ impl FrameBudget {
         if bytes < SMALL_DATA_BYTES {
             self.unread.set(self.unread.get().saturating_sub(1));
         }
+    }
+
+    /// Records that a stream was reset before its end. As many bytes as its window has may still arrive.
+    pub fn record_reset(&self) {
+        self.small_data.borrow_mut().earn(WINDOW / u32::try_from(SMALL_DATA_BYTES).unwrap_or(1));
     }
 
     /// Returns whether nothing more is received until the unread frames are joined.

@@ -18,6 +18,7 @@ use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 
 use bytes::Bytes;
 use h2::client::{Builder, ResponseFuture, SendRequest};
@@ -35,7 +36,11 @@ use crate::telemetry::sampled::LogSampler;
 pub const STREAMS_MAX: usize = 100;
 /// Flow-control window of a stream: the bytes of a response that may wait for a slow client. The window of the
 /// connection is large enough for all streams, so a slow one does not hold up the others.
-const WINDOW: u32 = 128 * 1024;
+pub const WINDOW: u32 = 128 * 1024;
+/// Streams that were reset and that the library remembers, so that it ignores late frames of them.
+const RESETS_MAX: usize = 1000;
+/// How long it remembers them: longer than a round trip.
+const RESET_MEMORY: Duration = Duration::from_secs(5);
 /// Bytes of a request body that may wait for the server.
 const SEND_BUFFER: usize = 64 * 1024;
 /// Small DATA frames that may wait for all clients of a connection, before those of each response are joined.
@@ -86,6 +91,11 @@ impl Http2Connection {
             .max_header_list_size(u32::try_from(HEAD_BYTES_MAX).unwrap_or(u32::MAX))
             // `frames` bounds small frames. The library would end all requests for what one of them does not read.
             .data_frame_budget(usize::MAX)
+            // When a client leaves, its stream is reset, and more frames of it may be on their way. `frames` bounds them;
+            // the library would end the connection after a number of them in its whole life.
+            .max_concurrent_reset_streams(RESETS_MAX)
+            .reset_stream_duration(RESET_MEMORY)
+            .max_local_error_reset_streams(None)
             .handshake(connection)
             .await;
         let (sender, mut connection) = opened.map_err(protocol_error)?;

@@ -52,6 +52,14 @@ impl OpenResponses {
     }
 }
 
+impl Drop for ResponseData {
+    fn drop(&mut self) {
+        if !self.stream.is_end_stream() {
+            self.frames.record_reset();
+        }
+    }
+}
+
 impl ResponseData {
     /// Reads the next data, or the trailers. Data opens the windows by as much.
     pub fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, h2::Error>>> {
