@@ -35,11 +35,11 @@ local function level(rule, record, now)
     if now - at >= ceil(used / rate) then return 0, full, false end
     return used - (now - at) * rate, full, false
   end
-  -- The clock went back. The slots remain where they are, but none may be further ahead than the queue is long, or than
-  -- it was. That has to be stored.
+  -- The clock went back. The slots remain where they are. A time further ahead than a whole refill comes from a clock
+  -- that was wrong: then the slots may be as far ahead as the queue is long, or as it was. That has to be stored.
   local most = max(full, used)
-  if at - now > floor((most - used) / rate) then return most, full, true end
-  return used + (at - now) * rate, full, false
+  if at - now > ceil(most / rate) then return most, full, true end
+  return min(used + (at - now) * rate, EXACT / 2), full, false
 end
 
 -- Returns the slot after `used` units from now on, in microseconds.

@@ -32,6 +32,25 @@ fn a_clock_that_goes_back_adds_no_units() {
     });
 }
 
+/// Steps of a part of the queue, back and forward again, let nothing leave a leaky bucket.
+#[test]
+fn a_clock_that_steps_back_and_forth_empties_no_leaky_bucket() {
+    on_both(|store| {
+        for (lines, available) in [
+            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"\nnodelay = true", 13),
+            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"", 13),
+            ("algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"2s\"\nnodelay = true", 21),
+        ] {
+            let one = check(&compile_limit("one", lines), lines, 1);
+            assert_eq!(store.count_admitted(&one, 30, NOW), available, "{lines}");
+            for back in [1, 100, 500, 1500, 1900].map(|part| part * i64::from(available)) {
+                assert_eq!(store.count_admitted(&one, 3, NOW - back), 0, "{lines}, {back} ms back");
+                assert_eq!(store.count_admitted(&one, 3, NOW), 0, "{lines}, after {back} ms back");
+            }
+        }
+    });
+}
+
 /// Checks that are decided together: three tiers of a limit, and the same tiers as those of a candidate. A clock that
 /// is set back or forward mints nothing for any of them, and the candidate is charged as in place of its incumbent.
 #[test]

@@ -244,13 +244,14 @@ impl LeakyBucket {
         if at <= now {
             return (record.advanced(now).used, false);
         }
-        // The clock went back. The slots remain where they are, but none may be further ahead than the queue is long,
-        // or than it was. That has to be stored.
+        // The clock went back. The slots remain where they are. A time further ahead than a whole refill comes from a
+        // clock that was wrong: then the slots may be as far ahead as the queue is long, or as it was. That has to be
+        // stored.
         let most = self.full().max(used);
-        if at - now > (most - used) / rate {
+        if at - now > div_ceil(most, rate) {
             return (most, true);
         }
-        (used + (at - now) * rate, false)
+        ((used + (at - now) * rate).min(USED_MAX), false)
     }
 
     /// Returns the most usage: a full queue and one unit that proceeds at once.
