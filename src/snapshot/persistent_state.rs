@@ -1,7 +1,7 @@
 //! State that survives reloads: metrics of routes by name, and the state of upstream servers. A route that stays
 //! continues the same series. The control thread owns this.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -49,14 +49,19 @@ impl PersistentState {
         let config = &snapshot.config;
         self.metrics.limits.retain(|name| config.limits.index_of(name).is_some());
         export_policies(&snapshot.config, &self.metrics.limits);
-        let mut kept: HashMap<&str, HashSet<&str>> = config
+        // The limits of each route, and whether they are candidates.
+        let mut kept: HashMap<&str, HashMap<&str, bool>> = config
             .all_routes()
-            .map(|route| (route.name.as_str(), route.limits.iter().map(|limit| limit.name.as_str()).collect()))
+            .map(|route| {
+                let limits = route.limits.iter().map(|limit| (limit.name.as_str(), limit.candidate_of.is_some()));
+                (route.name.as_str(), limits.collect())
+            })
             .collect();
-        kept.insert(UNMATCHED, HashSet::new());
+        kept.insert(UNMATCHED, HashMap::new());
         self.metrics.routes.retain_routes(|name, record| match kept.get(name) {
             Some(limits) => {
-                record.retain_limits(|limit| limits.contains(limit));
+                record.retain_limits(|limit| limits.contains_key(limit));
+                record.hide_effects(|limit| limits.get(limit) == Some(&true));
                 true
             }
             None => false,

@@ -179,14 +179,12 @@ candidate_of = "first"
 "#;
     let gateway = gateway(TRUSTED, &format!("{more}[admin.keys]\ndefault = \"plain\"\n"));
     scenario("candidates", &gateway);
-    let effects = |limit: &str| {
-        ["agree", "would_refuse"].map(|effect| {
+    for (limit, counts) in [("first-tried", [2.0, 1.0]), ("pages-of-clients", [0.0; 2]), ("plain-fair", [0.0; 2])] {
+        for (effect, count) in ["agree", "would_refuse"].into_iter().zip(counts) {
             let labels = [("route", "rls:edge"), ("limit", limit), ("effect", effect)];
-            gateway.metric("candidate_decisions_total", &labels).unwrap()
-        })
-    };
-    assert_eq!(["pages-of-clients", "plain-fair"].map(effects), [[0.0, 0.0]; 2]);
-    assert_eq!(effects("first-tried"), [2.0, 1.0]);
+            gateway.assert_metric("candidate_decisions_total", &labels, count);
+        }
+    }
     let top = gateway.admin("/-/top?limit=first-tried&by=would_refuse").json();
     assert_eq!((&top["keys"][0]["key"], &top["keys"][1]["key"]), (&"descriptor:two=x".into(), &().into()), "{top}");
     let left = |two: &str| gateway.admin(&format!("/-/limits/first-tried/state?key={two}")).json()["remaining"].clone();

@@ -81,18 +81,19 @@ fn a_step_of_the_clock_refills_no_tier_and_no_candidate() {
     config += "[limit.next]\nrate = \"2/h\"\nkey = \"header:x-key\"\ncandidate_of = \"t\"\n";
     let stepped = Stepped::start(&config);
     assert_eq!(stepped.admitted("t", "spent", 5), 3);
-    let effects = || {
-        ["agree", "would_refuse", "would_admit"].map(|effect| {
+    let assert_effects = |counts: [f64; 3]| {
+        for (effect, count) in ["agree", "would_refuse", "would_admit"].into_iter().zip(counts) {
             let labels = [("route", "t"), ("limit", "next"), ("effect", effect)];
-            stepped.gateway.metric("candidate_decisions_total", &labels).unwrap()
-        })
+            stepped.gateway.assert_metric("candidate_decisions_total", &labels, count);
+        }
     };
-    assert_eq!(effects(), [4.0, 1.0, 0.0]);
+    assert_effects([4.0, 1.0, 0.0]);
     for offset in ["+2h", "+4000d", "-2h", "-4000d", "+0s"] {
         stepped.step_to(offset);
         assert_eq!(stepped.admitted("t", "spent", 1), 0, "by a clock set to {offset}");
     }
-    assert_eq!(effects(), [9.0, 1.0, 0.0], "both refuse");
+    // Both refuse.
+    assert_effects([9.0, 1.0, 0.0]);
 }
 
 /// The clock of Redis is set back and forward. A time that it shows for the second time is no time that has passed.

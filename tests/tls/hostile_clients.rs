@@ -231,6 +231,11 @@ fn a_half_closed_client_still_gets_its_response() {
     client.stream().sock.shutdown(Shutdown::Write).unwrap();
     assert_eq!(client.try_read_response("GET").unwrap().text(), "late");
     client.assert_closed();
+    // Without close_notify, the connection may have been cut: the request ends at once.
+    let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    client.send(get("/", ""));
+    client.stream().sock.shutdown(Shutdown::Write).unwrap();
+    assert!(client.try_read_response("GET").is_err());
 }
 
 #[test]

@@ -41,6 +41,15 @@ impl ExportedSeries {
         self.0.fetch_or(1 << index, Ordering::Relaxed);
     }
 
+    /// Exports no series before it is exported again.
+    fn hide(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn is_hidden(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+
     /// Returns the series that exist: index and count.
     fn exported_series<'a, const N: usize>(
         &self,
@@ -81,6 +90,11 @@ impl RouteRecord {
     /// Removes the limits for which `kept` returns false.
     pub fn retain_limits(&self, kept: impl Fn(&str) -> bool) {
         lock(&self.limits).retain(|limit| kept(&limit.name));
+    }
+
+    /// Hides the comparisons of the limits for which `is_candidate` returns false.
+    pub fn hide_effects(&self, is_candidate: impl Fn(&str) -> bool) {
+        lock(&self.limits).iter().filter(|limit| !is_candidate(&limit.name)).for_each(|limit| limit.effects.hide());
     }
 
     /// Exports the series of this method and status from now on.
@@ -143,7 +157,11 @@ impl LimitRecord {
         self.decisions.exported_series(self.shards.iter().map(|part| &part.decisions))
     }
 
+    /// Returns the comparisons with the incumbent while the limit is a candidate.
     pub fn count_effects(&self) -> Vec<(usize, u64)> {
+        if self.effects.is_hidden() {
+            return Vec::new();
+        }
         self.effects.exported_series(self.shards.iter().map(|part| &part.effects))
     }
 
