@@ -137,7 +137,7 @@ fn parse_decision(node: &JsonNode, config: &Config, effort: &TimeBudget) -> Opti
             None => drop(item.unknown_limit::<()>(|| describe_unknown_limit(config, name, effort))),
         }
     }
-    let limits = sort_after_bases(limits, &items);
+    let limits = sort_limits(limits, &items);
     let is_whole = limits.len() == items.len();
     let limits = add_tiers(limits, config);
     let parts = match node.get("key") {
@@ -166,8 +166,9 @@ pub fn describe_unknown_limit(config: &Config, name: &str, effort: &TimeBudget) 
     format!("there is no limit `{name}`; {help}")
 }
 
-/// Sorts the limits so that each follows its base, as on a route; without its base a limit would never be evaluated.
-fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
+/// Sorts the limits so that each follows its base and its incumbent, as on a route. Without its base, a limit would
+/// never be evaluated.
+fn sort_limits(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
     for item in items {
         let base = waiting.iter().find(|limit| item.is(&limit.name)).and_then(|limit| limit.after.as_ref());
         if let Some(base) = base.filter(|base| !items.iter().any(|item| item.is(base))) {
@@ -177,7 +178,9 @@ fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc
     let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let ready = |limit: &Arc<Limit>| {
+            let waits_for = |name: &String| waiting.iter().any(|other| other.name == *name);
             limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+                && !limit.candidate_of.as_ref().is_some_and(waits_for)
         };
         let Some(next) = waiting.iter().position(ready) else { break };
         ordered.push(waiting.remove(next));
