@@ -282,14 +282,14 @@ fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> R
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.
-pub fn parse_refund(limit: &Arc<Limit>, body: &[u8]) -> Result<Refund, Problem> {
+pub fn parse_refund(limit: &Arc<Limit>, prefix: &str, body: &[u8]) -> Result<Refund, Problem> {
     let value = parse_body(body)?;
     let faults = Faults::default();
-    let refund = parse_refund_body(&faults.root(&value), limit);
+    let refund = parse_refund_body(&faults.root(&value), limit, prefix);
     faults.into_result(refund)
 }
 
-fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
+fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>, prefix: &str) -> Option<Refund> {
     root.check_members(&["receipt", "key", "cost"])?;
     let Some(node) = root.get("receipt") else {
         let parts = match root.get("key") {
@@ -307,6 +307,10 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     let Some(receipt) = Receipt::from_token(node.text()?) else {
         return node.add_fault("it is not a receipt that a decision gave");
     };
+    if receipt.key_prefix() != prefix {
+        return node
+            .add_fault(format!("it is not a receipt of this store, whose keys begin with `{prefix}` (`prefix`)"));
+    }
     match receipt.limit_and_algorithm() {
         Some((name, _)) if name == limit.name => Some(Refund::Receipt(receipt)),
         Some((name, _)) => node.add_fault(format!("it is a receipt of the limit `{name}`")),

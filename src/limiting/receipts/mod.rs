@@ -48,7 +48,7 @@ const CHECKSUM: usize = 8;
 
 impl Receipt {
     /// Returns the prefix of the keys in Redis. Gateways that share the charge share the mark that it was refunded.
-    fn key_prefix(&self) -> &str {
+    pub fn key_prefix(&self) -> &str {
         self.key.split_once(":{").map_or("", |(prefix, _)| prefix)
     }
 
