@@ -253,8 +253,7 @@ impl RedisStore {
     pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
         let key = format!("{}:{{clock}}:clock", self.prefix);
         let time = self.send_with_deadline(&key, &::redis::cmd("TIME")).await?;
-        let (seconds, micros): (i64, i64) = ::redis::from_redis_value(time).map_err(|_| ErrorKind::Reply)?;
-        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+        codec::decode_time(time).ok_or(ErrorKind::Reply)
     }
 
     /// Uses a mark below `prefix`, for all gateways. This process remembers it too, as a server may lose it.

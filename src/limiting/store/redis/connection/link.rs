@@ -241,8 +241,7 @@ impl Connector {
                 return Err(error);
             }
             Ok(time) => {
-                if let Ok((seconds, micros)) = redis::from_redis_value::<(i64, i64)>(time) {
-                    let clock_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+                if let Some(clock_ms) = codec::decode_time(time) {
                     connection.ahead_ms.store(clock_ms.saturating_sub(now_ms()), Ordering::Relaxed);
                 }
             }
