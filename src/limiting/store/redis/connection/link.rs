@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use crate::limiting::clock::now_ms;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::redis::connection::await_reply::{TimelyReply, await_reply};
 use crate::limiting::store::redis::connection::dial;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
@@ -179,13 +180,15 @@ impl RedisLink {
                 continue;
             }
             let outcome = select! {
-                outcome = timeout(CONNECT_TIMEOUT, self.connector.check(connection)) => outcome,
+                outcome = await_reply(CONNECT_TIMEOUT, self.connector.check(connection)) => outcome,
                 () = self.broke.notified() => continue,
             };
             match outcome {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self.drop_connection(connection, codec::error_kind(&error), &error.to_string()),
-                Err(_) => self.drop_connection(connection, ErrorKind::Disconnected, "no reply to TIME"),
+                Some(TimelyReply { value: Ok(()), .. }) => {}
+                Some(TimelyReply { value: Err(error), .. }) => {
+                    self.drop_connection(connection, codec::error_kind(&error), &error.to_string());
+                }
+                None => self.drop_connection(connection, ErrorKind::Disconnected, "no reply to TIME"),
             }
         }
     }
@@ -261,7 +264,7 @@ impl ManageConnection for Connector {
         for _ in 0..MASTERS_MAX {
             let addr = self.target().find_addr().await?;
             let connection = select! {
-                opened = timeout(CONNECT_TIMEOUT, self.open(&addr)) => opened.map_err(|_| connect_timed_out())??,
+                opened = await_reply(CONNECT_TIMEOUT, self.open(&addr)) => opened.ok_or_else(connect_timed_out)?.value?,
                 () = self.target().wait_moved(&addr) => continue,
             };
             if !self.target().has_moved(&addr).await {
