@@ -236,7 +236,7 @@ labels! {
     ErrorKind:
     /// No reply within the deadline; the charge may have happened.
     Timeout = "timeout",
-    /// The decision waited in the queue until the deadline; nothing was charged.
+    /// The decision waited in the queue until the deadline, while the server was late; nothing was charged.
     QueueTimeout = "queue_timeout",
     /// No reply before the client of a rate limit request gives up; the charge may have happened.
     ClientDeadline = "client_deadline",
@@ -246,7 +246,7 @@ labels! {
     Lost = "disconnected",
     /// The breaker is open: recent calls failed, so none is made.
     BreakerOpen = "breaker_open",
-    /// The queue is full: see `QUEUE_MAX` in `redis/pipeline/queue.rs`.
+    /// The queue is full although the server replies: see `QUEUE_MAX` in `redis/pipeline/queue.rs`.
     Overloaded = "overloaded",
     /// Redis is loading its data set (`LOADING`).
     Loading = "loading",

@@ -3,6 +3,9 @@
 use crate::labels::labels;
 use crate::limiting::source::Ambiguous;
 
+/// Largest integer, and with a minus the smallest, that the scripts in Redis represent exactly.
+pub const EXACT_MAX: i64 = 1 << 53;
+
 labels! {
     /// Handling of a request if a limit reads an integer and the request contains something else.
     #[derive(Default)]

@@ -7,10 +7,13 @@ use std::convert::Infallible;
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body as _;
+use tokio::sync::oneshot;
+use tokio::task::spawn_local;
 
 use crate::config::{Config, Service};
+use crate::limiting::charges::manager::PendingCall;
 use crate::limiting::over::Over;
 use crate::proxy::arrival::{
     check_certificate, check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers,
@@ -21,6 +24,7 @@ use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::decide::handle_question;
+use crate::proxy::decide::question::must_be_finished;
 use crate::proxy::dispatch::dispatch;
 use crate::proxy::finish_response::finish_response;
 use crate::proxy::grpc::handle_call;
@@ -36,6 +40,7 @@ use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::compress::negotiate;
 use crate::proxy::response::local_responses;
+use crate::proxy::response::problem::fixed_response;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::shedding::{check_breakers, check_overload};
 use crate::route::{Action, ParsingRules, Route};
@@ -69,14 +74,48 @@ async fn respond(
     account: Box<RequestAccount>,
 ) -> Result<Response<ResponseBody>, Infallible> {
     account.deadline().disarm();
-    let mut request = RequestContext::new(&client, &view, received, account);
-    let result = match request.client.listener.settings.service {
-        Service::Http => handle_request(&mut request).await,
+    let service = client.listener.settings.service;
+    if service == Service::Decide {
         // Boxed, so that the future of a proxied request is not larger for it.
+        return Ok(Box::pin(respond_to_question(client, view, received, account)).await);
+    }
+    let mut request = RequestContext::new(&client, &view, received, account);
+    let result = match service {
         Service::Grpc => Box::pin(handle_call(&mut request)).await,
-        Service::Decide => Box::pin(handle_question(&mut request)).await,
+        Service::Http | Service::Decide => handle_request(&mut request).await,
     };
     Ok(finish_response(request, result))
+}
+
+/// Answers another proxy, if necessary in a task that runs to its end even if that proxy leaves.
+async fn respond_to_question(
+    client: Rc<ClientConnection>,
+    view: Rc<WorkerSnapshot>,
+    received: Box<Received>,
+    account: Box<RequestAccount>,
+) -> Response<ResponseBody> {
+    let must_be_finished = must_be_finished(&received.parts, &view.snapshot.config);
+    // A worker that stops waits for the task.
+    let call = must_be_finished.then(|| PendingCall::begin(view.limiter.charges()));
+    let answer = async move {
+        let mut request = RequestContext::new(&client, &view, received, account);
+        let result = handle_question(&mut request).await;
+        finish_response(request, result)
+    };
+    if !must_be_finished {
+        return answer.await;
+    }
+    let (reply, response) = oneshot::channel();
+    spawn_local(async move {
+        // If the proxy has left, the response is dropped here, which ends its account.
+        let _ = reply.send(answer.await);
+        drop(call);
+    });
+    // Fails if the task has panicked.
+    response.await.unwrap_or_else(|_| {
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        fixed_response(StatusCode::INTERNAL_SERVER_ERROR, "internal error\n", text)
+    })
 }
 
 /// Takes a request from its head to the response of its route. An error is the reason to refuse it.

@@ -2,6 +2,7 @@
 //! more than the limit. `proxies` runs the recipes of the manual with the real proxies.
 
 mod answers;
+mod departures;
 mod dropped_charges;
 mod facts;
 mod proxies;

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate::limiting::store::redis::cluster::slot::key_slot;
 
 use crate::support::client::get;
@@ -314,4 +314,29 @@ fn an_outage_compares_candidates_that_decide_locally() {
     let beside = gateway(None, &config(", \"other\""));
     assert_eq!([fetch(&beside, "a"), fetch(&beside, "a")], [503; 2]);
     assert_eq!(effects(&beside, "tight"), [0.0; 3]);
+}
+
+/// The admin API decides the limits in the order of a route, in which a candidate follows its incumbent, however the
+/// request lists them.
+#[test]
+fn the_order_in_a_request_does_not_charge_a_candidate() {
+    let window = |name: &str, count: u32| {
+        format!("[limit.{name}]\nalgorithm = \"fixed_window\"\nrate = \"{count}/day\"\nkey = \"all\"\n")
+    };
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nrespond = {{ body = \"in\" }}\nlimits = [\"now\", \"other\"]\n{}{}candidate_of = \"now\"\n{}",
+        window("now", 10),
+        window("next", 2),
+        window("other", 1)
+    ));
+    let decide = |limits: Value| {
+        let body = json!({ "operation": "take", "decisions": [{ "limits": limits, "key": {} }] }).to_string();
+        gateway.admin_request("POST", "/-/decide", "content-type: application/json\r\n", body).json()
+    };
+    decide(json!(["other"]));
+    for order in [json!(["now", "next", "other"]), json!(["next", "now", "other"]), json!(["other", "next", "now"])] {
+        let answer = decide(order.clone());
+        assert_eq!(answer["decisions"][0]["admitted"], false, "{answer}");
+        assert_eq!(gateway.admin("/-/limits/next/state").json()["remaining"], 2, "{order}");
+    }
 }

@@ -5,6 +5,7 @@ mod cluster_connections;
 mod fallback;
 mod fallback_shares;
 mod far_redis;
+mod flood;
 mod full_redis;
 mod login;
 mod recovery;

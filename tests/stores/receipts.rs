@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use crate::limits::several_gateways::apart;
 use crate::support::client::Client;
@@ -81,4 +82,41 @@ fn a_receipt_refunds_only_units_that_were_not_refilled() {
     refund(&gateway, "one", &receipt);
     let left = take(&gateway, "one", 1).0.as_f64().unwrap();
     assert!(left <= 1.0 + 2.0 * since.elapsed().as_secs_f64(), "{left} left of a burst of 5 that was charged 3 and 1");
+}
+
+/// Receipts of the admin API are not signed, so its clients can make some. One with the key of another program in the
+/// same Redis changes nothing there.
+#[test]
+fn a_receipt_reaches_no_keys_of_other_prefixes() {
+    let server = RedisServer::start(&[]);
+    let gateway = Gateway::start(&format!(
+        "[store]\nurl = \"{}\"\ndeadline = \"5s\"\n\n[limit.one]\nrate = \"9/h\"\nkey = \"all\"\n\n[[route]]\n\
+         upstream = \"echo:\"\nlimits = [\"one\"]\n",
+        server.url()
+    ));
+    gateway.wait_for_store();
+    let (_, receipt) = take(&gateway, "one", 5);
+    let token = receipt.as_str().unwrap();
+    let bytes: Vec<u8> =
+        (16..token.len()).step_by(2).map(|i| u8::from_str_radix(&token[i..i + 2], 16).unwrap()).collect();
+    let text = String::from_utf8(bytes).unwrap();
+    let forge = |text: &str| {
+        let digest = Sha256::digest(text);
+        digest[..8].iter().chain(text.as_bytes()).map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    assert_eq!(forge(&text), token);
+    let mut client = server.client();
+    let key = text.rsplit(' ').next().unwrap();
+    let other = format!("other{}", key.strip_prefix("sg").unwrap());
+    let state: String = redis::cmd("GET").arg(key).query(&mut client).unwrap();
+    let () = redis::cmd("SET").arg(&other).arg(&state).query(&mut client).unwrap();
+    for forged in [forge(&text.replace(key, &other)), forge(&text.replace(key, "one:token_bucket"))] {
+        let body = json!({ "receipt": forged }).to_string();
+        let answer = gateway.admin_request("POST", "/-/limits/one/refund", "content-type: application/json\r\n", body);
+        assert_eq!(answer.status(), 422, "{}", answer.text());
+    }
+    assert_eq!(redis::cmd("GET").arg(&other).query::<String>(&mut client).unwrap(), state);
+    let keys: Vec<String> = redis::cmd("KEYS").arg("other:*receipt*").query(&mut client).unwrap();
+    assert_eq!(keys, [""; 0]);
+    assert_eq!(refund(&gateway, "one", &receipt), "applied");
 }

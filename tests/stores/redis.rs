@@ -13,10 +13,13 @@ use sluicegate::limiting::algorithm::gcra::Gcra;
 use sluicegate::limiting::algorithm::{NAMES, Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::key::Cost;
-use sluicegate::limiting::limit::{Limit, Mode};
+use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::source::Source;
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::pipeline::lane::QUEUE_MAX;
+use sluicegate::limiting::store::{Store, Stores};
+use sluicegate::limiting::{Evaluation, Limiter};
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::JoinSet;
 
@@ -333,15 +336,25 @@ fn a_full_queue_and_a_long_decision_are_bounded() {
 
         let one = limit("one", window(1_000_000), Mode::Enforce);
         let mut running = JoinSet::new();
-        for _ in 0..6000 {
+        for _ in 0..QUEUE_MAX + 10 {
             let (redis, one) = (redis.clone(), one.clone());
             running.spawn_local(async move { kind(&redis, &one).await.map(|_| ()) });
         }
+        // A flood must not lift a limit, so a full queue refuses whatever `on_error` says.
+        let mut open = Arc::into_inner(limit("open", window(1_000_000), Mode::Enforce)).unwrap();
+        open.on_error = OnError::Open;
+        let (open, store) = ([Arc::new(open)], Store::Redis(redis.clone()));
+        let stores = Stores::new(Arc::new(MemoryStore::new(1000)), &metrics);
+        let beyond = tokio::task::spawn_local(async move {
+            let checks = vec![Evaluation::Check(check(&open[0], "all", 1))];
+            Limiter::new(store, None, &stores, "sg").decide(Op::Take, &open, checks, true).await.refused
+        });
         let outcomes = running.join_all().await;
+        assert!(beyond.await.unwrap());
         let refused = outcomes.iter().filter(|outcome| **outcome == Err(ErrorKind::Overloaded)).count();
-        assert_eq!(refused, 6000 - sluicegate::limiting::store::redis::pipeline::lane::QUEUE_MAX);
+        assert_eq!(refused, 10);
         assert!(outcomes.iter().all(|outcome| matches!(outcome, Ok(()) | Err(ErrorKind::Overloaded))));
-        assert_eq!(metrics.store_error_counter(ErrorKind::Overloaded.label()).get(), refused as u64);
+        assert_eq!(metrics.store_error_counter(ErrorKind::Overloaded.label()).get(), refused as u64 + 1);
     });
 }
 

@@ -244,7 +244,8 @@ impl LimitsApi {
         let display = &snapshot.config.admin.key_display;
         let limiter = self.link.limiter();
         self.note_managed(limit);
-        let (kept, key) = match requests::parse_refund(limit, body)? {
+        let prefix = &snapshot.config.store.prefix;
+        let (kept, key) = match requests::parse_refund(limit, prefix, body)? {
             requests::Refund::Receipt(receipt) => {
                 let parts = receipt.key_parts();
                 (self.refund_receipt(&limiter, limit, &receipt).await?, display.show_state_parts(&limit.key, parts))

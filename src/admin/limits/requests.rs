@@ -137,7 +137,7 @@ fn parse_decision(node: &JsonNode, config: &Config, effort: &TimeBudget) -> Opti
             None => drop(item.unknown_limit::<()>(|| describe_unknown_limit(config, name, effort))),
         }
     }
-    let limits = sort_after_bases(limits, &items);
+    let limits = sort_limits(limits, &items);
     let is_whole = limits.len() == items.len();
     let limits = add_tiers(limits, config);
     let parts = match node.get("key") {
@@ -166,8 +166,9 @@ pub fn describe_unknown_limit(config: &Config, name: &str, effort: &TimeBudget) 
     format!("there is no limit `{name}`; {help}")
 }
 
-/// Sorts the limits so that each follows its base, as on a route; without its base a limit would never be evaluated.
-fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
+/// Sorts the limits so that each follows its base and its incumbent, as on a route. Without its base, a limit would
+/// never be evaluated.
+fn sort_limits(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc<Limit>> {
     for item in items {
         let base = waiting.iter().find(|limit| item.is(&limit.name)).and_then(|limit| limit.after.as_ref());
         if let Some(base) = base.filter(|base| !items.iter().any(|item| item.is(base))) {
@@ -177,7 +178,9 @@ fn sort_after_bases(mut waiting: Vec<Arc<Limit>>, items: &[JsonNode]) -> Vec<Arc
     let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
     while !waiting.is_empty() {
         let ready = |limit: &Arc<Limit>| {
+            let waits_for = |name: &String| waiting.iter().any(|other| other.name == *name);
             limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+                && !limit.candidate_of.as_ref().is_some_and(waits_for)
         };
         let Some(next) = waiting.iter().position(ready) else { break };
         ordered.push(waiting.remove(next));
@@ -279,14 +282,14 @@ fn check_pasted(part: &str, value: &[u8], hash_start: &str, hash_end: &str) -> R
 }
 
 /// Parses the body of a refund: a receipt, or a key and units.
-pub fn parse_refund(limit: &Arc<Limit>, body: &[u8]) -> Result<Refund, Problem> {
+pub fn parse_refund(limit: &Arc<Limit>, prefix: &str, body: &[u8]) -> Result<Refund, Problem> {
     let value = parse_body(body)?;
     let faults = Faults::default();
-    let refund = parse_refund_body(&faults.root(&value), limit);
+    let refund = parse_refund_body(&faults.root(&value), limit, prefix);
     faults.into_result(refund)
 }
 
-fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
+fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>, prefix: &str) -> Option<Refund> {
     root.check_members(&["receipt", "key", "cost"])?;
     let Some(node) = root.get("receipt") else {
         let parts = match root.get("key") {
@@ -304,6 +307,10 @@ fn parse_refund_body(root: &JsonNode, limit: &Arc<Limit>) -> Option<Refund> {
     let Some(receipt) = Receipt::from_token(node.text()?) else {
         return node.add_fault("it is not a receipt that a decision gave");
     };
+    if receipt.key_prefix() != prefix {
+        return node
+            .add_fault(format!("it is not a receipt of this store, whose keys begin with `{prefix}` (`prefix`)"));
+    }
     match receipt.limit_and_algorithm() {
         Some((name, _)) if name == limit.name => Some(Refund::Receipt(receipt)),
         Some((name, _)) => node.add_fault(format!("it is a receipt of the limit `{name}`")),

@@ -272,7 +272,7 @@ impl Limiter {
                 verdict.keep_refused(&limits.indexes, refused_keys);
                 verdict.add_decision(&limits.indexes, &roles, (decision, charges), Outcome::Store);
             }
-            Err(StoreError { checks, .. }) => self.decide_without_store(op, verdict, limits, checks, hold),
+            Err(StoreError { kind, checks }) => self.decide_without_store(kind, op, verdict, limits, checks, hold),
         }
     }
 

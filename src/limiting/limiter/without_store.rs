@@ -4,33 +4,41 @@ use crate::limiting::answer::NEVER;
 use crate::limiting::chain::{self, ChainState};
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::guard::guard_charges;
-use crate::limiting::decision::{Check, Op, Role};
+use crate::limiting::decision::{Check, ErrorKind, Op, Role};
 use crate::limiting::limit::OnError;
 use crate::limiting::limiter::{CheckedLimits, Limiter, STORE_RETRY_MS, take_refused_keys};
 use crate::limiting::verdict::{LimitResult, Outcome, Verdict};
 
 impl Limiter {
-    /// Decides without the store: each limit by its `on_error`, and those with `on_error = "local"` together.
+    /// Decides without the store: each limit by its `on_error`, and those with `on_error = "local"` together. If too
+    /// many decisions wait for a store that replies, every limit refuses: a flood of requests must not lift limits.
     pub(super) fn decide_without_store(
         &self,
+        why: ErrorKind,
         op: Op,
         verdict: &mut Verdict,
         limits: &CheckedLimits,
         mut checks: Vec<Check>,
         hold: bool,
     ) {
-        let on_error: Vec<OnError> = limits.iter().map(|limit| limit.on_error).collect();
+        let on_error = limits.iter().map(|limit| match why {
+            ErrorKind::Overloaded => OnError::Closed,
+            _ => limit.on_error,
+        });
+        let on_error: Vec<OnError> = on_error.collect();
         let has_no_effect = chain::keep_local_checks(&mut checks, &on_error);
         let mut local = CheckedLimits { all: limits.all, indexes: Vec::new() };
         let (mut local_checks, mut refusing) = (Vec::new(), Vec::new());
-        for ((index, check), has_no_effect) in limits.indexes.iter().zip(checks).zip(has_no_effect) {
+        for (((index, check), has_no_effect), on_error) in
+            limits.indexes.iter().zip(checks).zip(has_no_effect).zip(on_error)
+        {
             let limit = &limits.all[*index];
             if has_no_effect {
                 let (outcome, chain_state) = (Outcome::Open, ChainState::NotYet);
                 verdict.checks.push(LimitResult::uncharged(*index, outcome, chain_state));
                 continue;
             }
-            let outcome = match limit.on_error {
+            let outcome = match on_error {
                 OnError::Open => Outcome::Open,
                 OnError::Closed => Outcome::Closed,
                 OnError::Local => {

@@ -18,6 +18,7 @@ use crate::limiting::Limiter;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, ErrorKind, Op};
+use crate::limiting::integers::EXACT_MAX;
 use crate::limiting::limit::Limit;
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
@@ -48,7 +49,7 @@ const CHECKSUM: usize = 8;
 
 impl Receipt {
     /// Returns the prefix of the keys in Redis. Gateways that share the charge share the mark that it was refunded.
-    fn key_prefix(&self) -> &str {
+    pub fn key_prefix(&self) -> &str {
         self.key.split_once(":{").map_or("", |(prefix, _)| prefix)
     }
 
@@ -114,8 +115,8 @@ impl Receipt {
             id: u128::from_str_radix(word()?, 16).ok()?,
             expires_ms: word()?.parse().ok()?,
             local: word()? == "1",
-            cost: word()?.parse().ok().filter(|cost| *cost > 0)?,
-            receipt: word()?.parse().ok()?,
+            cost: parse_number(word()?).filter(|cost| *cost > 0)?,
+            receipt: parse_number(word()?)?,
             encoded_rule: word()?.to_owned(),
             key_values: word()?.to_owned(),
             key: word()?.to_owned(),
@@ -187,6 +188,11 @@ impl Receipt {
     }
 }
 
+/// Parses a number of a receipt. No charge has one that the scripts in Redis do not represent exactly.
+fn parse_number(word: &str) -> Option<i64> {
+    word.parse().ok().filter(|number| (-EXACT_MAX..=EXACT_MAX).contains(number))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,6 +214,12 @@ mod tests {
             let mut other = token.clone().into_bytes();
             other[i] = if other[i] == b'0' { b'1' } else { b'0' };
             assert_eq!(Receipt::from_token(str::from_utf8(&other).unwrap()), None, "changed at {i}");
+        }
+        for number in [i64::MAX, i64::MIN, EXACT_MAX + 1] {
+            for forged in [Receipt { receipt: number, ..receipt.clone() }, Receipt { cost: number, ..receipt.clone() }]
+            {
+                assert_eq!(Receipt::from_token(&forged.to_token().unwrap()), None, "{forged:?}");
+            }
         }
         assert_eq!(Receipt { key_values: "a".repeat(TOKEN_MAX / 2), ..receipt }.to_token(), None);
         assert_eq!(Receipt::from_token(&"\u{e9}".repeat(40)), None);

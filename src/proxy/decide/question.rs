@@ -44,16 +44,9 @@ const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 /// # Errors
 /// Nobody may ask about the name, or the facts are missing, repeated, malformed, or contradict each other.
 pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQuestion<'c>, QuestionFault> {
-    // The path as received: dots in the client's part of it must not lead to another name.
-    let path = parts.uri.path();
-    let (purpose, rest) = match (path.strip_prefix("/decide/"), path.strip_prefix("/settle/")) {
-        (Some(rest), _) => (QuestionPurpose::Decide, rest),
-        (None, Some(rest)) => (QuestionPurpose::Settle, rest),
-        (None, None) => return Err(QuestionFault::UnknownName),
-    };
+    let (purpose, rest) = find_purpose(parts).ok_or(QuestionFault::UnknownName)?;
     let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let name = percent_decode(name).and_then(|name| String::from_utf8(name).ok()).ok_or(QuestionFault::UnknownName)?;
-    let point = config.decide.find(&name).ok_or(QuestionFault::UnknownName)?;
+    let (name, point) = find_point(name, config).ok_or(QuestionFault::UnknownName)?;
     let rest = rest.to_owned();
     if purpose == QuestionPurpose::Decide {
         check_client_address(&parts.headers)?;
@@ -61,6 +54,34 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
         replace_head(parts, point.from, &rest)?;
     }
     Ok(ProxyQuestion { name, point, purpose })
+}
+
+/// Returns whether the gateway must finish its work on a question even if the asking proxy leaves: a receipt counts as
+/// used before the charges are corrected, and the answer to a question that may be repeated is charged before it is
+/// known to others.
+pub fn must_be_finished(parts: &Parts, config: &Config) -> bool {
+    let Some((purpose, rest)) = find_purpose(parts) else { return false };
+    let name = rest.split('/').next().unwrap_or_default();
+    let once = || find_point(name, config).and_then(|(_, point)| point.once.as_ref());
+    purpose == QuestionPurpose::Settle || once().is_some_and(|id| parts.headers.contains_key(id))
+}
+
+/// Returns the purpose of a question, and its path from the name on.
+fn find_purpose(parts: &Parts) -> Option<(QuestionPurpose, &str)> {
+    // The path as received: dots in the client's part of it must not lead to another name.
+    let path = parts.uri.path();
+    match (path.strip_prefix("/decide/"), path.strip_prefix("/settle/")) {
+        (Some(rest), _) => Some((QuestionPurpose::Decide, rest)),
+        (None, Some(rest)) => Some((QuestionPurpose::Settle, rest)),
+        (None, None) => None,
+    }
+}
+
+/// Finds the decision that a part of the path names.
+fn find_point<'c>(name: &str, config: &'c Config) -> Option<(String, &'c DecidePoint)> {
+    let name = percent_decode(name).and_then(|name| String::from_utf8(name).ok())?;
+    let point = config.decide.find(&name)?;
+    Some((name, point))
 }
 
 /// Refuses a question that names the client only in `Forwarded`. Few proxies set that header, but all pass it on.

@@ -2,9 +2,9 @@
 //! worker has one handle. Input are the checks of requests, output are decisions.
 //!
 //! Decisions are batched. While a call is under way, new decisions wait in a queue; the next call carries all of them
-//! to the Lua script. An idle connection adds no wait, and a distant server gets several calls at once. A decision
-//! waits in the queue for at most the deadline, and then for the reply for at most the deadline. It never waits for a
-//! connection attempt.
+//! to the Lua script. An idle connection adds no wait, and a distant server gets several calls at once. A decision waits
+//! for its turn in the queue while the server replies, and then for the reply for at most the deadline. If the server
+//! is late, a decision waits in the queue for at most the deadline, too. It never waits for a connection attempt.
 //!
 //! - `connection`: connects to servers, finds the master, keeps connections alive, breaks the circuit.
 //! - `pipeline`: queues decisions, encodes calls, decodes replies.
@@ -41,6 +41,7 @@ use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
 use crate::limiting::store::redis::cluster::{Cluster, slot};
 use crate::limiting::store::redis::connection::address::{Address, Deployment};
+use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link;
@@ -253,8 +254,7 @@ impl RedisStore {
     pub async fn read_clock(&self) -> Result<i64, ErrorKind> {
         let key = format!("{}:{{clock}}:clock", self.prefix);
         let time = self.send_with_deadline(&key, &::redis::cmd("TIME")).await?;
-        let (seconds, micros): (i64, i64) = ::redis::from_redis_value(time).map_err(|_| ErrorKind::Reply)?;
-        Ok(seconds.saturating_mul(1000).saturating_add(micros / 1000))
+        codec::decode_time(time).ok_or(ErrorKind::Reply)
     }
 
     /// Uses a mark below `prefix`, for all gateways. This process remembers it too, as a server may lose it.
@@ -312,9 +312,9 @@ impl RedisStore {
 
     /// Sends a command with the deadline of a decision.
     async fn send_with_deadline(&self, key: &str, cmd: &Cmd) -> Result<Value, ErrorKind> {
-        let outcome = match timeout(self.deadline, self.send(key, cmd)).await {
-            Ok(outcome) => outcome.map_err(|error| codec::sent_error_kind(&error)),
-            Err(_) => Err(ErrorKind::Timeout),
+        let outcome = match await_reply(self.deadline, self.send(key, cmd)).await {
+            Some(reply) => reply.value.map_err(|error| codec::sent_error_kind(&error)),
+            None => Err(ErrorKind::Timeout),
         };
         outcome.inspect_err(|kind| self.count_error(*kind))
     }

@@ -18,7 +18,7 @@ use std::rc::Rc;
 
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
@@ -26,6 +26,7 @@ use crate::limiting::store::redis::cluster::nodes::Nodes;
 use crate::limiting::store::redis::cluster::slot::slot_of;
 use crate::limiting::store::redis::cluster::slot_map::ClusterNode;
 use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::pipeline::lane::LaneContext;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
 use crate::limiting::supervise::restart_on_panic;
@@ -64,7 +65,8 @@ impl Cluster {
         if let Some(kind) = self.nodes.health.down_reason() {
             return Err(kind);
         }
-        let until = Instant::now() + self.nodes.context.deadline;
+        let deadline = self.nodes.context.deadline;
+        let until = Instant::now() + deadline;
         let first = slot_of(checks);
         if checks.iter().all(|check| slot::key_slot(&check.key) == first) {
             match self.nodes.run(op, checks, until).await {
@@ -75,8 +77,7 @@ impl Cluster {
         }
         // The task continues if the client leaves, so that no slot remains charged alone.
         let task = spread::decide_over_slots(self.nodes.clone(), op, checks.clone(), until);
-        let decided = timeout_at(until, task).await;
-        decided.unwrap_or(Err(ErrorKind::Timeout))
+        await_reply(deadline, task).await.map_or(Err(ErrorKind::Timeout), |decided| decided.value)
     }
 
     /// Runs a correction or reset. The changes are independent: each slot gets its own call, all calls are sent at

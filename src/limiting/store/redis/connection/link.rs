@@ -24,6 +24,7 @@ use tokio::time::{sleep, timeout};
 use crate::limiting::clock::now_ms;
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::redis::connection::await_reply::{TimelyReply, await_reply};
 use crate::limiting::store::redis::connection::dial;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
@@ -179,13 +180,15 @@ impl RedisLink {
                 continue;
             }
             let outcome = select! {
-                outcome = timeout(CONNECT_TIMEOUT, self.connector.check(connection)) => outcome,
+                outcome = await_reply(CONNECT_TIMEOUT, self.connector.check(connection)) => outcome,
                 () = self.broke.notified() => continue,
             };
             match outcome {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => self.drop_connection(connection, codec::error_kind(&error), &error.to_string()),
-                Err(_) => self.drop_connection(connection, ErrorKind::Disconnected, "no reply to TIME"),
+                Some(TimelyReply { value: Ok(()), .. }) => {}
+                Some(TimelyReply { value: Err(error), .. }) => {
+                    self.drop_connection(connection, codec::error_kind(&error), &error.to_string());
+                }
+                None => self.drop_connection(connection, ErrorKind::Disconnected, "no reply to TIME"),
             }
         }
     }
@@ -241,8 +244,7 @@ impl Connector {
                 return Err(error);
             }
             Ok(time) => {
-                if let Ok((seconds, micros)) = redis::from_redis_value::<(i64, i64)>(time) {
-                    let clock_ms = seconds.saturating_mul(1000).saturating_add(micros / 1000);
+                if let Some(clock_ms) = codec::decode_time(time) {
                     connection.ahead_ms.store(clock_ms.saturating_sub(now_ms()), Ordering::Relaxed);
                 }
             }
@@ -262,7 +264,7 @@ impl ManageConnection for Connector {
         for _ in 0..MASTERS_MAX {
             let addr = self.target().find_addr().await?;
             let connection = select! {
-                opened = timeout(CONNECT_TIMEOUT, self.open(&addr)) => opened.map_err(|_| connect_timed_out())??,
+                opened = await_reply(CONNECT_TIMEOUT, self.open(&addr)) => opened.ok_or_else(connect_timed_out)?.value?,
                 () = self.target().wait_moved(&addr) => continue,
             };
             if !self.target().has_moved(&addr).await {

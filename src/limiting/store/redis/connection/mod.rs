@@ -5,6 +5,7 @@
 //! - `tls`: TLS settings for Redis.
 //! - `dial`: opens one connection, plain or TLS, and logs in.
 //! - `sentinel`: finds the current master.
+//! - `await_reply`: waits for a reply, with a deadline that does not run while the worker is late.
 //! - `link`: keeps one connection to a server: connects, checks it every second, and reconnects.
 //! - `breaker`: the circuit breaker, as pure state.
 //! - `health`: whether a server can be used (connection and breaker), and what metrics show of it.
@@ -12,6 +13,7 @@
 //! A new kind of address gets a variant of `address::Form`, and of `sentinel::Target` if its server may change.
 
 pub mod address;
+pub(crate) mod await_reply;
 pub(crate) mod breaker;
 pub(crate) mod dial;
 pub(crate) mod health;

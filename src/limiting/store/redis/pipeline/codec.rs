@@ -11,6 +11,7 @@ use crate::limiting::algorithm::{Rule, SCRIPT};
 use crate::limiting::answer::Answer;
 use crate::limiting::clock;
 use crate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, Op};
+use crate::limiting::integers::EXACT_MAX;
 use crate::limiting::store::redis::pipeline::msgpack::{IntReader, IntWriter};
 
 /// Maximum number of decisions of one call, so that a script never blocks Redis for long.
@@ -164,13 +165,25 @@ fn decode_decision(ints: &mut IntReader<'_>, checks: usize) -> Option<Result<Dec
     for _ in 0..checks {
         answers.push(Answer {
             admitted: decode_flag(ints.read_int()?)?,
-            remaining: ints.read_int()?,
-            retry_ms: ints.read_int()?,
-            reset_ms: ints.read_int()?,
-            receipt: ints.read_int()?,
+            remaining: decode_number(ints)?,
+            retry_ms: decode_number(ints)?,
+            reset_ms: decode_number(ints)?,
+            receipt: decode_number(ints)?,
         });
     }
     Some(Ok(Decision { admitted, answers }))
+}
+
+/// Reads a number of an answer. The script returns only numbers that are exact, and a server that does not run it must
+/// not make later arithmetic overflow.
+fn decode_number(ints: &mut IntReader<'_>) -> Option<i64> {
+    Some(ints.read_int()?.clamp(-EXACT_MAX, EXACT_MAX))
+}
+
+/// Decodes the reply to TIME, in ms. Returns `None` if it is malformed.
+pub fn decode_time(reply: Value) -> Option<i64> {
+    let (seconds, micros) = redis::from_redis_value::<(i64, i64)>(reply).ok()?;
+    Some(seconds.saturating_mul(1000).saturating_add(micros / 1000).clamp(0, EXACT_MAX))
 }
 
 fn decode_flag(int: i64) -> Option<bool> {
@@ -265,6 +278,19 @@ mod tests {
         assert_eq!(decode_reply(ints(&[&whole[..], &[0]].concat()), [1, 2].into_iter()), None);
         assert_eq!(decode_reply(ints(&[9, 3, 1, 4, 0, 60, 7]), [1].into_iter()), None);
         assert_eq!(decode_reply(ints(&[9, 1, -1, 4, 0, 60, 7]), [1].into_iter()), None);
+    }
+
+    #[test]
+    fn numbers_that_the_script_cannot_return_are_clamped() {
+        let reply = ints(&[9, 1, 1, i64::MIN, i64::MAX, i64::MAX, i64::MIN]);
+        let decision = decode_reply(reply, [1].into_iter()).unwrap().remove(0).unwrap();
+        let answer = decision.answers[0];
+        let numbers = [answer.remaining, answer.retry_ms, answer.reset_ms, answer.receipt];
+        assert_eq!(numbers, [-EXACT_MAX, EXACT_MAX, EXACT_MAX, -EXACT_MAX]);
+        let time = |seconds: i64, micros: i64| decode_time(Value::Array(vec![Value::Int(seconds), Value::Int(micros)]));
+        assert_eq!(time(1_800_000_000, 999_999), Some(1_800_000_000_999));
+        assert_eq!([time(i64::MAX, i64::MAX), time(i64::MIN, 0)], [Some(EXACT_MAX), Some(0)]);
+        assert_eq!(decode_time(Value::Nil), None);
     }
 
     #[test]

@@ -81,9 +81,7 @@ impl Lane {
             return Err(LaneError::Failed(kind));
         }
         let (waiting, result) = QueuedDecision::new(op, checks.clone(), mode, since);
-        if !self.queue.push(waiting) {
-            return Err(LaneError::Failed(ErrorKind::Overloaded));
-        }
+        self.queue.push(waiting).map_err(LaneError::Failed)?;
         Ok(result)
     }
 

@@ -15,17 +15,18 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use prometheus::Histogram;
 use redis::{Cmd, RedisResult, Value};
 use tokio::task::yield_now;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fixed_window::FixedWindow;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role};
 use crate::limiting::store::redis::cluster::slot::slot_of;
+use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link::{RedisConnection, RedisLink};
 use crate::limiting::store::redis::pipeline::codec;
 use crate::limiting::store::redis::pipeline::codec::ScriptCall;
-use crate::limiting::store::redis::pipeline::queue::{DecisionQueue, NextAction};
+use crate::limiting::store::redis::pipeline::queue::{CallEnd, DecisionQueue, NextAction, ReplyPace};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision, SendMode};
 use crate::telemetry::metrics::Metrics;
 
@@ -36,6 +37,8 @@ const PROBES_MAX: i64 = 1_000_000;
 
 /// Sends the decisions in `queue` to the server. Never returns.
 pub async fn run_pump(queue: Rc<DecisionQueue>, caller: Rc<Caller>) {
+    // An earlier run of this task may have panicked, with its calls.
+    queue.forget_calls();
     let mut calls = FuturesUnordered::new();
     let mut left = Instant::now();
     let (mut alarm, mut armed) = (pin!(sleep_until(left)), false);
@@ -43,7 +46,9 @@ pub async fn run_pump(queue: Rc<DecisionQueue>, caller: Rc<Caller>) {
     let mut gathering = pin!(yield_now());
     poll_fn(|cx| {
         loop {
-            while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+            while let Poll::Ready(Some(end)) = calls.poll_next_unpin(cx) {
+                queue.record_end(end);
+            }
             match queue.next_action(calls.len(), left, cx.waker()) {
                 NextAction::Gather => {
                     gathering.set(yield_now());
@@ -90,6 +95,9 @@ pub struct Caller {
 /// Result of one script call: its decisions, or the error and its text.
 type CallOutcome = Result<Vec<Result<Decision, ErrorKind>>, (LaneError, String)>;
 
+/// A reply that takes longer than this part of the deadline is slow.
+const SLOW_FROM: f64 = 0.75;
+
 impl Caller {
     pub fn new(
         link: Rc<RedisLink>,
@@ -110,15 +118,15 @@ impl Caller {
         }
     }
 
-    async fn call_batch(self: Rc<Self>, batch: Vec<QueuedDecision>) {
-        let started = Instant::now();
+    async fn call_batch(self: Rc<Self>, batch: Vec<QueuedDecision>) -> CallEnd {
+        let (started, work) = (Instant::now(), QueuedDecision::total_work(&batch));
         if let Some(oldest) = batch.first() {
             self.waited.observe(started.duration_since(oldest.since).as_secs_f64());
         }
         let groups = self.group_by_slot(batch);
-        let outcomes = match self.send_groups(&groups, started, false).await {
-            Ok(outcomes) => outcomes,
-            Err(kind) => groups.iter().map(|_| Err((LaneError::Failed(kind), String::new()))).collect(),
+        let (outcomes, pace) = match self.send_groups(&groups, started, false).await {
+            Ok((outcomes, pace)) => (outcomes, Some(pace)),
+            Err(kind) => (groups.iter().map(|_| Err((LaneError::Failed(kind), String::new()))).collect(), None),
         };
         for (group, outcome) in groups.into_iter().zip(outcomes) {
             match outcome {
@@ -130,6 +138,7 @@ impl Caller {
                 Err((fault, _)) => group.into_iter().for_each(|waiting| waiting.deliver(Err(fault.clone()))),
             }
         }
+        CallEnd { started, work, pace }
     }
 
     /// Divides a batch into script calls. On a cluster, the keys of a call share a hash slot.
@@ -150,19 +159,20 @@ impl Caller {
     }
 
     /// Sends all calls at once and waits for their results. `probing` says that this is a probe of an open breaker.
+    /// Returns the pace of the slowest reply, too.
     async fn send_groups(
         &self,
         groups: &[Vec<QueuedDecision>],
         started: Instant,
         probing: bool,
-    ) -> Result<Vec<CallOutcome>, ErrorKind> {
+    ) -> Result<(Vec<CallOutcome>, ReplyPace), ErrorKind> {
         let Some(connection) = self.link.connection() else {
             return Err(self.health.down_reason().unwrap_or(ErrorKind::Disconnected));
         };
         let attempt = if probing { self.health.begin_probe() } else { self.health.begin_call() };
         let attempt = attempt.ok_or(ErrorKind::BreakerOpen)?;
-        let until = started + self.deadline;
-        let outcomes = join_all(groups.iter().map(|group| self.send_group(&connection, group, until))).await;
+        let replies = join_all(groups.iter().map(|group| self.send_group(&connection, group))).await;
+        let (outcomes, paces): (Vec<CallOutcome>, Vec<ReplyPace>) = replies.into_iter().unzip();
         self.duration.observe(started.elapsed().as_secs_f64());
         let failure = outcomes.iter().zip(groups).find_map(|(outcome, group)| match outcome {
             Err((LaneError::Failed(kind), why)) if !self.is_healthy(*kind) => Some((*kind, why, group)),
@@ -182,7 +192,7 @@ impl Caller {
                 }
             }
         }
-        Ok(outcomes)
+        Ok((outcomes, paces.into_iter().max().unwrap_or(ReplyPace::InTime)))
     }
 
     /// Makes a test decision, to find out whether the server works again. Returns false if it could not be sent.
@@ -199,7 +209,7 @@ impl Caller {
         kind == ErrorKind::OutOfMemory || self.clustered && kind == ErrorKind::Readonly
     }
 
-    async fn send_group(&self, connection: &RedisConnection, group: &[QueuedDecision], until: Instant) -> CallOutcome {
+    async fn send_group(&self, connection: &RedisConnection, group: &[QueuedDecision]) -> (CallOutcome, ReplyPace) {
         let decisions: Vec<(Op, &[Check])> =
             group.iter().map(|waiting| (waiting.op, waiting.checks.as_slice())).collect();
         let asking = group.iter().any(|waiting| waiting.mode == SendMode::Asking);
@@ -207,17 +217,22 @@ impl Caller {
         self.batch_size.observe(group.len() as f64);
         // The script decides by the clock of the server; this time only selects the calendar windows to send.
         let call = ScriptCall::with_time(&decisions, 0, connection.clock_ms());
-        match timeout_at(until, run_script(connection, &call, asking)).await {
-            Ok(Ok(reply)) => codec::decode_reply(reply, group.iter().map(|waiting| waiting.checks.len()))
+        let Some(reply) = await_reply(self.deadline, run_script(connection, &call, asking)).await else {
+            let fault = LaneError::Failed(ErrorKind::Timeout);
+            return (Err((fault, "no reply within the deadline".to_owned())), ReplyPace::Late);
+        };
+        let is_slow = reply.waited >= self.deadline.mul_f64(SLOW_FROM);
+        let outcome = match reply.value {
+            Ok(reply) => codec::decode_reply(reply, group.iter().map(|waiting| waiting.checks.len()))
                 .ok_or((LaneError::Failed(ErrorKind::Reply), "malformed reply".to_owned())),
-            Ok(Err(error)) => {
+            Err(error) => {
                 let elsewhere = codec::redirect_of(&error).filter(|_| self.clustered);
                 let fault =
                     elsewhere.map_or_else(|| LaneError::Failed(codec::sent_error_kind(&error)), LaneError::Redirected);
                 Err((fault, error.to_string()))
             }
-            Err(_) => Err((LaneError::Failed(ErrorKind::Timeout), "no reply within the deadline".to_owned())),
-        }
+        };
+        (outcome, if is_slow { ReplyPace::Slow } else { ReplyPace::InTime })
     }
 }
 

@@ -107,6 +107,11 @@ impl QueuedDecision {
         (QueuedDecision { op, checks, mode, since, work, reply: ReplySender(reply) }, result)
     }
 
+    /// Returns the work of all decisions of `batch`.
+    pub fn total_work(batch: &[QueuedDecision]) -> i64 {
+        batch.iter().fold(0, |total, waiting| total.saturating_add(waiting.work))
+    }
+
     /// Delivers the result. The checks are dropped first, so that the receiver has the only reference to them.
     pub fn deliver(self, answer: Result<Decision, LaneError>) {
         drop(self.checks);
