@@ -36,14 +36,14 @@ fn a_clock_that_goes_back_adds_no_units() {
 #[test]
 fn a_clock_that_steps_back_and_forth_empties_no_leaky_bucket() {
     on_both(|store| {
-        for (lines, available) in [
-            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"\nnodelay = true", 13),
-            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"", 13),
-            ("algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"2s\"\nnodelay = true", 21),
+        for (lines, available, queue_ms) in [
+            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"\nnodelay = true", 13, 3_600_000),
+            ("algorithm = \"leaky_bucket\"\nrate = \"12/h\"\nqueue = \"1h\"", 13, 3_600_000),
+            ("algorithm = \"leaky_bucket\"\nrate = \"10/s\"\nqueue = \"2s\"\nnodelay = true", 21, 2000),
         ] {
             let one = check(&compile_limit("one", lines), lines, 1);
             assert_eq!(store.count_admitted(&one, 30, NOW), available, "{lines}");
-            for back in [1, 100, 500, 1500, 1900].map(|part| part * i64::from(available)) {
+            for back in [1, 10, 30, 50, 90].map(|percent| queue_ms * percent / 100) {
                 assert_eq!(store.count_admitted(&one, 3, NOW - back), 0, "{lines}, {back} ms back");
                 assert_eq!(store.count_admitted(&one, 3, NOW), 0, "{lines}, after {back} ms back");
             }

@@ -112,7 +112,8 @@ pub enum NextAction {
 
 impl DecisionQueue {
     pub fn new(wait_max: Duration) -> DecisionQueue {
-        let work_in = |part| i64::try_from((wait_max / part).as_micros() / UNIT_TIME.as_micros()).unwrap_or(i64::MAX);
+        let work_in =
+            |part: u32| i64::try_from((wait_max / part).as_micros() / UNIT_TIME.as_micros()).unwrap_or(i64::MAX);
         let window_max = work_in(WINDOW_PART).max(WORK_MAX);
         let inner = PendingQueue { window: work_in(FIRST_PART).max(1), ..PendingQueue::default() };
         DecisionQueue { wait_max, window_max, inner: RefCell::new(inner) }
