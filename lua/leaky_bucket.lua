@@ -38,8 +38,9 @@ local function level(rule, record, now)
   -- The clock went back. The slots remain where they are. A time further ahead than a whole refill comes from a clock
   -- that was wrong: then the slots may be as far ahead as the queue is long, or as it was. That has to be stored.
   local most = max(full, used)
-  if at - now > ceil(most / rate) then return most, full, true end
-  return min(used + (at - now) * rate, EXACT / 2), full, false
+  local slots = at - now > floor(most / rate) and EXACT or used + (at - now) * rate
+  if slots + per > EXACT then return most, full, true end
+  return slots, full, false
 end
 
 -- Returns the slot after `used` units from now on, in microseconds.
@@ -81,6 +82,7 @@ end
 local function adjust(rule, record, now, delta, receipt)
   local rate, per, nodelay = rule[1], rule[2], rule[4]
   local before, full = level(rule, record, now)
+  before = min(before, EXACT / 2)
   local next, more = { before, now, rate, per }, nil
   if delta < 0 then
     local refill, marks = refilling(), record or {}

@@ -206,16 +206,16 @@ proptest! {
         requests in requests(300),
     ) {
         let mut key = Key::new(Rule::LeakyBucket(LeakyBucket { rate, per_ms: per, queue_ms: queue, nodelay, refunds: false }));
-        // Next free slot, times rate.
-        let mut free = 0i128;
+        // Next free slot, times rate, and the time of the last charge.
+        let (mut free, mut at) = (0i128, 0);
         let mut now = NOW;
         let mut departures: Vec<(i64, i64)> = Vec::new();
         for (pause, cost, refund) in requests {
             now += pause;
             let (clock, long) = (i128::from(now) * i128::from(rate), i128::from(queue * rate));
-            if free > clock + long + i128::from(per) && cost > 0 {
+            if i128::from(at - now) > (long + i128::from(per)) / i128::from(rate) && cost > 0 {
                 // The clock jumped back further than the queue is long.
-                free = clock + long + i128::from(per);
+                (free, at) = (clock + long + i128::from(per), now);
                 departures.clear();
             }
             let slot = free.max(clock);
@@ -228,7 +228,7 @@ proptest! {
                 let delay = (slot - clock + i128::from(rate) - 1) / i128::from(rate);
                 prop_assert_eq!(i128::from(answer.retry_ms), if nodelay { 0 } else { delay });
                 prop_assert!(answer.retry_ms <= queue, "waits {} of {}", answer.retry_ms, queue);
-                free = slot + i128::from(cost * per);
+                (free, at) = (slot + i128::from(cost * per), now);
                 if refund == Some(0) {
                     prop_assert!(key.adjust(now, -cost, answer.receipt));
                     free = slot;

@@ -162,7 +162,14 @@ fn a_gateway_is_found_even_if_its_config_file_breaks() {
     fs::remove_file(&path).unwrap();
     assert_eq!(output(&["healthcheck", "-c", &file]).0, 0);
     // Another file in the same directory is not the config of that gateway.
-    let (_, _, stderr) = output(&["healthcheck", "-c", &file.replace("sluicegate.toml", "another.toml")]);
+    let other = file.replace("sluicegate.toml", "another.toml");
+    for command in ["healthcheck", "reload", "top", "ui"] {
+        let (code, _, stderr) = output(&[command, "-c", &other]);
+        let expected = format!("{other} does not exist, and no gateway runs with it");
+        assert!(code != 0 && stderr.contains(&expected), "{command}: {code} {stderr}");
+    }
+    fs::write(&other, "").unwrap();
+    let (_, _, stderr) = output(&["healthcheck", "-c", &other]);
     assert!(stderr.contains("trying 127.0.0.1:9900"), "{stderr}");
     assert_eq!(output(&["healthcheck", "-c", &known]).0, 0, "by the address in the file");
     gateway.signal("INT");

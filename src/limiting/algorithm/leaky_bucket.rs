@@ -6,7 +6,7 @@
 //! `used / rate` ms after the time of the record.
 
 use crate::limiting::algorithm::describe::format_duration;
-use crate::limiting::algorithm::exact::div_ceil;
+use crate::limiting::algorithm::exact::{EXACT, div_ceil};
 use crate::limiting::algorithm::interface::parse_numbers;
 use crate::limiting::algorithm::params::{Field, OptionError, OptionValues, Param, RATE, Rate, option_error};
 use crate::limiting::algorithm::records::{RecordAlgorithm, RecordsState};
@@ -187,7 +187,7 @@ impl RecordAlgorithm for LeakyBucket {
         receipt: i64,
     ) -> Option<(RefillRecord, i64, i64)> {
         let LeakyBucket { rate, per_ms: per, nodelay, .. } = *self;
-        let (before, _) = self.level(record, now);
+        let before = self.level(record, now).0.min(USED_MAX);
         let (mut used, mut more) = (before, 0);
         let next_marks;
         if delta < 0 {
@@ -248,10 +248,8 @@ impl LeakyBucket {
         // clock that was wrong: then the slots may be as far ahead as the queue is long, or as it was. That has to be
         // stored.
         let most = self.full().max(used);
-        if at - now > div_ceil(most, rate) {
-            return (most, true);
-        }
-        ((used + (at - now) * rate).min(USED_MAX), false)
+        let slots = if at - now > most / rate { EXACT } else { used + (at - now) * rate };
+        if slots + self.per_ms > EXACT { (most, true) } else { (slots, false) }
     }
 
     /// Returns the most usage: a full queue and one unit that proceeds at once.
