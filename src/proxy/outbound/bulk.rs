@@ -35,10 +35,11 @@ struct TcpWindowClamp;
 /// Sets the size of a socket's receive buffer, and lets its window use all of it. The kernel derives the largest window
 /// from the size that the buffer has when the first large packet arrives, and a later size alone does not change that.
 pub fn set_receive_buffer(socket: &Socket, size: usize) {
-    // The options are a C `int`. Errors are harmless: the kernel then uses its default.
-    let size = size.min(i32::MAX as usize);
+    // The options are a C `int`. Errors are harmless: the kernel then uses its default. It doubles the size of the buffer,
+    // so the clamp bounds less than the buffer: below a packet, the server could send only when its timer expires.
+    let size = size.min(i32::MAX as usize / 2);
     let _ = socket.set_recv_buffer_size(size);
-    let _ = TcpWindowClamp.set(socket, &size);
+    let _ = TcpWindowClamp.set(socket, &(2 * size));
 }
 
 /// State that the bulk connections of one worker share.
