@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// What the library gets of `sent` to the end, which arrives in `pieces`, in buffers with the sizes of `rooms`.
+    /// Returns what the library reads in all if `sent` arrives in `pieces` and its buffers have the sizes of `rooms`.
     fn receive(pieces: impl Iterator<Item = Vec<u8>>, rooms: &[usize]) -> Vec<u8> {
         let pieces = Pieces { pieces: pieces.collect(), is_ready: false };
         let mut connection = GuardedConnection::new(pieces, FrameBudget::new(usize::MAX));
@@ -373,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Without room for the bytes that were held back, the library gets them, and the rest of the frame.
+    /// A buffer may have no room for the bytes that were held back. The next one gets them, and the rest of the frame.
     #[test]
     fn no_byte_is_lost_in_small_buffers() {
         let kept = [frame(3, DATA, 0), frame(0, DATA, END_STREAM), frame(20, DATA, 0)].concat();

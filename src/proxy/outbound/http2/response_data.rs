@@ -22,7 +22,7 @@ const PIECE_MAX: usize = 16 * 1024;
 /// The data of one response.
 pub struct ResponseData {
     stream: RecvStream,
-    /// The data of frames that were taken out of the library. It precedes what the library has.
+    /// Data of the frames that `join_frames` took out of the library. It precedes what the library has.
     joined: BytesMut,
     frames: Rc<FrameBudget>,
 }
