@@ -120,7 +120,8 @@ def nginx(bench, site):
         f"client_max_body_size 0; location / {{ {proxy_pass} }} "
         f"location /tunnel {{ {tunnel} proxy_set_header Upgrade $http_upgrade; }}"
     )
-    tls = f"ssl_certificate {site.cert}; ssl_certificate_key {site.key}; ssl_session_cache shared:wire:10m;"
+    # Some versions of nginx offer only TLS 1.2 by default, whose resumed handshake has no key exchange.
+    tls = f"ssl_protocols TLSv1.2 TLSv1.3; ssl_certificate {site.cert}; ssl_certificate_key {site.key}; ssl_session_cache shared:wire:10m;"
     listen = {"plain": "", "h2c": " http2", "tls": " ssl http2"}
     servers = [
         f"server {{ listen 127.0.0.1:{port}{listen[where]} backlog=4096; {tls if where == 'tls' else ''} {locations} }}"
