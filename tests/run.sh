@@ -22,7 +22,7 @@ all+=(tidy doc)
 
 # Modules whose tests measure times: subjects of their own, which run before the others, with one test for each core.
 measuring=(
-    admin::floods charges::queue_floods limits::real_time limits::several_gateways outages::far_redis outages::sentinel
+    admin::floods charges::queue_floods limits::real_time limits::several_gateways outages::far_redis outages::flood outages::sentinel
     stores::long_decisions
     upstreams::adaptive upstreams::balance upstreams::health upstreams::http2_floods
 )
