@@ -325,7 +325,7 @@ fn is_log_directive(part: &str) -> bool {
 }
 
 fn start_log(log: &LogOptions) -> Result<(), String> {
-    if let Some(word) = log.log.split(',').find(|part| !is_log_directive(part.trim())) {
+    if let Some(word) = log.log.split(',').find(|part| !is_log_directive(part)) {
         return Err(format!(
             "`{word}` is not a level; expected off, error, warn, info, debug or trace, or MODULE=LEVEL for one module"
         ));

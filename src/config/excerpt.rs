@@ -325,8 +325,8 @@ impl<'t> Masker<'t> {
 /// Returns whether the value at a path, from the section on, is a secret. The second key may be the name of the
 /// section.
 ///
-/// Messages reach people who may not read the files, so keys of overrides count as secrets.
-/// [`Masker::mask_body`] masks bodies. A text that is not valid does not tell how logs would show keys.
+/// People who may not read the files get the messages. So keys of overrides count as secrets, because a text that is not
+/// valid does not tell how logs would show them. [`Masker::mask_body`] masks bodies.
 fn is_secret_path(path: &[&str]) -> bool {
     let Some((kind, keys)) = path.split_first() else { return false };
     is_secret(kind, keys)

@@ -7,3 +7,4 @@ mod socket_files;
 mod startup;
 mod systemd;
 mod trust;
+mod wrong_input;
