@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test check apps admin-api-test book bench microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test everything check apps admin-api-test manifests book bench microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,12 +29,18 @@ check: ## formatting, lints, docs, supply chain
 test: tools ## every test but those of the container and the packages; ONLY="limits outages" for some directories of tests/
 	@CARGO="$(CARGO)" tests/run.sh $(ONLY)
 
+everything: tools ## every suite that `test` leaves out, as root, and a table of the results; ONLY="apps book" for some; PROFILE=release before a release
+	@tests/everything.sh $(ONLY)
+
 apps: ## fourteen applications behind the gateway, each with its real client and its config of the manual; ONLY="grpc_calls node_red" for some
 	@$(CARGO) build --quiet
 	@python3 tests/apps/run.py $(ONLY)
 
 admin-api-test: tools ## requests to the admin API that schemathesis makes up, EXAMPLES=200 per operation, with each role; minutes
 	@ADMIN_API_EXAMPLES=$(or $(EXAMPLES),200) $(CARGO) test --quiet --test limiting admin_api::openapi
+
+manifests: tools ## the manifests for Kubernetes, the Compose files and every config of conf/ and examples/
+	@$(CARGO) test --quiet --test proxying -- manifests::
 
 book: ## build the manual with search, as target/book/index.html (mdBook, installed with cargo when missing)
 	@command -v mdbook >/dev/null || $(CARGO) install mdbook --version $(MDBOOK) --locked --no-default-features --features search
@@ -52,8 +58,8 @@ shares: ## requests per second of each server by weight, beside nginx and Envoy;
 	@$(CARGO) build --release --quiet
 	python3 benches/shares.py
 
-microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some
-	$(CARGO) bench --features fuzzing --bench micro -- $(ONLY)
+microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some; PROFILE=dev to see only that they run
+	$(CARGO) bench --profile $(or $(PROFILE:release=bench),bench) --features fuzzing --bench micro -- $(ONLY)
 
 overload-bench: ## goodput and latency with servers of known capacity under overload, beside Envoy's adaptive concurrency; eight minutes
 	@$(CARGO) build --release --quiet
@@ -78,16 +84,16 @@ memory: tools ## bytes per key of every form, in memory and in Redis; takes minu
 mutants: tools ## mutation tests: list the mutants that no test detects; an hour
 	@tests/mutants.sh $(MINUTES)
 
-container-test: ## build the image with a Docker Engine and use it
+container-test: ## build the image with a Docker Engine and use it; PROFILE=dev in a third of the time
 	tests/container.sh
 
-package: ## the Debian package, in target/debian (cargo-deb, dpkg-dev)
+package: ## the Debian package, in target/debian (needs dpkg-dev)
 	@packaging/deb.sh
 
-package-test: ## build the Debian package, install, run and remove it; as root, on a machine without it
+package-test: ## build the Debian package, install, run and remove it; as root, on a machine without it; PROFILE=dev
 	tests/package.sh
 
-systemd-test: ## boot a Debian with systemd, use the Debian package there as an operator does; as root
+systemd-test: ## boot a Debian with systemd, use the Debian package there as an operator does; as root; PROFILE=dev
 	tests/systemd.sh
 
 tools:

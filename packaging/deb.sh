@@ -2,15 +2,21 @@
 # Makes the Debian package in target/debian: builds the program, has it write its manual page and completions, and
 # packs all of it with cargo-deb. Called by `make package` and tests/package.sh.
 #
+# Installs its own cargo-deb, of the version below, into target/tools.
+#
 #   PROFILE=dev packaging/deb.sh      another build than release, for a quick try
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 profile=${PROFILE:-release}
 target=${CARGO_TARGET_DIR:-target}
-if ! cargo deb --version >/dev/null 2>&1; then
-    echo "cargo-deb is missing: cargo install cargo-deb --locked" >&2
-    exit 1
+cargo_deb=3.8.0
+
+tools=$(realpath -m "$target/tools")
+export PATH="$tools/bin:$PATH"
+if [ "$(cargo deb --version 2>/dev/null)" != $cargo_deb ]; then
+    echo "installing cargo-deb $cargo_deb into $tools" >&2
+    cargo install --quiet cargo-deb --version $cargo_deb --locked --no-default-features --features lzma --root "$tools" >&2
 fi
 command -v dpkg-shlibdeps >/dev/null || { echo "dpkg-shlibdeps is missing: apt-get install dpkg-dev" >&2; exit 1; }
 

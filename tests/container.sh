@@ -7,7 +7,8 @@
 # Docker daemon it starts its own, with its own socket. What is worth keeping stays in CONTAINER_CACHE (default
 # target/container): the daemon's images, so that a second run compiles only what changed.
 #
-#   CONTAINER_CACHE=DIR  BUILD_IMAGE=NAME  REDIS_IMAGE=NAME (with curl in it)  tests/container.sh
+#   PROFILE=dev tests/container.sh      another build than release, which takes minutes less; CI uses it
+#   CONTAINER_CACHE=DIR  BUILD_IMAGE=NAME  REDIS_IMAGE=NAME  tests/container.sh
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
@@ -15,11 +16,14 @@ cache=$(realpath -m "${CONTAINER_CACHE:-target/container}")
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-container.XXXXXX")
 run=sluicegate-test-$$
 image=sluicegate:container-test
+profile=${PROFILE:-release}
 revision=$(git rev-parse --short HEAD 2>/dev/null || echo container-test) # never the default: a lost one must show
 hardened=(--read-only --cap-drop ALL --user 65532:65532 --security-opt no-new-privileges --label "run=$run")
 passed=0
 failed=0
 daemon=
+compose=()
+is_composed=
 
 main() {
     trap clean_up EXIT
@@ -27,8 +31,7 @@ main() {
     mkdir -p "$cache"
     install_tools
     ensure_daemon
-    ensure_build_image
-    ensure_redis_image
+    ensure_base_images
     build_image
     check_image_as_shipped
     check_hardened_gateway
@@ -50,18 +53,28 @@ install_tools() {
     if ! command -v docker >/dev/null || { ! docker info >/dev/null 2>&1 && ! command -v dockerd >/dev/null; }; then
         missing+=(docker.io)
     fi
+    # The plugin of Docker's own packages, or the program of Debian's.
+    docker compose version >/dev/null 2>&1 || command -v docker-compose >/dev/null || missing+=(docker-compose)
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v curl >/dev/null || missing+=(curl)
     command -v python3 >/dev/null || missing+=(python3)
-    [ ${#missing[@]} -eq 0 ] && return
+    if [ ${#missing[@]} -gt 0 ]; then install_packages "${missing[@]}"; fi
+    compose=(docker-compose)
+    if docker compose version >/dev/null 2>&1; then compose=(docker compose); fi
+}
+
+install_packages() {
+    local missing=("$@")
     if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         die "missing: ${missing[*]}. On Debian, install with: sudo apt-get install ${missing[*]}"
     fi
     say "installing ${missing[*]}"
-    apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# The daemon's own network stays off: every container here uses the loopback of the host or one of its own.
+# The daemon's own network stays off, and it changes no packet filter: containers here use the loopback of the host, none,
+# or the network of compose.yaml.
 ensure_daemon() {
     if docker info >/dev/null 2>&1; then
         say "using the Docker daemon that is running"
@@ -78,45 +91,36 @@ ensure_daemon() {
     docker container prune --force >/dev/null # what a run that was killed left behind
 }
 
-# Debian with a C compiler and this machine's Rust, then on top the crates of Cargo.lock.
-ensure_build_image() {
-    if [ -n "${BUILD_IMAGE:-}" ]; then return; fi
-    local toolchain crates sysroot root
-    toolchain=sluicegate-toolchain:$(rustc --version --verbose | sha256sum | cut -c1-12)
-    crates=sluicegate-crates:$( (echo "$toolchain"; cat Cargo.lock) | sha256sum | cut -c1-12)
+# Debian with a C compiler, this machine's Rust and what the services of compose.yaml need, then on top the crates of
+# Cargo.lock.
+ensure_base_images() {
+    local base crates sysroot root=$scratch/base
+    base=sluicegate-base:$( (rustc --version --verbose; declare -f ensure_base_images) | sha256sum | cut -c1-12)
+    crates=sluicegate-crates:$( (echo "$base"; cat Cargo.lock) | sha256sum | cut -c1-12)
+    if [ -z "${BUILD_IMAGE:-}" ] || [ -z "${REDIS_IMAGE:-}" ]; then
+        if ! has_image "$base"; then
+            say "making $base"
+            bootstrap "$root" gcc,libc6-dev,make,ca-certificates,tzdata,redis-server
+            sysroot=$(rustc --print sysroot)
+            cp -a "$sysroot/bin" "$sysroot/lib" "$root/usr/local/"
+            tar -C "$root" -c . | docker import --change 'ENV CARGO_HOME=/usr/local/cargo' \
+                --change 'ENV PATH=/usr/local/bin:/usr/bin:/bin' - "$base" >/dev/null
+            rm -rf "$root"
+        fi
+    fi
+    REDIS_IMAGE=${REDIS_IMAGE:-$base}
+    [ -z "${BUILD_IMAGE:-}" ] || return 0
     BUILD_IMAGE=$crates
-    if ! has_image "$toolchain"; then
-        say "making $toolchain"
-        root=$scratch/toolchain
-        bootstrap "$root" gcc,libc6-dev,make,ca-certificates,tzdata
-        sysroot=$(rustc --print sysroot)
-        cp -a "$sysroot/bin" "$sysroot/lib" "$root/usr/local/"
-        tar -C "$root" -c . | docker import --change 'ENV CARGO_HOME=/usr/local/cargo' \
-            --change 'ENV PATH=/usr/local/bin:/usr/bin:/bin' - "$toolchain" >/dev/null
-        rm -rf "$root"
-    fi
-    if ! has_image "$crates"; then
-        say "making $crates"
-        mkdir "$scratch/crates"
-        cargo vendor --quiet --locked "$scratch/crates/vendor" >/dev/null
-        printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "/usr/local/cargo/vendor"\n' \
-            >"$scratch/crates/config.toml"
-        printf 'FROM %s\nCOPY . /usr/local/cargo/\n' "$toolchain" \
-            | docker build --network none --tag "$crates" --file - "$scratch/crates" >"$scratch/build.log" 2>&1 \
-            || { tail -20 "$scratch/build.log" >&2; die "docker build of $crates failed"; }
-        rm -rf "$scratch/crates"
-    fi
-}
-
-# Redis and curl: the curl is for talking to services that share a network without being reachable from here.
-ensure_redis_image() {
-    if [ -n "${REDIS_IMAGE:-}" ]; then return; fi
-    REDIS_IMAGE=sluicegate-redis:bookworm
-    has_image "$REDIS_IMAGE" && return
-    say "making $REDIS_IMAGE"
-    bootstrap "$scratch/redis" redis-server,curl
-    tar -C "$scratch/redis" -c . | docker import - "$REDIS_IMAGE" >/dev/null
-    rm -rf "$scratch/redis"
+    has_image "$crates" && return
+    say "making $crates"
+    mkdir "$scratch/crates"
+    cargo vendor --quiet --locked "$scratch/crates/vendor" >/dev/null
+    printf '[source.crates-io]\nreplace-with = "vendored"\n[source.vendored]\ndirectory = "/usr/local/cargo/vendor"\n' \
+        >"$scratch/crates/config.toml"
+    printf 'FROM %s\nCOPY . /usr/local/cargo/\n' "$base" \
+        | docker build --network none --tag "$crates" --file - "$scratch/crates" >"$scratch/build.log" 2>&1 \
+        || { tail -20 "$scratch/build.log" >&2; die "docker build of $crates failed"; }
+    rm -rf "$scratch/crates"
 }
 
 bootstrap() {
@@ -127,9 +131,10 @@ bootstrap() {
 
 # The build stage gets a name of its own so that pruning spares its layers: they are the cache of the next run.
 build_image() {
-    local arguments=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE" --build-arg "SLUICEGATE_REVISION=$revision")
+    local arguments=(--build-arg "BUILD_IMAGE=$BUILD_IMAGE" --build-arg "PROFILE=$profile"
+        --build-arg "SLUICEGATE_REVISION=$revision")
     case $BUILD_IMAGE in sluicegate-crates:*) arguments+=(--network none) ;; esac
-    say "building the image"
+    say "building the image, profile $profile"
     if ! { docker build "${arguments[@]}" --target build --tag sluicegate:container-build . \
         && docker build "${arguments[@]}" --tag "$image" .; } >"$scratch/build.log" 2>&1; then
         tail -40 "$scratch/build.log" >&2
@@ -144,7 +149,7 @@ check_image_as_shipped() {
     local name=$run-default
     check "image runs as 65532:65532 by default" \
         equal "$(docker inspect --format '{{.Config.User}}' "$image")" 65532:65532
-    check "image is under 64 MiB" less "$(docker inspect --format '{{.Size}}' "$image")" $((64 << 20))
+    [ "$profile" != release ] || check "image is under 64 MiB" less "$(docker inspect --format '{{.Size}}' "$image")" $((64 << 20))
     check "its own config passes check" \
         docker run --rm "${hardened[@]}" --network none "$image" check -c /etc/sluicegate/sluicegate.toml
     check "a wrong config ends with exit code 2" exits_with 2 \
@@ -235,33 +240,34 @@ check_neighbours() {
     check "neighbours: the other stops with exit code 0" stops_cleanly "$other"
 }
 
-# compose.yaml itself wants the compose plugin, public images and a bridge; so its services are started by hand here,
-# with its commands, its settings and its config files, in the network of one container that has their names.
+# compose.yaml with the images that were made here, and on free ports. The official image of Redis serves other machines
+# without being told to.
 check_composed_services() {
-    local net=$run-net redis=$run-redis app=$run-app name=$run-composed codes
-    local settings=("${hardened[@]}" --network "container:$net")
-    local conf=(--volume "$PWD/conf/compose:/etc/sluicegate:ro")
-    docker run --detach --name "$net" --label "run=$run" --network none --add-host redis:127.0.0.1 \
-        --add-host app:127.0.0.1 "$REDIS_IMAGE" sleep infinity >/dev/null
-    docker run --detach --name "$redis" "${settings[@]}" --user 999:999 --tmpfs /data --workdir /data \
-        "$REDIS_IMAGE" redis-server --save "" --appendonly no --maxmemory 256mb --maxmemory-policy noeviction >/dev/null
-    check "compose: redis responds" within 15 docker exec "$redis" redis-cli ping
-    docker run --detach --name "$app" "${settings[@]}" "${conf[@]}" --no-healthcheck \
-        "$image" run -c /etc/sluicegate/app.toml >/dev/null || true
-    check "compose: the healthcheck of app succeeds" \
-        within 15 docker exec "$app" /usr/local/bin/sluicegate healthcheck -c /etc/sluicegate/app.toml
-    docker run --detach --name "$name" "${settings[@]}" "${conf[@]}" "$image" >/dev/null || true
-    check "compose: gateway becomes healthy" within 30 healthy "$name"
-    check "compose: the store responds" within 10 composed_metric_is store_up 1
-    codes=$(composed curl --max-time 20 -s -o /dev/null -w '%{http_code}\n' 'http://127.0.0.1:8080/[1-200]' | sort | uniq -c | xargs)
+    local ports redis=$REDIS_IMAGE codes file
+    for file in conf/*/compose.yaml; do
+        check "compose: $file is valid" env DOMAIN=localhost "${compose[@]}" -f "$file" config --quiet
+    done
+    read -r -a ports < <(free_ports)
+    gateway=http://127.0.0.1:${ports[0]}
+    admin=http://127.0.0.1:${ports[1]}
+    sed -e "s|image: sluicegate$|image: $image|" -e "s|image: redis:.*|image: $redis|" \
+        -e 's|"redis-server",|"redis-server", "--protected-mode", "no",|' \
+        -e "s|\"8080:8080\"|\"127.0.0.1:${ports[0]}:8080\"|" -e "s|127.0.0.1:9900:9900|127.0.0.1:${ports[1]}:9900|" \
+        compose.yaml >"$scratch/compose.yaml"
+    compose+=(-f "$scratch/compose.yaml" --project-directory "$PWD" --project-name "$run")
+    is_composed=yes
+    check "compose: the services start, each after those it needs" "${compose[@]}" up --detach --no-build
+    check "compose: gateway becomes healthy" within 30 healthy "$("${compose[@]}" ps --quiet gateway)"
+    check "compose: the store responds" within 10 metric_is store_up 1
+    codes=$(curl -s -o /dev/null -w '%{http_code}\n' "$gateway/[1-200]" | sort | uniq -c | xargs)
     check "compose: a burst gets 200s, then 429s ($codes)" matches "$codes" '^[0-9]+ 200 [0-9]+ 429$'
     check "compose: every key in redis expires" every_key_expires
-    docker stop "$redis" >/dev/null
-    check "compose: responds without redis" within 10 composed curl --max-time 20 -fsS -o /dev/null http://127.0.0.1:8080/
-    check "compose: says that redis is down" within 10 composed_metric_is store_up 0
-    docker start "$redis" >/dev/null
-    check "compose: finds redis again" within 15 composed_metric_is store_up 1
-    check "compose: gateway stops with exit code 0" stops_cleanly "$name"
+    "${compose[@]}" stop redis >/dev/null 2>&1
+    check "compose: responds without redis" within 10 curl -fsS -o /dev/null "$gateway/"
+    check "compose: says that redis is down" within 10 metric_is store_up 0
+    "${compose[@]}" start redis >/dev/null 2>&1
+    check "compose: finds redis again" within 15 metric_is store_up 1
+    check "compose: gateway stops with exit code 0" stops_cleanly "$("${compose[@]}" ps --quiet gateway)"
 }
 
 # ---- What the checks are made of
@@ -411,10 +417,6 @@ slow_request() {
 # metric_is NAME VALUE: the sum over all series of that family.
 metric_is() { curl -fsS "$admin/metrics" | sum_of "$1" "$2"; }
 
-composed() { docker exec "$run-net" "$@"; }
-
-composed_metric_is() { composed curl --max-time 20 -fsS http://127.0.0.1:9900/metrics | sum_of "$1" "$2"; }
-
 sum_of() {
     local sum
     sum=$(awk -v name="sluicegate_$1" '{ split($1, part, "{") } part[1] == name { sum += $NF; seen = 1 }
@@ -431,8 +433,8 @@ every_key_expires() {
     local count='local endless, keys = 0, redis.call("KEYS", "*")
         for _, key in ipairs(keys) do if redis.call("PTTL", key) < 0 then endless = endless + 1 end end
         return { #keys, endless }'
-    composed curl --max-time 20 -s -o /dev/null 'http://127.0.0.1:8080/[1-30]'
-    matches "keys, endless ones: $(composed redis-cli eval "$count" 0 | xargs)" ': [1-9][0-9]* 0$'
+    curl -s -o /dev/null "$gateway/[1-30]"
+    matches "keys, endless ones: $("${compose[@]}" exec -T redis redis-cli eval "$count" 0 | xargs)" ': [1-9][0-9]* 0$'
 }
 
 free_ports() {
@@ -452,6 +454,7 @@ die() {
 
 clean_up() {
     local containers
+    [ -z "$is_composed" ] || "${compose[@]}" down --volumes --timeout 1 >/dev/null 2>&1 || true
     mapfile -t containers < <(docker ps --all --quiet --filter "label=run=$run" 2>/dev/null)
     [ ${#containers[@]} -eq 0 ] || docker rm --force --volumes "${containers[@]}" >/dev/null 2>&1 || true
     if [ -n "$daemon" ]; then

@@ -34,7 +34,6 @@ main() {
 }
 
 install_tools() {
-    cargo deb --version >/dev/null 2>&1 || { say "installing cargo-deb"; cargo install --quiet cargo-deb --locked; }
     tests/tools.sh dpkg-shlibdeps:dpkg-dev adduser:adduser curl:curl setpriv:util-linux python3:python3 systemd-analyze:systemd
 }
 

@@ -13,6 +13,7 @@ use crate::cli::{CONFIG_VARIABLE, DEFAULT_CONFIG};
 use crate::config;
 use crate::config::AdminContact;
 use crate::control::contact;
+use crate::control::contact::RunningGateway;
 use crate::control::local::connect_within;
 use crate::net::ListenAddr;
 
@@ -45,21 +46,45 @@ pub struct AdminReply {
 /// answers, else from the file, else the default address. The token always comes from the file.
 ///
 /// # Errors
-/// The command line names a file that neither exists nor belongs to a running gateway: at the default address there may be
-/// another gateway.
+/// The address cannot be known: this user may not read the file, or the command line names a file that neither exists
+/// nor belongs to a running gateway. At the default address there may be another gateway.
 pub fn resolve_admin_contact(path: &Path) -> Result<AdminContact, String> {
     let running = contact::find_running(path);
     let configured = config::find_admin_contact(path);
-    let is_named = path != Path::new(DEFAULT_CONFIG) && std::env::var_os(CONFIG_VARIABLE).is_none_or(|it| it != path);
-    if running.is_none() && configured.is_none() && is_named && !path.exists() {
-        return Err(format!("{} does not exist, and no gateway runs with it", path.display()));
-    }
     let token = configured.as_ref().and_then(|contact| contact.token.clone());
-    let listen = running.or(configured.map(|contact| contact.listen)).unwrap_or_else(|| {
-        eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
-        ListenAddr::Tcp(DEFAULT_ADMIN)
-    });
+    let listen = match (running, configured) {
+        (RunningGateway::Found(listen), _) => listen,
+        (_, Some(contact)) => contact.listen,
+        (running, None) => {
+            if let Some(error) = explain_unknown_address(path, &running) {
+                return Err(error);
+            }
+            eprintln!("{} does not set the admin address, trying {DEFAULT_ADMIN}", path.display());
+            ListenAddr::Tcp(DEFAULT_ADMIN)
+        }
+    };
     Ok(AdminContact { listen, token })
+}
+
+/// Returns why neither the process nor the file tells the address; `None` if the file can be read, or is the default one
+/// and does not exist.
+fn explain_unknown_address(path: &Path, running: &RunningGateway) -> Option<String> {
+    let error = std::fs::File::open(path).err()?;
+    let is_missing = error.kind() == io::ErrorKind::NotFound;
+    let is_named = path != Path::new(DEFAULT_CONFIG) && std::env::var_os(CONFIG_VARIABLE).is_none_or(|it| it != path);
+    let path = path.display();
+    Some(match running {
+        RunningGateway::Silent => format!(
+            "cannot read {path}: {error}, and the process that runs with it does not report its admin address to this \
+             user; run this as root or as the user of the gateway"
+        ),
+        _ if is_missing && !is_named => return None,
+        _ if is_missing => format!("{path} does not exist, and no gateway runs with it"),
+        _ => format!(
+            "cannot read {path}: {error}, and no gateway that runs with it was found; run this as root or as the user of \
+             the gateway"
+        ),
+    })
 }
 
 /// Sends a request without a body.

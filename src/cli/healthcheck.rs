@@ -29,9 +29,10 @@ pub fn run_healthcheck(config: &Path, url: Option<&str>) -> ExitCode {
         },
         None => match resolve_admin_contact(config) {
             Ok(contact) => fetch_status(&contact.listen, "/readyz", "localhost"),
+            // Not the exit code of a bad config: container engines reserve it.
             Err(error) => {
-                eprintln!("error: {error}");
-                return ExitCode::from(BAD_CONFIG);
+                eprintln!("error: {error} (`--url http://ADMIN_ADDRESS/readyz` needs no config)");
+                return ExitCode::from(RUNTIME);
             }
         },
     };

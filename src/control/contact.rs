@@ -44,15 +44,38 @@ fn log_no_contact(error: &io::Error) {
     tracing::warn!(%error, "`healthcheck` and `reload` can find this gateway only through its config file");
 }
 
-/// Returns the admin address of the gateway that runs with the config at `path`; `None` if there is none, or none that
-/// can be trusted.
-pub fn find_running(path: &Path) -> Option<ListenAddr> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
-    runtime.block_on(async { timeout(RESPONSE_TIMEOUT, request_address(path)).await.ok()?.ok()? })
+/// What this user can find out about the gateway that runs with a config.
+pub enum RunningGateway {
+    /// It has reported its admin address.
+    Found(ListenAddr),
+    /// A process has its name, but does not report an address to this user or cannot be trusted.
+    Silent,
+    /// No process has its name.
+    Absent,
 }
 
-async fn request_address(config: &Path) -> io::Result<Option<ListenAddr>> {
-    let stream = UnixStream::connect(socket_name(config)?).await?;
+/// Asks the gateway that runs with the config at `path` for its admin address.
+pub fn find_running(path: &Path) -> RunningGateway {
+    let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
+        return RunningGateway::Absent;
+    };
+    runtime.block_on(async {
+        let Ok(Ok(stream)) = timeout(RESPONSE_TIMEOUT, connect_by_name(path)).await else {
+            return RunningGateway::Absent;
+        };
+        match timeout(RESPONSE_TIMEOUT, read_address(stream, path)).await {
+            Ok(Ok(Some(address))) => RunningGateway::Found(address),
+            _ => RunningGateway::Silent,
+        }
+    })
+}
+
+async fn connect_by_name(config: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(socket_name(config)?).await
+}
+
+/// Returns `None` if the process at the other end is not trusted or reports no address.
+async fn read_address(stream: UnixStream, config: &Path) -> io::Result<Option<ListenAddr>> {
     if !is_trusted_peer(stream.peer_cred()?, config) {
         return Ok(None);
     }

@@ -132,7 +132,9 @@ def main(names):
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         print("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip())
-    sys.exit(any(row[-1] == "FAILED" for row in rows))
+    passed = sum(row[-1] == "ok" for row in rows)
+    print(f"{passed} of {len(rows) - 1} applications passed")
+    sys.exit(passed != len(rows) - 1)
 
 
 if __name__ == "__main__":

@@ -105,31 +105,45 @@ fn the_config_and_the_deployment_agree() {
 }
 
 #[test]
-fn compose_files_are_complete() {
-    let mut checked = 0;
-    for entry in std::fs::read_dir("conf").unwrap() {
-        let dir = entry.unwrap().path();
-        let compose = dir.join("compose.yaml");
-        if !compose.is_file() {
-            continue;
-        }
-        for file in std::fs::read_dir(&dir).unwrap() {
-            let path = file.unwrap().path();
+fn every_config_loads() {
+    let mut loaded = 0;
+    for directory in ["conf", "examples"] {
+        // A file of cases for `sluicegate test`, which tests of that command read.
+        for path in files_under(Path::new(directory)).iter().filter(|path| !path.ends_with("cases.toml")) {
             if path.extension().is_some_and(|extension| extension == "toml") {
-                config::load_config(&path).unwrap_or_else(|report| panic!("{report}"));
+                config::load_config(path).unwrap_or_else(|report| panic!("{}: {report}", path.display()));
+                loaded += 1;
             }
         }
+    }
+    assert!(loaded >= 15, "{loaded}");
+}
+
+#[test]
+fn compose_files_are_complete() {
+    let mut files = files_under(Path::new("conf"));
+    files.push("compose.yaml".into());
+    files.retain(|path| path.ends_with("compose.yaml"));
+    assert!(files.len() >= 4, "{files:?}");
+    for compose in files {
+        let dir = compose.parent().unwrap();
         let services = documents(&compose).remove(0)["services"].clone();
         for (name, service) in services.as_object().unwrap() {
             let is_ours = service["image"] == "sluicegate";
             assert!(!is_ours || service["read_only"] == true && service["cap_drop"][0] == "ALL", "{name}");
+            if let Some(context) = service["build"].as_str() {
+                assert!(dir.join(context).join("Dockerfile").is_file(), "{}: {name}", compose.display());
+            }
             for volume in service["volumes"].as_array().into_iter().flatten() {
                 let source = volume.as_str().unwrap().split(':').next().unwrap();
                 assert!(!source.starts_with('.') || dir.join(source).exists(), "{name}: {source}");
             }
         }
         assert!(services.get("gateway").or(services.get("gateway-1")).is_some());
-        checked += 1;
     }
-    assert!(checked >= 3);
+}
+
+fn files_under(dir: &Path) -> Vec<PathBuf> {
+    let paths = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    paths.flat_map(|path| if path.is_dir() { files_under(&path) } else { vec![path] }).collect()
 }

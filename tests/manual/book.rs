@@ -11,6 +11,7 @@ use sluicegate::config::load_config;
 
 use crate::support::limiting::RedisServer;
 use crate::support::manual::{Example, Page, Part, app};
+use crate::support::nginx::Nginx;
 use crate::support::ports::ReservedPort;
 
 /// The table of contents, which mdBook reads.
@@ -24,6 +25,9 @@ const ADMIN_API: &str = "docs/reference/admin-api.md";
 
 /// The page about attacks. Its commands are the steps of a scenario, which `under_attack.rs` runs.
 const WALK: &str = "docs/operating/under-attack.md";
+
+/// The pages on gateways that other proxies ask: they are behind no proxy.
+const ASKED: [&str; 2] = ["docs/guides/envoy.md", "docs/guides/limits-for-other-proxies.md"];
 
 /// Every page of the manual, without its table of contents.
 fn pages() -> Vec<String> {
@@ -228,13 +232,25 @@ const SECOND: &str = "127.0.0.1:9080";
 #[test]
 fn every_command_has_the_documented_output() {
     let played = |page: &&String| ![ADMIN_API, WALK].contains(&page.as_str());
-    let pages: Vec<Page> = pages().iter().filter(played).map(|page| Page::read(page)).collect();
+    play_commands(pages().iter().filter(played), 30, false);
+}
+
+/// The guides with nginx in front of the gateway, which lists it in `trusted_proxies`: nothing else may differ.
+#[test]
+fn commands_of_the_guides_have_the_same_output_behind_a_proxy() {
+    let played = |page: &&String| page.starts_with("docs/guides/") && !ASKED.contains(&page.as_str());
+    play_commands(pages().iter().filter(played), 18, true);
+}
+
+/// Starts a gateway for each config of these pages that has commands, and runs them.
+fn play_commands<'a>(pages: impl Iterator<Item = &'a String>, least: usize, is_behind_proxy: bool) {
+    let pages: Vec<Page> = pages.map(|page| Page::read(page)).collect();
     let parts: Vec<(&Page, &Part)> = pages
         .iter()
         .flat_map(|page| page.parts.iter().map(move |part| (page, part)))
         .filter(|(_, part)| !part.examples.is_empty())
         .collect();
-    assert!(parts.len() > 30, "{}", parts.len());
+    assert!(parts.len() >= least, "{}", parts.len());
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     // Most of the time is spent waiting for commands.
     std::thread::scope(|scope| {
@@ -259,7 +275,13 @@ fn every_command_has_the_documented_output() {
                             config: with_second(&with_files(&part.config, dir.path())),
                             examples: part.examples.iter().map(command).collect(),
                         };
-                        own.assert_true(&page.words, &own.start(&app, port), port, Some(&app));
+                        if is_behind_proxy {
+                            let gateway = own.behind_proxy().start(&app, port);
+                            let nginx = Nginx::in_front_of(gateway.addr);
+                            own.assert_true_at(nginx.addr, &page.words, &gateway, port, Some(&app));
+                        } else {
+                            own.assert_true(&page.words, &own.start(&app, port), port, Some(&app));
+                        }
                     };
                     failed.fetch_add(usize::from(catch_unwind(AssertUnwindSafe(run)).is_err()), Ordering::Relaxed);
                 }

@@ -3,6 +3,7 @@
 
 mod algorithm_sections;
 mod attackers;
+mod behind_proxy;
 mod book;
 mod examples;
 mod koala;

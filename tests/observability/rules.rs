@@ -26,9 +26,9 @@ fn every_alert_is_silent_fires_and_resolves() {
     for Rule { name, .. } in Rule::list("alerts.yml") {
         let [firing, quiet] = ['\n', ','].map(|end| format!("alertname: {name}{end}"));
         let fires = tests.split(&firing).skip(1).filter(|rest| rest.trim_start().starts_with("exp_alerts:\n"));
-        assert_eq!(fires.count(), 1, "{name} is tested to fire once");
+        assert!(fires.count() >= 1, "{name} is tested to fire");
         let silent = tests.split(&quiet).skip(1).filter(|rest| rest.starts_with(" exp_alerts: []}"));
-        assert_eq!(silent.count(), 2, "{name} is tested to be silent before and after");
+        assert!(silent.count() >= 2, "{name} is tested to be silent before and after");
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod command_line;
 mod file_descriptors;
+mod other_users;
 mod reference;
 mod socket_files;
 mod startup;

@@ -1,6 +1,7 @@
 //! Pages of the manual as tests read them: configs, and commands with the output shown below them.
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
 use std::process::Command;
 
 use serde_json::Value;
@@ -16,6 +17,7 @@ pub struct Part {
     pub examples: Vec<Example>,
 }
 
+#[derive(Clone)]
 pub struct Example {
     pub command: String,
     pub shown: String,
@@ -131,8 +133,36 @@ impl Part {
         gateway
     }
 
+    /// The same part for a gateway behind a proxy on this machine.
+    pub fn behind_proxy(&self) -> Part {
+        let (server, rest) = match self.config.strip_prefix("[server]\n") {
+            Some(config) => config.split_once("\n\n").unwrap(),
+            None => ("", self.config.as_str()),
+        };
+        let kept: String = server
+            .lines()
+            .filter(|line| !line.starts_with("trusted_proxies"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let config = format!("[server]\n{kept}trusted_proxies = [\"127.0.0.1\"]\n\n{rest}");
+        let examples = self.examples.iter().map(Example::clone).collect();
+        Part { title: self.title.clone(), config, examples }
+    }
+
     /// Runs every command and compares its output. `app` is the server that replaces the one of the page.
     pub fn assert_true(&self, words: &str, gateway: &Gateway, redis: Option<u16>, app: Option<&Upstream>) {
+        self.assert_true_at(gateway.addr, words, gateway, redis, app);
+    }
+
+    /// The same with requests to another address: a proxy in front of the gateway.
+    pub fn assert_true_at(
+        &self,
+        addr: SocketAddr,
+        words: &str,
+        gateway: &Gateway,
+        redis: Option<u16>,
+        app: Option<&Upstream>,
+    ) {
         let mut receipts: HashMap<String, String> = HashMap::new();
         let mut prelude = words.to_owned();
         for Example { command, shown } in &self.examples {
@@ -142,7 +172,7 @@ impl Part {
                 continue;
             }
             let mut script = format!("{prelude}{command}\n");
-            script = script.replace(GATEWAY, &gateway.addr.to_string()).replace(ADMIN, &gateway.admin.to_string());
+            script = script.replace(GATEWAY, &addr.to_string()).replace(ADMIN, &gateway.admin.to_string());
             script = script.replace("redis-cli ", &format!("redis-cli -p {} ", redis.unwrap_or_default()));
             for (name, receipt) in &receipts {
                 script = script.replace(name, receipt);
@@ -184,7 +214,8 @@ pub fn changed(text: &str, from: &str, to: &str) -> String {
     text.replace(from, to)
 }
 
-/// An app: 401 for wrong passwords, 500 for `/fail`, two seconds for `/slow`. `?tokens=N` states the true cost.
+/// An app: 401 for wrong passwords, 500 for `/fail`, two seconds for `/slow`. `?tokens=N` states the true cost. A form with
+/// `next` gets a redirect, as after a login in Django.
 pub fn app() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
@@ -193,6 +224,9 @@ pub fn app() -> Upstream {
             let response = match target.as_str() {
                 _ if request.text().contains("password=wrong") => {
                     "HTTP/1.1 401 No\r\ncontent-length: 0\r\n\r\n".to_owned()
+                }
+                _ if request.text().contains("next=home") => {
+                    "HTTP/1.1 302 Found\r\nlocation: /home\r\ncontent-length: 0\r\n\r\n".to_owned()
                 }
                 "/fail" => "HTTP/1.1 500 Failed\r\ncontent-length: 0\r\n\r\n".to_owned(),
                 "/slow" => {

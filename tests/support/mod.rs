@@ -15,6 +15,7 @@ pub mod limiting;
 pub mod machine;
 pub mod manual;
 pub mod memory;
+pub mod nginx;
 pub mod pebble;
 pub mod ports;
 pub mod relay;

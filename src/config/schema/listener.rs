@@ -22,7 +22,8 @@ pub const LISTENER: Schema = Schema {
             "serve",
             Words(&["http", "decide", "grpc"]),
             Value("\"http\""),
-            "`decide` answers other proxies that ask about their requests, instead of proxying",
+            "what the listener does: `http` proxies; `decide` answers other proxies that ask over HTTP about their requests, and `grpc` \
+             answers Envoy over gRPC",
         )
         .for_new_connections(),
         option("proxy_protocol", Boolean, Value("false"), "every connection begins with a PROXY header")
