@@ -10,7 +10,7 @@ scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-package.XXXXXX")
 config=/etc/sluicegate/sluicegate.toml
 service="--reuid=sluicegate --regid=sluicegate --init-groups"
 # There while this test has something installed: a run that was killed is cleaned up by the next.
-mark=/var/tmp/sluicegate-package-test
+mark=/var/lib/sluicegate-package-test
 passed=0
 failed=0
 gateway=
