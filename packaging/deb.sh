@@ -14,7 +14,7 @@ cargo_deb=3.8.0
 
 tools=$(realpath -m "$target/tools")
 export PATH="$tools/bin:$PATH"
-if [ "$(cargo deb --version 2>/dev/null)" != $cargo_deb ]; then
+if [ "$(cargo deb --version 2>/dev/null)" != "cargo-deb $cargo_deb" ]; then
     echo "installing cargo-deb $cargo_deb into $tools" >&2
     cargo install --quiet cargo-deb --version $cargo_deb --locked --no-default-features --features lzma --root "$tools" >&2
 fi
@@ -29,5 +29,7 @@ mkdir -p target/package
 "$binary" completions zsh >target/package/_sluicegate
 rm -f "$target"/debian/sluicegate_*.deb
 # cargo-deb finds the binary of the asset list under the profile's folder.
-cargo deb --quiet --no-build --profile "$profile"
+options=(--quiet --no-build --profile "$profile")
+[ "$profile" = release ] || options+=(--fast)
+cargo deb "${options[@]}"
 ls "$target"/debian/sluicegate_*.deb

@@ -9,6 +9,8 @@ cd "$(dirname "$0")/.."
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate-package.XXXXXX")
 config=/etc/sluicegate/sluicegate.toml
 service="--reuid=sluicegate --regid=sluicegate --init-groups"
+# There while this test has something installed: a run that was killed is cleaned up by the next.
+mark=/var/lib/sluicegate-package-test
 passed=0
 failed=0
 gateway=
@@ -17,6 +19,7 @@ installed=
 main() {
     [ "$(id -u)" -eq 0 ] || die "only root installs packages: run this as root"
     command -v dpkg >/dev/null || die "dpkg is missing: this test needs Debian or one of its kind"
+    [ ! -e $mark ] || { say "removing what a run that was killed has left"; remove_package; }
     ! dpkg -s sluicegate >/dev/null 2>&1 || die "sluicegate is installed here, and this test would remove it"
     [ ! -e /etc/sluicegate ] || die "/etc/sluicegate is there already, and this test would remove it"
     trap clean_up EXIT
@@ -52,6 +55,7 @@ check_contents() {
 
 check_installed() {
     installed=yes
+    touch $mark
     check "it installs" dpkg --install "$package"
     check "the program runs" grep -q '^sluicegate [0-9]' <<<"$(sluicegate --version)"
     check "its user is there, without a shell" grep -q ':/usr/sbin/nologin$' <<<"$(getent passwd sluicegate)"
@@ -121,7 +125,6 @@ check_removed() {
     check "the config stays" test -e $config
     check "it goes for good" dpkg --purge sluicegate
     check "the config is gone" not test -e /etc/sluicegate
-    installed=
 }
 
 # shellcheck disable=SC2086 # several options
@@ -153,13 +156,19 @@ check() {
 
 clean_up() {
     [ -z "$gateway" ] || kill "$gateway" 2>/dev/null || true
-    [ -z "$installed" ] || dpkg --purge sluicegate >/dev/null 2>&1 || true
-    ! getent passwd sluicegate >/dev/null || userdel sluicegate >/dev/null 2>&1 || true
+    [ -z "$installed" ] || remove_package
     local jobs
     jobs=$(jobs -p)
     # shellcheck disable=SC2086 # one word each
     [ -z "$jobs" ] || kill $jobs 2>/dev/null || true
     rm -rf "$scratch"
+}
+
+remove_package() {
+    dpkg --purge sluicegate >/dev/null 2>&1 || true
+    rm -rf /etc/sluicegate
+    ! getent passwd sluicegate >/dev/null || userdel sluicegate >/dev/null 2>&1 || true
+    rm -f $mark
 }
 
 say() { echo "== $*"; }

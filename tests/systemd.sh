@@ -277,7 +277,7 @@ check_socket_and_upgrade() {
     check "restarts refuse nobody" undisturbed inside systemctl restart $unit
     dpkg-deb --raw-extract "$package" "$scratch/newer"
     sed -i 's/^Version: .*/&+newer/' "$scratch/newer/DEBIAN/control"
-    dpkg-deb --build "$scratch/newer" "$scratch/newer.deb" >/dev/null
+    dpkg-deb -Zgzip -z1 --build "$scratch/newer" "$scratch/newer.deb" >/dev/null
     inside tee /root/newer.deb <"$scratch/newer.deb" >/dev/null
     local before
     before=$(inside systemctl show -P MainPID $unit)

@@ -44,9 +44,9 @@ fn log_no_contact(error: &io::Error) {
     tracing::warn!(%error, "`healthcheck` and `reload` can find this gateway only through its config file");
 }
 
-/// What this user can find out about the gateway that runs with a config.
+/// The result of asking the gateway that runs with a config for its admin address.
 pub enum RunningGateway {
-    /// It has reported its admin address.
+    /// The gateway has reported this address.
     Found(ListenAddr),
     /// A process has its name, but does not report an address to this user or cannot be trusted.
     Silent,

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::gateway::{Gateway, program};
 
-/// As `nobody`, who may not read the file in the first round, and not enter its directory in the second.
+/// Commands run as `nobody`. This user may not read the file in the first round, and not enter its directory in the second.
 #[test]
 fn commands_say_that_this_user_may_not_read_the_config() {
     if !rustix::process::geteuid().is_root() {

@@ -145,7 +145,7 @@ impl Part {
             .map(|line| format!("{line}\n"))
             .collect();
         let config = format!("[server]\n{kept}trusted_proxies = [\"127.0.0.1\"]\n\n{rest}");
-        let examples = self.examples.iter().map(Example::clone).collect();
+        let examples = self.examples.clone();
         Part { title: self.title.clone(), config, examples }
     }
 

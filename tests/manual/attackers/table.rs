@@ -101,6 +101,22 @@ pub const RECIPES: &[Recipe] = &[
     },
     Recipe {
         page: "docs/guides/login.md",
+        title: "If your application responds 200 to a failed login",
+        most: 5,
+        least: 5,
+        method: "POST",
+        target: "/login",
+        body: "password=guess",
+        spellings: &[
+            ("/%6cogin", "", "password=guess"),
+            ("//login", "", "password=guess"),
+            ("/login?#", "", "password=guess"),
+            ("/login", "x-http-method-override: GET\r\n", "password=guess"),
+        ],
+        ..PLAIN
+    },
+    Recipe {
+        page: "docs/guides/login.md",
         title: "Limit guesses at one account",
         most: 5,
         least: 5,
