@@ -34,21 +34,29 @@ pub struct CopiedHeader {
     pub to: HeaderName,
 }
 
-/// Headers by which some applications replace the method or target of a request. On routes with an auth server, nobody
-/// gets those of a client: the application would serve another request than the one that was judged.
-const OVERRIDES: [&str; 7] = [
-    "x-original-url",
-    "x-original-uri",
-    "x-original-method",
+/// Headers by which some applications and auth servers replace host, method or target of a request, besides
+/// `X-Original-*`. On routes with an auth server, nobody gets those of a client or a proxy before the gateway: the
+/// application would serve another request than the one that was judged.
+const STATING: [&str; 13] = [
+    "x-forwarded-host",
+    "x-forwarded-prefix",
+    "x-forwarded-server",
+    "x-forwarded-uri",
+    "x-forwarded-url",
+    "x-forwarded-path",
+    "x-forwarded-method",
     "x-rewrite-url",
+    "x-host",
+    "x-http-host-override",
     "x-http-method-override",
     "x-http-method",
     "x-method-override",
 ];
 
-/// Returns true for headers by which applications replace the method or target of a request.
-pub fn overrides_request(name: &HeaderName) -> bool {
-    OVERRIDES.contains(&name.as_str())
+/// Returns true for headers by which applications and auth servers replace host, method or target of a request.
+pub fn states_request(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.starts_with("x-") && (name.starts_with("x-original-") || STATING.contains(&name))
 }
 
 impl ForwardAuth {

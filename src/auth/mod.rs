@@ -87,13 +87,16 @@ impl RouteAuth {
         self.user_header.iter().chain(owned)
     }
 
-    /// Returns whether only the gateway may state this header, as an identity.
-    pub fn owns_header(&self, name: &HeaderName) -> bool {
-        let is_copied = match &self.method {
-            AuthMethod::Forward(rule) => rule.owned_headers().any(|owned| owned == name),
-            AuthMethod::Basic(_) | AuthMethod::Jwt(_) => false,
+    /// Returns the headers that the method reads, or in which the upstream server gets the identity.
+    pub fn read_headers(&self) -> impl Iterator<Item = &HeaderName> {
+        let (rule, token) = match &self.method {
+            AuthMethod::Forward(rule) => (Some(rule), None),
+            AuthMethod::Jwt(token) => (None, Some(&token.verifier.header)),
+            AuthMethod::Basic(_) => (None, None),
         };
-        is_copied || self.user_header.as_ref() == Some(name)
+        let sent = rule.into_iter().filter_map(|rule| rule.request_headers.as_ref()).flatten();
+        let owned = rule.into_iter().flat_map(|rule| rule.owned_headers());
+        self.user_header.iter().chain(sent).chain(owned).chain(token)
     }
 
     /// Returns the value of `WWW-Authenticate` for a request without valid credentials. An auth server sends its own.

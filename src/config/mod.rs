@@ -149,6 +149,8 @@ pub struct Config {
     /// Request headers that only the gateway may set: those in which some route states an identity, and
     /// `x-limit-exceeded`. They are removed from all requests of clients.
     pub identity_headers: Arc<[HeaderName]>,
+    /// Headers that the config reads, states or removes. Requests must not have trailers with these names.
+    pub guarded_headers: Vec<HeaderName>,
     pub table: RouteTable,
     pub routes: Vec<Route>,
     /// The names that other proxies may ask about.

@@ -6,12 +6,9 @@ use http::HeaderMap;
 use http::header::LOCATION;
 
 use crate::explain::explanation::{ActionReport, TimeoutReport};
-use crate::explain::walk::ExplainWalk;
+use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::over::Diversion;
 use crate::proxy::dispatch::is_https;
-use crate::proxy::headers::clean_request_headers;
-use crate::proxy::inbound::hop::Via;
-use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::outbound::outgoing_request::rewrite_target;
 use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::local_responses;
@@ -22,15 +19,10 @@ use crate::route::{Action, Route};
 pub fn run_action(
     walk: &ExplainWalk<'_>,
     routed: RoutedRequest<'_>,
-    headers: &mut HeaderMap,
+    headers: &HeaderMap,
     diversion: Option<&Diversion>,
 ) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, identity } = routed;
-    // The name of this process differs from every name that a gateway has.
-    let via = Via::new(0);
-    let strictness = route.parsing.strictness;
-    clean_request_headers(headers, walk.parsed.header_set, head, identity.trusted_peer, &via, strictness)
-        .map_err(Refusal::InvalidHead)?;
     if walk.parsed.body_length.unwrap_or(0) > route.max_body {
         return Err(Refusal::TooLarge);
     }
@@ -69,9 +61,9 @@ pub fn describe_redirect(location: Option<&str>) -> ActionReport {
 }
 
 /// Returns what depends on the upstream servers.
-pub fn describe_unknown(walk: &ExplainWalk<'_>, route: &Route, report: &ActionReport) -> Option<String> {
+pub fn describe_unknown(found: &Findings, report: &ActionReport) -> Option<String> {
     let name = report.upstream.as_ref()?;
-    let offer = UpgradeOffer::from_request(&walk.parsed.parts, walk.parsed.header_set, &route.upgrades);
+    let offer = found.offer.as_ref();
     let offer =
         offer.map(|offer| format!(", and may switch to {}", String::from_utf8_lossy(offer.header_value().as_bytes())));
     Some(format!("a server of {name} makes the response{}; no server was selected", offer.unwrap_or_default()))

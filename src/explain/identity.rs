@@ -12,7 +12,7 @@ use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::clock;
 use crate::limiting::jwt::{PresentedToken, TokenClaims};
 use crate::proxy::auth::forward::auth_response::remove_client_headers;
-use crate::proxy::auth::remove_credentials;
+use crate::proxy::auth::{remove_credentials, state_user};
 use crate::proxy::request_context::RoutedRequest;
 use crate::proxy::response::refusal::Refusal;
 
@@ -47,7 +47,10 @@ pub async fn authenticate(
         }
     }
     remove_credentials(headers, auth);
-    Ok(())
+    match &found.user {
+        Some(user) => state_user(headers, auth, user).ok_or(Refusal::Unauthorized(AuthFault::Invalid)),
+        None => Ok(()),
+    }
 }
 
 /// Returns the identity in the token.

@@ -20,6 +20,7 @@ use crate::config::Config;
 use crate::proxy::connection::http1::new_parser;
 use crate::proxy::connection::parse_failure::parse_cutoff;
 use crate::proxy::inbound::inspector::Inspector;
+use crate::proxy::inbound::raw_target;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::known_headers::HeaderSet;
 use crate::telemetry::metrics::Cutoff;
@@ -41,7 +42,8 @@ pub struct ParsedHead {
 pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, Cutoff> {
     let server = &config.server;
     let mut inspector = config.is_strict_somewhere.then(|| Inspector::new(server.max_header_bytes));
-    let visible = inspector.as_mut().map_or(head.len(), |inspector| inspector.feed(head));
+    let visible = &head[..inspector.as_mut().map_or(head.len(), |inspector| inspector.feed(head))];
+    let encoded = raw_target::encode_request_line(visible);
     let found: RefCell<Option<(Parts, Option<u64>)>> = RefCell::default();
     let service = service_fn(|request: Request<Incoming>| {
         let (parts, body) = request.into_parts();
@@ -49,7 +51,7 @@ pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, Cutoff> {
         pending::<Result<Response<Empty<Bytes>>, Infallible>>()
     });
     let mut connection = new_parser(server.max_headers, server.max_header_bytes)
-        .serve_connection(HeadStream { unread: &head[..visible] }, service);
+        .serve_connection(HeadStream { unread: encoded.as_deref().unwrap_or(visible) }, service);
     // The stream never waits, so one call reads the whole head.
     let polled = Pin::new(&mut connection).poll_without_shutdown(&mut Context::from_waker(Waker::noop()));
     let unparsed = connection.into_parts().read_buf;

@@ -17,6 +17,7 @@ use crate::grpc::CallError;
 use crate::net::ListenAddr;
 use crate::proxy::arrival::check_denied;
 use crate::proxy::decide::question::{QuestionPurpose, read_question};
+use crate::proxy::forwarded_head::check_described_head;
 use crate::proxy::grpc::authorization::{NAME, build_parts, find_limits};
 use crate::proxy::inbound::identity::{ClientAddress, identify};
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
@@ -116,14 +117,16 @@ pub async fn explain_check(
     let walk = ExplainWalk { context, input, endpoint: input.endpoint()?, parsed: &parsed, question: None };
     let (identity, report) = find_client(input.peer(), &headers, config);
     found.explanation.client = report;
-    let decided = match validate_head(&parsed.parts, header_set, &LastHost::default()) {
-        Ok(head) => {
-            found.explanation.request = walk.describe_head(&head);
-            let routed = RoutedRequest { route, head: &head, identity: &identity };
-            decide_limits(&walk, &mut found, routed, &headers).await
-        }
-        Err(reject) => Err(Refusal::InvalidHead(reject)),
-    };
+    let validated = validate_head(&parsed.parts, header_set, &LastHost::default());
+    let decided =
+        match validated.and_then(|mut head| check_described_head(&headers, header_set, &mut head).map(|()| head)) {
+            Ok(head) => {
+                found.explanation.request = walk.describe_head(&head);
+                let routed = RoutedRequest { route, head: &head, identity: &identity };
+                decide_limits(&walk, &mut found, routed, &headers).await
+            }
+            Err(reject) => Err(Refusal::InvalidHead(reject)),
+        };
     found.explanation.verdict = match decided {
         Ok(()) => describe_admission(&found, Some(route), None),
         Err(refusal) => describe_refusal(&found, Some(route), &refusal),

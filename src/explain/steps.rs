@@ -15,7 +15,10 @@ use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::net::ListenAddr;
 use crate::overload::OverloadCondition;
 use crate::proxy::arrival::check_denied;
-use crate::proxy::auth::remove_identity_headers;
+use crate::proxy::forwarded_head::{
+    ReceivedFacts, check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
+};
+use crate::proxy::inbound::hop::Via;
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
 use crate::proxy::request::parsing_rules;
@@ -73,15 +76,21 @@ impl<'a> ExplainWalk<'a> {
         if let Some(Err(fault)) = self.question {
             return Err((None, Refusal::Question(fault)));
         }
-        let head = validate_head(&self.parsed.parts, self.parsed.header_set, &LastHost::default())
-            .map_err(|reject| (None, Refusal::InvalidHead(reject)))?;
+        let invalid = |reject| (None, Refusal::InvalidHead(reject));
+        let fields = self.parsed.header_set;
+        let mut head = validate_head(&self.parsed.parts, fields, &LastHost::default()).map_err(invalid)?;
         found.explanation.request = self.describe_head(&head);
-        remove_identity_headers(&mut headers, config);
         if let Some(Ok(point)) = self.question {
+            check_described_head(&headers, fields, &mut head).map_err(invalid)?;
+            remove_own_headers(&mut headers, config);
             let route = config.route_at(point.route);
             let decided = question::decide_question(self, found, (route, point), &head, &identity, &headers).await;
             return decided.map(|()| (Some(route), Some(200))).map_err(|refusal| (Some(route), refusal));
         }
+        // The name of this process differs from every name that a gateway has.
+        let via = Via::new(0);
+        let facts = self.received_facts(&identity, &via);
+        let offer = make_forwarded_head(&mut headers, &mut head, facts).map_err(invalid)?;
         let index = config.table.find_route(&config.routes, head.read_host(), head.path(), head.method(), &headers);
         let route = index.map(|index| &config.routes[index]);
         found.explanation.route = index.map(|index| routes::describe_route(config, index, &config.routes[index]));
@@ -98,8 +107,20 @@ impl<'a> ExplainWalk<'a> {
             return self.redirect_to_https(found, &head, port).map_err(|refusal| (None, refusal));
         }
         let route = route.ok_or((None, Refusal::NoRoute))?;
+        found.offer = fit_head_to_route(&mut headers, route, offer, facts);
         let entered = self.enter_route(found, route, &head, &identity, &mut headers).await;
         entered.map(|status| (Some(route), status)).map_err(|refusal| (Some(route), refusal))
+    }
+
+    fn received_facts<'f>(&'f self, identity: &ClientAddress, via: &'f Via) -> ReceivedFacts<'f> {
+        ReceivedFacts {
+            fields: self.parsed.header_set,
+            version: self.parsed.parts.version,
+            body_length: self.parsed.body_length,
+            trusted_peer: identity.trusted_peer,
+            via,
+            config: self.context.config,
+        }
     }
 
     /// Takes the steps of a request that has a route. Returns the status of the response if the gateway makes it.
@@ -125,7 +146,7 @@ impl<'a> ExplainWalk<'a> {
         limits::apply_limits(self, found, routed, headers).await?;
         let diversion = found.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
         let (report, status) = action::run_action(self, routed, headers, diversion)?;
-        if let Some(note) = action::describe_unknown(self, route, &report) {
+        if let Some(note) = action::describe_unknown(found, &report) {
             found.explanation.notes.push(note);
         }
         found.explanation.action = Some(report);

@@ -11,6 +11,7 @@ use crate::limiting::jwt::Claims;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::{Limiter, Verdict};
+use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::response::refusal::QuestionFault;
 use crate::route::decide::DecidePoint;
@@ -54,6 +55,8 @@ pub struct Findings {
     pub charges: Vec<MadeCharge>,
     pub user: Option<String>,
     pub claims: Option<Arc<Claims>>,
+    /// The protocols that the client offers to switch to, as far as the route allows them.
+    pub offer: Option<UpgradeOffer>,
     /// Only the auth server knows the identity.
     pub is_user_unknown: bool,
     /// The request announces a body that was not given.
@@ -69,6 +72,7 @@ impl Findings {
             charges: Vec::new(),
             user: None,
             claims: None,
+            offer: None,
             is_user_unknown: false,
             is_body_unknown: false,
         }

@@ -1,10 +1,13 @@
-//! The first steps of every request: find the client, open the log entry, and check the head strictly.
+//! The first steps of every request: find the client, open the log entry, check the head strictly, and make the head
+//! that is forwarded.
 
 use http::Method;
 use http_body::Body as _;
 
+use crate::proxy::forwarded_head::{ReceivedFacts, fit_head_to_route, make_forwarded_head};
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::reject::Reject;
+use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::inbound::{http2_head, identity, request_id, validate};
 use crate::proxy::known_headers::KnownHeader;
@@ -70,6 +73,46 @@ pub fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, 
         entry.record_target(head.read_host(), head.path());
     }
     Ok(head)
+}
+
+/// Turns the received head into the one that is forwarded. Returns the protocols that the client offers to switch to.
+pub fn make_head(
+    request: &mut RequestContext<'_>,
+    head: &mut ValidatedHead,
+    identity: ClientAddress,
+) -> Result<Option<UpgradeOffer>, Refusal> {
+    let facts = received_facts(request, identity);
+    let headers = &mut request.received.parts.headers;
+    let offer = make_forwarded_head(headers, head, facts).map_err(Refusal::InvalidHead)?;
+    if facts.fields.has(KnownHeader::Connection)
+        && let Some(entry) = request.account.log_entry()
+    {
+        // `Connection` may have named headers that the log shows.
+        entry.record_headers(&request.received.parts.headers);
+    }
+    Ok(offer)
+}
+
+/// Applies what the route says about the head. Returns the offer that is left.
+pub fn fit_head(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    offer: Option<UpgradeOffer>,
+    identity: ClientAddress,
+) -> Option<UpgradeOffer> {
+    let facts = received_facts(request, identity);
+    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts)
+}
+
+fn received_facts<'a>(request: &RequestContext<'a>, identity: ClientAddress) -> ReceivedFacts<'a> {
+    ReceivedFacts {
+        fields: request.received.header_set,
+        version: request.received.parts.version,
+        body_length: request.received.announced_length(),
+        trusted_peer: identity.trusted_peer,
+        via: &request.client.local.common.via,
+        config: &request.view.snapshot.config,
+    }
 }
 
 /// Logs that a peer sends forwarding headers without being listed in `trusted_proxies`.

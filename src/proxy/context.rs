@@ -221,7 +221,7 @@ impl ClientConnection {
 
     fn caches(&self) -> &ConnectionCaches {
         self.caches.get_or_init(|| {
-            let hop = Hop::new(self.peer, self.tls.is_some(), self.local_addr.port());
+            let hop = Hop::new(self.peer, self.tls.is_some());
             Box::new(ConnectionCaches { hop, last_host: LastHost::default() })
         })
     }

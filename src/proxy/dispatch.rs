@@ -30,7 +30,7 @@ use crate::proxy::outbound::outgoing_request::OutgoingRequest;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::outbound::send_clock::SendClock;
 use crate::proxy::outbound::{breaker_watch, forward, forwarded_headers, outgoing_request};
-use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
+use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page::accept;
 use crate::proxy::response::refusal::Refusal;
@@ -55,7 +55,7 @@ pub async fn dispatch(
         fields: view.snapshot.config.server.forwarded_headers,
         request_id: request_id.as_ref(),
     };
-    // Computed before the headers change, because `hash_on` can name any of them.
+    // Computed before the route edits the headers, because `hash_on` can name any of them.
     let upstream = select_upstream(request, route);
     if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
         && index != *own
@@ -63,7 +63,7 @@ pub async fn dispatch(
         shedding::divert_permits(request, routed, index)?;
     }
     let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
-    let unwritten = rewrite_headers(request, routed, &forwarding)?;
+    let unwritten = rewrite_headers(request, routed, &forwarding);
     let upload = request_body::open_upload(request, route).await?;
     if let Some(index) = upstream {
         let servers = &view.upstreams[index];
@@ -107,8 +107,8 @@ pub fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
     }
 }
 
-/// Rewrites the headers for the next hop: removes what must not be forwarded, adds the forwarding headers and the
-/// trace, and applies the route's `request_headers`.
+/// Adds what the gateway itself states to the headers, which are those of the forwarded head already: the forwarding
+/// headers and the trace. Then applies the route's `request_headers`.
 ///
 /// Returns `forwarding` if its headers are still to be written. Writing them directly as bytes into the outgoing head
 /// is cheaper. That is possible if no rule edits them and they do not extend headers of a trusted proxy.
@@ -116,31 +116,20 @@ fn rewrite_headers<'f>(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
     forwarding: &'f ForwardedHeadersWriter<'f>,
-) -> Result<Option<&'f ForwardedHeadersWriter<'f>>, Refusal> {
+) -> Option<&'f ForwardedHeadersWriter<'f>> {
     let RoutedRequest { route, head, identity } = routed;
-    let Received { parts, header_set: fields, .. } = &mut *request.received;
-    let headers = &mut parts.headers;
+    let headers = &mut request.received.parts.headers;
     if route.request_headers.edits(&ACCEPT) {
         request.accepted_format = Some(accept::negotiate(headers));
     }
-    let (trusted_peer, strictness) = (identity.trusted_peer, route.parsing.strictness);
-    headers::clean_request_headers(headers, *fields, head, trusted_peer, forwarding.via, strictness)
-        .map_err(Refusal::InvalidHead)?;
     if request.account.reads_usage() {
         include_usage::limit_codings(headers);
-    }
-    // Inserted after the cleaning, so that `Connection` of the client cannot remove them.
-    for (name, _) in &request.identity_headers {
-        headers.remove(name);
-    }
-    for (name, value) in request.identity_headers.drain(..) {
-        headers.append(name, value);
     }
     if let Some(exceeded) = request.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
         headers.insert(EXCEEDED_HEADER, exceeded);
     }
     let is_proxied = matches!(route.action, Action::Upstream(_));
-    let is_late = is_proxied && !trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
+    let is_late = is_proxied && !identity.trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
     if !is_late {
         forwarding.add_to_headers(headers, head.authority());
     }
@@ -153,7 +142,7 @@ fn rewrite_headers<'f>(
         }
     }
     headers::apply_edits(headers, &route.request_headers);
-    Ok(is_late.then_some(forwarding))
+    is_late.then_some(forwarding)
 }
 
 /// Returns the header that names the limits which the request exceeds; `None` if it exceeds none.
@@ -173,12 +162,12 @@ fn build_outgoing(
     offer: Option<UpgradeOffer>,
 ) -> OutgoingRequest {
     let RoutedRequest { route, head, identity } = routed;
-    let expects = forward_expect(request, upload.as_ref());
+    // A body that has begun to arrive needs no permission.
+    let expects = request.received.header_set.has(KnownHeader::Expect)
+        && request.received.parts.headers.contains_key(EXPECT)
+        && upload.as_ref().is_some_and(Upload::is_untouched);
     let leases = request.account.share_leases();
     let linger = leases.map(|leases| Linger::new(request.client, leases, &route.timeouts));
-    if let Some(offer) = &offer {
-        headers::set_upgrade(&mut request.received.parts.headers, offer.header_value());
-    }
     let target = outgoing_request::rewrite_target(head, &route.rewrite);
     let host = if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received };
     let mut outgoing =
@@ -187,9 +176,6 @@ fn build_outgoing(
                 forwarding.write_lines(lines, head.authority());
             }
         });
-    if let (Some(trailers), Some(auth)) = (&mut outgoing.trailers, &route.auth) {
-        trailers.retain(|name| !auth.owns_header(name));
-    }
     if let Some(parent) = request.account.log_entry().and_then(|entry| entry.traceparent()) {
         outgoing.head.find_span_id(&parent);
     }
@@ -199,19 +185,6 @@ fn build_outgoing(
         client_limit: request.received.client_timeout(route),
         ..outgoing
     }
-}
-
-/// Decides whether the upstream server gets `Expect: 100-continue`, and removes the header if not. A body that has
-/// begun to arrive needs no permission.
-fn forward_expect(request: &mut RequestContext<'_>, upload: Option<&Upload>) -> bool {
-    if !request.received.header_set.has(KnownHeader::Expect) {
-        return false;
-    }
-    let expects = request.received.is_http11() && upload.is_some_and(Upload::is_untouched);
-    if !expects {
-        request.received.parts.headers.remove(EXPECT);
-    }
-    expects
 }
 
 /// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a

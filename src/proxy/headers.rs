@@ -14,22 +14,22 @@ use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, nam
 use crate::route::HeaderEdit;
 
 /// Cleans the headers of a request for the next hop:
-/// 1. Hop-by-hop headers are removed, and the headers that `Connection` names. `TE: trailers` stays, and so does
-///    `Trailer` with a chunked body: trailers are forwarded.
+/// 1. Hop-by-hop headers are removed, and the headers that `Connection` names. `TE: trailers` and `Trailer` stay.
 /// 2. Headers whose names contain other characters than letters, digits and `-` are removed. Servers that map headers to
 ///    variables would confuse `x_real_ip` with `x-real-ip`.
-/// 3. Headers that name the client are removed, unless a trusted peer sent them.
+/// 3. Headers that name the client are removed, unless a trusted peer sent them. `Forwarded` is always removed, because
+///    the gateway writes it anew.
 /// 4. `Host` is replaced by its canonical form. A request without a host gets none.
 ///
 /// # Errors
-/// `Connection` names a protected header, or the request has already passed this gateway.
+/// `Connection` names a protected header, which `policy` refuses, or the request has already passed this gateway.
 pub fn clean_request_headers(
     headers: &mut HeaderMap,
     fields: HeaderSet,
     admitted: &ValidatedHead,
     trusted_peer: bool,
     via: &Via,
-    strictness: Strictness,
+    policy: &mut FaultPolicy,
 ) -> Result<(), Reject> {
     let mut remove = Vec::new();
     if fields.has_ambiguous_names || (fields.has_client_headers && !trusted_peer) {
@@ -40,16 +40,13 @@ pub fn clean_request_headers(
         remove.extend(headers.keys().filter(is_removed).cloned());
     }
     if fields.has(KnownHeader::Connection) {
-        collect_connection_named(headers, &mut remove, &mut FaultPolicy::new(strictness))?;
+        collect_connection_named(headers, &mut remove, policy)?;
     }
     if fields.has(KnownHeader::Via) && via.is_listed_in(headers) {
         return Err(Reject::Loop);
     }
-    if fields.has(KnownHeader::Forwarded) && !trusted_peer {
+    if fields.has(KnownHeader::Forwarded) {
         remove.push(FORWARDED);
-    }
-    if fields.has(KnownHeader::Trailer) && !fields.has(KnownHeader::TransferEncoding) && !fields.has_streamed_body {
-        headers.remove(TRAILER);
     }
     remove_hop_by_hop(headers, fields, remove);
 
@@ -57,6 +54,17 @@ pub fn clean_request_headers(
         headers.insert(HOST, admitted.authority().clone());
     }
     Ok(())
+}
+
+/// Reports a head, as another proxy describes it, in which `Connection` names an end-to-end header that the head has:
+/// some proxies forward such a header to their server, others do not.
+///
+/// # Errors
+/// `policy` refuses such a head.
+pub fn check_connection_named(headers: &HeaderMap, policy: &mut FaultPolicy) -> Result<(), Reject> {
+    let mut named = Vec::new();
+    collect_connection_named(headers, &mut named, policy)?;
+    if named.is_empty() { Ok(()) } else { policy.report(Reject::ConnectionField) }
 }
 
 /// Removes spaces and tabs around values. Over HTTP/1.1 they are not part of a value. Over HTTP/2 they are malformed
@@ -93,11 +101,15 @@ pub fn clean_response_headers(headers: &mut HeaderMap, via: Option<&Via>) {
     }
 }
 
-/// Returns the trailers that the `Trailer` lines announce, without those that must not be trailers: framing, routing
-/// and authentication.
-pub fn announced_trailers<'a>(lines: impl Iterator<Item = &'a HeaderValue>) -> impl Iterator<Item = HeaderName> {
-    let names = lines.flat_map(list_tokens).filter_map(|token| HeaderName::from_bytes(token).ok());
-    names.filter(is_allowed_trailer)
+/// Returns the trailers that the `Trailer` lines of a request announce, without those that must not be trailers of a
+/// request: framing, routing, authentication, and what the gateway states about the client or the trace. Some servers
+/// merge trailers with the headers.
+pub fn announced_trailers(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
+    let names = headers.get_all(TRAILER).iter().flat_map(list_tokens);
+    names.filter_map(|token| HeaderName::from_bytes(token).ok()).filter(|name| {
+        let text = name.as_str();
+        is_allowed_trailer(name) && !names_client(text) && !matches!(text, "traceparent" | "tracestate")
+    })
 }
 
 /// Removes trailers that a response must not have.
@@ -160,7 +172,8 @@ static HOP_BY_HOP_NAMES: [HeaderName; 8] = [
 ];
 
 /// Headers that are handled separately, so that naming them in `Connection` has no effect.
-const HANDLED_SEPARATELY: [KnownHeader; 3] = [KnownHeader::Te, KnownHeader::Trailer, KnownHeader::Via];
+const HANDLED_SEPARATELY: [KnownHeader; 4] =
+    [KnownHeader::Te, KnownHeader::Trailer, KnownHeader::Via, KnownHeader::Expect];
 
 fn is_hop_by_hop(name: &str) -> bool {
     let known = KnownHeader::from_name(name);
@@ -260,7 +273,7 @@ mod tests {
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = identity::identify(peer, &parts.headers, &trusted);
-        let (hop, via) = (Hop::new(peer, false, 8080), Via::new(0xab));
+        let (hop, via) = (Hop::new(peer, false), Via::new(0xab));
         let fields = ForwardedHeaders::default();
         let forwarding = ForwardedHeadersWriter {
             hop: &hop,
@@ -271,7 +284,8 @@ mod tests {
             request_id: None,
         };
         let received = HeaderSet::from_headers(&parts.headers);
-        clean_request_headers(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, strictness)?;
+        let mut policy = FaultPolicy::new(strictness);
+        clean_request_headers(&mut parts.headers, received, &admitted, identity.trusted_peer, &via, &mut policy)?;
         forwarding.add_to_headers(&mut parts.headers, admitted.authority());
         Ok(parts.headers)
     }
@@ -337,7 +351,7 @@ mod tests {
             ("x-forwarded-for", &["1.1.1.1, 198.51.100.7, 10.0.0.1"][..]),
             ("x-forwarded-proto", &["https"]),
             ("x-forwarded-host", &["shop"]),
-            ("x-forwarded-port", &["8080"]),
+            ("x-forwarded-port", &["443"]),
             ("x-forwarded-prefix", &["/p"]),
             ("x-real-ip", &["198.51.100.7"]),
             ("forwarded", &[]),
@@ -377,8 +391,8 @@ mod tests {
                         x-real-ip x-request-id";
         assert_eq!(names.join(" "), expected);
         assert_field(&map, "te", &["trailers"]);
-        let map = forward(PEER, &[("te", "gzip"), ("trailer", "x-sum")], Strictness::Strict).unwrap();
-        assert!(!map.contains_key("te") && !map.contains_key("trailer"));
+        let map = forward(PEER, &[("te", "gzip")], Strictness::Strict).unwrap();
+        assert!(!map.contains_key("te"));
     }
 
     #[test]

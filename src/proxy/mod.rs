@@ -8,6 +8,7 @@
 //! - `decide`: listeners with `serve = "decide"`, which respond to other proxies
 //! - `grpc`: listeners with `serve = "grpc"`, which respond to Envoy
 //! - `inbound`: reads a request strictly
+//! - `forwarded_head`: makes the head that everything reads and the server gets
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker; `jitter`: of the waits they state
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
@@ -32,6 +33,7 @@ pub(crate) mod delay;
 pub(crate) mod dispatch;
 pub(crate) mod failure_log;
 pub(crate) mod finish_response;
+pub(crate) mod forwarded_head;
 pub(crate) mod grpc;
 pub(crate) mod headers;
 pub mod inbound;

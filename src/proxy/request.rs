@@ -16,10 +16,10 @@ use crate::config::{Config, Service};
 use crate::limiting::charges::manager::PendingCall;
 use crate::limiting::over::Over;
 use crate::proxy::arrival::{
-    check_certificate, check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers,
-    validate_head,
+    check_certificate, check_denied, check_framing, fit_head, identify_client, make_head, open_log_entry,
+    report_untrusted_headers, validate_head,
 };
-use crate::proxy::auth::{authenticate, remove_identity_headers};
+use crate::proxy::auth::authenticate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
@@ -30,7 +30,6 @@ use crate::proxy::finish_response::finish_response;
 use crate::proxy::grpc::handle_call;
 use crate::proxy::inbound::body::RequestBody;
 use crate::proxy::inbound::reject::Reject;
-use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
@@ -123,9 +122,9 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     let identity = identify_client(request);
     open_log_entry(request, identity);
     let parser_fault = check_framing(request)?;
-    let head = validate_head(request)?;
+    let mut head = validate_head(request)?;
     report_untrusted_headers(request, identity);
-    remove_identity_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
+    let offer = make_head(request, &mut head, identity)?;
     let found = find_route(request, &head);
     check_strictness(request, &head, parser_fault, found)?;
     if let Some(response) = answer_acme_challenge(request, &head) {
@@ -136,6 +135,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
         return Ok(response);
     }
     let route = enter_route(request, found)?;
+    let offer = fit_head(request, route, offer, identity);
     negotiate_compression(request, route);
     check_denied(route, identity)?;
     check_overload(request)?;
@@ -144,7 +144,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
     if let Some(response) = authenticate(request, routed).await? {
         return Ok(response);
     }
-    let offer = reserve_tunnel(request, route)?;
+    reserve_tunnel(request, offer.is_some())?;
     check_capacity(request, route)?;
     apply_limits(request, routed).await?;
     dispatch(request, routed, offer).await
@@ -225,17 +225,13 @@ fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Ref
     }
 }
 
-/// Reads which protocols the client offers to switch to (`Upgrade`), and reserves a tunnel slot if it offers any.
-/// Returns `None` for an ordinary request.
-fn reserve_tunnel(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<UpgradeOffer>, Refusal> {
-    let Received { parts, header_set: fields, .. } = &*request.received;
-    let is_proxied = matches!(route.action, Action::Upstream(_));
-    let offer = if is_proxied { UpgradeOffer::from_request(parts, *fields, &route.upgrades) } else { None };
-    let Some(offer) = offer else {
+/// Reserves a tunnel slot if the client offers to switch protocols.
+fn reserve_tunnel(request: &mut RequestContext<'_>, offers_switch: bool) -> Result<(), Refusal> {
+    if !offers_switch {
         // An extended CONNECT has no meaning without a tunnel.
-        return if request.received.is_connect() { Err(Refusal::InvalidHead(Reject::Connect)) } else { Ok(None) };
-    };
+        return if request.received.is_connect() { Err(Refusal::InvalidHead(Reject::Connect)) } else { Ok(()) };
+    }
     let max_tunnels = request.view.snapshot.config.server.max_tunnels;
     request.tunnel_seat = Some(request.client.local.common.tunnels.acquire(max_tunnels).ok_or(Refusal::MaxTunnels)?);
-    Ok(Some(offer))
+    Ok(())
 }

@@ -5,11 +5,14 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use http::HeaderMap;
+use http::header::EXPECT;
 use http_body::Body as _;
 
 use crate::limiting::settlement::include_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
+use crate::proxy::headers;
 use crate::proxy::inbound::upload::Upload;
+use crate::proxy::known_headers::KnownHeader;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::refusal::Refusal;
@@ -40,6 +43,8 @@ impl KeyBody {
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
         let read = read_ahead(request, &mut upload, max).await?;
         request.read_ahead = Some(upload);
+        // Neither limits nor the server read that the client waits for permission: it has it.
+        request.received.parts.headers.remove(EXPECT);
         Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
     }
 
@@ -142,7 +147,9 @@ fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload
     timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);
     let (is_grpc, deadline) = (request.received.is_grpc(), request.account.deadline().clone());
     let mut upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
-    upload.forbid_trailers(&request.view.snapshot.config.identity_headers);
+    if request.received.header_set.has(KnownHeader::Trailer) {
+        upload.allow_trailers(headers::announced_trailers(&request.received.parts.headers).collect());
+    }
     if let Some(entry) = request.account.log_entry() {
         entry.record_upload(&upload.share_progress());
     }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Version};
+use http::{HeaderValue, Version};
+use http_body::Body as _;
 
 use crate::grpc;
 use crate::limiting::Verdict;
@@ -49,8 +50,6 @@ pub struct RequestContext<'a> {
     pub user: Option<Rc<str>>,
     /// Claims of the token that the route's `auth` verified.
     pub claims: Option<Arc<Claims>>,
-    /// Headers about the identity, for the upstream server.
-    pub identity_headers: Vec<(HeaderName, HeaderValue)>,
     /// The response comes from the auth server, which refused the request.
     pub is_auth_response: bool,
     /// `Set-Cookie` headers of the auth server, for the client.
@@ -91,7 +90,6 @@ impl<'a> RequestContext<'a> {
             verdict: None,
             user: None,
             claims: None,
-            identity_headers: Vec::new(),
             is_auth_response: false,
             auth_cookies: Vec::new(),
             compression: None,
@@ -119,10 +117,10 @@ impl<'a> RequestContext<'a> {
     }
 }
 
-/// A request as it arrived.
+/// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.
 pub struct Received {
     pub parts: Parts,
-    /// Which well-known headers are present.
+    /// The well-known headers that were received.
     pub header_set: HeaderSet,
     /// The body, until a step takes it.
     pub body: Option<RequestBody>,
@@ -141,6 +139,14 @@ impl Received {
 
     pub fn is_http11(&self) -> bool {
         self.parts.version == Version::HTTP_11
+    }
+
+    /// Returns the length of the body; `None` if the client did not announce it.
+    pub fn announced_length(&self) -> Option<u64> {
+        match &self.body {
+            Some(body) if !body.is_end_stream() => body.size_hint().exact(),
+            _ => Some(0),
+        }
     }
 
     pub fn is_grpc(&self) -> bool {

@@ -80,6 +80,8 @@ pub struct Route {
     pub compress: Option<Arc<CompressSettings>>,
     /// Protocols that clients may switch to.
     pub upgrades: Upgrades,
+    /// Trailers of requests are forwarded. Those of gRPC calls always are.
+    pub request_trailers: bool,
     /// How clients prove their identity. `None`: they need not.
     pub auth: Option<Box<RouteAuth>>,
     /// Clients that no limit of the route applies to.

@@ -70,7 +70,9 @@ fn trailers_state_no_identity_either() {
         }
         Ok(())
     });
-    let gateway = start(&bcrypt("alice", "a"), &routes(&upstream.url(), ", user_header = \"remote-user\""));
+    let routes = routes(&upstream.url(), ", user_header = \"remote-user\"");
+    let routes = routes.replace("[[route]]\n", "[[route]]\nrequest_trailers = true\n");
+    let gateway = start(&bcrypt("alice", "a"), &routes);
     for path in ["/own", "/free"] {
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: a.test\r\ntransfer-encoding: chunked\r\ntrailer: remote-user, x-sum\r\n{}\r\n",

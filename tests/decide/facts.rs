@@ -245,3 +245,18 @@ fn http2_keep_alive_and_bodies_work() {
     let old = format!("GET /decide/fwd HTTP/1.0\r\n{}\r\n", forwarded("GET", "/old", ""));
     assert_eq!(gateway.fetch(&old).status(), 200);
 }
+
+/// Some proxies would remove the header, others would forward it.
+#[test]
+fn a_question_whose_connection_lists_one_of_its_headers_is_refused() {
+    let gateway = gateway(NAMES);
+    for (lines, status) in [
+        ("connection: close, X-Key\r\n", 400),
+        ("connection: upgrade, x-absent\r\nupgrade: websocket\r\n", 200),
+        ("connection: keep-alive\r\n", 200),
+    ] {
+        let response = gateway.fetch(&get("/decide/fwd", &forwarded("GET", "/", &format!("{lines}x-key: k\r\n"))));
+        assert_eq!(response.status(), status, "{lines} {}", response.text());
+    }
+    gateway.assert_metric("http_rejected_total", &[("reason", "connection_field")], 1.0);
+}

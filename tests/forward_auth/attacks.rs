@@ -33,7 +33,7 @@ const CLAIMS: &[&[(&str, &str)]] = &[
     &[("x!role", FORGED), ("x~role", FORGED)],
 ];
 
-/// Headers from which auth servers read the request that they judge.
+/// Headers from which auth servers and applications read which request it is.
 const TARGETS: &[&str] = &[
     "x-forwarded-uri",
     "x-forwarded-method",
@@ -46,6 +46,8 @@ const TARGETS: &[&str] = &[
     "x-original-method",
     "x-original-host",
     "x-rewrite-url",
+    "x-host",
+    "x-http-host-override",
     "x_forwarded_uri",
     "x-forwarded_uri",
     "x_original_url",
@@ -94,7 +96,7 @@ fn no_spelling_of_an_identity_header_passes_over_http1() {
             peer.note(&String::from_utf8(rest).unwrap());
             peer.send(crate::support::upstream::ok("ended"))
         });
-        let pair = Pair::with("", COPIED, "", responding(|_| admit("alice")), app);
+        let pair = Pair::with("", COPIED, "request_trailers = true", responding(|_| admit("alice")), app);
         assert_eq!(pair.gateway.client().fetch(chunked, "").text(), "ended");
         pair.app.request();
         assert_eq!(pair.app.request().head, "1\r\na\r\n0\r\nx-sum: 1\r\n\r\n");
@@ -172,6 +174,12 @@ fn only_the_gateway_states_the_request_to_the_auth_server() {
                 let others =
                     auth_request.fields().filter(|(_, forwarded)| forwarded == &value && value != "GET").count();
                 assert_eq!(others, 0, "{name}: {value}\n{}", auth_request.head);
+                let forwarded = pair.app.request();
+                for (stated, text) in
+                    forwarded.fields().filter(|(stated, _)| stated.starts_with("x-") && *stated != "x-role")
+                {
+                    assert_eq!(auth_request.get(stated), Some(text), "{name}: {value}\n{}", forwarded.head);
+                }
             }
         }
         let fields = "x-forwarded-for: 203.0.113.66\r\nx-forwarded-proto: https\r\nx-real-ip: 203.0.113.66\r\n";

@@ -106,7 +106,7 @@ fn a_body_with_a_wrong_length_is_not_forwarded() {
 }
 
 #[test]
-fn trailers_pass_both_ways() {
+fn announced_trailers_pass_both_ways_if_the_route_forwards_those_of_requests() {
     let upstream = Upstream::start(|peer| {
         while let Some(head) = peer.head()? {
             let announced = head.get("trailer").map(str::to_owned);
@@ -121,7 +121,7 @@ fn trailers_pass_both_ways() {
         }
         Ok(())
     });
-    let gateway = Gateway::start(&to(&upstream, ""));
+    let gateway = Gateway::start(&to(&upstream, "request_trailers = true"));
     let mut h2 = H2Client::connect(gateway.addr);
     let mut request = post("/");
     request.headers_mut().insert("te", "trailers".parse().unwrap());

@@ -363,3 +363,67 @@ fn malformed_heads_without_end_end_the_connection() {
     assert!((100.0..1000.0).contains(&counted), "{counted}");
     assert_eq!(upstream.connections(), 0);
 }
+
+/// Some clients send characters in a path that HTTP does not allow. The gateway encodes them. The library never learns of
+/// entries that the client adds to its table meanwhile.
+#[test]
+fn characters_that_a_path_should_not_have_are_encoded() {
+    let upstream = Upstream::text("up");
+    let route = format!("[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    for strictness in ["strict", "monitor"] {
+        let gateway = Gateway::with(&format!("strictness = \"{strictness}\""), &route);
+        let mut encoder = Encoder { table: Vec::new() };
+        let mut wire = Wire::connect(gateway.addr, &[]);
+        let long = "v".repeat(20_000);
+        let big = ["a", &long].concat();
+        let cases = [
+            ("/plain", "1", Some("/plain")),
+            ("/a<b>?q=\"x\"`", "1", Some("/a%3Cb%3E?q=%22x%22`")),
+            ("/a<b>?q=\"x\"`", "1", Some("/a%3Cb%3E?q=%22x%22`")),
+            ("?`<", "2", Some("/?`%3C")),
+            ("/plain", "2", Some("/plain")),
+            ("/a b", "2", None),
+            ("a<", "1", None),
+            ("/`", &big, Some("/%60")),
+            ("/plain", "1", Some("/plain")),
+        ];
+        for (number, (path, value, forwarded)) in cases.iter().enumerate() {
+            let stream = u32::try_from(number * 2 + 1).unwrap();
+            let fields = [&request("POST", path)[..], &[("x-kept", value), ("trailer", "x-t")]].concat();
+            let encoded = encoder.block(&fields);
+            let (first, rest) = encoded.split_at(encoded.len().min(16_000));
+            let is_whole = if rest.is_empty() { END_HEADERS } else { 0 };
+            let ends = if forwarded.is_some() { 0 } else { END_STREAM };
+            wire.send(frame(HEADERS, is_whole | ends, stream, first));
+            if !rest.is_empty() {
+                wire.send(frame(CONTINUATION, END_HEADERS, stream, rest));
+            }
+            if forwarded.is_some() {
+                wire.send(frame(DATA, 0, stream, b"body"));
+                wire.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, &encoder.block(&[("x-t", value)])));
+            }
+            let response = wire.read_response(stream);
+            match forwarded {
+                Some(target) => {
+                    assert_eq!(response.body, b"up", "{strictness} {path}");
+                    let seen = upstream.request();
+                    assert_eq!(
+                        (seen.target(), seen.get("x-kept"), &seen.body[..]),
+                        (*target, Some(*value), &b"body"[..])
+                    );
+                }
+                None => assert_eq!(response.ended, StreamEnd::Reset(PROTOCOL_ERROR), "{path}"),
+            }
+        }
+        // Bytes that are not UTF-8.
+        let mut fields = block(&request("GET", "/?x"));
+        let place = fields.windows(3).position(|piece| piece == b"/?x").unwrap();
+        fields[place + 2] = 0xe9;
+        wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 101, &fields));
+        let response = wire.read_response(101);
+        match strictness {
+            "strict" => assert_eq!(response.ended, StreamEnd::Reset(PROTOCOL_ERROR)),
+            _ => assert_eq!((&response.body[..], upstream.request().target()), (&b"up"[..], "/?%E9")),
+        }
+    }
+}

@@ -34,7 +34,7 @@ fn a_limit_counts_streams_not_connections() {
 
 #[test]
 fn trailers_of_requests_arrive_and_streams_end_as_they_should() {
-    let site = Site::start("");
+    let site = Site::start("request_trailers = true\n");
     let dir = tempfile::tempdir().unwrap();
     let body = dir.path().join("body");
     std::fs::write(&body, vec![b'x'; 100_000]).unwrap();

@@ -15,7 +15,7 @@ fn scenario(name: &str, rest: &str) {
 
 #[test]
 fn many_streams_uploads_trailers_and_a_cancel_on_one_session() {
-    scenario("http2", "");
+    scenario("http2", "request_trailers = true\n");
 }
 
 #[test]

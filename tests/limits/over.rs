@@ -24,7 +24,7 @@ fn requests_over_the_limit_are_forwarded_with_a_header() {
     let app = Upstream::text("app");
     let gateway = Gateway::start(&format!(
         "[[route]]\nname = \"app\"\npath = \"/\"\nupstream = \"{0}\"\nlimits = [\"soft\"]\nallow = [\"127.0.0.2\"]\n\
-         [[route]]\npath = \"/free\"\nupstream = \"{0}\"\n[limit.soft]\nrate = \"2/h\"\nover = \"annotate\"\n",
+         [[route]]\npath = \"/free\"\nrequest_trailers = true\nupstream = \"{0}\"\n[limit.soft]\nrate = \"2/h\"\nover = \"annotate\"\n",
         app.url()
     ));
     let forged = get("/", "x-limit-exceeded: soft\r\nx-limit-exceeded: other\r\n");

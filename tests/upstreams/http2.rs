@@ -116,7 +116,7 @@ fn trailers_go_both_ways() {
         stream.send_data(Bytes::from("body"), false)?;
         stream.send_trailers(HeaderMap::from_iter([("x-sum".parse().unwrap(), sum)]))
     });
-    let gateway = in_front_of(&server, "");
+    let gateway = in_front_of(&server, "request_trailers = true");
     let mut client = gateway.client();
     client.send(
         "POST / HTTP/1.1\r\nhost: a.test\r\nte: trailers\r\nconnection: te\r\ntrailer: x-sum\r\n\

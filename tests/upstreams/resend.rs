@@ -116,7 +116,7 @@ fn a_chunked_body_stays_one_on_its_way_through_http2() {
     let url = format!("unix:{}\", \"h2c://{}", path.display(), refusing.addr);
     // The gateway reads the body before it sends the request, so it has the whole body.
     let limit = "[limit.user]\nkey = \"json:/user\"\nrate = \"10/s\"\nmissing = \"skip\"\n";
-    let app = route(&url, "limits = [\"user\"]") + "balance = \"round_robin\"\n";
+    let app = route(&url, "limits = [\"user\"]\nrequest_trailers = true") + "balance = \"round_robin\"\n";
     let gateway = Gateway::start(&(app + limit));
     let mut client = gateway.client();
     let texts = [(); 2].map(|()| client.fetch(&get("/", ""), "").text());

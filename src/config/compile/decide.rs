@@ -156,6 +156,7 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
         ratelimit_headers: None,
         compress: None,
         upgrades: Upgrades::default(),
+        request_trailers: false,
         auth: None,
         allow: Arc::default(),
         refuse: Arc::default(),

@@ -30,6 +30,7 @@ use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
 use crate::config::compile::routes::CompiledRoutes;
+use crate::config::compile::routes::header_lists::{list_guarded_headers, list_own_headers};
 use crate::config::compile::server::acme::AcmeSection;
 use crate::config::compile::server::{internal, listener};
 use crate::config::compile::upstreams::Upstreams;
@@ -69,7 +70,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
     let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
-    let hasher = find_hasher(admin.as_ref());
     let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
     let context = LimitContext {
@@ -79,7 +79,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         has_jwt: !jwt.table.entries.is_empty(),
         requests_client_certs: listeners.iter().any(listener::requests_client_certs),
         max_keys: store.max_keys,
-        hasher: &hasher,
+        hasher: &find_hasher(admin.as_ref()),
     };
     let (jwt, roots) = (compile_jwt(sources, jwt), SystemRoots::default());
     let mut upstreams = upstreams::compile_upstreams(upstreams, &roots, &context);
@@ -111,8 +111,9 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
         acme,
         store,
         ratelimit_headers,
+        guarded_headers: list_guarded_headers(&routes, &upstreams.list, jwt.default.as_deref()),
         jwt: jwt.default,
-        identity_headers: routes::list_own_headers(&routes),
+        identity_headers: list_own_headers(&routes),
         table,
         route_lines: sources.find_lines(&places),
         routes,

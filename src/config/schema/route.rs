@@ -147,6 +147,13 @@ pub const ROUTE: Schema = Schema {
         )
         .guide("requests.md#websocket-and-other-upgrades"),
         option(
+            "request_trailers",
+            Boolean,
+            Value("false"),
+            "forward trailers of requests, if `Trailer` announces them; those of gRPC calls are always forwarded",
+        )
+        .guide("requests.md#trailers"),
+        option(
             "compress",
             Either(&[Boolean, Table(&ROUTE_COMPRESS)]),
             Described("that of `[server]`"),

@@ -1,7 +1,7 @@
 //! Authentication: finds out who the client of a route with `auth` is, or refuses the request. Called by the request
 //! page before the limits of the route, which may use the identity.
 //!
-//! Input: the received headers and the route's `RouteAuth`. Output: the identity in the request context, from where
+//! Input: the headers that are forwarded and the route's `RouteAuth`. Output: the identity in the request context, from where
 //! limits, log and the upstream server get it. `basic` verifies passwords, `jwt` verifies tokens, and `forward` asks an
 //! auth server.
 //!
@@ -16,18 +16,9 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Response};
 
 use crate::auth::{AuthFault, AuthMethod, RouteAuth, is_valid_user};
-use crate::config::Config;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::refusal::Refusal;
-
-/// Removes the headers in which the gateway states identities and exceeded limits. A client must not be able to claim
-/// one, whether its route uses them or not.
-pub fn remove_identity_headers(headers: &mut HeaderMap, config: &Config) {
-    for name in &*config.identity_headers {
-        headers.remove(name);
-    }
-}
 
 /// Authenticates the client, if the route has `auth`. Returns a response if the client gets one instead of that of the
 /// route.
@@ -51,13 +42,20 @@ fn accept_user(request: &mut RequestContext<'_>, auth: &RouteAuth, user: &str) -
     if !is_valid_user(user) {
         return Err(Refusal::Unauthorized(AuthFault::Invalid));
     }
-    if let Some(name) = &auth.user_header {
-        let value = HeaderValue::from_bytes(user.as_bytes()).map_err(|_| Refusal::Unauthorized(AuthFault::Invalid))?;
-        request.identity_headers.push((name.clone(), value));
-    }
-    remove_credentials(&mut request.received.parts.headers, auth);
+    let headers = &mut request.received.parts.headers;
+    remove_credentials(headers, auth);
+    state_user(headers, auth, user).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
     record_user(request, user);
     Ok(())
+}
+
+/// Adds the header in which the upstream server gets the identity, if it gets one. Limits see it too. Returns `None` if
+/// the identity is no value of a header.
+pub fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Option<()> {
+    if let Some(name) = &auth.user_header {
+        headers.insert(name.clone(), HeaderValue::from_bytes(user.as_bytes()).ok()?);
+    }
+    Some(())
 }
 
 /// Removes the credentials of an authenticated client, unless the upstream server gets them.

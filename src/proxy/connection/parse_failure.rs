@@ -51,7 +51,7 @@ pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) 
 /// would have got.
 pub fn report_malformed(client: &ClientConnection, rule: Cutoff, head: &MalformedHead) {
     client.local.common.metrics.rejected_counter(rule).inc();
-    let MalformedHead { method, authority, path } = head;
+    let MalformedHead { method, authority, path, .. } = head;
     log_entry::log_malformed_http2_head(client, (method, authority, path), StatusCode::BAD_REQUEST, rule.into());
 }
 

@@ -25,14 +25,14 @@ use http::Response;
 use crate::proxy::arrival::{
     check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
 };
-use crate::proxy::auth::remove_identity_headers;
 use crate::proxy::decide::decision::decide_question;
 use crate::proxy::decide::question::{ProxyQuestion, QuestionPurpose, read_question};
 use crate::proxy::decide::settle::settle_charges;
+use crate::proxy::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::validate::{ValidatedHead, judge_faults};
-use crate::proxy::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::refusal::{QuestionFault, Refusal};
 use crate::route::Route;
@@ -78,9 +78,11 @@ async fn answer<'a>(
     }
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
-    let head = validate_head(request)?;
+    let mut head = validate_head(request)?;
+    let Received { parts, header_set, .. } = &mut *request.received;
+    check_described_head(&parts.headers, *header_set, &mut head).map_err(Refusal::InvalidHead)?;
     check_strictness(request, route, &head, parser_fault)?;
-    remove_identity_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
+    remove_own_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
     check_denied(route, identity)?;
     decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
 }

@@ -20,9 +20,11 @@ use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::{Verdict, clock};
+use crate::proxy::forwarded_head::check_described_head;
 use crate::proxy::grpc::{call, status};
 use crate::proxy::inbound::identity::{self, ClientAddress};
-use crate::proxy::inbound::validate::{self, LastHost};
+use crate::proxy::inbound::reject::Reject;
+use crate::proxy::inbound::validate::{self, LastHost, ValidatedHead};
 use crate::proxy::known_headers::HeaderSet;
 use crate::proxy::limits::head_facts;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
@@ -55,10 +57,7 @@ pub async fn check_request(
     let parts = build_parts(attributes)?;
     let source = find_source(attributes).unwrap_or(peer.ip);
     let identity = identity::identify(source, &parts.headers, &config.server.trusted_proxies);
-    // The last host of the connection is that of Envoy's calls.
-    let head = validate::validate_head(&parts, HeaderSet::from_headers(&parts.headers), &LastHost::default())
-        .and_then(|head| validate::judge_faults(&head, None, route.parsing).map(|_| head))
-        .map_err(Refusal::InvalidHead);
+    let head = read_head(&parts, route).map_err(Refusal::InvalidHead);
     match head {
         Err(refusal) => Ok(deny(refuse_head(&refusal))),
         Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&Refusal::Denied))),
@@ -71,6 +70,16 @@ pub async fn check_request(
             decide_limits(request, routed, &parts.headers).await
         }
     }
+}
+
+/// Reads the head of the request, and refuses an ambiguous one that the `strictness` of the route does not allow.
+fn read_head(parts: &Parts, route: &Route) -> Result<ValidatedHead, Reject> {
+    let fields = HeaderSet::from_headers(&parts.headers);
+    // The last host of the connection is that of Envoy's calls.
+    let mut head = validate::validate_head(parts, fields, &LastHost::default())?;
+    check_described_head(&parts.headers, fields, &mut head)?;
+    validate::judge_faults(&head, None, route.parsing)?;
+    Ok(head)
 }
 
 fn lacking(what: &str) -> CallError {

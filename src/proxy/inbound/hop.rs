@@ -16,20 +16,17 @@ pub struct Hop {
     pub(crate) peer: IpAddr,
     pub(crate) peer_text: HeaderValue,
     pub(crate) proto: HeaderValue,
-    pub(crate) port: HeaderValue,
-    /// The header lines that are the same for all requests of the connection.
+    /// The header lines of the last request, which are the same for all requests that name the same port.
     pub(crate) cached_lines: RefCell<Option<ForwardingLines>>,
 }
 
 impl Hop {
-    /// `port`: the port that the client connected to.
-    pub fn new(peer: IpAddr, tls: bool, port: u16) -> Hop {
+    pub fn new(peer: IpAddr, tls: bool) -> Hop {
         let peer = peer.to_canonical();
         Hop {
             peer,
             peer_text: address_value(peer),
             proto: HeaderValue::from_static(if tls { "https" } else { "http" }),
-            port: HeaderValue::from(port),
             cached_lines: RefCell::default(),
         }
     }
@@ -40,6 +37,8 @@ impl Hop {
 pub(crate) struct ForwardingLines {
     /// The headers that were configured when the lines were written.
     pub(crate) fields: ForwardedHeaders,
+    /// The port that the client used, as the lines have it.
+    pub(crate) port: Box<[u8]>,
     pub(crate) lines: Box<[u8]>,
 }
 

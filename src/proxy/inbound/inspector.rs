@@ -1,5 +1,5 @@
 //! Finds what the HTTP/1.1 parser repairs before validation can see it: bare line feeds, `Content-Length` beside
-//! `Transfer-Encoding` or sent twice, and a fragment in the target. The inspector reads all bytes of a client
+//! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a client
 //! connection from head to head. It is used only if some route or the server has `strictness = "strict"`.
 
 use std::collections::VecDeque;
@@ -179,6 +179,12 @@ impl Inspector {
         if self.head.lines == 0 {
             if memchr(b'#', text).is_some() {
                 self.head.fault.get_or_insert(Reject::TargetFragment);
+            }
+            if let Err(error) = str::from_utf8(text) {
+                // `raw_target` encodes such bytes.
+                let is_query = memchr(b'?', &text[..error.valid_up_to()]).is_some();
+                let fault = if is_query { Reject::QueryNonAscii } else { Reject::PathNonAscii };
+                self.head.fault.get_or_insert(fault);
             }
         } else if matches!(text[0], b'c' | b'C' | b't' | b'T')
             && let Some(colon) = memchr(b':', text)

@@ -6,6 +6,7 @@
 //! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
 //! - `reject`: every reason to refuse a head, with status, label, text and strictness
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows
+//! - `raw_target`: encodes characters of a target that the parser refuses
 //! - `identity`: the client's address; `untrusted_headers`: reports ignored forwarding headers
 //! - `request_id`: the id of a request, received or new
 //! - `hop`: what this gateway reports to the next hop about a connection
@@ -23,6 +24,7 @@ pub(crate) mod http2_head;
 pub(crate) mod identity;
 pub mod inspector;
 pub(crate) mod method;
+pub(crate) mod raw_target;
 pub mod reject;
 pub(crate) mod request_id;
 pub mod untrusted_headers;

@@ -186,7 +186,7 @@ impl RequestFaults {
 /// `Monitor`, which collects the faults until its route is known.
 #[derive(Debug)]
 pub struct FaultPolicy {
-    strictness: Strictness,
+    pub strictness: Strictness,
     /// Faults that passed.
     pub faults: RequestFaults,
 }

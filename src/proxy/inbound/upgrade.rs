@@ -2,54 +2,61 @@
 //! them.
 
 use http::header::{CONNECTION, UPGRADE};
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Version};
 
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::route::Upgrades;
 
-/// The offered protocols: at least one, in the client's order.
+/// The protocols that a client offers: at least one, in the client's order. The server gets the first one that the route
+/// allows, in one spelling: a limit that reads `Upgrade` would otherwise miss a protocol behind another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpgradeOffer(HeaderValue);
+pub struct UpgradeOffer(Vec<HeaderValue>);
 
 /// HTTP itself, which is never tunnelled: the gateway does not read tunnels, so requests in them would bypass all
 /// limits.
 const HTTP_PROTOCOLS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
+static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
 impl UpgradeOffer {
-    /// Returns the offered protocols that the route allows. Returns `None` if there are none, or if the offer is not
+    /// Returns the protocols that a received head offers. Returns `None` if there are none, or if the offer is not
     /// well-formed. The request is then an ordinary one.
-    pub fn from_request(parts: &Parts, fields: HeaderSet, allowed: &Upgrades) -> Option<UpgradeOffer> {
+    pub fn from_headers(headers: &HeaderMap, fields: HeaderSet, version: Version) -> Option<UpgradeOffer> {
         if !fields.has(KnownHeader::Upgrade) || !fields.has(KnownHeader::Connection) {
             return None;
         }
         let named = |token: &str| token.eq_ignore_ascii_case("upgrade");
         // Over HTTP/2, such a request is a translated extended CONNECT.
-        if !matches!(parts.version, Version::HTTP_11 | Version::HTTP_2)
-            || !list_elements(&parts.headers, &CONNECTION).any(named)
-        {
+        if !matches!(version, Version::HTTP_11 | Version::HTTP_2) || !list_elements(headers, &CONNECTION).any(named) {
             return None;
         }
-        let offered = list_elements(&parts.headers, &UPGRADE).filter(|protocol| {
-            let name = protocol.split_once('/').map_or(*protocol, |(name, _)| name);
-            let is_http = HTTP_PROTOCOLS.iter().any(|http| name.eq_ignore_ascii_case(http));
-            is_protocol(protocol) && !is_http && allowed.has(name)
+        let offered = list_elements(headers, &UPGRADE).filter(|protocol| {
+            let is_http = HTTP_PROTOCOLS.iter().any(|http| protocol_name(protocol).eq_ignore_ascii_case(http));
+            is_protocol(protocol) && !is_http
         });
-        let offered: Vec<&str> = offered.collect();
-        let field = HeaderValue::try_from(offered.join(", ")).ok()?;
-        (!offered.is_empty()).then_some(UpgradeOffer(field))
+        let offered = offered.filter_map(|protocol| match protocol.eq_ignore_ascii_case("websocket") {
+            true => Some(WEBSOCKET.clone()),
+            false => HeaderValue::from_str(protocol).ok(),
+        });
+        let offered: Vec<HeaderValue> = offered.collect();
+        (!offered.is_empty()).then_some(UpgradeOffer(offered))
     }
 
-    /// Returns the offer as a value of `Upgrade`.
+    /// Keeps the protocols that a route allows. Returns `None` if it allows none of them.
+    pub fn restrict_to(mut self, allowed: &Upgrades) -> Option<UpgradeOffer> {
+        self.0.retain(|protocol| protocol.to_str().is_ok_and(|protocol| allowed.has(protocol_name(protocol))));
+        (!self.0.is_empty()).then_some(self)
+    }
+
+    /// Returns the protocol that the server gets, as a value of `Upgrade`.
     pub fn header_value(&self) -> &HeaderValue {
-        &self.0
+        self.0.first().unwrap_or(&WEBSOCKET)
     }
 
-    /// Returns true if a 101 response with these headers switches to protocols that were offered, and to nothing else.
+    /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
         let mut taken = list_elements(answer, &UPGRADE).peekable();
         taken.peek().is_some()
-            && taken.all(|protocol| list_tokens(&self.0).any(|offered| offered.eq_ignore_ascii_case(protocol)))
+            && taken.all(|protocol| self.header_value().as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
     }
 }
 
@@ -60,6 +67,11 @@ fn list_elements<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> impl It
 
 fn list_tokens(line: &HeaderValue) -> impl Iterator<Item = &str> {
     line.to_str().unwrap_or_default().split(',').map(str::trim_ascii).filter(|token| !token.is_empty())
+}
+
+/// Returns the name of a protocol, without its version.
+fn protocol_name(protocol: &str) -> &str {
+    protocol.split_once('/').map_or(protocol, |(name, _)| name)
 }
 
 /// Returns true for `name` or `name/version`.
@@ -82,19 +94,19 @@ mod tests {
         for (name, value) in fields {
             request = request.header(*name, *value);
         }
-        let parts = request.body(()).unwrap().into_parts().0;
-        let offer = UpgradeOffer::from_request(&parts, HeaderSet::from_headers(&parts.headers), allowed)?;
-        Some(offer.header_value().to_str().unwrap().to_owned())
+        let headers = request.body(()).unwrap().into_parts().0.headers;
+        let offer = UpgradeOffer::from_headers(&headers, HeaderSet::from_headers(&headers), version)?;
+        Some(offer.restrict_to(allowed)?.header_value().to_str().unwrap().to_owned())
     }
 
     #[test]
     fn an_offer_names_protocols_and_connection_names_the_offer() {
         for (fields, offered) in [
             (&[("connection", "Upgrade"), ("upgrade", "websocket")][..], Some("websocket")),
-            (&[("connection", "keep-alive, upgrade"), ("upgrade", "WebSocket")], Some("WebSocket")),
+            (&[("connection", "keep-alive, upgrade"), ("upgrade", "WebSocket")], Some("websocket")),
             (
                 &[("connection", "keep-alive"), ("connection", "Upgrade"), ("upgrade", "a/1"), ("upgrade", "b")],
-                Some("a/1, b"),
+                Some("a/1"),
             ),
             (&[("connection", "upgrade"), ("upgrade", "SPDY/3.1")], Some("SPDY/3.1")),
             (&[("connection", "keep-alive"), ("upgrade", "websocket")], None),
@@ -104,6 +116,7 @@ mod tests {
             (&[("connection", "upgrade"), ("upgrade", "web socket, a/b/c, (x)")], None),
             (&[("connection", "upgrade"), ("upgrade", "h2c")], None),
             (&[("connection", "upgrade"), ("upgrade", "H2C, HTTP/2.0, TLS/1.3, websocket")], Some("websocket")),
+            (&[("connection", "upgrade"), ("upgrade", ", websocket,, WEBSOCKET, foo")], Some("websocket")),
         ] {
             assert_eq!(offer(fields, Version::HTTP_11, &Upgrades::Any).as_deref(), offered, "{fields:?}");
             assert_eq!(offer(fields, Version::HTTP_10, &Upgrades::Any), None, "{fields:?}");
@@ -115,23 +128,23 @@ mod tests {
         let fields = [("connection", "upgrade"), ("upgrade", "Websocket, tcp/1")];
         let only = |names: &[&str]| Upgrades::Only(names.iter().map(|name| (*name).to_owned()).collect());
         for (allowed, offered) in
-            [(only(&["websocket"]), Some("Websocket")), (only(&["TCP", "other"]), Some("tcp/1")), (only(&[]), None)]
+            [(only(&["websocket"]), Some("websocket")), (only(&["TCP", "other"]), Some("tcp/1")), (only(&[]), None)]
         {
             assert_eq!(offer(&fields, Version::HTTP_11, &allowed).as_deref(), offered, "{allowed:?}");
         }
     }
 
     #[test]
-    fn a_websocket_answer_may_select_only_offered_protocols() {
-        let offer = UpgradeOffer(HeaderValue::from_static("websocket, foo/2"));
+    fn an_answer_may_select_only_the_offered_protocol() {
+        let offer = UpgradeOffer(vec![HeaderValue::from_static("foo/2"), WEBSOCKET.clone()]);
         for (upgrade, taken) in [
-            (&["websocket"][..], true),
-            (&["WebSocket"], true),
-            (&["foo/2"], true),
-            (&["foo/2, websocket"], true),
+            (&["foo/2"][..], true),
+            (&["FOO/2"], true),
+            (&["websocket"], false),
+            (&["foo/2, websocket"], false),
             (&["foo"], false),
             (&["foo/1"], false),
-            (&["websocket", "h2c"], false),
+            (&["foo/2", "h2c"], false),
             (&[""], false),
             (&[], false),
         ] {

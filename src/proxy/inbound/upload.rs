@@ -8,12 +8,11 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::HeaderName;
+use http::{HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::timeout;
 
@@ -36,8 +35,8 @@ pub struct Upload {
     ahead: VecDeque<Frame<Bytes>>,
     progress: Rc<UploadProgress>,
     max_bytes: u64,
-    /// Trailers that the client must not send.
-    forbidden_trailers: Option<Arc<[HeaderName]>>,
+    /// Names of the trailers that are forwarded: those that the forwarded head announces. All others are dropped.
+    allowed_trailers: Vec<HeaderName>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -252,7 +251,7 @@ impl Upload {
             deadline,
         });
         let on_stream = on_stream.then(|| UnreadGuard(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, forbidden_trailers: None }
+        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, allowed_trailers: Vec::new() }
     }
 
     /// Returns true if nothing has been read of the body.
@@ -260,9 +259,9 @@ impl Upload {
         self.progress.received_bytes() == 0 && self.progress.state() == UploadState::Running
     }
 
-    /// Removes these trailers from the body. Some servers merge trailers with the headers.
-    pub fn forbid_trailers(&mut self, names: &Arc<[HeaderName]>) {
-        self.forbidden_trailers = (!names.is_empty()).then(|| names.clone());
+    /// Forwards trailers with these names.
+    pub fn allow_trailers(&mut self, names: Vec<HeaderName>) {
+        self.allowed_trailers = names;
     }
 
     pub fn progress(&self) -> &UploadProgress {
@@ -356,6 +355,10 @@ impl Upload {
             }
             Poll::Ready(Some(Ok(mut frame))) => {
                 self.clean_trailers(&mut frame);
+                if frame.trailers_ref().is_some_and(HeaderMap::is_empty) {
+                    // Only the end of the body follows.
+                    return self.poll(cx);
+                }
                 let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                 let seen = self.progress.received.get() + length;
                 self.progress.received.set(seen);
@@ -372,10 +375,10 @@ impl Upload {
     }
 
     fn clean_trailers(&self, frame: &mut Frame<Bytes>) {
-        if let (Some(forbidden), Some(trailers)) = (&self.forbidden_trailers, frame.trailers_mut()) {
-            for name in &**forbidden {
-                trailers.remove(name);
-            }
+        let Some(trailers) = frame.trailers_mut() else { return };
+        let received = std::mem::take(trailers);
+        for name in &self.allowed_trailers {
+            trailers.extend(received.get_all(name).iter().map(|value| (name.clone(), value.clone())));
         }
     }
 

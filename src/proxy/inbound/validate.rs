@@ -23,7 +23,7 @@ pub struct ValidatedHead {
     host_len: usize,
     /// The canonical method, see [`method::canonicalize_method`].
     method: Method,
-    /// The target as received.
+    /// The target as received, with `/` in place of an empty path.
     target: PathAndQuery,
     /// The canonical path, if it differs from the received one.
     path: Option<String>,
@@ -70,7 +70,8 @@ impl ValidatedHead {
         self.target.query()
     }
 
-    /// Returns the target as received. It may be forwarded unchanged if `path_changed` is false.
+    /// Returns the target as received, with `/` in place of an empty path. It is what the server gets if
+    /// `is_path_rewritten` is false.
     pub fn validate_target(&self) -> &PathAndQuery {
         &self.target
     }
@@ -78,6 +79,20 @@ impl ValidatedHead {
     /// Returns the faults of the head. The request must not be forwarded before its route has judged them.
     pub fn faults(&self) -> RequestFaults {
         self.faults
+    }
+
+    /// Has `check` report further faults of the head, for the route to judge.
+    ///
+    /// # Errors
+    /// A fault that is refused in any case.
+    pub fn report_faults(
+        &mut self,
+        check: impl FnOnce(&ValidatedHead, &mut FaultPolicy) -> Result<(), Reject>,
+    ) -> Result<(), Reject> {
+        let mut policy = FaultPolicy { faults: self.faults, ..FaultPolicy::new(Strictness::Monitor) };
+        check(self, &mut policy)?;
+        self.faults = policy.faults;
+        Ok(())
     }
 }
 
@@ -173,6 +188,10 @@ fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<Pa
         None => {}
     }
     let Some(target) = uri.path_and_query() else { return Err(Reject::TargetForm) };
+    if target.as_str().starts_with('?') {
+        // `http://a?x`, or `?x` over HTTP/2. Servers accept only paths that begin with a slash.
+        return PathAndQuery::try_from(format!("/{target}")).map_err(|_| Reject::TargetForm);
+    }
     let asterisk = target.path() == "*" && target.query().is_none();
     if target.path().starts_with('/') || (asterisk && *method == Method::OPTIONS) {
         Ok(target.clone())

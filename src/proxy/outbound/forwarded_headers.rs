@@ -60,13 +60,17 @@ impl ForwardedHeadersWriter<'_> {
         if fields.has(ForwardedHeader::XRealIp) {
             headers.insert(X_REAL_IP, client);
         }
+        let has_port = fields.has(ForwardedHeader::XForwardedPort);
+        let port = has_port.then(|| HeaderValue::from_bytes(self.client_port(headers, authority)).ok()).flatten();
         let mut set = |wanted, name: HeaderName, value: &HeaderValue| {
             if fields.has(wanted) && !(identity.trusted_peer && headers.contains_key(&name)) {
                 headers.insert(name, value.clone());
             }
         };
         set(ForwardedHeader::XForwardedProto, X_FORWARDED_PROTO, &hop.proto);
-        set(ForwardedHeader::XForwardedPort, X_FORWARDED_PORT, &hop.port);
+        if let Some(port) = &port {
+            set(ForwardedHeader::XForwardedPort, X_FORWARDED_PORT, port);
+        }
         if !authority.is_empty() {
             set(ForwardedHeader::XForwardedHost, X_FORWARDED_HOST, authority);
         }
@@ -83,15 +87,19 @@ impl ForwardedHeadersWriter<'_> {
     }
 
     /// Writes the same headers as lines of a head. Only for untrusted peers, whose requests have none of these headers.
-    /// The lines that are equal for all requests of a connection are written once and cached.
+    /// The lines that are equal for all requests of a connection to one port are written once and cached.
     pub fn write_lines(&self, out: &mut Vec<u8>, authority: &HeaderValue) {
+        let none = HeaderMap::new();
+        let port = self.client_port(&none, authority);
         let mut cached = self.hop.cached_lines.borrow_mut();
         match &*cached {
-            Some(cached) if cached.fields == self.fields => out.extend_from_slice(&cached.lines),
+            Some(cached) if cached.fields == self.fields && *cached.port == *port => {
+                out.extend_from_slice(&cached.lines);
+            }
             _ => {
-                let lines = self.connection_lines();
+                let lines = self.connection_lines(authority);
                 out.extend_from_slice(&lines);
-                *cached = Some(ForwardingLines { fields: self.fields, lines });
+                *cached = Some(ForwardingLines { fields: self.fields, port: port.into(), lines });
             }
         }
         if self.fields.has(ForwardedHeader::XForwardedHost) && !authority.is_empty() {
@@ -110,8 +118,8 @@ impl ForwardedHeadersWriter<'_> {
         }
     }
 
-    /// Returns the lines that are equal for all requests of a connection.
-    fn connection_lines(&self) -> Box<[u8]> {
+    /// Returns the lines that are equal for all requests of a connection that name the same port.
+    fn connection_lines(&self, authority: &HeaderValue) -> Box<[u8]> {
         let constant = [
             ForwardedHeader::XForwardedFor,
             ForwardedHeader::XRealIp,
@@ -121,9 +129,22 @@ impl ForwardedHeadersWriter<'_> {
         ];
         let fields = constant.into_iter().filter(|field| self.fields.has(*field)).collect();
         let (mut headers, mut lines) = (HeaderMap::new(), Vec::new());
-        ForwardedHeadersWriter { fields, ..*self }.add_to_headers(&mut headers, &HeaderValue::from_static(""));
+        ForwardedHeadersWriter { fields, ..*self }.add_to_headers(&mut headers, authority);
         headers.iter().for_each(|(name, value)| write_header(&mut lines, name, value));
         lines.into()
+    }
+
+    /// Returns the port that the client used: the one in the host, else that of the scheme. The port of the listener may
+    /// be another one, behind a published port of a container or a load balancer.
+    fn client_port<'h>(&self, headers: &'h HeaderMap, authority: &'h HeaderValue) -> &'h [u8] {
+        let said = |name: HeaderName| headers.get(name).filter(|_| self.identity.trusted_peer);
+        if let Some(port) = find_port(said(X_FORWARDED_HOST).unwrap_or(authority).as_bytes()) {
+            return port;
+        }
+        match said(X_FORWARDED_PROTO).unwrap_or(&self.hop.proto).as_bytes() {
+            b"https" | b"wss" => b"443",
+            _ => b"80",
+        }
     }
 
     /// Returns the list of a trusted peer with the peer added, on one line, because many servers read only one.
@@ -165,6 +186,16 @@ impl ForwardedHeadersWriter<'_> {
     }
 }
 
+/// Returns the port at the end of a host, if there is one.
+fn find_port(host: &[u8]) -> Option<&[u8]> {
+    let colon = memchr::memrchr(b':', host)?;
+    let (name, port) = (&host[..colon], &host[colon + 1..]);
+    // An IPv6 address has colons, too.
+    let is_whole = name.ends_with(b"]") || !name.contains(&b':');
+    let is_port = (1..=5).contains(&port.len()) && port.iter().all(u8::is_ascii_digit);
+    (is_whole && is_port).then_some(port)
+}
+
 fn write_forwarded_node(text: &mut String, ip: IpAddr) {
     let _ = match ip {
         IpAddr::V4(ip) => write!(text, "for={ip}"),
@@ -184,7 +215,7 @@ mod tests {
         let peer: IpAddr = peer.parse().unwrap();
         let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
         let identity = identity::identify(peer, &headers, &trusted);
-        let (hop, via) = (Hop::new(peer, false, 8080), Via::new(1));
+        let (hop, via) = (Hop::new(peer, false), Via::new(1));
         let forwarding = ForwardedHeadersWriter {
             hop: &hop,
             via: &via,
@@ -253,5 +284,66 @@ mod tests {
         assert_eq!(forwarded("10.0.0.1", &came), "for=198.51.100.7;host=\"shop.example\";proto=https, for=10.0.0.1");
         let came = [("forwarded", "for=198.51.100.7"), ("x-forwarded-host", "a\"b")];
         assert_eq!(forwarded("10.0.0.1", &came), "for=198.51.100.7;proto=http, for=10.0.0.1");
+    }
+
+    #[test]
+    fn the_port_is_the_one_that_the_client_used() {
+        let port = |peer: &str, tls: bool, authority: &'static str, came: &[(&'static str, &'static str)]| {
+            let mut headers: HeaderMap = came
+                .iter()
+                .map(|(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)))
+                .collect();
+            let peer: IpAddr = peer.parse().unwrap();
+            let trusted: IpSet = parse_network("10.0.0.0/8").into_iter().collect();
+            let identity = identity::identify(peer, &headers, &trusted);
+            let (hop, via) = (Hop::new(peer, tls), Via::new(1));
+            let fields = [ForwardedHeader::XForwardedPort].into_iter().collect();
+            let (version, identity, request_id) = (Version::HTTP_11, &identity, None);
+            let writer = ForwardedHeadersWriter { hop: &hop, via: &via, version, identity, fields, request_id };
+            writer.add_to_headers(&mut headers, &HeaderValue::from_static(authority));
+            headers["x-forwarded-port"].to_str().unwrap().to_owned()
+        };
+        let client = "192.0.2.1";
+        for (tls, authority, expected) in [
+            (false, "a.example", "80"),
+            (true, "a.example", "443"),
+            (true, "a.example:8443", "8443"),
+            (false, "[2001:db8::1]", "80"),
+            (false, "[2001:db8::1]:81", "81"),
+            (true, "", "443"),
+        ] {
+            assert_eq!(port(client, tls, authority, &[]), expected, "{authority}");
+        }
+        let proxy = "10.0.0.1";
+        for (came, expected) in [
+            (&[][..], "80"),
+            (&[("x-forwarded-proto", "https")], "443"),
+            (&[("x-forwarded-proto", "https"), ("x-forwarded-host", "shop.example:444")], "444"),
+            (&[("x-forwarded-proto", "https"), ("x-forwarded-host", "2001:db8::1")], "443"),
+            (&[("x-forwarded-port", "9")], "9"),
+        ] {
+            assert_eq!(port(proxy, false, "a.example", came), expected, "{came:?}");
+        }
+    }
+
+    #[test]
+    fn cached_lines_have_the_port_of_each_request() {
+        let peer: IpAddr = "192.0.2.1".parse().unwrap();
+        let identity = identity::identify(peer, &HeaderMap::new(), &IpSet::default());
+        let (hop, via) = (Hop::new(peer, false), Via::new(1));
+        let fields = [ForwardedHeader::XForwardedPort].into_iter().collect();
+        let writer = ForwardedHeadersWriter {
+            hop: &hop,
+            via: &via,
+            version: Version::HTTP_11,
+            identity: &identity,
+            fields,
+            request_id: None,
+        };
+        for (authority, port) in [("a:81", "81"), ("a", "80"), ("a", "80"), ("b:82", "82")] {
+            let mut written = Vec::new();
+            writer.write_lines(&mut written, &HeaderValue::from_static(authority));
+            assert_eq!(String::from_utf8(written).unwrap(), format!("x-forwarded-port: {port}\r\n"));
+        }
     }
 }

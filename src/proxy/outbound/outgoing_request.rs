@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use http::header::TRAILER;
 use http::request::Parts;
 use http::{HeaderName, Method};
 
@@ -70,7 +69,6 @@ impl OutgoingRequest {
             Some(Some(length)) => Framing::Length(length),
             Some(None) => Framing::Chunked,
         };
-        let announced = || headers::announced_trailers(headers.get_all(TRAILER).iter()).collect();
         OutgoingRequest {
             client: Blame::from_ip(client),
             hash: None,
@@ -82,7 +80,7 @@ impl OutgoingRequest {
             expects_continue: false,
             client_limit: None,
             respond_by: None,
-            trailers: (framing == Framing::Chunked).then(announced),
+            trailers: (framing == Framing::Chunked).then(|| headers::announced_trailers(headers).collect()),
             linger,
             offer: None,
             has_sent_bytes: false,

@@ -68,15 +68,9 @@ impl LogEntry {
             tls_cipher: peer.and_then(|peer| peer.cipher),
             tls_name: peer.and_then(|peer| peer.server_name.clone()),
             tls_subject: peer.and_then(|peer| Some(peer.certificate.as_ref()?.subject.clone())),
-            user_agent: header_text(headers, &USER_AGENT),
-            referer: header_text(headers, &REFERER).map(|referer| mask.mask_reference(&referer).into_owned()),
-            trace_id: match &span {
-                Some(span) => Some(span.trace_id()),
-                None => trace::trace_id(headers).map(str::to_owned),
-            },
             ..new_record()
         };
-        Box::new(LogEntry {
+        let mut entry = Box::new(LogEntry {
             local: client.local.clone(),
             log: server.access_log.clone(),
             span,
@@ -84,7 +78,20 @@ impl LogEntry {
             record,
             decisions: None,
             upload: None,
-        })
+        });
+        entry.record_headers(headers);
+        entry
+    }
+
+    /// Records the headers that the log shows.
+    pub fn record_headers(&mut self, headers: &HeaderMap) {
+        let mask = &self.log.as_deref().unwrap_or(&DEFAULT_SETTINGS).mask;
+        self.record.referer = header_text(headers, &REFERER).map(|referer| mask.mask_reference(&referer).into_owned());
+        self.record.user_agent = header_text(headers, &USER_AGENT);
+        self.record.trace_id = match &self.span {
+            Some(span) => Some(span.trace_id()),
+            None => trace::trace_id(headers).map(str::to_owned),
+        };
     }
 
     /// Has the request appear in the taps of operators when it ends.

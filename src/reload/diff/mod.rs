@@ -206,6 +206,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         error_pages,
         ratelimit_headers,
         upgrades,
+        request_trailers,
         compress,
         parsing: reading,
         // Only explanations show them.
@@ -227,7 +228,7 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
             timeouts,
             (refuse, error_pages),
             ratelimit_headers,
-            upgrades,
+            (upgrades, request_trailers),
             compress,
             reading,
         ),

@@ -64,6 +64,7 @@ fn route(host: &str, path: &str, methods: &str, version: Option<&str>) -> Route 
         ratelimit_headers: None,
         compress: None,
         upgrades: Upgrades::Any,
+        request_trailers: false,
     }
 }
 

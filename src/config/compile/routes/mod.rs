@@ -2,7 +2,8 @@
 //!
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
 //! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
-//! `auth` authentication, `edit` header changes, `compress` compression. This file adds limits, timeouts, upgrades and
+//! `auth` authentication, `edit` header changes, `header_lists` the headers that clients must not state, `compress`
+//! compression. This file adds limits, timeouts, upgrades and
 //! address lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
@@ -10,6 +11,7 @@ pub(crate) mod auth;
 pub(crate) mod compress;
 pub(crate) mod edit;
 pub(crate) mod forward_auth;
+pub(crate) mod header_lists;
 pub(crate) mod identity_header;
 pub(crate) mod matcher;
 pub(crate) mod over;
@@ -22,7 +24,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::auth::{AuthMethod, RouteAuth};
-use http::HeaderName;
 
 use crate::config::codes::DiagnosticCode;
 use crate::config::compile::limits::candidates::CompanionLists;
@@ -44,7 +45,6 @@ use crate::config::values::{TextFault, invalid_text};
 use crate::config::{hints, schema, values};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
-use crate::limiting::over::EXCEEDED_HEADER;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
@@ -182,8 +182,7 @@ fn compile_route(
     let action = action?;
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
-    let limits = Some(limits).filter(|limits| check_params(section, limits, &params));
-    let limits = limits?;
+    let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;
     let by_body = limits.iter().any(|limit| limit.reads_body());
     let key_body = u32::try_from(max_key_body).ok().filter(|_| by_body);
     let route = Route {
@@ -209,6 +208,7 @@ fn compile_route(
         refuse: shared.refusals.share_value(refuse),
         error_pages,
         ratelimit_headers,
+        request_trailers: section.read_bool("request_trailers").unwrap_or(false),
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
         upgrades,
     };
@@ -236,23 +236,6 @@ fn compile_route_breaker(section: &Section, action: Option<&Action>) -> Option<B
             section.report_fault("breaker", node, what, "remove it, or give the route an upstream")
         }
     }
-}
-
-/// Returns the request headers that only the gateway may set, each once: those in which some route states an identity,
-/// and the one that names exceeded limits.
-pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
-    let mut names: Vec<HeaderName> = Vec::new();
-    for auth in routes.iter().filter_map(|route| route.auth.as_ref()) {
-        for name in auth.identity_headers() {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-    }
-    if routes.iter().flat_map(|route| &route.limits).any(|limit| limit.forwards_excess()) {
-        names.push(EXCEEDED_HEADER);
-    }
-    names.into()
 }
 
 /// Compiles `upgrades`: protocol names without versions.

@@ -2,14 +2,13 @@
 //! client's request.
 
 use http::header::{
-    CONTENT_LENGTH, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE, RANGE, TE,
-    TRAILER,
+    CONNECTION, CONTENT_LENGTH, EXPECT, IF_MATCH, IF_MODIFIED_SINCE, IF_NONE_MATCH, IF_RANGE, IF_UNMODIFIED_SINCE,
+    RANGE, TE, TRAILER, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
-use crate::auth::forward::{ForwardAuth, overrides_request};
+use crate::auth::forward::ForwardAuth;
 use crate::config::ForwardedHeader;
-use crate::proxy::headers;
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::HostSource;
@@ -22,9 +21,11 @@ use crate::route::Rewrite;
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
 
-/// Headers about the body of the client's request, which the auth server does not get, and conditions on the resource,
-/// which it does not serve.
-const OMITTED: [HeaderName; 10] = [
+/// Headers about the body and the upgrade of the client's request, which the auth server does not get, and conditions on
+/// the resource, which it does not serve.
+const OMITTED: [HeaderName; 12] = [
+    CONNECTION,
+    UPGRADE,
     CONTENT_LENGTH,
     EXPECT,
     TE,
@@ -40,7 +41,7 @@ const OMITTED: [HeaderName; 10] = [
 /// Builds the request that asks the auth server about `request`.
 ///
 /// # Errors
-/// The headers of the request must not be forwarded, or the request has already passed this gateway.
+/// The request has no host, or its target is no value of a header.
 pub fn build_auth_request(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
@@ -51,7 +52,7 @@ pub fn build_auth_request(
         return Err(Refusal::InvalidHead(Reject::HostMissing));
     }
     let (mut parts, ()) = Request::new(()).into_parts();
-    parts.headers = client_headers(request, routed, rule).map_err(Refusal::InvalidHead)?;
+    parts.headers = client_headers(request, rule);
     describe_request(request, routed, &mut parts.headers)?;
     let mut outgoing =
         OutgoingRequest::new(&parts, routed.identity.ip, &rule.target, HostSource::Server, None, None, |_| {});
@@ -63,31 +64,17 @@ pub fn build_auth_request(
     Ok(outgoing)
 }
 
-/// Returns the headers of the client that the auth server may see. They are cleaned like those for an upstream server.
-/// The client's own versions of the identity headers are removed, so that no auth server mistakes them for the result
-/// of an earlier check. Credentials stay.
-fn client_headers(
-    request: &RequestContext<'_>,
-    routed: RoutedRequest<'_>,
-    rule: &ForwardAuth,
-) -> Result<HeaderMap, Reject> {
-    let RoutedRequest { route, head, identity } = routed;
-    let received = &request.received;
-    let mut headers = received.parts.headers.clone();
-    let via = &request.client.local.common.via;
-    let (trusted, strictness) = (identity.trusted_peer, route.parsing.strictness);
-    headers::clean_request_headers(&mut headers, received.header_set, head, trusted, via, strictness)?;
-    let is_sent = |name: &HeaderName| {
-        (rule.is_sent(name) || describes_client(name))
-            && !names_target(name)
-            && !overrides_request(name)
-            && !OMITTED.contains(name)
-    };
+/// Returns the headers of the client that the auth server may see, as the upstream server gets them. The client's own
+/// versions of the identity headers are left out, so that no auth server mistakes them for the result of an earlier
+/// check. Credentials stay.
+fn client_headers(request: &RequestContext<'_>, rule: &ForwardAuth) -> HeaderMap {
+    let mut headers = request.received.parts.headers.clone();
+    let is_sent = |name: &HeaderName| (rule.is_sent(name) || describes_client(name)) && !OMITTED.contains(name);
     let removed: Vec<HeaderName> = headers.keys().filter(|name| !is_sent(name)).cloned().collect();
     for name in removed {
         headers.remove(name);
     }
-    Ok(headers)
+    headers
 }
 
 /// Returns true for headers in which a trusted proxy describes the client. `forwarded_headers` continues them.
@@ -96,16 +83,6 @@ fn describes_client(name: &HeaderName) -> bool {
         name.as_str(),
         "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-port" | "x-real-ip" | "x-request-id" | "via"
     )
-}
-
-/// Returns true for headers from which auth servers take the host, path or method to judge. Only the gateway sets them,
-/// because the auth server must judge the request that the upstream server gets. Requests of trusted proxies are no
-/// exception: many proxies forward such headers of their clients.
-fn names_target(name: &HeaderName) -> bool {
-    let name = name.as_str();
-    (name.starts_with("x-forwarded-") && !matches!(name, "x-forwarded-for" | "x-forwarded-proto" | "x-forwarded-port"))
-        || name.starts_with("x-original-")
-        || name == "x-rewrite-url"
 }
 
 /// Adds the headers that describe the client and its request: those of requests to upstream servers, at least

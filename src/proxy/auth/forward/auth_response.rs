@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::SET_COOKIE;
-use http::{HeaderMap, HeaderName, Method, Response};
+use http::{HeaderMap, Method, Response};
 use http_body::Body as _;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
-use crate::auth::forward::{ForwardAuth, overrides_request};
+use crate::auth::forward::ForwardAuth;
 use crate::auth::is_valid_user;
 use crate::proxy::auth::record_user;
 use crate::proxy::dispatch;
@@ -23,15 +23,10 @@ use crate::proxy::response::body::ResponseBody;
 /// is closed.
 const DISCARD_MAX: usize = 64 * 1024;
 
-/// Removes the client's versions of the headers that only the auth server states, and the headers that would make the
-/// upstream server serve another request than the auth server judged. Called for every request, even if the auth server
-/// states nothing.
+/// Removes the client's versions of the headers that only the auth server states. Called for every request, even if the
+/// auth server states nothing.
 pub fn remove_client_headers(headers: &mut HeaderMap, rule: &ForwardAuth) {
     for name in rule.owned_headers() {
-        headers.remove(name);
-    }
-    let overriding: Vec<HeaderName> = headers.keys().filter(|name| overrides_request(name)).cloned().collect();
-    for name in overriding {
         headers.remove(name);
     }
 }
@@ -44,7 +39,6 @@ pub fn accept_identity(request: &mut RequestContext<'_>, rule: &ForwardAuth, sta
     for copied in &rule.copy_headers {
         for value in stated.get_all(&copied.from) {
             request.received.parts.headers.append(copied.to.clone(), value.clone());
-            request.identity_headers.push((copied.to.clone(), value.clone()));
         }
     }
     let Some(name) = &rule.user else { return true };

@@ -16,17 +16,23 @@ use crate::proxy::connection::client_io::{ClientIo, ReadFilter};
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
+use crate::proxy::inbound::raw_target;
 
 /// The filter of HTTP/1.1:
 ///
 /// - The first byte of a request starts the timer of its head.
 /// - The inspector sees all bytes, and keeps some from the parser.
+/// - A request line with characters that the parser refuses is encoded.
 /// - The end of the stream is withheld from the parser while it would lose the client a response.
 pub struct Http1Filter {
     /// Bytes from where the framing of a body is broken. The parser does not get them.
     kept_back: Bytes,
     /// The parser has written an error response of its own, which the gateway replaces.
     withheld: bool,
+    /// The beginning of a request line that is not whole yet.
+    line: Vec<u8>,
+    /// The next bytes are the first ones of the connection.
+    is_new: bool,
 }
 
 /// The stream of an HTTP/1.1 client, as the parser reads and writes it.
@@ -37,7 +43,8 @@ impl Http1Io {
     pub fn new(stream: Stream, start: Bytes, client: Rc<ClientConnection>) -> Http1Io {
         let mut unread = start;
         let kept_back = unread.split_off(count_visible_bytes(&client, &unread));
-        ClientIo { stream, unread, client, filter: Http1Filter { kept_back, withheld: false } }
+        let filter = Http1Filter { kept_back, withheld: false, line: Vec::new(), is_new: true };
+        ClientIo { stream, unread, client, filter }
     }
 
     /// Frees what a resting connection does not need. The next parser reads `unread` first.
@@ -47,6 +54,38 @@ impl Http1Io {
         // An exchange that lingers may hold the client too, and keeps the caches then.
         if let Some(client) = Rc::get_mut(&mut self.client) {
             client.release_caches();
+        }
+    }
+
+    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser gets
+    /// `fresh` as it is. Otherwise it reads `unread` instead.
+    fn replace_line(&mut self, fresh: &[u8]) -> bool {
+        if self.filter.line.is_empty() {
+            if !raw_target::begins_request_line(fresh) {
+                return false;
+            }
+            if raw_target::has_whole_line(fresh) {
+                let encoded = raw_target::encode_request_line(fresh);
+                let is_replaced = encoded.is_some();
+                self.unread = encoded.unwrap_or_default().into();
+                return is_replaced;
+            }
+        }
+        self.filter.line.extend_from_slice(fresh);
+        let is_whole = raw_target::has_whole_line(&self.filter.line);
+        if is_whole || fresh.is_empty() || self.filter.line.len() > self.client.settings.max_header_bytes {
+            let line = std::mem::take(&mut self.filter.line);
+            self.unread = raw_target::encode_request_line(&line).unwrap_or(line).into();
+        }
+        true
+    }
+
+    /// Adds the line that is held to the bytes that the parser has read.
+    pub fn add_held_line(&mut self, read: Bytes) -> Bytes {
+        if self.filter.line.is_empty() {
+            read
+        } else {
+            [&read[..], &std::mem::take(&mut self.filter.line)].concat().into()
         }
     }
 
@@ -130,6 +169,13 @@ impl ReadFilter for Http1Filter {
     }
 
     fn poll_read(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if io.filter.is_new && !io.unread.is_empty() {
+            io.filter.is_new = false;
+            let start = std::mem::take(&mut io.unread);
+            if !io.replace_line(&start) {
+                io.unread = start;
+            }
+        }
         if io.read_unread(buf) {
             io.begin_head();
             return Poll::Ready(Ok(()));
@@ -138,6 +184,9 @@ impl ReadFilter for Http1Filter {
             return Poll::Ready(Err(broken_framing()));
         }
         let before = buf.filled().len();
+        let connection = io.client.connection();
+        // Bytes of a body that looks like a request line stay as they are.
+        let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
         let result = Pin::new(&mut io.stream).poll_read(cx, buf);
         let fresh = &buf.filled()[before..];
         let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
@@ -155,6 +204,13 @@ impl ReadFilter for Http1Filter {
             if passed == 0 {
                 return Poll::Ready(Err(broken_framing()));
             }
+        }
+        let fresh = &buf.filled()[before..];
+        io.filter.is_new &= fresh.is_empty();
+        let may_replace = matches!(result, Poll::Ready(Ok(()))) && (is_line || !io.filter.line.is_empty());
+        if may_replace && io.replace_line(fresh) {
+            buf.set_filled(before);
+            return Http1Filter::poll_read(io, cx, buf);
         }
         result
     }

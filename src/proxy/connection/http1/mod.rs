@@ -160,6 +160,7 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
     .await;
     let Parts { io, read_buf, .. } = connection.into_parts();
     let mut io = io.into_inner();
+    let read_buf = io.add_held_line(read_buf);
     match end {
         RequestsEnd::Rests => {
             drop(client);

@@ -4,6 +4,7 @@
 use http::Method;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
+use crate::proxy::inbound::raw_target;
 use crate::telemetry::metrics::Cutoff;
 
 /// The longest name that the `http` crate accepts.
@@ -19,6 +20,10 @@ pub enum FieldKind {
     Scheme,
     Authority,
     Path,
+    /// A path with characters that the library refuses, until `raw_target` encodes them.
+    RawPath {
+        is_text: bool,
+    },
     Protocol,
     ContentLength(u64),
     /// Any other well-formed header.
@@ -61,7 +66,10 @@ impl FieldKind {
             b"scheme" => Scheme::try_from(value).ok().map(|_| FieldKind::Scheme),
             b"authority" => Authority::try_from(value).ok().map(|_| FieldKind::Authority),
             b"path" if value.is_empty() => None,
-            b"path" => PathAndQuery::try_from(value).ok().map(|_| FieldKind::Path),
+            b"path" if PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
+            b"path" => raw_target::encode_target(value)
+                .filter(|encoded| PathAndQuery::try_from(&encoded[..]).is_ok())
+                .map(|_| FieldKind::RawPath { is_text: str::from_utf8(value).is_ok() }),
             b"protocol" => {
                 let is_token = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);
                 is_token.then_some(FieldKind::Protocol)
@@ -111,7 +119,7 @@ impl FieldRules {
             }
             FieldKind::Scheme => &mut self.scheme,
             FieldKind::Authority => &mut self.authority,
-            FieldKind::Path => &mut self.path,
+            FieldKind::Path | FieldKind::RawPath { .. } => &mut self.path,
             FieldKind::Protocol => &mut self.protocol,
             FieldKind::ContentLength(length) => {
                 self.has_regular = true;

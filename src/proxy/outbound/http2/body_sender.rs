@@ -9,7 +9,6 @@ use h2::SendStream;
 use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 
-use crate::proxy::headers;
 use crate::proxy::inbound::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http2::frame_guard::FrameBudget;
@@ -109,7 +108,6 @@ impl BodySender {
                 Some(Ok(data)) => self.piece = data,
                 Some(Err(frame)) => {
                     self.trailers = frame.into_trailers().ok();
-                    self.trailers.iter_mut().for_each(headers::clean_trailers);
                     self.whole = true;
                 }
             }

@@ -1,7 +1,8 @@
 //! Checks the heads and trailers of HTTP/2 requests before the library gets them. For some malformed ones the library
 //! ends the whole connection, and with it the requests of other clients behind the same CDN. This check replaces a
 //! malformed block of headers by one for which the library resets the stream, and which adds the same entries to the
-//! library's table as the original adds to the table here. The check also removes empty DATA, of which the library
+//! library's table as the original adds to the table here. If the path of a request has characters that the library
+//! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals. The check also removes empty DATA, of which the library
 //! accepts few. All other bytes pass unchanged.
 //!
 //! Input: the bytes of a client. Output: the bytes for the library, and reports of malformed blocks.
@@ -15,8 +16,9 @@ use std::cell::RefCell;
 use crate::proxy::connection::http2::field_kind::{FieldKind, FieldRules};
 use crate::proxy::connection::http2::frame_head::{END_STREAM, FrameHead, HEAD, PADDED};
 use crate::proxy::connection::http2::frames::{CONTINUATION, END_HEADERS, HEADERS};
-use crate::proxy::connection::http2::hpack::{HeaderField, HpackDecoder};
+use crate::proxy::connection::http2::hpack::{HeaderField, HpackDecoder, write_literal};
 use crate::proxy::connection::preface::PREFACE;
+use crate::proxy::inbound::raw_target;
 use crate::telemetry::metrics::Cutoff;
 
 const PUSH_PROMISE: u8 = 5;
@@ -41,6 +43,8 @@ thread_local! {
 struct BlockBuffers {
     strings: Vec<u8>,
     head: MalformedHead,
+    /// The block as the library gets it, if it is written anew.
+    literals: Vec<u8>,
 }
 
 /// The request line of a malformed head, for the access log. Missing parts are empty.
@@ -49,6 +53,8 @@ pub struct MalformedHead {
     pub method: Vec<u8>,
     pub authority: Vec<u8>,
     pub path: Vec<u8>,
+    scheme: Vec<u8>,
+    protocol: Vec<u8>,
 }
 
 /// Called for each malformed block, with the rule that it breaks, and its head unless it has trailers.
@@ -82,6 +88,10 @@ pub struct HeadCheck {
     last_stream: u32,
     /// The library ends the connection, and further bytes do not matter.
     is_over: bool,
+    /// Paths with bytes that are not UTF-8 are malformed. Otherwise they are encoded.
+    refuses_bytes: bool,
+    /// All blocks are written anew: the library's table differs from that of the client.
+    writes_literals: bool,
 }
 
 /// The frames at the beginning of some bytes.
@@ -116,7 +126,15 @@ impl HeadCheck {
             max_continuations: (least + least / 4).max(CONTINUATIONS),
             last_stream: 0,
             is_over: false,
+            refuses_bytes: false,
+            writes_literals: false,
         }
+    }
+
+    /// Has paths with bytes that are not UTF-8 be malformed, for connections that a strict route may get requests from.
+    pub fn refuse_raw_bytes(mut self, refuses: bool) -> HeadCheck {
+        self.refuses_bytes = refuses;
+        self
     }
 
     /// Returns whether the library ends the connection for bytes that have passed.
@@ -231,18 +249,20 @@ impl HeadCheck {
     /// Returns the replacement of a block that must not pass. `frames` are all frames of the block.
     fn replacement(&mut self, head: FrameHead, frames: &[u8], report: &mut impl ReportMalformed) -> Option<Vec<u8>> {
         let is_trailers = head.stream <= self.last_stream;
-        let verdict = ROOM.with_borrow_mut(|room| {
+        let (verdict, written) = ROOM.with_borrow_mut(|room| {
             let verdict = self.judge_block(head, frames, is_trailers, room);
             if let BlockVerdict::Malformed(rule) = verdict {
                 report(rule, (!is_trailers).then_some(&room.head));
             }
+            let is_written = self.writes_literals && matches!(verdict, BlockVerdict::Passes);
+            let written = is_written.then(|| write_block(head, &room.literals));
             room.clear();
-            verdict
+            (verdict, written)
         });
         self.last_stream = self.last_stream.max(head.stream);
         let replacement = match verdict {
-            BlockVerdict::Passes => return None,
-            BlockVerdict::Malformed(_) => self.decoder.synchronizing_block().and_then(|mut block| {
+            BlockVerdict::Passes => written?,
+            BlockVerdict::Malformed(_) => self.synchronizing_block().and_then(|mut block| {
                 block.extend_from_slice(RESETS_STREAM);
                 let flags = END_HEADERS | head.flags & END_STREAM;
                 let head = FrameHead { length: block.len(), kind: HEADERS, flags, stream: head.stream };
@@ -251,6 +271,11 @@ impl HeadCheck {
             BlockVerdict::Undecodable => None,
         };
         Some(replacement.unwrap_or_else(|| self.end_connection()))
+    }
+
+    /// Returns a block that makes the library's table equal to that of the client, unless that is no longer used.
+    fn synchronizing_block(&self) -> Option<Vec<u8>> {
+        if self.writes_literals { Some(Vec::new()) } else { self.decoder.synchronizing_block() }
     }
 
     /// Returns bytes for which the library ends the connection.
@@ -288,8 +313,23 @@ impl HeadCheck {
             }
         };
         let mut rules = FieldRules::default();
-        let decoded = self.decoder.decode(block, &mut room.strings, |field| {
-            room.head.record(field);
+        let (writes_literals, refuses_bytes) = (&mut self.writes_literals, self.refuses_bytes);
+        let BlockBuffers { strings, head: request_line, literals } = room;
+        let decoded = self.decoder.decode(block, strings, |field| {
+            request_line.record(field);
+            match field.kind {
+                FieldKind::RawPath { is_text: false } if refuses_bytes => {
+                    return rules.add(FieldKind::Malformed(Cutoff::H2PseudoField));
+                }
+                FieldKind::RawPath { .. } if !*writes_literals => {
+                    *writes_literals = true;
+                    request_line.write_without_path(literals);
+                }
+                _ => {}
+            }
+            if *writes_literals {
+                write_field(field, literals);
+            }
             rules.add(field.kind);
         });
         if decoded.is_err() {
@@ -303,6 +343,31 @@ impl HeadCheck {
             Ok(()) if depends_on == Some(head.stream) => BlockVerdict::Malformed(Cutoff::H2Protocol),
             Ok(()) => BlockVerdict::Passes,
         }
+    }
+}
+
+/// Writes a header as a literal, with an encoded path.
+fn write_field(field: HeaderField<'_>, literals: &mut Vec<u8>) {
+    let encoded = match field.kind {
+        FieldKind::RawPath { .. } => raw_target::encode_target(field.value),
+        _ => None,
+    };
+    write_literal(literals, field.name, encoded.as_deref().unwrap_or(field.value));
+}
+
+/// Writes the frames of a block in place of those that begin with `head`.
+fn write_block(head: FrameHead, mut block: &[u8]) -> Option<Vec<u8>> {
+    let mut frames = Vec::with_capacity(HEAD + block.len());
+    let (mut kind, mut flags) = (HEADERS, head.flags & END_STREAM);
+    loop {
+        let (fragment, rest) = block.split_at(block.len().min(PAYLOAD_MAX));
+        flags |= if rest.is_empty() { END_HEADERS } else { 0 };
+        frames.extend(FrameHead { length: fragment.len(), kind, flags, stream: head.stream }.write()?);
+        frames.extend(fragment);
+        if rest.is_empty() {
+            return Some(frames);
+        }
+        (kind, flags, block) = (CONTINUATION, 0, rest);
     }
 }
 
@@ -329,7 +394,9 @@ impl MalformedHead {
         let kept = match (field.kind, field.name) {
             (FieldKind::Method { .. }, _) | (FieldKind::Malformed(_), b":method") => &mut self.method,
             (FieldKind::Authority, _) | (FieldKind::Malformed(_), b":authority") => &mut self.authority,
-            (FieldKind::Path, _) | (FieldKind::Malformed(_), b":path") => &mut self.path,
+            (FieldKind::Path | FieldKind::RawPath { .. }, _) | (FieldKind::Malformed(_), b":path") => &mut self.path,
+            (FieldKind::Scheme, _) => &mut self.scheme,
+            (FieldKind::Protocol, _) => &mut self.protocol,
             _ => return,
         };
         if kept.is_empty() {
@@ -338,11 +405,25 @@ impl MalformedHead {
     }
 }
 
+impl MalformedHead {
+    /// Writes the pseudo-headers that came before the path. Other headers come after it.
+    fn write_without_path(&self, literals: &mut Vec<u8>) {
+        let MalformedHead { method, authority, scheme, protocol, path: _ } = self;
+        for (name, value) in
+            [(":method", method), (":scheme", scheme), (":authority", authority), (":protocol", protocol)]
+        {
+            if !value.is_empty() {
+                write_literal(literals, name.as_bytes(), value);
+            }
+        }
+    }
+}
+
 impl BlockBuffers {
     /// Empties the buffers, and frees the memory that a large head needed.
     fn clear(&mut self) {
-        let MalformedHead { method, authority, path } = &mut self.head;
-        for kept in [&mut self.strings, method, authority, path] {
+        let MalformedHead { method, authority, path, scheme, protocol } = &mut self.head;
+        for kept in [&mut self.strings, method, authority, path, scheme, protocol, &mut self.literals] {
             kept.clear();
             kept.shrink_to(PAYLOAD_MAX);
         }

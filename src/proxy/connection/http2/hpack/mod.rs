@@ -217,7 +217,7 @@ impl DynamicField {
     /// Appends the instruction that adds this entry to a table, or its replacement if it is malformed.
     fn write(&self, block: &mut Vec<u8>) -> Option<()> {
         let field = self.field();
-        let is_malformed = matches!(field.kind, FieldKind::Malformed(_));
+        let is_malformed = matches!(field.kind, FieldKind::Malformed(_) | FieldKind::RawPath { .. });
         let keeps_name = field.name_fault().is_none();
         let name = if keeps_name { field.name } else { &[FILLER] };
         let value_length = self.bytes.len().checked_sub(name.len())?;
@@ -279,6 +279,15 @@ impl BlockReader<'_> {
         let start = room.len();
         huffman::decode(text, room).map_err(|_| DecodeError)?;
         Ok(BlockString::Decoded(start..room.len()))
+    }
+}
+
+/// Appends a header that no table remembers.
+pub fn write_literal(block: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    block.push(0x10);
+    for text in [name, value] {
+        write_integer(block, 0, 7, text.len());
+        block.extend(text);
     }
 }
 
