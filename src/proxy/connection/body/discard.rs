@@ -23,7 +23,7 @@ use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::stream::Stream;
 
 /// The most bytes that are discarded for one response.
-pub const DISCARD_BYTES: usize = 32 * 1024 * 1024;
+const DISCARD_BYTES: usize = 32 * 1024 * 1024;
 /// The longest time from the end of the response, and the longest pause of the client in it.
 const DISCARD_TIME: Duration = Duration::from_secs(10);
 const DISCARD_PAUSE: Duration = Duration::from_secs(2);

@@ -29,7 +29,7 @@ pub fn wrap_stream_body(body: Incoming, deadline: &RequestDeadline, discards: &A
         return RequestBody::empty();
     }
     let (deadline, discards) = (deadline.clone(), discards.clone());
-    RequestBody::new(StreamBody { body: Some(IncomingBody(body)), deadline, discards })
+    RequestBody::new(StreamRequestBody { body: Some(IncomingBody(body)), deadline, discards })
 }
 
 struct IncomingBody(Incoming);
@@ -49,14 +49,14 @@ impl BodyStream for IncomingBody {
 }
 
 /// A request body on a stream. Its rest is discarded when it is dropped, because the library would reset the stream.
-struct StreamBody {
+struct StreamRequestBody {
     /// `None` once it is dropped.
     body: Option<IncomingBody>,
     deadline: RequestDeadline,
     discards: Arc<Semaphore>,
 }
 
-impl BodyStream for StreamBody {
+impl BodyStream for StreamRequestBody {
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyFault>>> {
         self.body.as_mut().map_or(Poll::Ready(None), |body| body.poll_frame(cx))
     }
@@ -70,7 +70,7 @@ impl BodyStream for StreamBody {
     }
 }
 
-impl Drop for StreamBody {
+impl Drop for StreamRequestBody {
     fn drop(&mut self) {
         if let Some(IncomingBody(body)) = self.body.take().filter(|body| !body.is_end())
             && let Ok(permit) = self.discards.clone().try_acquire_owned()

@@ -10,7 +10,7 @@ use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault};
 pub const EXTENSIONS_MAX: usize = 16 * 1024;
 /// Bytes of extensions that each chunk earns, up to [`EXTENSIONS_MAX`]. A body of any length may have that many in each
 /// chunk, such as signatures.
-pub const EXTENSIONS_PER_CHUNK: usize = 256;
+const EXTENSIONS_PER_CHUNK: usize = 256;
 /// Most bytes of the trailers.
 pub const TRAILERS_MAX: usize = 16 * 1024;
 /// Most hexadecimal digits of a chunk size.
