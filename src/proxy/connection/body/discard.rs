@@ -8,6 +8,7 @@
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use tokio::io::ReadBuf;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
 use crate::proxy::connection::request_deadline::RequestDeadline;
@@ -32,9 +33,10 @@ pub const DISCARDS_MAX: usize = 1000;
 /// Bytes of one read from a connection.
 const READ_SIZE: usize = 16 * 1024;
 
-/// Discards the rest of the body of a request over HTTP/2. Until the response has ended, only the bytes are bounded.
-/// Ends when the client has sent everything or has reset the stream, and at once if the gateway cuts the stream.
-pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, permit: OwnedSemaphorePermit) {
+/// Discards the rest of the body of a request over HTTP/2. Until the response has ended, only the bytes are bounded:
+/// the stream is open anyway. Ends when the client has sent everything or has reset the stream, and at once if the
+/// gateway cuts the stream. `permits`: those of the worker.
+pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, permits: Arc<Semaphore>) {
     let mut left = DISCARD_BYTES;
     let is_answered = poll_fn(|cx| {
         while left > 0 && !deadline.is_over() {
@@ -47,11 +49,12 @@ pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, permi
         if deadline.poll_stream_cut(cx.waker()) || deadline.is_over() { Poll::Ready(true) } else { Poll::Pending }
     })
     .await;
-    if is_answered {
+    if is_answered && let Ok(_permit) = permits.try_acquire() {
         discard_within(left, async || poll_fn(|cx| poll_data(&mut body, &deadline, cx)).await).await;
+    }
+    if is_answered {
         deadline.unregister_tasks();
     }
-    drop(permit);
 }
 
 /// Returns the length of the next frame of `body`. `None` if no other follows.

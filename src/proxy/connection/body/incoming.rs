@@ -72,10 +72,8 @@ impl BodyStream for StreamRequestBody {
 
 impl Drop for StreamRequestBody {
     fn drop(&mut self) {
-        if let Some(IncomingBody(body)) = self.body.take().filter(|body| !body.is_end())
-            && let Ok(permit) = self.discards.clone().try_acquire_owned()
-        {
-            spawn_local(discard_stream(body, self.deadline.clone(), permit));
+        if let Some(IncomingBody(body)) = self.body.take().filter(|body| !body.is_end()) {
+            spawn_local(discard_stream(body, self.deadline.clone(), self.discards.clone()));
         }
     }
 }

@@ -94,7 +94,7 @@ impl Http1Io {
     /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
     /// connection, and the client might lose the response.
     pub async fn discard_rest(self: Box<Self>) {
-        if let Ok(_permit) = self.client.local.discards.clone().try_acquire_owned() {
+        if let Ok(_permit) = self.client.local.discards.try_acquire() {
             discard_connection(self.stream, self.client.connection()).await;
         }
     }
