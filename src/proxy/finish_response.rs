@@ -2,7 +2,7 @@
 //! response passes here, whether it comes from a server or from the gateway.
 
 use http::header::HeaderName;
-use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
+use http::header::{CACHE_CONTROL, CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::connection::tunnel::Tunnel;
@@ -29,6 +29,7 @@ pub fn finish_response(
     mut request: RequestContext<'_>,
     result: Result<Response<ResponseBody>, Refusal>,
 ) -> Response<ResponseBody> {
+    let is_for_one = result.is_err() || request.question.is_some() || request.is_auth_response;
     let mut response = match result {
         Ok(response) if request.question.is_some() => response,
         Ok(mut response) => {
@@ -37,6 +38,10 @@ pub fn finish_response(
         }
         Err(refusal) => build_refusal(&mut request, &refusal),
     };
+    if is_for_one {
+        // Caches must not give the verdict on one request to others, nor keep it once a limit admits again.
+        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+    }
     apply_deny_status(&request, &mut response);
     add_auth_cookies(&mut request, &mut response);
     add_ratelimit_headers(&request, &mut response);
@@ -167,7 +172,7 @@ fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>)
 /// Makes sure that the unread rest of the request body cannot be parsed as the next request.
 fn end_request_body(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
     if request.received.is_http2() {
-        // Dropping the body resets its stream, which tells the client to stop sending.
+        // The connection discards its rest.
         request.received.body = None;
     } else if request.must_close {
         close_after(response);

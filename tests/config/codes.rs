@@ -50,6 +50,7 @@ const CASES: &[(&str, &[&str])] = &[
          [[route]]\npath = \"/x\"\nupstream = \"echo:\"",
         &["SG0214"],
     ),
+    ("[server]\nmax_unread = \"63KiB\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"", &["SG0219"]),
     (
         "[limit.a]\nrate = \"1/s\"\nkey = [\"header:x-forwarded-for\"]\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &["SG0301"],

@@ -1,7 +1,7 @@
 //! Responses to an asking proxy: for the name of a route, with delays, with refusals of the operator, and without the
 //! store.
 
-use super::{fetch, forwarded, gateway};
+use super::{NAMES, fetch, forwarded, gateway};
 use crate::support::ca::Ca;
 use crate::support::client::get;
 use crate::support::gateway::Gateway;
@@ -179,4 +179,14 @@ fn explain_and_diff_know_decisions() {
     let diff = run(&["diff", &old, &new]);
     let weaker = diff.lines().filter(|line| line.contains("decide x") || line.contains("decide.x")).count();
     assert!(weaker == 2 && diff.contains("limits") && diff.contains("once"), "{diff}");
+}
+
+/// A decision concerns one request: a proxy that stores responses must ask about the next one.
+#[test]
+fn no_decision_may_be_stored_by_caches() {
+    let gateway = gateway(NAMES);
+    for status in [200, 200, 200, 429] {
+        let response = fetch(&gateway, "fwd", "/stored", "");
+        assert_eq!((response.status(), response.get("cache-control")), (status, Some("no-store")));
+    }
 }

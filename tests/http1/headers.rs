@@ -117,6 +117,7 @@ fn hop_by_hop_headers_are_dropped_in_both_directions() {
     ));
     let expected = [
         ("authorization", "Basic eDp5"),
+        ("connection", "te"),
         ("host", "a.test"),
         ("te", "trailers"),
         ("x-forwarded-for", "127.0.0.1"),

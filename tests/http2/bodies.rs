@@ -88,6 +88,41 @@ fn the_length_of_a_body_is_told_where_it_is_known() {
     assert_eq!(upstream.request().get("content-length"), Some("0"));
 }
 
+/// HTTP/2 marks the end of a request by a flag. Over HTTP/1.1, clients state a length of 0 for methods that usually have
+/// a body, and some servers require it (411).
+#[test]
+fn a_request_without_a_body_states_its_length_as_http1_clients_do() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    for (stream, method, length) in [
+        (1, "POST", Some("0")),
+        (3, "PUT", Some("0")),
+        (5, "PATCH", Some("0")),
+        (7, "GET", None),
+        (9, "HEAD", None),
+        (11, "DELETE", None),
+        (13, "OPTIONS", None),
+    ] {
+        wire.send(headers(stream, END_STREAM | END_HEADERS, &request(method, "/")));
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Complete);
+        let seen = upstream.request();
+        assert_eq!((seen.get("content-length"), seen.get("transfer-encoding")), (length, None), "{method}");
+    }
+}
+
+#[test]
+fn te_is_an_option_of_the_connection_to_an_http1_server() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let fields = [&request("GET", "/")[..], &[("te", "trailers")]].concat();
+    wire.send(headers(1, END_STREAM | END_HEADERS, &fields));
+    assert_eq!(wire.read_response(1).body, b"up");
+    let seen = upstream.request();
+    assert_eq!((seen.get("te"), seen.get("connection")), (Some("trailers"), Some("te")));
+}
+
 #[test]
 fn a_body_with_a_wrong_length_is_not_forwarded() {
     let upstream = Upstream::silent();
@@ -140,7 +175,7 @@ fn announced_trailers_pass_both_ways_if_the_route_forwards_those_of_requests() {
     assert_eq!(upstream.request().head, "whole");
 }
 
-/// The gateway tells the client of a refused upload at once to stop. Other streams continue.
+/// The gateway resets the stream of a refused upload once its client pauses. Other streams continue.
 #[test]
 fn an_upload_that_is_refused_ends_with_its_response_and_without_an_error() {
     let upstream = Upstream::text("up");

@@ -7,5 +7,7 @@ mod grpc;
 mod malformed;
 mod requests;
 mod slow_readers;
+mod stream_states;
 mod strict;
 mod timeouts;
+mod unread_bodies;

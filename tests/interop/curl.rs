@@ -119,3 +119,34 @@ fn a_client_waits_as_the_refusal_says_and_uploads_nothing() {
     assert_eq!(curl(&upload), "502 0");
     assert_eq!(curl(&upload), "429 0");
 }
+
+/// Returns how many of `tries` uploads of `file` show the refusal to curl.
+fn count_refusals(tries: usize, way: &[&str], file: &str, url: &str) -> usize {
+    let upload = ["--data-binary", file, "--output", "/dev/null", "--write-out", "%{http_code} %header{retry-after}"];
+    (0..tries).filter(|_| curl(&[way, &upload, &[url]].concat()).starts_with("429 8")).count()
+}
+
+/// A client that does not see the refusal tries again at once. curl loses it if its stream or its connection is reset
+/// while it still sends.
+#[test]
+fn a_refusal_is_seen_whatever_is_still_being_sent() {
+    let site = Site::start("limits = [\"day\"]\nmax_body = \"1GiB\"\n[limit.day]\nrate = \"1/day\"\nkey = \"all\"\n");
+    let (ca, secure, plain) = (site.ca_file(), site.url("/seen"), format!("http://{}/seen", site.plain()));
+    curl(&["--cacert", &ca, "--output", "/dev/null", &secure]);
+    let dir = tempfile::tempdir().unwrap();
+    let body = dir.path().join("body").display().to_string();
+    for (size, tries) in [(0, 10), (100, 20), (10_000, 20), (1_000_000, 40), (20_000_000, 3)] {
+        fs::write(&body, vec![b'x'; size]).unwrap();
+        for (way, url) in [
+            (&["--http2", "--cacert", &ca][..], &secure),
+            (&["--http2", "--cacert", &ca, "--header", "expect:"], &secure),
+            (&["--http2-prior-knowledge"], &plain),
+            (&["--http1.1", "--cacert", &ca], &secure),
+            (&["--http1.1", "--cacert", &ca, "--header", "expect:"], &secure),
+            (&["--http1.1", "--header", "expect:"], &plain),
+        ] {
+            let seen = count_refusals(tries, way, &format!("@{body}"), url);
+            assert_eq!(seen, tries, "{way:?}: {size} bytes");
+        }
+    }
+}

@@ -37,6 +37,12 @@ fn httpx_gets_the_wait_of_a_refusal() {
 }
 
 #[test]
+fn httpx_reads_the_refusal_of_an_upload() {
+    let limit = "limits = [\"one\"]\nmax_body = \"1GiB\"\n[limit.one]\nrate = \"1/day\"\nkey = \"all\"\n";
+    scenario("httpx_refused_upload", limit);
+}
+
+#[test]
 fn aiohttp_streams_both_ways_and_opens_a_websocket() {
     scenario("aiohttp_client", "");
 }

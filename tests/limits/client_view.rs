@@ -17,6 +17,7 @@ use crate::support::gateway::Gateway;
 use crate::support::http::Message;
 use crate::support::limiting::{check, limit, random_rule, seeded, shares_backlog};
 use crate::support::ports::closed_addr;
+use crate::support::upstream::Upstream;
 
 /// Two limits of clock-free arithmetic: a bucket that hardly refills, and windows of an hour.
 const LIMITS: &str = r#"
@@ -215,6 +216,60 @@ fn a_body_of_ones_own_and_a_request_that_never_fits() {
     let problem = response.json();
     assert_eq!(problem["title"], "the request costs more than its whole quota");
     assert_eq!(problem.get("retry-after-ms"), None);
+}
+
+/// A cache in front of the gateway must not give the refusal of one client to others, whatever its status and body.
+#[test]
+fn no_refusal_may_be_stored_by_caches() {
+    let auth_server = Upstream::start(|peer| {
+        while let Some(request) = peer.request()? {
+            let stored = if request.target().contains("stored") { "cache-control: max-age=60\r\n" } else { "" };
+            peer.send(format!("HTTP/1.1 404 Not Found\r\n{stored}content-length: 0\r\n\r\n"))?;
+        }
+        Ok(())
+    });
+    let forward = |path: &str| {
+        let url = auth_server.url();
+        format!("[[route]]\npath = \"/{path}\"\nupstream = \"echo:\"\nauth = {{ forward = \"{url}/{path}\" }}\n")
+    };
+    let limited = |name: &str, refuse: &str| {
+        let limit = format!("[limit.{name}]\nrate = \"1/day\"\nkey = \"ip\"\n{refuse}\n");
+        format!("[[route]]\npath = \"/{name}\"\nupstream = \"echo:\"\nlimits = [\"{name}\"]\n{limit}")
+    };
+    let gateway = Gateway::start(
+        &[
+            limited("builtin", ""),
+            limited("body", "refuse = { body = \"slow down\" }"),
+            limited("status", "refuse = { status = 404, body = \"none\", content_type = \"text/html\" }"),
+            limited("openai", "refuse = { dialect = \"openai\" }"),
+            limited("anthropic", "refuse = { dialect = \"anthropic\" }"),
+            limited("bedrock", "refuse = { dialect = \"bedrock\" }"),
+            "[[route]]\npath = \"/denied\"\nupstream = \"echo:\"\ndeny = \"127.0.0.0/8\"\n".to_owned(),
+            "[[route]]\npath = \"/large\"\nupstream = \"echo:\"\nmax_body = 0\n".to_owned(),
+            format!("[[route]]\npath = \"/down\"\nupstream = \"http://{}\"\n", closed_addr()),
+            forward("auth"),
+            forward("stored"),
+        ]
+        .concat(),
+    );
+    for (path, status) in [
+        ("/builtin", 429),
+        ("/body", 429),
+        ("/status", 404),
+        ("/openai", 429),
+        ("/anthropic", 429),
+        ("/bedrock", 429),
+        ("/denied", 403),
+        ("/large", 413),
+        ("/down", 502),
+        ("/auth", 404),
+        ("/no-such-route", 404),
+    ] {
+        gateway.get(path);
+        let response = gateway.client().fetch(&post(path, 1, ""), "x");
+        assert_eq!((response.status(), response.get("cache-control")), (status, Some("no-store")), "{path}");
+    }
+    assert_eq!(gateway.get("/stored").get("cache-control"), Some("max-age=60"), "the auth server may know better");
 }
 
 /// The policy of a concurrency limit has a unit and no window.

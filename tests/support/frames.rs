@@ -203,7 +203,7 @@ impl<S: Read + Write> Wire<S> {
 
     /// Returns whether the gateway still responds to a PING.
     pub fn is_alive(&mut self) -> bool {
-        if self.try_send(frame(PING, 0, 0, b"alive???")).is_err() {
+        if self.try_send(ping()).is_err() {
             return false;
         }
         loop {
@@ -287,6 +287,11 @@ pub fn connect(stream: u32, path: &str, protocol: &str) -> Vec<u8> {
 
 pub fn reset(stream: u32, code: u32) -> Vec<u8> {
     frame(RST_STREAM, 0, stream, &code.to_be_bytes())
+}
+
+/// A PING, which the gateway acknowledges after it has processed the frames before.
+pub fn ping() -> Vec<u8> {
+    frame(PING, 0, 0, b"alive???")
 }
 
 pub fn window(stream: u32, bytes: u32) -> Vec<u8> {

@@ -40,6 +40,8 @@ labels! {
     TokenExpires = "SG0214",
     /// A `[decide.NAME]` that nobody can ask about.
     UnusedDecide = "SG0215",
+    /// A receive buffer that cannot hold a packet.
+    SmallReceiveBuffer = "SG0219",
     /// A key that clients choose.
     ForgeableKey = "SG0301",
     /// A limit that never decides.

@@ -214,7 +214,7 @@ pub const SERVER: Schema = Schema {
             KERNEL_BUFFER,
             Value("\"256KiB\""),
             "bytes of a server's response that the kernel keeps until the gateway reads them, up to 13 times as many for \
-             a fast connection, 64 times for all of a worker; 0 = no bound",
+             a fast connection, 64 times for all of a worker; at least 64 KiB, or 0 = no bound",
         )
         .for_new_connections()
         .guide("../guarantees/threat-model.md#fast-readers"),

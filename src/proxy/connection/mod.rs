@@ -17,7 +17,7 @@
 //! | `Requests`, half-closed | `half_close_timeout` (1 s); 0 if a request needs the client (HTTP/1.1) | close |
 //! | `Idle`, `Resting` | `keepalive_timeout` (75 s); 0.5 s if descriptors are short | close, or GOAWAY and 5 s |
 //! | `Upgraded` | `tunnel_timeout` (1 h); `stream_timeout` once half-open; `min_response_rate` | close |
-//! | lingering close | 1 s, or 1 MiB that is read and dropped (after a malformed HTTP/1.1 head) | close |
+//! | unread body after the response | 2 s for a pause, 10 s and 32 MiB in all (`body::discard`) | close, or RST_STREAM |
 //! | `Closed` | `linger` of the limit, for an exchange without its client; the drain timeout | end of the exchange |
 //!
 //! How much of the gateway's memory a client can use in each phase, besides the kernel's socket buffers (`max_unsent`):
@@ -45,7 +45,7 @@
 //! - `serve.rs`: serves one connection. `preface.rs` detects its protocol; `http1/` and `http2/` speak it.
 //! - `tls.rs`, `proxy_protocol.rs`: the handshakes before HTTP.
 //! - `stream.rs`, `client_io.rs`: the byte stream, and its filter in front of a parser.
-//! - `incoming.rs`: request bodies that the HTTP library receives.
+//! - `body/`: request bodies that the HTTP library receives, and their rest after the response.
 //! - `parse_failure.rs`: heads that cannot be parsed.
 //! - `upgrade.rs`, `tunnel.rs`: upgraded connections.
 //! - `registry.rs`: all connections of a worker. `worker_context.rs`: what connections need from their worker.
@@ -54,10 +54,10 @@
 //! To add a phase, add it to `Phase` with its transitions, enter it with `ConnectionState::enter_phase`, and describe
 //! it here and in docs/guarantees/threat-model.md.
 
+pub(crate) mod body;
 pub(crate) mod client_io;
 pub(crate) mod http1;
 pub(crate) mod http2;
-pub(crate) mod incoming;
 pub(crate) mod min_rate;
 pub(crate) mod parse_failure;
 pub(crate) mod phase;

@@ -163,6 +163,7 @@ impl RequestState {
         let ends = self.progress.replace(RequestProgress::Over) != RequestProgress::Over;
         if ends {
             wake(&self.task);
+            wake(&self.body_reader);
         }
         ends
     }

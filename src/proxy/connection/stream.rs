@@ -161,6 +161,14 @@ impl Stream {
         }
     }
 
+    /// Reads bytes that nobody needs. Reads below TLS, because it would be a waste to decrypt them.
+    pub fn poll_discard(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self {
+            Stream::Tls(stream) => stream.get_mut().0.stream.poll_discard(cx, buf),
+            plain => Pin::new(plain).poll_read(cx, buf),
+        }
+    }
+
     /// Writes a list of buffers. Small ones are gathered in `buffer` and written at once.
     pub fn poll_write_gathered(
         &mut self,

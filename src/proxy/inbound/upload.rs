@@ -411,7 +411,7 @@ impl Upload {
     /// could lose the response.
     pub async fn discard(mut self) {
         if self.on_stream.is_some() {
-            // Dropping the body resets its stream, which tells the client to stop sending.
+            // The connection discards the rest of a body that is dropped.
             return;
         }
         let rest = async { while let Some(Ok(_)) = poll_fn(|cx| self.poll(cx)).await {} };

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use http::request::Parts;
-use http::{HeaderName, Method};
+use http::{HeaderName, Method, Version};
 
 use crate::proxy::headers;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
@@ -63,8 +63,9 @@ impl OutgoingRequest {
         linger: Option<Linger>,
         write_more: impl FnOnce(&mut Vec<u8>),
     ) -> OutgoingRequest {
-        let Parts { method, headers, .. } = parts;
+        let Parts { method, headers, version, .. } = parts;
         let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+            None if *version == Version::HTTP_2 && has_usual_body(method) => Framing::Length(0),
             None => Framing::None,
             Some(Some(length)) => Framing::Length(length),
             Some(None) => Framing::Chunked,
@@ -87,6 +88,12 @@ impl OutgoingRequest {
             clock: None,
         }
     }
+}
+
+/// Returns whether requests with `method` usually have a body. Over HTTP/1.1 they state a length even without one (RFC
+/// 9110, section 8.6), which HTTP/2 marks by a flag.
+fn has_usual_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
 /// Returns the target to forward, with the rewrites of the route.

@@ -80,6 +80,20 @@ def httpx_limit(url, trust):
         assert refused.json()["violated-policies"] == ["two"], refused.text
 
 
+def httpx_refused_upload(url, trust):
+    """httpx sends the whole body before it reads the refusal, over both protocols."""
+    httpx.get(url + "/bytes/1", verify=trust, trust_env=False).raise_for_status()
+    for is_http2 in (True, False):
+        for size in (100, 1_000_000, 20_000_000):
+            with httpx.Client(
+                http1=not is_http2, http2=is_http2, verify=trust, base_url=url, timeout=TIMEOUT_S, trust_env=False
+            ) as client:
+                refused = client.post("/seen", content=b"x" * size)
+                assert refused.status_code == httpx.codes.TOO_MANY_REQUESTS, (is_http2, size, refused.status_code)
+                assert int(refused.headers["retry-after"]) > 0, refused.headers
+                assert refused.headers["cache-control"] == "no-store", refused.headers
+
+
 def aiohttp_client(url, trust):
     async def main():
         timeout = aiohttp.ClientTimeout(TIMEOUT_S)
@@ -187,5 +201,5 @@ def h2_client(url, trust):
 
 if __name__ == "__main__":
     scenario, url, ca = sys.argv[1:]
-    one = (httpx_client, httpx_streams, httpx_events, httpx_limit, aiohttp_client, websockets_client, h2_client)
+    one = (httpx_client, httpx_streams, httpx_events, httpx_limit, httpx_refused_upload, aiohttp_client, websockets_client, h2_client)
     {run.__name__: run for run in one}[scenario](url, ssl.create_default_context(cafile=ca))

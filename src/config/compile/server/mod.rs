@@ -23,10 +23,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::codes::DiagnosticCode;
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::compress::{CompressOption, compile_compress};
 use crate::config::reader::{At, Section, find_choice};
+use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{
@@ -113,7 +115,7 @@ pub fn compile_server(
             .unwrap_or(32 * 1024),
         http2: section.read_bool("http2").unwrap_or(true),
         max_streams: section.read_integer("max_streams").and_then(|streams| u32::try_from(streams).ok()).unwrap_or(100),
-        max_unread: section.read_size("max_unread").and_then(|bytes| usize::try_from(bytes).ok()).unwrap_or(256 * 1024),
+        max_unread: read_max_unread(section),
         stream_timeout: timeouts.stream,
         min_response_rate: timeouts.min_response_rate,
         max_delayed: to_usize(section.read_integer("max_delayed")).unwrap_or(10_000),
@@ -156,6 +158,23 @@ pub fn compile_server(
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);
     section.report_unknown();
     CompiledServer { settings, listeners, defaults }
+}
+
+/// The largest packet over loopback. With a smaller receive buffer, the kernel of a server waits for a timer before it
+/// sends a part of a packet.
+const LARGEST_PACKET: u64 = 64 * 1024;
+
+/// Reads `max_unread`, which is 0 or at least the size of the largest packet.
+fn read_max_unread(section: &Section) -> usize {
+    let mut bytes = section.read_size("max_unread").unwrap_or(256 * 1024);
+    if let (1..LARGEST_PACKET, Some(node)) = (bytes, section.node("max_unread")) {
+        let what = "`max_unread` is smaller than the largest packet, so servers would send a part of it every 0.2 seconds; \
+                    64 KiB apply instead";
+        let warning = Diagnostic::new(node.place, what).with_help("set it to 0 or to at least \"64KiB\"");
+        section.sources.add_warning(DiagnosticCode::SmallReceiveBuffer, warning);
+        bytes = LARGEST_PACKET;
+    }
+    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
 
 /// Reads `strictness`, for all routes or one route.

@@ -9,9 +9,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::timeout;
 
+use crate::proxy::connection::body::discard::discard_connection;
 use crate::proxy::connection::client_io::{ClientIo, ReadFilter};
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
@@ -113,24 +114,28 @@ impl Http1Io {
         self.filter.withheld
     }
 
-    /// Writes an error response and closes with a linger: reads and drops what the client still sends, until it closes
-    /// its side, a second has passed or a MiB has come. To close at once would reset the connection, and the client
-    /// might lose the response.
+    /// Returns whether the client has sent bytes that nobody has read, or may still send some of a request body.
+    pub fn has_unread_rest(&self) -> bool {
+        !self.client.connection().has_no_unread_body() || self.stream.has_unread_bytes()
+    }
+
+    /// Writes an error response and closes.
     pub async fn refuse_and_close(mut self: Box<Self>, response: &[u8]) {
-        let lingering_close = async {
+        let written = async {
             self.stream.write_all(response).await?;
-            self.stream.shutdown().await?;
-            let mut rest = [0; 1024];
-            let mut left = LINGER_BYTES;
-            while left > 0 {
-                match self.stream.read(&mut rest).await? {
-                    0 => break,
-                    count => left = left.saturating_sub(count),
-                }
-            }
-            Ok::<(), io::Error>(())
+            self.stream.shutdown().await
         };
-        let _ = timeout(LINGER_TIME, lingering_close).await;
+        if let Ok(Ok(())) = timeout(WRITE_TIME, written).await {
+            self.discard_rest().await;
+        }
+    }
+
+    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
+    /// connection, and the client might lose the response.
+    pub async fn discard_rest(self: Box<Self>) {
+        if let Ok(_permit) = self.client.local.discards.try_acquire() {
+            discard_connection(self.stream, self.client.connection()).await;
+        }
     }
 
     /// Starts the timer of a head with its first byte.
@@ -141,9 +146,8 @@ impl Http1Io {
     }
 }
 
-/// The longest time, and the most bytes that are read meanwhile, until a client that was refused closes its side.
-const LINGER_TIME: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1024 * 1024;
+/// The longest time to write an error response of a few kilobytes.
+const WRITE_TIME: Duration = Duration::from_secs(1);
 
 /// Shows `bytes` to the inspector. Returns how many of them the parser may see.
 fn count_visible_bytes(client: &ClientConnection, bytes: &[u8]) -> usize {

@@ -22,8 +22,8 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::task::yield_now;
 
+use crate::proxy::connection::body::incoming::wrap_body;
 use crate::proxy::connection::http1::io::Http1Io;
-use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::parse_failure;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
@@ -47,6 +47,7 @@ async fn serve_until_rest(io: Box<Http1Io>, worker: &WorkerContext) -> Option<Bo
     match serve_requests(io, worker).await {
         AfterParser::Rest(rested) => return Some(rested),
         AfterParser::Unread(io, response) => Box::pin(io.refuse_and_close(&response)).await,
+        AfterParser::Linger(io) => Box::pin(io.discard_rest()).await,
         AfterParser::Tunnel(stream, early, client) => run_tunnel(stream, early, client, worker).await,
         AfterParser::End => {}
     }
@@ -69,6 +70,8 @@ enum RequestsEnd {
     Rests,
     /// The last response, which is a 101, has been written.
     Switched,
+    /// The last response has been written, and the sending side is shut down.
+    Served,
     Closed,
     Failed(hyper::Error),
 }
@@ -108,6 +111,8 @@ enum AfterParser {
     Tunnel(Stream, Vec<u8>, Rc<ClientConnection>),
     /// The gateway writes this error response to bytes that are no request, and closes.
     Unread(Box<Http1Io>, Vec<u8>),
+    /// The client may still send something that nobody reads.
+    Linger(Box<Http1Io>),
     End,
 }
 
@@ -135,7 +140,7 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
             if let Poll::Ready(served) = Pin::new(&mut connection).poll(cx) {
                 return Poll::Ready(match served {
                     Ok(()) if client.connection().is_upgraded() => RequestsEnd::Switched,
-                    Ok(()) => RequestsEnd::Closed,
+                    Ok(()) => RequestsEnd::Served,
                     Err(error) => RequestsEnd::Failed(error),
                 });
             }
@@ -161,7 +166,7 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
     let Parts { io, read_buf, .. } = connection.into_parts();
     let mut io = io.into_inner();
     let read_buf = io.add_held_line(read_buf);
-    match end {
+    match &end {
         RequestsEnd::Rests => {
             drop(client);
             io.prepare_rest(&read_buf);
@@ -171,7 +176,7 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
             let (stream, early) = io.into_stream(&read_buf);
             return AfterParser::Tunnel(stream, early, client);
         }
-        RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(&error, &read_buf) {
+        RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(error, &read_buf) {
             Some(cutoff) => {
                 parse_failure::report_rejected(&client, cutoff, &read_buf);
                 if io.has_withheld() {
@@ -180,13 +185,16 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
             }
             None => parse_failure::report_incomplete(worker, &client, &read_buf),
         },
-        RequestsEnd::Closed => parse_failure::report_incomplete(worker, &client, &read_buf),
+        RequestsEnd::Served | RequestsEnd::Closed => parse_failure::report_incomplete(worker, &client, &read_buf),
     }
     // The client may have left before its 101 response was written.
     if let Some(tunnel) = client.tunnel.take() {
         tunnel.abandon();
     }
-    AfterParser::End
+    match end {
+        RequestsEnd::Served if !read_buf.is_empty() || io.has_unread_rest() => AfterParser::Linger(io),
+        _ => AfterParser::End,
+    }
 }
 
 /// Makes the parser of HTTP/1.1 requests with these bounds.

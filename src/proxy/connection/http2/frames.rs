@@ -59,7 +59,7 @@ const DEFAULT_WINDOW: u32 = 65_535;
 const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
 pub const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
+pub const RST_STREAM: u8 = 3;
 const SETTINGS: u8 = 4;
 pub const CONTINUATION: u8 = 9;
 pub const END_HEADERS: u8 = 4;

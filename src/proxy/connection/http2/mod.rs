@@ -41,11 +41,11 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
+use crate::proxy::connection::body::incoming::wrap_stream_body;
 use crate::proxy::connection::http2::frames::FrameMonitor;
 use crate::proxy::connection::http2::gathered_io::GatheredIo;
 use crate::proxy::connection::http2::io::Http2Io;
 use crate::proxy::connection::http2::streams::{StreamBody, StreamSpawner};
-use crate::proxy::connection::incoming::wrap_body;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
@@ -79,7 +79,8 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         let (method, frames, streams) = (request.method().clone(), frames.clone(), streams.clone());
         let switch = extended_connect::translate_to_upgrade(&mut request).then(|| hyper::upgrade::on(&mut request));
         let deadline = streams.begin_request(request.body().is_end_stream());
-        request::serve(client.clone(), request.map(wrap_body), deadline.clone()).map_ok(move |response| {
+        let request = request.map(|body| wrap_stream_body(body, &deadline, &client.local.discards));
+        request::serve(client.clone(), request, deadline.clone()).map_ok(move |response| {
             let response = match switch {
                 Some(switch) => streams.upgrade_response(response, switch, deadline.clone(), frames.clone()),
                 None => response,

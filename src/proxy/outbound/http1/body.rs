@@ -6,8 +6,11 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault};
 
-/// Most bytes of chunk extensions in one body. They are ignored.
+/// Most bytes of the extensions of one chunk. They are ignored.
 pub const EXTENSIONS_MAX: usize = 16 * 1024;
+/// Bytes of extensions that each chunk earns, up to [`EXTENSIONS_MAX`]. A body of any length may have that many in each
+/// chunk, such as signatures.
+const EXTENSIONS_PER_CHUNK: usize = 256;
 /// Most bytes of the trailers.
 pub const TRAILERS_MAX: usize = 16 * 1024;
 /// Most hexadecimal digits of a chunk size.
@@ -37,8 +40,8 @@ pub enum BodyPiece {
 #[derive(Debug)]
 pub struct ChunkedDecoder {
     at: ChunkElement,
-    /// Extension bytes skipped so far.
-    skipped: usize,
+    /// Bytes of extensions that may still come before another chunk.
+    extensions_left: usize,
 }
 
 /// The next element of a chunked body.
@@ -58,7 +61,7 @@ enum ChunkElement {
 impl BodyDecoder {
     /// Returns a decoder for a chunked body.
     pub fn new_chunked() -> BodyDecoder {
-        BodyDecoder::Chunked(ChunkedDecoder { at: ChunkElement::Size, skipped: 0 })
+        BodyDecoder::Chunked(ChunkedDecoder { at: ChunkElement::Size, extensions_left: EXTENSIONS_MAX })
     }
 
     /// Returns whether the body has ended.
@@ -152,7 +155,7 @@ impl ChunkedDecoder {
         }
         let rest = &received[digits..];
         let extension = memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len());
-        if self.skipped + extension > EXTENSIONS_MAX || has_text_after_blanks(&rest[..extension]) {
+        if extension > self.extensions_left || has_text_after_blanks(&rest[..extension]) {
             return Err(ProtocolFault::Chunk);
         }
         match rest.get(extension..) {
@@ -160,7 +163,7 @@ impl ChunkedDecoder {
             Some([] | [b'\r']) => return Ok(None),
             _ => return Err(ProtocolFault::Chunk),
         }
-        self.skipped += extension;
+        self.extensions_left = (self.extensions_left - extension + EXTENSIONS_PER_CHUNK).min(EXTENSIONS_MAX);
         let text = str::from_utf8(&received[..digits]).map_err(|_| ProtocolFault::Chunk)?;
         let size = u64::from_str_radix(text, 16).map_err(|_| ProtocolFault::Chunk)?;
         received.advance(digits + extension + 2);
@@ -214,4 +217,33 @@ fn take_trailers(received: &mut BytesMut) -> Result<Option<HeaderMap>, ProtocolF
 
 fn has_bare_line_feed(lines: &[u8]) -> bool {
     memchr::memchr_iter(b'\n', lines).any(|place| place == 0 || lines[place - 1] != b'\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Decodes a body of `count` chunks with extensions of `length` bytes. Returns how many chunks arrived.
+    fn count_chunks(count: usize, length: usize) -> Result<usize, ProtocolFault> {
+        let chunk = format!("1;{}\r\nx\r\n", "e".repeat(length - 1));
+        let (mut decoder, mut arrived) = (BodyDecoder::new_chunked(), 0);
+        let mut received = BytesMut::from([&chunk.repeat(count)[..], "0\r\n\r\n"].concat().as_bytes());
+        loop {
+            match decoder.next_piece(&mut received, true)? {
+                BodyPiece::Data(data) => arrived += data.len(),
+                BodyPiece::End => return Ok(arrived),
+                piece => panic!("{piece:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn extensions_are_bounded_by_chunk_and_by_the_number_of_chunks() {
+        for (count, length) in [(1, EXTENSIONS_MAX), (500, 64), (100_000, EXTENSIONS_PER_CHUNK), (60, 500)] {
+            assert_eq!(count_chunks(count, length), Ok(count), "{count} of {length} bytes");
+        }
+        for (count, length) in [(1, EXTENSIONS_MAX + 1), (1000, 2 * EXTENSIONS_PER_CHUNK), (3, EXTENSIONS_MAX / 2)] {
+            assert_eq!(count_chunks(count, length), Err(ProtocolFault::Chunk), "{count} of {length} bytes");
+        }
+    }
 }

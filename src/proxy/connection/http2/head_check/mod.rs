@@ -2,20 +2,23 @@
 //! ends the whole connection, and with it the requests of other clients behind the same CDN. This check replaces a
 //! malformed block of headers by one for which the library resets the stream, and which adds the same entries to the
 //! library's table as the original adds to the table here. If the path of a request has characters that the library
-//! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals. The check also removes empty DATA, of which the library
+//! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals. Headers on a
+//! stream that the client has closed end the connection. The check also removes empty DATA, of which the library
 //! accepts few. All other bytes pass unchanged.
 //!
 //! Input: the bytes of a client. Output: the bytes for the library, and reports of malformed blocks.
 //! `tests.rs` compares this decoder with the library's on random input.
 
+pub(crate) mod open_streams;
 #[cfg(test)]
 mod tests;
 
 use std::cell::RefCell;
 
 use crate::proxy::connection::http2::field_kind::{FieldKind, FieldRules};
-use crate::proxy::connection::http2::frame_head::{END_STREAM, FrameHead, HEAD, PADDED};
-use crate::proxy::connection::http2::frames::{CONTINUATION, END_HEADERS, HEADERS};
+use crate::proxy::connection::http2::frame_head::{DATA, END_STREAM, FrameHead, HEAD, PADDED};
+use crate::proxy::connection::http2::frames::{CONTINUATION, END_HEADERS, HEADERS, RST_STREAM};
+use crate::proxy::connection::http2::head_check::open_streams::OpenStreams;
 use crate::proxy::connection::http2::hpack::{HeaderField, HpackDecoder, write_literal};
 use crate::proxy::connection::preface::PREFACE;
 use crate::proxy::inbound::raw_target;
@@ -86,6 +89,7 @@ pub struct HeadCheck {
     max_continuations: usize,
     /// The last stream that the client has opened. Headers on it, or on one before it, are trailers.
     last_stream: u32,
+    open: OpenStreams,
     /// The library ends the connection, and further bytes do not matter.
     is_over: bool,
     /// Paths with bytes that are not UTF-8 are malformed. Otherwise they are encoded.
@@ -125,6 +129,7 @@ impl HeadCheck {
             passing: Vec::new(),
             max_continuations: (least + least / 4).max(CONTINUATIONS),
             last_stream: 0,
+            open: OpenStreams::default(),
             is_over: false,
             refuses_bytes: false,
             writes_literals: false,
@@ -188,6 +193,9 @@ impl HeadCheck {
                 BlockFrames::Partial => break,
                 BlockFrames::None if self.is_useless(head) => (HEAD, Some(Vec::new())),
                 BlockFrames::None => {
+                    if head.kind == RST_STREAM || (head.kind == DATA && head.flags & END_STREAM != 0) {
+                        self.open.end(head.stream);
+                    }
                     self.unseen = HEAD + head.length;
                     continue;
                 }
@@ -249,6 +257,16 @@ impl HeadCheck {
     /// Returns the replacement of a block that must not pass. `frames` are all frames of the block.
     fn replacement(&mut self, head: FrameHead, frames: &[u8], report: &mut impl ReportMalformed) -> Option<Vec<u8>> {
         let is_trailers = head.stream <= self.last_stream;
+        if is_trailers && self.open.is_closed(head.stream) {
+            // An error of the connection (RFC 9113, sections 5.1 and 5.1.1), or one of the stream that may be treated as
+            // one. The replacement of a malformed head would hide it from the library.
+            return Some(self.end_connection());
+        }
+        match (is_trailers, head.flags & END_STREAM != 0) {
+            (false, false) => self.open.open(head.stream),
+            (_, true) => self.open.end(head.stream),
+            (true, false) => {}
+        }
         let (verdict, written) = ROOM.with_borrow_mut(|room| {
             let verdict = self.judge_block(head, frames, is_trailers, room);
             if let BlockVerdict::Malformed(rule) = verdict {
