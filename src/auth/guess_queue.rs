@@ -70,13 +70,15 @@ impl<T> GuessQueue<T> {
         if self.waiting.len() <= QUEUE_MAX {
             return None;
         }
-        let last = (0..self.waiting.len()).max_by_key(|place| self.rank(*place))?;
+        let ranks = self.ranks();
+        let last = (0..ranks.len()).max_by_key(|place| ranks[*place])?;
         Some(self.waiting.remove(last).1)
     }
 
     /// Takes the next password.
     pub fn pop(&mut self) -> Option<(Guess, T)> {
-        let next = (0..self.waiting.len()).min_by_key(|place| self.rank(*place))?;
+        let ranks = self.ranks();
+        let next = (0..ranks.len()).min_by_key(|place| ranks[*place])?;
         Some(self.waiting.remove(next))
     }
 
@@ -97,17 +99,16 @@ impl<T> GuessQueue<T> {
         self.waiting.len()
     }
 
-    /// Returns the rank of a password: the lowest is next. A password that waits counts for those behind it as if it
+    /// Returns the ranks of all passwords: the lowest is next. A password that waits counts for those behind it as if it
     /// were wrong, so that clients, and users, take turns.
-    fn rank(&self, place: usize) -> (usize, usize) {
-        let Some(((guess, _), before)) = self.waiting[..=place].split_last() else { return (0, 0) };
-        let count = |party: Party, is_same: &dyn Fn(&Guess) -> bool| {
-            self.wrong.count(party) + before.iter().filter(|(other, _)| is_same(other)).count()
+    fn ranks(&self) -> Vec<(usize, usize)> {
+        let mut waiting = HashMap::<Party, usize>::new();
+        let mut count = |party: Party| {
+            let before = waiting.entry(party).or_default();
+            *before += 1;
+            self.wrong.count(party) + *before
         };
-        (
-            count(guess.client, &|other| other.client == guess.client),
-            count(guess.user, &|other| other.user == guess.user),
-        )
+        self.waiting.iter().map(|(guess, _)| (count(guess.client), count(guess.user))).collect()
     }
 }
 
