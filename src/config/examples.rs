@@ -74,7 +74,9 @@ pub fn describe_no_bound(schema: &Schema, key: &str, node: &Node) -> Option<Stri
         use ValueType::{Decimal, Duration, Fraction, Integer, Size};
         matches!(one, Integer { .. } | Size { .. } | Duration { .. } | Decimal(_) | Fraction)
     };
-    let is_rate = value_type.alternatives().any(|one| matches!(one, ValueType::Rate | ValueType::CalendarRate));
+    // An override may have the rate "unlimited".
+    let is_rate = schema.name == schema::LIMIT.name
+        && value_type.alternatives().any(|one| matches!(one, ValueType::Rate | ValueType::CalendarRate));
     if !is_meant || !(is_rate || value_type.alternatives().any(is_bound)) {
         return None;
     }
