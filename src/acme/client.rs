@@ -16,12 +16,10 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::ClientConfig;
 use tokio::time::timeout;
 
 use crate::config::AcmeSettings;
-use crate::upstream::WireProtocol;
-use crate::upstream::tls::{Trust, TrustedRoots, UpstreamTls};
+use crate::tls::trust::{Trust, TrustedRoots};
 
 /// Time limit of a request including its response.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -59,12 +57,9 @@ impl AcmeClient {
     pub fn new(settings: &AcmeSettings, retry_after: RetryAfter) -> Result<AcmeClient, String> {
         let roots = match &settings.ca {
             Some(pem) => TrustedRoots::from_pem(pem)?,
-            None => TrustedRoots::from_system(&rustls_native_certs::load_native_certs().certs),
+            None => TrustedRoots::from_system(rustls_native_certs::load_native_certs().certs),
         };
-        let tls = UpstreamTls::new(Trust::Roots(roots), None, None, WireProtocol::Http1)?;
-        // The builder below sets the offered protocols.
-        let mut tls = ClientConfig::clone(&tls.config);
-        tls.alpn_protocols.clear();
+        let tls = Trust::Roots(roots).into_client()?.with_no_client_auth();
         let mut http = HttpConnector::new();
         http.enforce_http(false);
         http.set_connect_timeout(Some(CONNECT));

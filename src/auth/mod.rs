@@ -6,12 +6,14 @@
 //! - `user_table`: htpasswd files; `password_hash`: the formats of their hashes
 //! - `credentials`: reads user and password from a request
 //! - `password_verifier`: computes hashes on threads of its own, and remembers successes
+//! - `guess_queue`: who is next for these threads
 //!
 //! To add a method: add a variant to [`AuthMethod`], its reader in `config::compile::routes::auth`, and its step in
 //! `proxy::auth`.
 
 pub mod credentials;
 pub mod forward;
+pub mod guess_queue;
 pub mod password_hash;
 pub mod password_verifier;
 pub mod user_table;

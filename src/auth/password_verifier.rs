@@ -1,10 +1,10 @@
 //! Verifies passwords on threads of its own, because a hash takes as long as thousands of requests. A bounded queue
-//! leads to these threads. Recent successes are remembered, and equal credentials are verified once at a time.
+//! (`guess_queue`) leads to these threads. Recent successes are remembered, and equal credentials are verified once at a time.
 //!
 //! Nothing here contains a password after its verification: credentials are identified by a keyed hash, whose key is
 //! random and never leaves the process.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -14,6 +14,7 @@ use aws_lc_rs::hmac;
 use tokio::sync::watch;
 
 use crate::auth::credentials::Credentials;
+use crate::auth::guess_queue::{Guess, GuessQueue};
 use crate::auth::password_hash::PasswordHash;
 use crate::auth::user_table::Candidate;
 use crate::telemetry::metrics::{PasswordCheck, PasswordMetrics};
@@ -85,7 +86,7 @@ struct RememberedSuccess {
 
 #[derive(Default)]
 struct VerifierQueue {
-    jobs: VecDeque<PasswordJob>,
+    jobs: GuessQueue<PasswordJob>,
     /// The threads have been started. Without `auth`, there are none.
     has_threads: bool,
 }
@@ -99,8 +100,6 @@ struct PasswordJob {
     queued: Instant,
 }
 
-/// Maximum number of passwords that wait for a thread.
-const QUEUE_MAX: usize = 64;
 /// Longest wait for a thread. The client of an older request has probably given up.
 const WAIT_MAX: Duration = Duration::from_secs(10);
 /// Size of a generation of remembered successes. There are at most twice as many.
@@ -168,25 +167,24 @@ impl PasswordVerifier {
         memory.old.remove(&id.login);
     }
 
-    /// Queues a password for verification. If the queue is full, the result is [`Verified::Busy`] at once.
+    /// Queues a password for verification. If the queue is full, the result for the last one in line is
+    /// [`Verified::Busy`] at once.
     pub fn queue_password(
         self: &Arc<Self>,
         ticket: VerificationTicket,
-        hash: &PasswordHash,
+        guess: Guess,
+        Candidate { hash, is_known }: Candidate<'_>,
         password: Vec<u8>,
-        is_known: bool,
     ) -> PendingVerification {
         let pending = PendingVerification(ticket.result.subscribe());
+        let job = PasswordJob { ticket, hash: hash.clone(), password, is_known, queued: Instant::now() };
         let mut queue = self.lock_queue();
-        let has_threads = queue.start_threads(self);
-        if !has_threads || queue.jobs.len() >= QUEUE_MAX {
-            drop(queue);
-            ticket.end(Verified::Busy);
-            return pending;
-        }
-        queue.jobs.push_back(PasswordJob { ticket, hash: hash.clone(), password, is_known, queued: Instant::now() });
+        let over = queue.take_over_jobs();
+        let refused = if queue.start_threads(self) { queue.jobs.push(guess, job) } else { Some(job) };
         drop(queue);
         self.filled.notify_one();
+        over.into_iter().for_each(PasswordJob::end_unverified);
+        refused.into_iter().for_each(PasswordJob::end_unverified);
         pending
     }
 
@@ -196,14 +194,23 @@ impl PasswordVerifier {
         let _ = rustix::process::nice(NICENESS);
         loop {
             let mut queue = self.lock_queue();
-            let job = loop {
-                match queue.jobs.pop_front() {
-                    Some(job) => break job,
+            let (over, (guess, job)) = loop {
+                let over = queue.take_over_jobs();
+                match queue.jobs.pop() {
+                    Some(next) => break (over, next),
+                    None if !over.is_empty() => {
+                        drop(queue);
+                        over.into_iter().for_each(PasswordJob::end_unverified);
+                        queue = self.lock_queue();
+                    }
                     None => queue = self.filled.wait(queue).unwrap_or_else(PoisonError::into_inner),
                 }
             };
             drop(queue);
-            job.run();
+            over.into_iter().for_each(PasswordJob::end_unverified);
+            if job.run() == Verified::Mismatch {
+                self.lock_queue().jobs.record_wrong(guess, Instant::now());
+            }
         }
     }
 
@@ -223,6 +230,11 @@ fn tag_bytes(tag: &hmac::Tag) -> [u8; 32] {
 }
 
 impl VerifierQueue {
+    /// Takes the jobs for which nobody waits any longer, and those that have waited for too long.
+    fn take_over_jobs(&mut self) -> Vec<PasswordJob> {
+        self.jobs.take_if(|job| job.is_abandoned() || job.queued.elapsed() > WAIT_MAX)
+    }
+
     /// Starts the threads, one for two cores, unless they run. Returns false if the system refuses all of them.
     fn start_threads(&mut self, verifier: &Arc<PasswordVerifier>) -> bool {
         if !self.has_threads {
@@ -239,17 +251,24 @@ impl VerifierQueue {
 }
 
 impl PasswordJob {
-    fn run(self) {
-        let PasswordJob { ticket, hash, password, is_known, queued } = self;
-        if ticket.result.receiver_count() <= 1 {
-            // Only the entry of pending verifications is left: all clients have gone.
-            return;
+    /// Returns whether all clients that wait for the result have gone: only the entry of pending verifications is left.
+    fn is_abandoned(&self) -> bool {
+        self.ticket.result.receiver_count() <= 1
+    }
+
+    /// Verifies the password.
+    fn run(self) -> Verified {
+        let PasswordJob { ticket, hash, password, is_known, .. } = self;
+        let result = if hash.matches(&password) && is_known { Verified::Match } else { Verified::Mismatch };
+        ticket.end(result);
+        result
+    }
+
+    /// Ends the job without a verification, outside of the lock of the queue.
+    fn end_unverified(self) {
+        if !self.is_abandoned() {
+            self.ticket.end(Verified::Busy);
         }
-        if queued.elapsed() > WAIT_MAX {
-            return ticket.end(Verified::Busy);
-        }
-        let matches = hash.matches(&password) && is_known;
-        ticket.end(if matches { Verified::Match } else { Verified::Mismatch });
     }
 }
 
@@ -351,6 +370,10 @@ mod tests {
         PasswordHash::parse("$2y$04$VztUob8vTanlIcicUnKc2OzVG7nMOQ7OdWl7FDqlEAwyT56N31oI2").unwrap()
     }
 
+    fn guess() -> Guess {
+        Guess::new(IpAddr::from([192, 0, 2, 1]), 1)
+    }
+
     #[test]
     fn remembered_successes_are_bounded() {
         let mut memory = VerifierMemory::default();
@@ -378,7 +401,8 @@ mod tests {
         drop(ticket);
         assert_eq!(wait(pending), Verified::Abandoned);
         let again = claim(&verifier, 1);
-        assert_eq!(wait(verifier.queue_password(again, &hash(), b"wrong".to_vec(), true)), Verified::Mismatch);
+        let candidate = Candidate { hash: &hash(), is_known: true };
+        assert_eq!(wait(verifier.queue_password(again, guess(), candidate, b"wrong".to_vec())), Verified::Mismatch);
         drop(claim(&verifier, 1));
         assert!(verifier.lock_memory().pending.is_empty());
     }
@@ -388,15 +412,16 @@ mod tests {
         let verifier = verifier();
         // No thread takes anything out.
         verifier.lock_queue().has_threads = true;
-        let queue = |id| verifier.queue_password(claim(&verifier, id), &hash(), b"wrong".to_vec(), true);
+        let hash = hash();
+        let candidate = || Candidate { hash: &hash, is_known: true };
+        let queue = |id| verifier.queue_password(claim(&verifier, id), guess(), candidate(), b"wrong".to_vec());
         let waiting: Vec<_> = (0..64).map(queue).collect();
         assert_eq!(wait(queue(64)), Verified::Busy);
         assert_eq!((verifier.lock_queue().jobs.len(), verifier.lock_memory().pending.len()), (64, 64));
-        // Nobody waits any longer, so the thread skips all of them.
+        // Nobody waits any longer, so they give up their places to the next one.
         drop(waiting);
-        let jobs: Vec<PasswordJob> = verifier.lock_queue().jobs.drain(..).collect();
-        jobs.into_iter().for_each(PasswordJob::run);
-        assert!(verifier.lock_memory().pending.is_empty());
+        let _next = queue(64);
+        assert_eq!((verifier.lock_queue().jobs.len(), verifier.lock_memory().pending.len()), (1, 1));
     }
 
     #[test]

@@ -142,11 +142,11 @@ fn parse_authority(rest: &str, default: u16) -> Result<String, TextFault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::upstream::tls::{Trust, TrustedRoots};
+    use crate::tls::trust::{Trust, TrustedRoots};
 
     #[test]
     fn servers_of_urls() {
-        let roots = TrustedRoots::from_system(&[]);
+        let roots = TrustedRoots::of_browsers();
         let tls =
             || Ok(Arc::new(UpstreamTls::new(Trust::Roots(roots.clone()), None, None, WireProtocol::Auto).unwrap()));
         let origin = |text| parse_origin(text, WireProtocol::Auto, tls);

@@ -133,6 +133,24 @@ impl<'a> Section<'a> {
         }
     }
 
+    /// Reads a number from 0.001 to the bound that the schema has for the key, in 1/1000.
+    pub fn read_thousandths(&self, key: &'static str) -> Option<u64> {
+        let node = self.node(key)?;
+        let most = self.bounds(key, ValueType::decimal_max).unwrap_or(1);
+        let number = match node.value {
+            Value::Float(number) => number,
+            Value::Integer(number) => match i32::try_from(number) {
+                Ok(number) => f64::from(number),
+                Err(_) => f64::INFINITY,
+            },
+            _ => return self.report_wrong_type(key, "a number", node),
+        };
+        match to_thousandths(number, most) {
+            Some(thousandths) => Some(thousandths),
+            None => self.report_fault(key, node, &format!("it must be from 0.001 to {most}"), ""),
+        }
+    }
+
     /// Reads a number of bytes: an integer, or a string with a unit.
     pub fn read_size(&self, key: &'static str) -> Option<u64> {
         let node = self.node(key)?;
@@ -222,7 +240,8 @@ impl<'a> Section<'a> {
     }
 
     pub fn report_fault<T>(&self, key: &str, node: &Node, what: &str, help: &str) -> Option<T> {
-        self.report_fault_at(key, node.place, what, help)
+        let no_bound = examples::describe_no_bound(self.schema, key, node);
+        self.report_fault_at(key, node.place, what, no_bound.as_deref().unwrap_or(help))
     }
 
     pub fn report_fault_at<T>(&self, key: &str, place: Place, what: &str, help: &str) -> Option<T> {
@@ -273,6 +292,13 @@ impl<'a> Section<'a> {
             self.add_mistake(mistake.with_option(section.unwrap_or_default()));
         }
     }
+}
+
+/// Returns a number from 0.001 to `most` in 1/1000, rounded.
+fn to_thousandths(number: f64, most: u32) -> Option<u64> {
+    let is_within = (0.001..=f64::from(most)).contains(&number);
+    // The text of the rounded number has no fraction and no exponent.
+    is_within.then(|| format!("{:.0}", number * 1000.0).parse().ok())?
 }
 
 pub fn find_choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, TextFault> {

@@ -39,7 +39,7 @@ pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
 
 /// Returns whether an option is a URL whose query may contain a secret with any name. `keys` may start anywhere.
 pub fn has_secret_query(keys: &[&str]) -> bool {
-    keys.ends_with(&["auth", "forward"])
+    keys.ends_with(&["auth", "forward"]) || keys.ends_with(&["spans", "to"])
 }
 
 /// Returns whether an option is the body of a response, which only some clients may be allowed to read.
@@ -80,7 +80,8 @@ mod tests {
         assert!(is_secret("route", &["header", "X-Origin-Secret"]) && is_secret("route", &["header", "x-access-key"]));
         assert!(is_secret("limit", &["when", "query", "api_key"]) && !is_secret("limit", &["when", "query", "act"]));
         assert!(!is_secret("limit", &["key"]) && !is_secret("route", &["header", "x-version"]));
-        assert!(has_secret_query(&["route", "auth", "forward"]) && !has_secret_query(&["redirect", "to"]));
+        assert!(has_secret_query(&["route", "auth", "forward"]) && has_secret_query(&["spans", "to"]));
+        assert!(!has_secret_query(&["redirect", "to"]));
         assert!(is_body(&["respond", "body"]) && !is_body(&["respond", "status"]));
         assert!(
             resembles_body(&["route", "respond", "bdoy"])

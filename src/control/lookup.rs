@@ -104,7 +104,7 @@ impl HostResolver {
 
     /// Looks in the hosts file, whose entries are complete for both families.
     fn find_in_hosts(&self, name: &str) -> Option<(Vec<IpAddr>, Duration)> {
-        let name = Name::from_utf8(name).ok()?;
+        let name = parse_name(name)?;
         let of_type = |kind| self.hosts.lookup_static_host(&Query::query(name.clone(), kind));
         let lookups = [RecordType::A, RecordType::AAAA].map(of_type);
         let addresses: Vec<IpAddr> =
@@ -116,7 +116,7 @@ impl HostResolver {
         let resolver = self.resolver.as_ref().ok_or(LookupOutcome::Failed)?;
         resolver.clear_cache();
         let mut failure = LookupOutcome::NoAddress;
-        for name in self.candidate_names(Name::from_utf8(name).map_err(|_| LookupOutcome::Failed)?) {
+        for name in self.candidate_names(parse_name(name).ok_or(LookupOutcome::Failed)?) {
             match combine_families(query_both_families(resolver, &name).await, before) {
                 Err(LookupOutcome::NoAddress) => {}
                 Err(outcome) => failure = outcome,
@@ -140,6 +140,15 @@ impl HostResolver {
         wholes.insert(place, whole);
         wholes
     }
+}
+
+/// Returns the name as it is written, label by label. The rules for registered names, which `web_1` and `a--b` break, do
+/// not apply to names of containers and services: the DNS server decides which names exist.
+fn parse_name(text: &str) -> Option<Name> {
+    let (labels, is_complete) = text.strip_suffix('.').map_or((text, false), |labels| (labels, true));
+    let mut name = Name::from_labels(labels.split('.').map(str::as_bytes)).ok()?;
+    name.set_fqdn(is_complete);
+    Some(name)
 }
 
 /// Queries both families concurrently; a missing response of one does not delay the other for long.
@@ -313,10 +322,32 @@ mod tests {
         (resolver.search, resolver.ndots) =
             (["prod.test.", "test."].map(|name| Name::from_utf8(name).unwrap()).into(), 1);
         let wholes = |name| -> Vec<String> {
-            resolver.candidate_names(Name::from_utf8(name).unwrap()).iter().map(Name::to_string).collect()
+            resolver.candidate_names(parse_name(name).unwrap()).iter().map(Name::to_string).collect()
         };
         assert_eq!(wholes("app"), ["app.prod.test.", "app.test.", "app."]);
         assert_eq!(wholes("app.org"), ["app.org.", "app.org.prod.test.", "app.org.test."]);
         assert_eq!(wholes("app."), ["app."]);
+    }
+
+    #[test]
+    fn names_are_looked_up_as_they_are_written() {
+        for name in ["web_1", "_a.test", "a_b.test.", "xn--bcher-kva.test", "xn--a.test", "r3---sn-x.test", "-a-.test"]
+        {
+            let parsed = parse_name(name).unwrap();
+            let labels: Vec<&[u8]> = parsed.iter().collect();
+            assert_eq!(labels.join(&b'.'), name.trim_end_matches('.').as_bytes(), "{name}");
+            assert_eq!(parsed.is_fqdn(), name.ends_with('.'), "{name}");
+        }
+        assert_eq!([parse_name("a..b"), parse_name(&"a".repeat(64))], [None, None]);
+    }
+
+    #[test]
+    fn names_of_the_hosts_file_may_have_underscores() {
+        let mut resolver = HostResolver::new(&[SocketAddr::from((Ipv4Addr::LOCALHOST, 53))]);
+        resolver.hosts.read_hosts_conf(&b"10.0.0.1 web_1 a_b.test xn--a\n"[..]).unwrap();
+        for name in ["web_1", "a_b.test", "xn--a"] {
+            let (addresses, _) = resolver.find_in_hosts(name).unwrap_or_default();
+            assert_eq!(addresses, [ip("10.0.0.1")], "{name}");
+        }
     }
 }

@@ -74,7 +74,7 @@ impl OverloadMonitor {
                 at_ms: fleet.now_ms(),
                 served: self.load.served(),
                 cpu: rule.cpu.and_then(|_| meter.read()),
-                load: rule.load.and_then(|_| read_load_average()),
+                load: rule.load_thousandths.and_then(|_| read_load_average()),
             };
             if *rule != rule_before {
                 warn_of_idle_conditions(rule, &measurement);
@@ -105,7 +105,7 @@ impl OverloadMonitor {
 fn warn_of_idle_conditions(rule: &OverloadRule, measurement: &Measurement) {
     for (condition, is_idle) in [
         (OverloadCondition::Cpu, rule.cpu.is_some() && measurement.cpu.is_none()),
-        (OverloadCondition::Load, rule.load.is_some() && measurement.load.is_none()),
+        (OverloadCondition::Load, rule.load_thousandths.is_some() && measurement.load.is_none()),
     ] {
         if is_idle {
             let name = condition.label();

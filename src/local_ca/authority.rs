@@ -14,6 +14,8 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use crate::tls::internal::{DOMAINS, NETWORKS};
 use crate::tls::{CertificateValidity, NamedKey, pem};
 
+/// The only host whose mail addresses the CA may sign. It is reserved, so that there are none (RFC 2606).
+const NO_MAIL_HOST: &str = "invalid";
 const HOUR_S: i64 = 3600;
 const DAY_S: i64 = 24 * HOUR_S;
 /// Life of the CA.
@@ -53,6 +55,8 @@ impl LocalCa {
         params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params.name_constraints = Some(name_constraints());
+        // Clients that follow it accept the certificates of this CA for servers only, not for code or mail.
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         set_validity(&mut params, now_s - CA_LEEWAY_S, now_s + CA_LIFE_S);
         Ok(params.self_signed(&key)?.pem() + &key.serialize_pem())
     }
@@ -168,7 +172,10 @@ fn name_constraints() -> NameConstraints {
     let domains = DOMAINS.iter().map(|domain| GeneralSubtree::DnsName((*domain).to_owned()));
     let network = |(ip, len): &(IpAddr, u8)| GeneralSubtree::IpAddress(CidrSubnet::from_addr_prefix(*ip, *len));
     NameConstraints {
-        permitted_subtrees: domains.chain(NETWORKS.iter().map(network)).collect(),
+        permitted_subtrees: domains
+            .chain(NETWORKS.iter().map(network))
+            .chain([GeneralSubtree::Rfc822Name(NO_MAIL_HOST.to_owned())])
+            .collect(),
         excluded_subtrees: Vec::new(),
     }
 }
@@ -176,6 +183,7 @@ fn name_constraints() -> NameConstraints {
 fn is_permitted(base: &GeneralName<'_>) -> bool {
     match base {
         GeneralName::DNSName(name) => DOMAINS.contains(name),
+        GeneralName::RFC822Name(name) => *name == NO_MAIL_HOST,
         GeneralName::IPAddress(bytes) => NETWORKS.iter().any(|(ip, len)| network_bytes(*ip, *len) == *bytes),
         _ => false,
     }
@@ -257,6 +265,10 @@ mod tests {
     #[test]
     fn a_ca_of_ours_is_constrained_and_others_are_not() {
         assert!(ca().certificate.is_constrained());
+        let ca = ca();
+        let (_, parsed) = X509Certificate::from_der(&ca.certificate.der).unwrap();
+        let usage = parsed.extended_key_usage().unwrap().unwrap().value;
+        assert!(usage.server_auth && !usage.any && !usage.code_signing && !usage.email_protection);
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let pem = |params: &CertificateParams| params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem();

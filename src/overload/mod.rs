@@ -25,8 +25,8 @@ pub struct OverloadRule {
     pub in_flight: Option<u64>,
     /// Longest mean time to the response head.
     pub latency_ms: Option<u64>,
-    /// Load average from which requests in flight are bounded by the measured capacity.
-    pub load: Option<u64>,
+    /// Load average, in 1/1000, from which requests in flight are bounded by the measured capacity.
+    pub load_thousandths: Option<u64>,
     /// Largest share of the CPU time.
     pub cpu: Option<Fraction>,
 }
@@ -34,8 +34,8 @@ pub struct OverloadRule {
 impl OverloadRule {
     /// Returns the conditions that have a value.
     pub fn conditions(&self) -> impl Iterator<Item = OverloadCondition> + use<> {
-        let OverloadRule { qps, in_flight, latency_ms, load, cpu } = self;
-        let set = [qps.is_some(), in_flight.is_some(), latency_ms.is_some(), load.is_some(), cpu.is_some()];
+        let OverloadRule { qps, in_flight, latency_ms, load_thousandths, cpu } = self;
+        let set = [qps.is_some(), in_flight.is_some(), latency_ms.is_some(), load_thousandths.is_some(), cpu.is_some()];
         OverloadCondition::ALL.iter().copied().zip(set).filter_map(|(condition, is_set)| is_set.then_some(condition))
     }
 }

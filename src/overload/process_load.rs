@@ -52,6 +52,8 @@ pub struct OverloadPermit {
     load: Arc<ProcessLoad>,
     begun: Instant,
     awaits_head: bool,
+    /// The part of a second in which the request was counted for `qps`.
+    counted_in: Option<u64>,
 }
 
 impl Default for ProcessLoad {
@@ -84,23 +86,22 @@ impl ProcessLoad {
         random: impl Fn() -> u32,
     ) -> Result<OverloadPermit, OverloadCondition> {
         let checked = match rule.qps {
-            None => self.take_place(rule, &random),
+            None => self.take_place(rule, &random).map(|()| None),
             Some(qps) => {
                 let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
                 // The lock is held until the request is counted, so that no second has more than `qps`.
                 if rate.admitted(now_ms) >= qps {
                     Err(OverloadCondition::Qps)
                 } else {
-                    self.take_place(rule, &random).inspect(|()| rate.count(now_ms))
+                    self.take_place(rule, &random).map(|()| Some(rate.count(now_ms)))
                 }
             }
         };
-        if let Err(condition) = checked {
-            self.refused[condition as usize].fetch_add(1, Ordering::Relaxed);
-            return Err(condition);
-        }
+        let counted_in = checked.inspect_err(|condition| {
+            self.refused[*condition as usize].fetch_add(1, Ordering::Relaxed);
+        })?;
         self.awaiting.fetch_add(1, Ordering::Relaxed);
-        Ok(OverloadPermit { load: self.clone(), begun, awaits_head: true })
+        Ok(OverloadPermit { load: self.clone(), begun, awaits_head: true, counted_in })
     }
 
     /// Evaluates all conditions but the first, and counts the request as in flight if they admit it.
@@ -114,7 +115,8 @@ impl ProcessLoad {
             OverloadCondition::InFlight
         } else if rule.latency_ms.is_some() && is_drawn(&self.latency_share) {
             OverloadCondition::Latency
-        } else if rule.load.is_some() && self.awaiting.load(Ordering::Relaxed) >= self.capacity.load(Ordering::Relaxed)
+        } else if rule.load_thousandths.is_some()
+            && self.awaiting.load(Ordering::Relaxed) >= self.capacity.load(Ordering::Relaxed)
         {
             OverloadCondition::Load
         } else if rule.cpu.is_some() && is_drawn(&self.cpu_share) {
@@ -153,9 +155,18 @@ impl ProcessLoad {
 }
 
 impl AdmittedRate {
-    fn count(&mut self, now_ms: u64) {
+    /// Counts a request, and returns the part in which it is counted.
+    fn count(&mut self, now_ms: u64) -> u64 {
         self.advance(now_ms);
         self.parts[place_of(self.current)] += 1;
+        self.current
+    }
+
+    /// Takes back a request that was counted in `part`, unless that is more than a second ago.
+    fn take_back(&mut self, part: u64) {
+        if self.current - part < RATE_PARTS as u64 {
+            self.parts[place_of(part)] -= 1;
+        }
     }
 
     fn admitted(&mut self, now_ms: u64) -> u64 {
@@ -186,6 +197,16 @@ impl OverloadPermit {
             let us = u64::try_from(self.begun.elapsed().as_micros()).unwrap_or(u64::MAX);
             self.load.served.fetch_add(1, Ordering::Relaxed);
             self.load.served_us.fetch_add(us, Ordering::Relaxed);
+        }
+    }
+}
+
+impl OverloadPermit {
+    /// Gives the place in `qps` back, because the request is refused before it is served. Otherwise a client that its
+    /// limits refuse would use up the places of all others.
+    pub fn return_place(&mut self) {
+        if let Some(part) = self.counted_in.take() {
+            self.load.rate.lock().unwrap_or_else(PoisonError::into_inner).take_back(part);
         }
     }
 }
@@ -246,13 +267,34 @@ mod tests {
     }
 
     #[test]
+    fn a_refused_request_returns_its_place_in_the_rate() {
+        let (load, rule) = (Arc::new(ProcessLoad::default()), OverloadRule { qps: Some(3), ..Default::default() });
+        for now_ms in [0, 50, 950, 1_000, 10_000, 10_001] {
+            for _ in 0..10 {
+                let mut permit = admit(&load, &rule, now_ms).unwrap();
+                permit.return_place();
+                permit.return_place();
+            }
+        }
+        let mut old = admit(&load, &rule, 20_000).unwrap();
+        let held: Vec<_> = (0..2).map(|_| admit(&load, &rule, 20_900).unwrap()).collect();
+        assert_eq!(admit(&load, &rule, 20_900).err(), Some(OverloadCondition::Qps));
+        let third = admit(&load, &rule, 21_100).unwrap();
+        // Its part has left the ring, and is not that of another request.
+        old.return_place();
+        assert_eq!(admit(&load, &rule, 21_100).err(), Some(OverloadCondition::Qps));
+        drop((held, third));
+        assert_eq!(admit(&load, &rule, 21_100).err(), Some(OverloadCondition::Qps), "they were served");
+    }
+
+    #[test]
     fn conditions_are_evaluated_in_order_and_only_those_of_the_rule() {
         let load = Arc::new(ProcessLoad::default());
         let all = OverloadRule {
             qps: Some(3),
             in_flight: Some(2),
             latency_ms: Some(1),
-            load: Some(1),
+            load_thousandths: Some(1_000),
             cpu: Some(Fraction::HALF),
         };
         load.apply_sample(WHOLE_SHARE, WHOLE_SHARE, Some(0));

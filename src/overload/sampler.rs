@@ -94,7 +94,7 @@ impl LoadSampler {
         }
         self.latency_share = next_share(self.latency_share, latency_ms, rule.latency_ms.map(|most| most as f64));
         self.cpu_share = next_share(self.cpu_share, cpu, rule.cpu.map(|most| f64::from(most.thousandths()) / 1000.0));
-        let is_loaded = rule.load.zip(now.load).is_some_and(|(most, load)| load > most as f64);
+        let is_loaded = rule.load_thousandths.zip(now.load).is_some_and(|(most, load)| load * 1000.0 > most as f64);
         Sample {
             qps,
             latency_ms,
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn the_capacity_is_throughput_times_response_time_while_the_load_is_high() {
         let (mut sampler, mut now) = started();
-        let rule = OverloadRule { load: Some(4), ..OverloadRule::default() };
+        let rule = OverloadRule { load_thousandths: Some(4_000), ..OverloadRule::default() };
         assert_eq!(run(&mut sampler, &rule, &mut now, 8, [400.0, 20.0, 0.5, 4.0]).capacity, None);
         assert_eq!(run(&mut sampler, &rule, &mut now, 8, [400.0, 80.0, 0.5, 4.1]).capacity, Some(8));
         assert_eq!(run(&mut sampler, &rule, &mut now, 60, [400.0, 80.0, 0.5, 9.0]).capacity, Some(32));

@@ -56,7 +56,14 @@ pub fn finish_response(
 
 /// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
 fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    request.account.record_head(true);
+    // The auth server has not allowed the request if the client gets its response.
+    let is_refused = request.is_auth_response;
+    if let Some(permit) = request.account.overload_permit() {
+        permit.record_head(true);
+        if is_refused {
+            permit.return_place();
+        }
+    }
     // Charges depend on the response as the server sent it, so they are settled before the edits.
     request.account.settle_by_response(response, response.body().ends_by_close());
     if let Some(body) = response.body().as_full() {
@@ -91,7 +98,12 @@ fn intercept_error(
 /// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
 fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Response<ResponseBody> {
     // A server that failed or timed out took its time; other refusals took none.
-    request.account.record_head(matches!(refusal, Refusal::Upstream(error) if error.is_upstream_failure()));
+    if let Some(permit) = request.account.overload_permit() {
+        permit.record_head(matches!(refusal, Refusal::Upstream(error) if error.is_upstream_failure()));
+        if refusal.precedes_service() {
+            permit.return_place();
+        }
+    }
     let (route, verdict) = (request.matched_route(), request.verdict.as_ref());
     let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
     let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));

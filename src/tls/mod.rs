@@ -1,4 +1,5 @@
-//! TLS towards clients: certificates, settings of handshakes and what a handshake shows of the client.
+//! TLS: certificates, settings of handshakes with clients, what a handshake shows of the client, and which servers the
+//! gateway trusts.
 //!
 //! Input: PEM texts and options, which the config reads from files, and certificates that an ACME server or the local
 //! CA issues. Output: a `rustls::ServerConfig` per listener, which workers use for handshakes, and a `TlsPeer` per
@@ -13,6 +14,7 @@
 //! - `provider.rs`: the cryptography of all TLS connections.
 //! - `tickets.rs`: session tickets, and their secrets, which survive a hand-over.
 //! - `peer.rs`: what the handshake has shown of the client.
+//! - `trust.rs`: which servers are trusted where the gateway is the client.
 //!
 //! To add an option, add it to `ServerFiles`, apply it in `ServerTls::new`, and compile it in `config::compile`.
 
@@ -25,6 +27,7 @@ pub mod pem;
 mod provider;
 mod server;
 mod tickets;
+pub mod trust;
 
 pub use crate::tls::alpn::Alpn;
 pub use crate::tls::certs::{CertificateValidity, NamedKey};

@@ -1,17 +1,16 @@
-//! TLS to the servers of an upstream: trusted authorities and the client certificate. Built by the config compiler,
+//! TLS to the servers of an upstream: whom it trusts and the client certificate. Built by the config compiler,
 //! used for each new connection by `proxy::outbound::dial`.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::ClientConfig;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use sha2::{Digest, Sha256};
 
-use crate::tls::{crypto_provider, pem};
+use crate::tls::pem;
+use crate::tls::trust::Trust;
 use crate::upstream::WireProtocol;
 
 /// TLS settings of one upstream. Two are equal if their options and files are: their connections are then shared.
@@ -20,21 +19,6 @@ pub struct UpstreamTls {
     /// Server name that is sent and verified instead of the host of the URL.
     pub server_name: Option<ServerName<'static>>,
     pub protocol: WireProtocol,
-    digest: [u8; 32],
-}
-
-/// Which server certificates are trusted.
-#[derive(Clone)]
-pub enum Trust {
-    Roots(TrustedRoots),
-    /// Any certificate.
-    Anyone,
-}
-
-/// Certificate authorities.
-#[derive(Clone)]
-pub struct TrustedRoots {
-    store: Arc<RootCertStore>,
     digest: [u8; 32],
 }
 
@@ -66,25 +50,16 @@ impl UpstreamTls {
             digest.update((bytes.len() as u64).to_le_bytes());
             digest.update(bytes);
         };
-        say(match &trust {
-            Trust::Roots(roots) => &roots.digest,
-            Trust::Anyone => &[],
-        });
+        match &trust {
+            Trust::Roots(roots) => say(&roots.digest()),
+            Trust::Anyone => say(&[]),
+        }
         say(&[protocol as u8]);
         say(server_name.as_ref().map(ServerName::to_str).unwrap_or_default().as_bytes());
         for part in pair.iter().flat_map(|pair| pair.chain.iter().map(|der| &**der).chain([pair.key.secret_der()])) {
             say(part);
         }
-        let provider = crypto_provider();
-        let builder = ClientConfig::builder_with_provider(provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(|error| error.to_string())?;
-        let builder = match trust {
-            Trust::Roots(roots) => builder.with_root_certificates(roots.store),
-            Trust::Anyone => {
-                builder.dangerous().with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
-            }
-        };
+        let builder = trust.into_client()?;
         let mut config = match pair {
             Some(ClientIdentity { chain, key }) => {
                 builder.with_client_auth_cert(chain, key).map_err(|error| error.to_string())?
@@ -123,38 +98,6 @@ impl fmt::Debug for UpstreamTls {
     }
 }
 
-impl TrustedRoots {
-    /// Reads the authorities of a PEM file.
-    ///
-    /// # Errors
-    /// The text is not valid PEM or has no certificate.
-    pub fn from_pem(text: &str) -> Result<TrustedRoots, String> {
-        let mut store = RootCertStore::empty();
-        let certificates = pem::certificates(text)?;
-        for certificate in &certificates {
-            store.add(certificate.clone()).map_err(|error| error.to_string())?;
-        }
-        Ok(TrustedRoots::new(store, &certificates))
-    }
-
-    /// Returns the authorities of the system that can be parsed. If there are none, returns those that browsers trust.
-    pub fn from_system(certificates: &[CertificateDer<'static>]) -> TrustedRoots {
-        let mut store = RootCertStore::empty();
-        if store.add_parsable_certificates(certificates.iter().cloned()).0 == 0 {
-            store.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
-        }
-        TrustedRoots::new(store, certificates)
-    }
-
-    fn new(store: RootCertStore, certificates: &[CertificateDer<'_>]) -> TrustedRoots {
-        let mut digest = Sha256::new();
-        for certificate in certificates {
-            digest.update(certificate);
-        }
-        TrustedRoots { store: Arc::new(store), digest: digest.finalize().into() }
-    }
-}
-
 impl ClientIdentity {
     /// Reads the certificate chain and the key of two PEM files.
     ///
@@ -164,44 +107,5 @@ impl ClientIdentity {
         let chain = pem::certificates(cert).map_err(ClientIdentityError::Cert)?;
         let key = pem::private_key(key).map_err(ClientIdentityError::Key)?;
         Ok(ClientIdentity { chain, key })
-    }
-}
-
-/// Accepts any certificate whose key the server has.
-#[derive(Debug)]
-struct AcceptAnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AcceptAnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, cert, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
     }
 }

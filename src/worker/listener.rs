@@ -7,7 +7,7 @@ use std::{fmt, io};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
-use crate::net::ListenAddr;
+use crate::net::{ListenAddr, enable_keepalive};
 use crate::proxy::connection::stream::Stream;
 use crate::worker::socket_file::SocketFile;
 
@@ -167,6 +167,8 @@ impl Listener {
     pub fn into_acceptor(self) -> io::Result<Acceptor> {
         Ok(Acceptor(match self.socket {
             BoundSocket::Tcp(socket) => {
+                // Accepted connections inherit it.
+                enable_keepalive(&SockRef::from(&socket));
                 let socket = TcpListener::from_std(socket)?;
                 AcceptingSocket::Tcp { addr: socket.local_addr()?, socket }
             }

@@ -99,7 +99,8 @@ fn all_but_probes_and_metrics_need_the_token() {
         ("GET", "/-/status", ""),
         ("POST", "/-/reload", ""),
     ] {
-        for wrong in ["", "authorization: Bearer secret-secre\r\n", "authorization: Basic secret-secret\r\n"] {
+        let two = "authorization: Bearer secret-secret\r\nauthorization: Bearer secret-secret\r\n";
+        for wrong in ["", "authorization: Bearer secret-secre\r\n", "authorization: Basic secret-secret\r\n", two] {
             let refused = fetch_with(&gateway, method, path, wrong, body);
             assert_eq!((refused.status(), refused.get("www-authenticate")), (401, Some("Bearer")), "{method} {path}");
         }

@@ -222,3 +222,31 @@ fn equal_credentials_are_verified_once_at_a_time() {
     assert!(clients.into_iter().all(|client| client.join().unwrap() == 200));
     assert!(checks(&gateway, "match") < 5.0);
 }
+
+/// Many clients guess the password of one user, each within its limit.
+#[test]
+fn wrong_passwords_do_not_delay_those_of_others() {
+    // One hash takes about a quarter of a second.
+    let users = htpasswd(&["-nbB", "-C", "12", "carol", "secret"]) + &bcrypt("bob", "b");
+    let gateway = start(&users, &route(", cache = \"0s\"", ""));
+    let mut guessers: Vec<_> = (1..=10)
+        .flat_map(|client| (0..10).map(move |guess| (client, guess)))
+        .map(|(client, guess)| {
+            let mut connection = gateway.client_from([127, 0, 2, client]);
+            connection.send(get("/", &basic("carol", &format!("{client} {guess}"))));
+            connection
+        })
+        .collect();
+    wait_until("the queue is full", || checks(&gateway, "queue_full") > 0.0);
+    // The hashes that are being computed end first, one on each thread.
+    let threads = std::thread::available_parallelism().unwrap().get().div_ceil(2);
+    for _ in 0..3 {
+        let before = checks(&gateway, "mismatch");
+        let response = gateway.client_from([127, 0, 1, 1]).fetch(&get("/", &basic("bob", "b")), "");
+        assert_eq!(response.status(), 200);
+        let delayed_by = checks(&gateway, "mismatch") - before;
+        assert!(delayed_by <= (2 * threads) as f64, "{delayed_by} hashes came first");
+    }
+    let counts = guessers.iter_mut().map(|client| client.read_response("GET").status());
+    assert!(counts.into_iter().all(|status| [401, 503].contains(&status)));
+}

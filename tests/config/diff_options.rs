@@ -62,7 +62,7 @@ fn candidates(of: &ValueType) -> Vec<String> {
         ValueType::Duration { least_ms, most_ms } => {
             vec![format!("\"{least_ms}ms\""), format!("\"{}ms\"", most_ms / 2)]
         }
-        ValueType::Fraction | ValueType::Sample => vec!["0.25".to_owned(), "0.75".to_owned()],
+        ValueType::Fraction | ValueType::Sample | ValueType::Decimal(_) => vec!["0.25".to_owned(), "0.75".to_owned()],
         ValueType::Age => vec!["\"1y\"".to_owned(), "\"2y\"".to_owned()],
         _ => Vec::new(),
     });
@@ -79,6 +79,7 @@ fn candidates(of: &ValueType) -> Vec<String> {
                 | ValueType::Duration { .. }
                 | ValueType::Fraction
                 | ValueType::Sample
+                | ValueType::Decimal(_)
                 | ValueType::Age
         )
     });

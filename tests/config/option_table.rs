@@ -50,6 +50,7 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
         ValueType::Integers(numbers) => value == TomlType::Integer && numbers.contains(&5),
         ValueType::Size { .. } => matches!(value, TomlType::Integer),
         ValueType::Fraction | ValueType::Sample => value == TomlType::Float,
+        ValueType::Decimal(_) => matches!(value, TomlType::Float | TomlType::Integer),
         // "zz" is none of these.
         ValueType::Duration { .. } | ValueType::Age | ValueType::Rate | ValueType::CalendarRate => false,
         ValueType::Words(_) => false,
@@ -156,6 +157,9 @@ fn bounds(of: &ValueType) -> Vec<(String, String)> {
             }
             ValueType::Fraction => vec![("0.001".to_owned(), "0.0004".to_owned()), ("1".to_owned(), "1.1".to_owned())],
             ValueType::Sample => vec![("0".to_owned(), "-0.1".to_owned()), ("1".to_owned(), "1.1".to_owned())],
+            ValueType::Decimal(most) => {
+                vec![("0.001".to_owned(), "0.0004".to_owned()), (most.to_string(), format!("{most}.1"))]
+            }
             ValueType::Age => vec![("\"10y\"".to_owned(), "\"11y\"".to_owned())],
             _ => Vec::new(),
         })

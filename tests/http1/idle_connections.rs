@@ -174,3 +174,25 @@ fn a_connection_at_rest_holds_at_most_3_kb_and_leaves_nothing_behind() {
     drop(clients);
     wait_until("their memory is released", || each() < 1024);
 }
+
+/// The client that holds the most connections loses its idle ones, and nobody is shut out.
+#[test]
+fn idle_connections_close_for_new_ones_at_the_cap() {
+    const MOST: usize = 64;
+    let gateway = Gateway::with(&format!("workers = 2\nmax_connections = {MOST}"), FIXED);
+    let mut idle: Vec<Client> = (0..MOST - 1).map(|_| gateway.client_from([127, 0, 0, 66])).collect();
+    for client in &mut idle {
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
+    }
+    let mut own = gateway.client_from([127, 0, 0, 5]);
+    assert_eq!(own.fetch(&get("/", ""), "").status(), 200);
+    rest();
+    let mut others: Vec<Client> = (0..MOST / 2).map(|_| gateway.client_from([127, 0, 0, 6])).collect();
+    for client in &mut others {
+        assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
+    }
+    // The connection of a client with few is still there.
+    assert_eq!(own.fetch(&get("/", ""), "").status(), 200);
+    assert_eq!(gateway.metric("http_rejected_total", &[("reason", "max_connections")]).unwrap_or(0.0), 0.0);
+    assert_eq!(gateway.log_lines(&["closing idle connections for new ones"]), 1);
+}

@@ -296,3 +296,62 @@ fn busy_clients_are_not_counted_as_floods() {
     }
     assert_eq!(ended(&gateway), []);
 }
+
+/// The library ignores DATA for a stream that it has reset.
+#[test]
+fn data_that_ends_a_stream_once_more_ends_the_connection() {
+    for data in [&[][..], b"x", &[b'x'; 1024]] {
+        assert_ended(&["h2_frames", "h2_abuse", "h2_protocol"], |wire| {
+            wire.get(1, "/");
+            assert_eq!(wire.read_response(1).ended, StreamEnd::Complete);
+            wire.acknowledges = false;
+            let sent = flood(wire, |_| frame(DATA, END_STREAM, 1, data).repeat(10));
+            assert!(sent < 50_000, "{sent}");
+        });
+    }
+}
+
+/// A client that was busy for a while acknowledges each frame of a burst twice, as grpc-dart does.
+#[test]
+fn acknowledgements_of_a_burst_are_no_flood() {
+    const MESSAGES: usize = 20_000;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
+                stream.read_exact(&mut [0; PREFACE.len()]).unwrap();
+                let mut head = [0; 9];
+                while head[3] != HEADERS {
+                    stream.read_exact(&mut head).unwrap();
+                    stream.read_exact(&mut vec![0; usize::from(head[1]) << 8 | usize::from(head[2])]).unwrap();
+                }
+                stream.write_all(&headers(1, END_HEADERS, &[(":status", "200")])).unwrap();
+                for _ in 0..MESSAGES / 100 {
+                    stream.write_all(&frame(DATA, 0, 1, b"x").repeat(100)).unwrap();
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                stream.write_all(&frame(DATA, END_STREAM, 1, b"x")).unwrap();
+                let _ = stream.read_to_end(&mut Vec::new());
+            });
+        }
+    });
+    let gateway = Gateway::start(&format!("[[route]]\nupstream = \"h2c://{server}\"\n"));
+    let mut wire = Wire::connect(gateway.addr, &[(4, 1 << 20)]);
+    wire.get(1, "/");
+    std::thread::sleep(Duration::from_millis(1500));
+    let mut frames = 0;
+    loop {
+        let read = wire.read_until("the stream", |frame| frame.kind == DATA && frame.stream == 1);
+        wire.send([window(0, 1), window(1, 1)].concat());
+        frames += 1;
+        if read.flags & END_STREAM != 0 {
+            break;
+        }
+    }
+    assert!(frames > 2_000, "{frames}");
+    assert!(wire.is_alive());
+    assert_eq!(ended(&gateway), []);
+}

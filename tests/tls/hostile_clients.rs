@@ -311,3 +311,37 @@ fn sent(addr: SocketAddr, bytes: &[u8]) -> TcpStream {
     stream.write_all(bytes).unwrap();
     stream
 }
+
+/// Handshakes of clients that have left are not computed, and do not count as connections any more.
+#[test]
+fn a_client_that_leaves_gives_up_its_place_in_the_queue() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "max_connections = 400", ECHO);
+    let whole = records(&hello("a.test"), 512);
+    gateway.signal("STOP");
+    // The first of them may get a response.
+    for _ in 0..300 {
+        connect(gateway.addr).write_all(&whole).unwrap();
+    }
+    let mut good = connect(gateway.addr);
+    good.write_all(&whole).unwrap();
+    gateway.signal("CONT");
+    let mut first = [0];
+    assert_eq!(good.read(&mut first).unwrap(), 1);
+    until_counted(&gateway, "aborted", 300.0);
+    gateway.assert_metric("connections", &[("listener", "127.0.0.1:0"), ("protocol", "handshake")], 1.0);
+}
+
+#[test]
+fn http2_without_negotiation_is_refused_in_its_own_terms() {
+    let ca = Ca::new("test");
+    let gateway = gateway(&ca, &["a.test"], "", "", ECHO);
+    let mut client = Trust::in_ca(&ca).connect(gateway.addr, "a.test");
+    assert_eq!(client.alpn(), None);
+    client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    let mut bytes = Vec::new();
+    let _ = client.stream().read_to_end(&mut bytes);
+    // Empty SETTINGS, then GOAWAY with HTTP_1_1_REQUIRED.
+    assert_eq!(bytes[..9], [0, 0, 0, 4, 0, 0, 0, 0, 0], "{bytes:?}");
+    assert_eq!((bytes[12], &bytes[18..26]), (7, &[0, 0, 0, 0, 0, 0, 0, 13][..]), "{bytes:?}");
+}

@@ -213,3 +213,28 @@ fn sockets_and_addresses_are_not_looked_up() {
     assert_eq!(dns.queries(), Vec::<String>::new());
     assert!(shown(&gateway).iter().all(|server| server.get("address").is_none()));
 }
+
+/// Names of containers and services have characters that registered names have not.
+#[test]
+fn names_are_looked_up_as_they_are_written() {
+    let upstream = Upstream::text("good");
+    let dns = DnsServer::start(Reply::Addresses(vec![ip(1)], 60));
+    let names = ["web-1", "web_1", "a_b.test", "_a.test", "xn--bcher-kva.test", "xn--a.test", "r3---sn-x.test"];
+    let sections: String = (0..)
+        .zip(names)
+        .map(|(number, name)| {
+            let url = format!("http://{name}:{}", upstream.addr.port());
+            let auth = if number % 2 == 0 { String::new() } else { format!("auth = {{ forward = \"{url}/auth\" }}\n") };
+            format!("[[route]]\npath = \"/{name}\"\nupstream = \"{url}\"\n{auth}")
+        })
+        .collect();
+    let gateway = Gateway::with(&dns.line(), &sections);
+    for name in names {
+        assert_eq!(gateway.get(&format!("/{name}")).status(), 200, "{name}");
+        assert!(
+            dns.queries().iter().any(|query| query.starts_with(&format!("{name}. "))),
+            "{name}: {:?}",
+            dns.queries()
+        );
+    }
+}

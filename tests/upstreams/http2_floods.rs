@@ -130,6 +130,24 @@ fn a_flood_on_an_idle_connection_is_logged_once_and_ends_it() {
     });
 }
 
+/// The library ignores DATA for a stream that the gateway has reset.
+#[test]
+fn ends_of_a_stream_that_was_reset_are_a_flood() {
+    let (server, _) = responding(|stream, kind, id| {
+        if kind == HEADERS {
+            return stream.write_all(&frame(HEADERS, END_HEADERS, id, &[0x88])).unwrap();
+        }
+        let ends = frame(DATA, END_STREAM, id, &[]).repeat(1000);
+        while stream.write_all(&ends).is_ok() {}
+    });
+    let gateway = in_front_of(server);
+    let mut client = gateway.client();
+    client.send("GET / HTTP/1.1\r\nhost: a\r\n\r\n");
+    client.try_read_head().unwrap();
+    drop(client);
+    wait_until("the log says so", || gateway.log().contains("the server floods it with frames"));
+}
+
 #[test]
 fn interim_responses_as_heartbeats_are_no_flood() {
     let server = Http2Server::start(|mut incoming| async move {

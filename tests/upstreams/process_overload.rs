@@ -212,3 +212,17 @@ fn nothing_listens_and_a_breaker_and_the_process_rule_go_together() {
     drop(waiting);
     wait_until("the breaker refuses", || gateway.get("/").json()["setting"] == "breaker");
 }
+
+/// A client that its own limit refuses does not use up the requests of others.
+#[test]
+fn refused_requests_do_not_count_for_the_rate_of_the_process() {
+    let limits = "[limit.per-client]\nrate = \"3/h\"\nkey = \"ip\"\n";
+    let routes = format!("[[route]]\nrespond = {{ body = \"good\" }}\nlimits = [\"per-client\"]\n{limits}");
+    let gateway = Gateway::with("overload = { qps = 5 }", &routes);
+    let fetch = |source: [u8; 4]| gateway.client_from(source).fetch(&get("/", ""), "").status();
+    let greedy: Vec<u16> = (0..50).map(|_| fetch([127, 0, 0, 7])).collect();
+    assert_eq!(greedy.iter().filter(|status| **status == 200).count(), 3, "{greedy:?}");
+    assert!(greedy[3..].iter().all(|status| *status == 429), "{greedy:?}");
+    assert_eq!([fetch([127, 0, 0, 8]), fetch([127, 0, 0, 9])], [200; 2]);
+    assert_eq!(refused(&gateway, "qps"), Some(0.0));
+}

@@ -2,6 +2,8 @@
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 use rcgen::date_time_ymd;
@@ -12,11 +14,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{HandshakeKind, NamedGroup, RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 
+use crate::support::app;
 use crate::support::ca::{Ca, Pair};
 use crate::support::client::{get, post};
 use crate::support::dns::{DnsServer, Reply};
 use crate::support::gateway::{Gateway, config_arguments};
 use crate::support::machine::Stopwatch;
+use crate::support::ports::ReservedPort;
 use crate::support::upstream::{Duplex, Peer, Upstream, ok};
 use crate::support::{wait_until, write_atomically};
 
@@ -364,4 +368,73 @@ fn pem_files_are_reloaded_and_a_broken_one_changes_nothing() {
     assert_eq!(statuses(), [200, 502]);
     write(&new.pem());
     wait_until("the new authority is trusted", || statuses() == [502, 200]);
+}
+
+/// Runs `openssl s_server` with a self-signed certificate of these arguments of `openssl req`, and returns it with its
+/// port. Without extensions (`is_v1`), the certificate has version 1.
+fn openssl_server(dir: &Path, name: &str, arguments: &[&str], is_v1: bool) -> (Child, u16) {
+    let file = |ending: &str| dir.join(format!("{name}.{ending}")).display().to_string();
+    let (cert, key, request) = (file("pem"), file("key"), file("csr"));
+    let files = ["-nodes", "-keyout", &key, "-subj", "/CN=app.test"];
+    if is_v1 {
+        app::run("openssl", "openssl", &[&["req", "-out", &request], arguments, &files].concat());
+        app::run("openssl", "openssl", &["x509", "-req", "-in", &request, "-signkey", &key, "-out", &cert]);
+    } else {
+        app::run("openssl", "openssl", &[&["req", "-x509", "-out", &cert], arguments, &files].concat());
+    }
+    let port = ReservedPort::new().port();
+    let accept = format!("127.0.0.1:{port}");
+    let server = Command::new("openssl")
+        .args(["s_server", "-quiet", "-www", "-accept", &accept, "-cert", &cert, "-key", &key])
+        .args(["-cipher", "DEFAULT:@SECLEVEL=0"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    wait_until("it listens", || TcpStream::connect(&accept).is_ok());
+    (server, port)
+}
+
+/// Certificates as operators make them with one command.
+#[test]
+fn self_signed_certificates_can_be_trusted_themselves_or_not_verified() {
+    let dir = tempfile::tempdir().unwrap();
+    let made: [(&str, &[&str], bool); 4] = [
+        // An authority (CA:TRUE), with an alternative name and without.
+        ("named", &["-newkey", "rsa:2048", "-addext", "subjectAltName=DNS:app.test"], true),
+        ("common", &["-newkey", "rsa:2048"], true),
+        ("v1", &["-newkey", "rsa:2048"], true),
+        // A key that the library does not verify.
+        ("short", &["-newkey", "rsa:1024"], false),
+    ];
+    let mut servers = Vec::new();
+    let mut upstreams = Vec::new();
+    for (name, arguments, can_be_trusted) in &made {
+        let (server, port) = openssl_server(dir.path(), name, arguments, *name == "v1");
+        servers.push(server);
+        let ca = dir.path().join(format!("{name}.pem")).display().to_string();
+        let other = dir.path().join("named.pem").display().to_string();
+        for (kind, tls, accepted) in [
+            ("any", "verify = false".to_owned(), true),
+            ("own", format!("server_name = \"app.test\", ca = \"{ca}\""), *can_be_trusted),
+            ("name", format!("server_name = \"other.test\", ca = \"{ca}\""), false),
+            ("other", format!("server_name = \"app.test\", ca = \"{other}\""), *name == "named"),
+        ] {
+            upstreams.push((
+                format!("{name}-{kind}"),
+                format!("https://127.0.0.1:{port}"),
+                format!("tls = {{ {tls} }}"),
+                accepted,
+            ));
+        }
+    }
+    let sections: Vec<(&str, &str, &str)> =
+        upstreams.iter().map(|(name, url, tls, _)| (&**name, &**url, &**tls)).collect();
+    let gateway = gateway(&[], &[], &sections);
+    for (name, _, _, accepted) in &upstreams {
+        let status = gateway.client().fetch(&get(&format!("/{name}"), ""), "").status();
+        assert_eq!(status, if *accepted { 200 } else { 502 }, "{name}: {}", gateway.log());
+    }
+    assert!(gateway.log().contains("certificate of an authority (CA:TRUE), and `ca` does not list it"));
+    servers.iter_mut().for_each(|server| server.kill().unwrap());
 }

@@ -178,7 +178,7 @@ impl AuditLog {
     }
 
     fn with_writer(&self, file: &Path, run: impl FnOnce(&Writer)) {
-        let target = LogTarget::File(file.to_path_buf());
+        let target = LogTarget::PrivateFile(file.to_path_buf());
         let mut writer = self.writer.borrow_mut();
         if writer.is_none() {
             let lost = &self.metrics.audit_lines_lost;

@@ -12,6 +12,7 @@ use crate::config::Admin;
 use crate::config::admin_tokens::{AdminToken, TokenDigest};
 
 const SEND_TOKEN: &str = "send the admin token: `Authorization: Bearer TOKEN`";
+const ONE_TOKEN: &str = "the request has several Authorization headers; send one";
 const SESSION_ENDED: &str = "the session has ended; open another with the admin token";
 
 /// Returns the caller that the request's token identifies; `None` if no token is configured and the request has no
@@ -23,6 +24,10 @@ pub fn find_caller(
     time: SystemTime,
     now: Instant,
 ) -> Result<Option<AdminCaller>, AccessRefusal> {
+    // A proxy in between and the gateway might believe different ones.
+    if headers.get_all(AUTHORIZATION).iter().nth(1).is_some() {
+        return Err(refuse(AccessFault::TokenUnknown, ONE_TOKEN));
+    }
     let stated = read_bearer(headers);
     let is_session = stated.is_some_and(|stated| stated.starts_with(SESSION_PREFIX.as_bytes()));
     let Some(stated) = stated.filter(|_| is_session || !admin.tokens.is_empty()) else {

@@ -87,6 +87,7 @@ fn describe_type(of: &ValueType) -> Value {
         ValueType::Age => text_like(&format!(r"[0-9]+(y|\s*{TIME_UNIT}\s*)")),
         ValueType::Fraction => json!({ "type": "number", "minimum": 0.001, "maximum": 1 }),
         ValueType::Sample => json!({ "type": "number", "minimum": 0, "maximum": 1 }),
+        ValueType::Decimal(most) => json!({ "type": "number", "minimum": 0.001, "maximum": most }),
         ValueType::Rate => text_like(&format!(r"\s*[0-9]+\s*/\s*[0-9]*\s*{TIME_UNIT}\s*")),
         ValueType::CalendarRate => text_like(r"\s*[0-9]+\s*/\s*(hour|h|day|d|week|month|year)\s*"),
         ValueType::Words(words) => {

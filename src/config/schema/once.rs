@@ -72,7 +72,7 @@ pub const ACME: Schema = Schema {
             Value("\"/var/lib/sluicegate/acme\""),
             "account, certificates and challenges",
         ),
-        option("ca", Text("file"), Described("the system's CAs"), "CA of the ACME server itself, PEM"),
+        option("ca", Text("file"), Described("the system's CAs"), "CA or certificate of the ACME server itself, PEM"),
         option(
             "challenges",
             list_from(1, &Words(&["tls-alpn-01", "http-01"])),
@@ -194,7 +194,12 @@ pub const STORE: Schema = Schema {
             "file that keeps the number of gateways and the live overrides for a start during an outage",
         )
         .guide("../operating/redis-outages.md#the-state-file"),
-        option("ca", Text("file"), Value("\"\""), "CAs to trust for the store instead of the public ones, PEM"),
+        option(
+            "ca",
+            Text("file"),
+            Value("\"\""),
+            "CAs or certificates to trust for the store instead of the public CAs, PEM",
+        ),
         option("client_cert", Text("file"), Value("\"\""), "the gateway's own certificate, PEM; needs `client_key`"),
         option("client_key", Text("file"), Value("\"\""), "the key of `client_cert`, PEM"),
     ],

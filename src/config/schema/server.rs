@@ -113,7 +113,7 @@ pub const SERVER: Schema = Schema {
             "DNS servers for upstream hostnames",
         )
         .guide("upstreams.md#servers-by-hostname-dns"),
-        option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; more are closed")
+        option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
             .metric("sluicegate_http_rejected_total")
             .reason("max_connections"),
         option(
@@ -355,7 +355,7 @@ pub const OVERLOAD: Schema = Schema {
         option("latency", duration(1, HOUR), Absent, "mean time to the response head").reason("overload_latency"),
         option(
             "load",
-            integer(1, 10_000),
+            Decimal(10_000),
             Absent,
             "load average of one minute above which requests in flight are bounded by the measured capacity",
         )

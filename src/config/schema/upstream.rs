@@ -260,7 +260,7 @@ pub const UPSTREAM_TLS: Schema = Schema {
     intro: "",
     notes: "",
     options: &[
-        option("ca", Text("file"), Value("\"\""), "trust only these CAs, PEM"),
+        option("ca", Text("file"), Value("\"\""), "trust only these CAs and server certificates, PEM"),
         option("cert", Text("file"), Value("\"\""), "the gateway's own certificate, PEM; needs `key`"),
         option("key", Text("file"), Value("\"\""), "the key of `cert`, PEM"),
         option("server_name", Text("string"), Value("\"\""), "name for SNI and verification"),

@@ -52,6 +52,8 @@ pub enum ValueType {
     Fraction,
     /// A number from 0 to 1.
     Sample,
+    /// A number from 0.001 to this bound.
+    Decimal(u32),
     /// A count per period.
     Rate,
     /// A count per hour, day, week, month or year.
@@ -149,6 +151,13 @@ impl ValueType {
         })
     }
 
+    pub fn decimal_max(&self) -> Option<u32> {
+        self.alternatives().find_map(|alternative| match alternative {
+            ValueType::Decimal(most) => Some(most),
+            _ => None,
+        })
+    }
+
     pub fn size_range(&self) -> Option<RangeInclusive<u64>> {
         self.alternatives().find_map(|alternative| match alternative {
             ValueType::Size { least, most } => Some(least..=most),
@@ -183,6 +192,7 @@ impl ValueType {
             ValueType::Age => "duration up to 10 years".to_owned(),
             ValueType::Fraction => "fraction".to_owned(),
             ValueType::Sample => "0 to 1".to_owned(),
+            ValueType::Decimal(most) => format!("number, 0.001 to {most}"),
             ValueType::Rate => "rate".to_owned(),
             ValueType::CalendarRate => "COUNT/hour, /day, /week, /month or /year".to_owned(),
             ValueType::Words(words) => join(words.iter().map(|word| format!("`\"{word}\"`"))),

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use crate::auth::credentials::Credentials;
+use crate::auth::guess_queue::Guess;
 use crate::auth::password_verifier::{CachedResult, Verified};
 use crate::auth::{AuthFault, PasswordAuth};
 use crate::proxy::limits;
@@ -33,7 +34,7 @@ pub async fn verify_password(
                     return Err(refusal);
                 }
                 let password = credentials.password.clone();
-                verifier.queue_password(ticket, candidate.hash, password, candidate.is_known)
+                verifier.queue_password(ticket, Guess::new(routed.identity.ip, seed), candidate, password)
             }
         };
         let start = Instant::now();

@@ -15,7 +15,7 @@
 //! | `Requests`: server | `response_timeout` (60 s), and the delays of limits and queues | 504; the connection continues |
 //! | `Requests`: response | `stream_timeout` (60 s) for a pause, `min_response_rate` (1 KiB/s) | reset |
 //! | `Requests`, half-closed | `half_close_timeout` (1 s); 0 if a request needs the client (HTTP/1.1) | close |
-//! | `Idle`, `Resting` | `keepalive_timeout` (75 s); 0.5 s if descriptors are short | close, or GOAWAY and 5 s |
+//! | `Idle`, `Resting` | `keepalive_timeout` (75 s); less if descriptors are short, or at `max_connections` | close, or GOAWAY and 5 s |
 //! | `Upgraded` | `tunnel_timeout` (1 h); `stream_timeout` once half-open; `min_response_rate` | close |
 //! | unread body after the response | 2 s for a pause, 10 s and 32 MiB in all (`body::discard`) | close, or RST_STREAM |
 //! | `Closed` | `linger` of the limit, for an exchange without its client; the drain timeout | end of the exchange |
@@ -24,7 +24,7 @@
 //!
 //! | phase | HTTP/1.1 | HTTP/2 |
 //! |---|---|---|
-//! | `Handshake` | a PROXY header of 2 KiB, the TLS session | the same |
+//! | `Handshake` | a PROXY header of 2 KiB, 4 KiB of a ClientHello that waits, the TLS session | the same |
 //! | `Head` | `max_header_bytes`, a parser of 20 kB | one head of up to 150 KiB; decoding tables, twice 10 KiB |
 //! | `Requests`: body | the parser's buffer | 256 KiB a stream, 1 MiB in all |
 //! | `Requests`: server | the head, twice | the head, twice, for each stream |

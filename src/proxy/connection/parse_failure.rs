@@ -5,6 +5,8 @@ use std::time::SystemTime;
 use http::StatusCode;
 use http::header::STRICT_TRANSPORT_SECURITY;
 
+use crate::proxy::connection::http2::frame_head::FrameHead;
+use crate::proxy::connection::http2::frames::SETTINGS;
 use crate::proxy::connection::http2::head_check::MalformedHead;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::worker_context::WorkerContext;
@@ -41,7 +43,7 @@ pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) 
     log_entry::log_rejected_head(client, bytes, rejection_status(cutoff), cutoff.into());
     let message = match cutoff {
         Cutoff::TlsHello => "a client speaks TLS on a listener without it",
-        Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it",
+        Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it, or over TLS without ALPN",
         _ => return,
     };
     common.failure_log.log_rejected_client(cutoff, &client.listener.name, client.peer, format_args!("{message}"));
@@ -64,9 +66,12 @@ pub fn rejection_status(cutoff: Cutoff) -> StatusCode {
     }
 }
 
-/// Makes the complete HTTP/1.1 response to a rejected head, of which `bytes` have arrived. The client gets the error
-/// page of the server in the format that its `Accept` prefers, if that header has arrived.
+/// Makes the complete response to a rejected head, of which `bytes` have arrived: HTTP/1.1, but for a client that
+/// speaks HTTP/2, which would not understand that. The client gets the error page of the server in the format that its `Accept` prefers, if that header has arrived.
 pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -> Vec<u8> {
+    if cutoff == Cutoff::Http2Preface {
+        return http2_refusal();
+    }
     let (status, cause) = (rejection_status(cutoff), Cause::from(cutoff));
     let detail = match cutoff {
         Cutoff::HeadTooLarge => "the request head has more bytes or headers than allowed here",
@@ -99,6 +104,19 @@ pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -
         response.extend_from_slice(body.as_bytes());
     }
     response
+}
+
+/// Makes the response to a client that speaks HTTP/2 where it must not: empty SETTINGS, and GOAWAY with the error
+/// HTTP_1_1_REQUIRED (RFC 9113, sections 6.8 and 7).
+fn http2_refusal() -> Vec<u8> {
+    const GOAWAY: u8 = 7;
+    const HTTP_1_1_REQUIRED: u32 = 0xd;
+    const TEXT: &[u8] = b"use HTTP/1.1, or negotiate h2 in the TLS handshake (ALPN)";
+    let frame = |kind, length| FrameHead { length, kind, flags: 0, stream: 0 }.write().unwrap_or_default();
+    let last_stream = 0_u32.to_be_bytes();
+    let error = HTTP_1_1_REQUIRED.to_be_bytes();
+    let goaway = frame(GOAWAY, last_stream.len() + error.len() + TEXT.len());
+    [&frame(SETTINGS, 0)[..], &goaway, &last_stream, &error, TEXT].concat()
 }
 
 /// Counts and logs a head of which only the beginning, `bytes`, has arrived.

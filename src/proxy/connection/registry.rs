@@ -1,7 +1,8 @@
 //! The registry of client connections: how many there are over all workers and per address (`max_connections`,
 //! `max_connections_per_ip`), and the state of each connection of a worker.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use slab::Slab;
 
+use crate::proxy::connection::phase::{GoAway, Phase};
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::timeouts::Ticks;
 use crate::telemetry::metrics::Cutoff;
@@ -18,26 +20,49 @@ use crate::telemetry::metrics::Cutoff;
 /// had at once, because the HTTP/2 library keeps about 2 KiB for each of them until the connection ends. Beyond that,
 /// the worker closes the connections that have been idle for the longest time.
 const IDLE_STREAMS: usize = 8192;
+/// At `max_connections`, so many idle connections are selected at once, because that looks at all of them.
+const SELECTED: usize = 32;
+/// The part of `max_connections` that may be closing to make room. So many connections more may be open for a moment.
+const CLOSING_PART: usize = 2;
+/// The age from which a connection without any request counts as idle.
+const SILENT_MS: u64 = 1_000;
 
 /// The number of connections over all workers.
 #[derive(Default)]
 pub struct ConnectionCount {
     all: AtomicUsize,
     by_ip: Mutex<HashMap<IpAddr, usize>>,
+    /// Connections that are closing to make room for others, and that still count.
+    closing: AtomicUsize,
+    /// New connections that a worker without an idle one has refused: the other workers close as many.
+    wanted: AtomicUsize,
 }
 
 /// The connections of one worker.
 pub struct ConnectionRegistry {
     count: Arc<ConnectionCount>,
     ticks: Ticks,
-    states: RefCell<Slab<Rc<ConnectionState>>>,
+    states: RefCell<Slab<Rc<Registered>>>,
+    /// Connections to close next at `max_connections`, the first of them at the end.
+    selected: RefCell<Vec<Rc<Registered>>>,
+    /// The tick at which no connection was idle: until the next one, none is searched for.
+    none_idle_ms: Cell<Option<u64>>,
+}
+
+/// A connection of the worker.
+struct Registered {
+    state: Rc<ConnectionState>,
+    peer: Cell<IpAddr>,
+    opened_ms: u64,
+    /// The connection closes to make room.
+    makes_room: Cell<bool>,
 }
 
 /// Registers a connection until it is dropped. Every task that works for the connection holds the ticket, so that the
 /// connection is counted and drained: for example an exchange that lingers after the client has left.
 pub struct ConnectionTicket {
     connections: Rc<ConnectionRegistry>,
-    state: Rc<ConnectionState>,
+    registered: Rc<Registered>,
     key: usize,
     counted: CountedConnection,
 }
@@ -50,30 +75,119 @@ pub struct CountedConnection {
 
 impl ConnectionRegistry {
     pub fn new(count: Arc<ConnectionCount>) -> Rc<ConnectionRegistry> {
-        Rc::new(ConnectionRegistry { count, ticks: Ticks::default(), states: RefCell::default() })
+        Rc::new(ConnectionRegistry {
+            count,
+            ticks: Ticks::default(),
+            states: RefCell::default(),
+            selected: RefCell::default(),
+            none_idle_ms: Cell::default(),
+        })
     }
 
-    /// Registers a connection of `peer`.
+    /// Registers a connection of `peer`. If there are `max` connections already, an idle one closes. Returns whether one
+    /// does.
     ///
     /// # Errors
-    /// There are `max` connections already, or `max_per_ip` of that address.
-    pub fn register(self: &Rc<Self>, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<ConnectionTicket, Cutoff> {
-        let place = CountedConnection::new(&self.count, peer, max, max_per_ip)?;
+    /// There are `max` connections already and none is idle, or there are `max_per_ip` of that address.
+    pub fn register(
+        self: &Rc<Self>,
+        peer: IpAddr,
+        max: usize,
+        max_per_ip: usize,
+    ) -> Result<(ConnectionTicket, bool), Cutoff> {
+        let mut counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
+        let makes_room = matches!(counted, Err(Cutoff::MaxConnections)) && self.make_room(max);
+        if makes_room {
+            counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
+        }
+        let counted = counted?;
         let state = Rc::new(ConnectionState::new(self.ticks.clone()));
-        let key = self.states.borrow_mut().insert(state.clone());
-        Ok(ConnectionTicket { connections: self.clone(), state, key, counted: place })
+        let opened_ms = self.ticks.get();
+        let registered = Rc::new(Registered { state, peer: Cell::new(peer), opened_ms, makes_room: Cell::new(false) });
+        let key = self.states.borrow_mut().insert(registered.clone());
+        Ok((ConnectionTicket { connections: self.clone(), registered, key, counted }, makes_room))
     }
 
     /// Advances the worker's coarse clock to `now_ms`, and checks the timers of all connections.
     pub fn check_timers(&self, now_ms: u64) {
         self.ticks.set(now_ms);
         let mut idle_streams = 0;
-        for (_, state) in &*self.states.borrow() {
-            state.check_timers();
-            idle_streams += state.idle_streams();
+        for (_, registered) in &*self.states.borrow() {
+            registered.state.check_timers();
+            idle_streams += registered.state.idle_streams();
+            if registered.makes_room.get() && !registered.is_ending() {
+                // Its next request came first.
+                self.end_closing(registered);
+            }
         }
         if idle_streams > IDLE_STREAMS {
             self.close_idle(idle_streams - IDLE_STREAMS);
+        }
+        if self.count.wanted.load(Ordering::Relaxed) > 0 && self.close_selected() {
+            let wanted = self.count.wanted.swap(0, Ordering::Relaxed);
+            for _ in 1..wanted {
+                self.close_selected();
+            }
+        }
+    }
+
+    /// Closes an idle connection for a new one, unless many are closing already. If this worker has none, the other
+    /// workers close one of theirs at their next tick, for the next connection. Returns whether a connection closes.
+    fn make_room(&self, max: usize) -> bool {
+        if self.count.closing.load(Ordering::Relaxed) > max / CLOSING_PART {
+            return false;
+        }
+        let closes = self.close_selected();
+        if !closes {
+            let next = |wanted| (wanted < SELECTED).then_some(wanted + 1);
+            let _ = self.count.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
+        }
+        closes
+    }
+
+    /// Closes the next idle connection: one of the client that has the most connections and, of these, the one that has
+    /// been idle for the longest time. Returns false if none is idle.
+    fn close_selected(&self) -> bool {
+        let now_ms = self.ticks.get();
+        let mut selected = self.selected.borrow_mut();
+        for is_fresh in [false, true] {
+            if is_fresh && self.none_idle_ms.get() != Some(now_ms) {
+                *selected = self.select_idle(now_ms);
+                self.none_idle_ms.set(selected.is_empty().then_some(now_ms));
+            }
+            while let Some(registered) = selected.pop() {
+                if registered.close_if_idle(now_ms) {
+                    self.count.closing.fetch_add(1, Ordering::Relaxed);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Selects the idle connections to close next, the first of them at the end.
+    fn select_idle(&self, now_ms: u64) -> Vec<Rc<Registered>> {
+        let states = self.states.borrow();
+        let mut counts = HashMap::<u64, usize>::new();
+        for (_, registered) in &*states {
+            *counts.entry(registered.client()).or_default() += 1;
+        }
+        let mut idle: Vec<_> = states
+            .iter()
+            .filter_map(|(_, registered)| {
+                let idleness = registered.idleness(now_ms)?;
+                Some((Reverse(counts.get(&registered.client()).copied()), idleness, registered))
+            })
+            .collect();
+        idle.sort_unstable_by_key(|(count, idleness, _)| (*count, *idleness));
+        idle.truncate(SELECTED);
+        idle.into_iter().rev().map(|(_, _, registered)| registered.clone()).collect()
+    }
+
+    /// Records that a connection that closed to make room has ended, or goes on.
+    fn end_closing(&self, registered: &Registered) {
+        if registered.makes_room.replace(false) {
+            self.count.closing.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -82,7 +196,7 @@ impl ConnectionRegistry {
     fn close_idle(&self, streams: usize) {
         let states = self.states.borrow();
         let mut idle: Vec<&Rc<ConnectionState>> =
-            states.iter().map(|(_, state)| state).filter(|state| state.idle_streams() > 0).collect();
+            states.iter().map(|(_, registered)| &registered.state).filter(|state| state.idle_streams() > 0).collect();
         idle.sort_by_key(|state| state.idle_since_ms());
         let mut closed = 0;
         for state in idle {
@@ -96,12 +210,12 @@ impl ConnectionRegistry {
 
     /// Wakes the task of each connection, so that it checks the drain stage.
     pub fn wake_all(&self) {
-        self.states.borrow().iter().for_each(|(_, state)| state.wake_task());
+        self.states.borrow().iter().for_each(|(_, registered)| registered.state.wake_task());
     }
 
     /// Ends each connection without a response.
     pub fn cut_all(&self) {
-        self.states.borrow().iter().for_each(|(_, state)| state.cut_off());
+        self.states.borrow().iter().for_each(|(_, registered)| registered.state.cut_off());
     }
 
     /// Returns the number of connections over all workers.
@@ -111,7 +225,7 @@ impl ConnectionRegistry {
 
     /// Closes one connection that has been idle for a while, to free its descriptor for a client that waits.
     pub fn close_one_resting(&self) {
-        self.states.borrow().iter().any(|(_, state)| state.close_if_resting());
+        self.states.borrow().iter().any(|(_, registered)| registered.state.close_if_resting());
     }
 
     pub fn len(&self) -> usize {
@@ -124,14 +238,61 @@ impl ConnectionRegistry {
 
     /// Returns whether a client waits for a response.
     pub fn has_waiting_client(&self) -> bool {
-        self.states.borrow().iter().any(|(_, state)| state.has_waiting_client())
+        self.states.borrow().iter().any(|(_, registered)| registered.state.has_waiting_client())
+    }
+}
+
+impl Registered {
+    /// Returns a sort key for a connection that may close to make room: the lowest one closes first. `None` if it is not
+    /// idle. Connections that rest come first, then those that have just become idle. The last are those that have not
+    /// had a request for a while since they were opened.
+    fn idleness(&self, now_ms: u64) -> Option<(u8, u64)> {
+        let Registered { state, .. } = self;
+        let is_silent = || {
+            let awaits_first =
+                matches!(state.phase(), Phase::Handshake | Phase::Head) && state.most_requests.get() == 0;
+            awaits_first && now_ms.saturating_sub(self.opened_ms) >= SILENT_MS
+        };
+        match () {
+            () if self.makes_room.get() || state.is_over() => None,
+            () if state.is_resting() => Some((0, state.idle_since_ms())),
+            () if state.is_idle() => Some((1, state.idle_since_ms())),
+            () if is_silent() => Some((2, self.opened_ms)),
+            () => None,
+        }
+    }
+
+    /// Closes the connection to make room, if it is idle. Returns whether it does.
+    fn close_if_idle(&self, now_ms: u64) -> bool {
+        if self.idleness(now_ms).is_none() {
+            return false;
+        }
+        self.makes_room.set(true);
+        match self.state.is_idle() {
+            true => self.state.close_idle(),
+            false => self.state.cut_off(),
+        }
+        true
+    }
+
+    /// Returns whether the connection is about to end. Over HTTP/2, its client has been told.
+    fn is_ending(&self) -> bool {
+        self.state.is_over() || self.state.goaway.get() != GoAway::No
+    }
+
+    /// Identifies the client: an IPv4 address, or the network in which an IPv6 client chooses its addresses.
+    fn client(&self) -> u64 {
+        match self.peer.get() {
+            IpAddr::V4(ip) => u64::from(ip.to_bits()),
+            IpAddr::V6(ip) => u64::try_from(ip.to_bits() >> 64).unwrap_or(u64::MAX),
+        }
     }
 }
 
 impl ConnectionTicket {
     /// Returns the state of the connection.
     pub fn connection(&self) -> &Rc<ConnectionState> {
-        &self.state
+        &self.registered.state
     }
 
     /// Counts the connection for `client` from now on, and no longer for the address that it had.
@@ -141,6 +302,7 @@ impl ConnectionTicket {
     pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), Cutoff> {
         if client != self.counted.peer {
             self.counted = CountedConnection::new(&self.connections.count, client, usize::MAX, max_per_ip)?;
+            self.registered.peer.set(client);
         }
         Ok(())
     }
@@ -157,6 +319,7 @@ impl ConnectionTicket {
 impl Drop for ConnectionTicket {
     fn drop(&mut self) {
         self.connections.states.borrow_mut().remove(self.key);
+        self.connections.end_closing(&self.registered);
     }
 }
 
@@ -180,7 +343,7 @@ impl Drop for CountedConnection {
 
 impl ConnectionCount {
     fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), Cutoff> {
-        if self.all.fetch_add(1, Ordering::Relaxed) >= max {
+        if self.all.fetch_add(1, Ordering::Relaxed) >= max.saturating_add(self.closing.load(Ordering::Relaxed)) {
             self.all.fetch_sub(1, Ordering::Relaxed);
             return Err(Cutoff::MaxConnections);
         }
@@ -203,5 +366,114 @@ impl ConnectionCount {
                 by_ip.remove(&peer);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const KEEPALIVE: Duration = Duration::from_secs(75);
+
+    fn registry() -> (Rc<ConnectionRegistry>, Arc<ConnectionCount>) {
+        let count = Arc::<ConnectionCount>::default();
+        (ConnectionRegistry::new(count.clone()), count)
+    }
+
+    fn ip(last: u8) -> IpAddr {
+        IpAddr::from([192, 0, 2, last])
+    }
+
+    /// Opens a connection that is idle after a request.
+    fn open_idle(registry: &Rc<ConnectionRegistry>, peer: IpAddr, max: usize) -> ConnectionTicket {
+        let (ticket, _) = registry.register(peer, max, usize::MAX).map_err(|_| "full").unwrap();
+        ticket.connection().enter_phase(Phase::Head, KEEPALIVE);
+        ticket.connection().begin_request(true).end();
+        ticket.connection().request_ended(KEEPALIVE);
+        ticket
+    }
+
+    /// Returns the indexes of the connections that close.
+    fn closing(tickets: &[ConnectionTicket]) -> Vec<usize> {
+        (0..tickets.len()).filter(|index| tickets[*index].connection().is_over()).collect()
+    }
+
+    #[test]
+    fn the_client_with_the_most_connections_loses_its_oldest_idle_one() {
+        let (registry, _) = registry();
+        let mut tickets = Vec::new();
+        for (now_ms, peer) in [(0, 1), (1_000, 2), (2_000, 2), (3_000, 2), (4_000, 3)] {
+            registry.check_timers(now_ms);
+            tickets.push(open_idle(&registry, ip(peer), 8));
+        }
+        registry.check_timers(9_000);
+        // A connection that is new is not idle.
+        let (first, closes) = registry.register(ip(9), 6, 99).ok().unwrap();
+        assert!(!closes && closing(&tickets).is_empty());
+        let mut new = vec![first];
+        for _ in 0..2 {
+            let (ticket, closes) = registry.register(ip(9), 6, 99).ok().unwrap();
+            new.push(ticket);
+            assert_eq!((closing(&tickets), closes), (vec![1], true));
+            tickets.remove(1);
+        }
+        assert_eq!(tickets.len(), 3);
+    }
+
+    #[test]
+    fn a_connection_with_a_request_never_closes_for_another() {
+        let (registry, count) = registry();
+        let busy = open_idle(&registry, ip(1), 2);
+        let idle = open_idle(&registry, ip(1), 2);
+        let _request = busy.connection().begin_request(true);
+        registry.check_timers(5_000);
+        let (_new, closes) = registry.register(ip(2), 2, 99).ok().unwrap();
+        assert!(closes && !busy.connection().is_over() && idle.connection().is_over());
+        assert_eq!(count.closing.load(Ordering::Relaxed), 1);
+        assert!(matches!(registry.register(ip(2), 2, 99), Err(Cutoff::MaxConnections)));
+        drop(idle);
+        assert_eq!(count.closing.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_connection_whose_next_request_came_first_is_kept_and_counted_again() {
+        let (registry, count) = registry();
+        let idle = open_idle(&registry, ip(1), 1);
+        registry.check_timers(5_000);
+        let (new, _) = registry.register(ip(2), 1, 99).ok().unwrap();
+        let _request = idle.connection().begin_request(true);
+        registry.check_timers(5_100);
+        assert_eq!((count.closing.load(Ordering::Relaxed), registry.count_of_all_workers()), (0, 2));
+        drop((new, idle));
+        assert_eq!((count.closing.load(Ordering::Relaxed), registry.count_of_all_workers()), (0, 0));
+    }
+
+    #[test]
+    fn connections_without_a_request_close_last_and_not_at_once() {
+        let (registry, _) = registry();
+        let silent = registry.register(ip(1), 2, 99).ok().unwrap().0;
+        silent.connection().enter_phase(Phase::Handshake, KEEPALIVE);
+        let idle = open_idle(&registry, ip(1), 2);
+        assert!(matches!(registry.register(ip(2), 2, 99), Ok((_, true))));
+        assert!(idle.connection().is_over() && !silent.connection().is_over());
+        drop(idle);
+        assert!(registry.register(ip(3), 1, 99).is_err());
+        assert!(!silent.connection().is_cut());
+        registry.check_timers(SILENT_MS);
+        assert!(registry.register(ip(3), 1, 99).is_ok());
+        assert!(silent.connection().is_cut());
+    }
+
+    #[test]
+    fn a_worker_without_an_idle_connection_asks_the_others() {
+        let (registry, count) = registry();
+        let other = ConnectionRegistry::new(count.clone());
+        let idle = open_idle(&registry, ip(1), 1);
+        assert!(other.register(ip(2), 1, 99).is_err());
+        registry.check_timers(5_000);
+        assert!(idle.connection().is_over());
+        assert!(other.register(ip(2), 1, 99).is_ok());
     }
 }

@@ -39,7 +39,7 @@ pub struct ConnectionState {
     /// Bounds a head that has begun while other requests are under way (HTTP/2 only).
     head_timer: Timer,
     end: Cell<Option<ConnectionEnd>>,
-    goaway: Cell<GoAway>,
+    pub(super) goaway: Cell<GoAway>,
     /// Bytes on their way to the client.
     output: Output,
     /// States of the requests under way, and free ones for the next requests.
@@ -49,7 +49,7 @@ pub struct ConnectionState {
     /// HTTP/2 only: the longest time for which the connection may be idle.
     keepalive: Cell<Option<Duration>>,
     /// The most requests that were under way at once.
-    most_requests: Cell<usize>,
+    pub(super) most_requests: Cell<usize>,
     /// Wakes exchanges that linger, when the connection is cut. Made for the first of them.
     cut_notify: OnceCell<Box<Notify>>,
     /// Wakes the connection's task.

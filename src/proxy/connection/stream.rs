@@ -20,6 +20,9 @@ use crate::proxy::connection::upgrade::TunnelIo;
 /// to hand the kernel a list of buffers.
 const GATHER_MAX: usize = 16 * 1024;
 
+/// Bytes of a handshake that are read before its turn: most clients send fewer first.
+const EARLY_MAX: usize = 4 * 1024;
+
 /// Encrypted bytes that a connection holds for its socket. With a permit, it holds [`LARGE_WRITE`] instead.
 const USUAL_WRITE: usize = 64 * 1024;
 /// Larger writes cost less for each byte: the client and this process wake each other less often.
@@ -67,6 +70,8 @@ pub enum Stream {
 /// The stream below TLS. It counts the bytes that leave: TLS accepts bytes long before it can send them.
 pub struct TlsTransport {
     stream: Stream,
+    /// The beginning of the handshake, which was read while the handshake waited for its turn.
+    early: Vec<u8>,
     sent: u64,
     large_writes: Rc<LargeWrites>,
     /// Held from a large write until the socket has accepted everything.
@@ -76,7 +81,25 @@ pub struct TlsTransport {
 impl TlsTransport {
     /// `large_writes`: the permits of the worker.
     pub fn new(stream: Stream, large_writes: Rc<LargeWrites>) -> TlsTransport {
-        TlsTransport { stream, sent: 0, large_writes, permit: None }
+        TlsTransport { stream, early: Vec::new(), sent: 0, large_writes, permit: None }
+    }
+
+    /// Returns ready once the client has left, with the error. Reads ahead of the handshake for that, because the end of
+    /// the stream shows behind all bytes of the client.
+    pub fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        while self.early.len() < EARLY_MAX {
+            let mut bytes = [MaybeUninit::uninit(); EARLY_MAX];
+            let mut read = ReadBuf::uninit(&mut bytes[self.early.len()..]);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut read) {
+                Poll::Ready(Ok(())) if read.filled().is_empty() => {
+                    return Poll::Ready(io::ErrorKind::UnexpectedEof.into());
+                }
+                Poll::Ready(Ok(())) => self.early.extend_from_slice(read.filled()),
+                Poll::Ready(Err(error)) => return Poll::Ready(error),
+                Poll::Pending => break,
+            }
+        }
+        Poll::Pending
     }
 
     /// Adapts the number of encrypted bytes that `session` may hold to a write of `length` bytes. 0 for a flush.
@@ -240,6 +263,15 @@ impl AsyncWrite for Stream {
 
 impl AsyncRead for TlsTransport {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if !self.early.is_empty() {
+            let count = self.early.len().min(buf.remaining());
+            buf.put_slice(&self.early[..count]);
+            self.early.drain(..count);
+            if self.early.is_empty() {
+                self.early = Vec::new();
+            }
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }

@@ -35,17 +35,34 @@ pub async fn perform_handshake(
     deadline.enter_phase(Phase::Handshake, timeout);
     let due = HandshakeTimer { deadline, worker };
     due.run_within(poll_fn(|cx| stream.poll_readable(cx))).await?.map_err(FailedHandshake::new)?;
-    let mut accept = pin!(exchange_messages(TlsTransport::new(stream, worker.local.large_writes.clone()), tls));
+    let mut transport = TlsTransport::new(stream, worker.local.large_writes.clone());
+    // A client that leaves gives up its place in the queue.
+    let mut turn = due.run_within(wait_unless_gone(worker.handshake_permit.acquire(), &mut transport)).await??;
+    // Runs all other tasks first; the next handshake in the queue does likewise.
+    due.run_within(wait_unless_gone(tokio::task::yield_now(), &mut transport)).await??;
+    let mut accept = pin!(exchange_messages(transport, tls));
     loop {
-        let turn = due.run_within(worker.handshake_permit.acquire()).await?;
-        // Runs all other tasks first; the next handshake in the queue does likewise.
-        tokio::task::yield_now().await;
         if let Poll::Ready(result) = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx))).await {
             return result.and_then(|stream| CompletedHandshake::new(stream, tls));
         }
         drop(turn);
         due.run_within(next_wake()).await?;
+        turn = due.run_within(worker.handshake_permit.acquire()).await?;
+        tokio::task::yield_now().await;
     }
+}
+
+/// Waits for `awaited` while the client is there.
+///
+/// # Errors
+/// The client has left.
+async fn wait_unless_gone<F: Future>(awaited: F, transport: &mut TlsTransport) -> Result<F::Output, FailedHandshake> {
+    let mut awaited = pin!(awaited);
+    poll_fn(|cx| match transport.poll_gone(cx) {
+        Poll::Ready(error) => Poll::Ready(Err(FailedHandshake::new(error))),
+        Poll::Pending => awaited.as_mut().poll(cx).map(Ok),
+    })
+    .await
 }
 
 /// Exchanges the messages of the handshake. An ACME server that validates a `tls-alpn-01` challenge gets the

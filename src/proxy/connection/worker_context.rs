@@ -59,13 +59,27 @@ impl WorkerContext {
         })
     }
 
-    /// Registers a new connection. `None` if `max_connections` or `max_connections_per_ip` is reached, which is counted
+    /// Registers a new connection, for which an idle one may close. `None` if `max_connections` or `max_connections_per_ip` is reached, which is counted
     /// and logged.
     pub fn register_connection(&self, peer: IpAddr, listener: &str) -> Option<ConnectionTicket> {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
         let entered = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
-        entered.map_err(|cutoff| self.report_rejected(cutoff, listener, peer, server)).ok()
+        let (ticket, makes_room) =
+            entered.map_err(|cutoff| self.report_rejected(cutoff, listener, peer, server)).ok()?;
+        if makes_room {
+            let max_connections = server.max_connections;
+            self.local.common.failure_log.log_rejected_client(
+                Cutoff::MaxConnections,
+                listener,
+                peer,
+                format_args!(
+                    "max_connections = {max_connections} is reached: closing idle connections for new ones; raise it \
+                     under [server] or lower keepalive_timeout"
+                ),
+            );
+        }
+        Some(ticket)
     }
 
     /// Counts and logs a connection that a cap has rejected.
@@ -88,8 +102,8 @@ impl WorkerContext {
                 listener,
                 peer,
                 format_args!(
-                    "max_connections = {max_connections} is reached: closing new connections; raise it under [server] \
-                     or lower keepalive_timeout"
+                    "max_connections = {max_connections} is reached and no connection is idle: closing new ones; \
+                     raise it under [server]"
                 ),
             ),
         }

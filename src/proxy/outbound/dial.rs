@@ -23,6 +23,7 @@ use tokio_rustls::client::TlsStream;
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
 use crate::labels::labels;
+use crate::net::enable_keepalive;
 use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter, set_receive_buffer};
 use crate::upstream::caps::ConnectionSlot;
 use crate::upstream::endpoint::Endpoint;
@@ -391,6 +392,7 @@ async fn connect(address: Option<SocketAddr>, proxy_header: &[u8]) -> Result<Tcp
     let address = address.ok_or_else(unknown)?;
     let mut stream = TcpStream::connect(address).await.map_err(|error| classify_dial_error(error, address))?;
     stream.set_nodelay(true)?;
+    enable_keepalive(&SockRef::from(&stream));
     stream.write_all(proxy_header).await?;
     Ok(stream)
 }

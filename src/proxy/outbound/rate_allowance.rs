@@ -3,25 +3,30 @@
 
 use std::time::Instant;
 
-/// A token bucket: a number of events at once, and a number per second in the long run. Reads the clock only when it is
-/// used up.
+use crate::proxy::connection::http2::frames::EARNED_MAX;
+
+/// A token bucket: a number of events at once, and a number per second in the long run, beside those that were earned.
+/// Reads the clock only when it is used up.
 #[derive(Debug)]
 pub struct RateAllowance {
     left: u32,
     most: u32,
     per_second: u32,
+    /// Events that were earned and not used yet. They are kept beside the bucket, because a server acknowledges a burst
+    /// only after it has been sent.
+    earned: u32,
     /// The time until which events were credited.
     credited: Instant,
 }
 
 impl RateAllowance {
     pub fn new(most: u32, per_second: u32) -> RateAllowance {
-        RateAllowance { left: most, most, per_second, credited: Instant::now() }
+        RateAllowance { left: most, most, per_second, earned: 0, credited: Instant::now() }
     }
 
-    /// Permits `count` more events, never more than `most` at once.
+    /// Permits `count` more events.
     pub fn earn(&mut self, count: u32) {
-        self.left = self.left.saturating_add(count).min(self.most);
+        self.earned = self.earned.saturating_add(count).min(EARNED_MAX);
     }
 
     /// Records an event. Returns false if it exceeds the rate.
@@ -31,18 +36,19 @@ impl RateAllowance {
 
     fn spend_at(&mut self, now: Instant) -> bool {
         let passed_ms = now.saturating_duration_since(self.credited).as_millis();
-        let earned = u32::try_from(passed_ms.saturating_mul(u128::from(self.per_second)) / 1000).unwrap_or(u32::MAX);
-        if earned > 0 {
+        let refilled = u32::try_from(passed_ms.saturating_mul(u128::from(self.per_second)) / 1000).unwrap_or(u32::MAX);
+        if refilled > 0 {
             self.credited = now;
-            self.earn(earned);
+            self.left = self.left.saturating_add(refilled).min(self.most);
         }
         self.take_one()
     }
 
     /// Takes one of the events that are left. Returns false if there are none.
     fn take_one(&mut self) -> bool {
-        let rest = self.left.checked_sub(1);
-        self.left = rest.unwrap_or(0);
+        let tokens = if self.earned > 0 { &mut self.earned } else { &mut self.left };
+        let rest = tokens.checked_sub(1);
+        *tokens = rest.unwrap_or(0);
         rest.is_some()
     }
 }
@@ -62,9 +68,11 @@ mod tests {
             (0..100).take_while(|_| allowance.take_one() || allowance.spend_at(now)).count()
         };
         assert_eq!([count(0), count(99), count(100), count(350), count(60_000)], [3, 0, 1, 2, 3]);
-        allowance.earn(2);
-        assert!(allowance.spend() && allowance.spend());
+        // What is earned while the bucket is full is kept.
+        let mut allowance = RateAllowance::new(3, 0);
+        allowance.earn(5);
+        assert_eq!((0..100).take_while(|_| allowance.spend()).count(), 8);
         allowance.earn(u32::MAX);
-        assert_eq!(allowance.left, 3);
+        assert_eq!(allowance.earned, EARNED_MAX);
     }
 }

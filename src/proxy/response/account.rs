@@ -157,11 +157,9 @@ impl RequestAccount {
         self.overload = Some(permit);
     }
 
-    /// Records for the process rule that the response head is known. `is_served`: it is no refusal of the gateway.
-    pub fn record_head(&mut self, is_served: bool) {
-        if let Some(permit) = &mut self.overload {
-            permit.record_head(is_served);
-        }
+    /// Returns the permit of the process rule.
+    pub fn overload_permit(&mut self) -> Option<&mut OverloadPermit> {
+        self.overload.as_mut()
     }
 
     /// Records that the route's `allow` list exempted the request from the limits at `indexes`, which are not empty.

@@ -140,6 +140,17 @@ impl Refusal {
         }
     }
 
+    /// Returns whether the request was refused before any server or the route itself began to serve it.
+    pub fn precedes_service(&self) -> bool {
+        match self {
+            Refusal::Upstream(error) => {
+                matches!(error, UpstreamError::QueueFull | UpstreamError::QueueTimeout | UpstreamError::Overloaded(_))
+            }
+            Refusal::NoRedirect => false,
+            _ => true,
+        }
+    }
+
     /// Returns the time after which the client may retry, in milliseconds, if the gateway can name one. Limits name
     /// their own.
     pub fn retry_ms(&self) -> Option<i64> {

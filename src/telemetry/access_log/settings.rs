@@ -1,6 +1,6 @@
 //! Settings of the access log. `config` compiles them; each record holds them until it is written.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::telemetry::access_log::field::LogField;
 use crate::telemetry::access_log::template::TemplatePiece;
@@ -62,4 +62,16 @@ pub enum LogTarget {
     #[default]
     Stdout,
     File(PathBuf),
+    /// A file that only its owner may read, if the gateway creates it.
+    PrivateFile(PathBuf),
+}
+
+impl LogTarget {
+    /// Returns the path of a file.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            LogTarget::Stdout => None,
+            LogTarget::File(path) | LogTarget::PrivateFile(path) => Some(path),
+        }
+    }
 }

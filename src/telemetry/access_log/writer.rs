@@ -4,8 +4,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Receiver;
@@ -26,6 +25,8 @@ pub enum LogMessage {
     CheckState,
 }
 
+/// Permissions of a private file that the thread creates.
+const PRIVATE_MODE: u32 = 0o600;
 /// Maximum number of bytes collected before a write.
 const BATCH_MAX: usize = 64 * 1024;
 /// Pause between two reads of the queue, so that producers wake this thread at most 500 times a second.
@@ -104,6 +105,9 @@ impl LogWriter {
             None => return,
             Some(LogTarget::Stdout) => io::stdout().as_fd().try_clone_to_owned().map(File::from),
             Some(LogTarget::File(path)) => OpenOptions::new().append(true).create(true).open(path),
+            Some(LogTarget::PrivateFile(path)) => {
+                OpenOptions::new().append(true).create(true).mode(PRIVATE_MODE).open(path)
+            }
         };
         match opened {
             Ok(file) => self.output = Some(file),
@@ -157,19 +161,17 @@ impl LogWriter {
 
     /// Returns whether the path leads to a different file than the open one, to none, or no file is open.
     fn was_moved(&self) -> bool {
-        let Some(LogTarget::File(path)) = &self.target else { return self.output.is_none() };
+        let Some(path) = self.target.as_ref().and_then(LogTarget::path) else { return self.output.is_none() };
         let own = self.output.as_ref().and_then(|file| file.metadata().ok());
-        let there = Path::new(path).metadata().ok();
+        let there = path.metadata().ok();
         let id = |file: std::fs::Metadata| (file.dev(), file.ino());
         own.map(id) != there.map(id) || self.output.is_none()
     }
 
     fn log_error(&self, failed: &str, effect: &str, error: &io::Error) {
         if let Some(left_out) = self.log_sampler.take_turn() {
-            let to = match &self.target {
-                Some(LogTarget::File(path)) => path.display().to_string(),
-                _ => "standard output".to_owned(),
-            };
+            let path = self.target.as_ref().and_then(LogTarget::path);
+            let to = path.map_or_else(|| "standard output".to_owned(), |path| path.display().to_string());
             let (name, left_out) = (self.name, Some(left_out).filter(|count| *count > 0));
             tracing::error!(to, %error, left_out, "{failed} the {name}{effect}");
         }

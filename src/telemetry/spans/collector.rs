@@ -13,14 +13,14 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::telemetry::spans::SpanSettings;
-use crate::tls::crypto_provider;
+use crate::tls::trust::{Trust, TrustedRoots};
 
 pub struct CollectorClient {
     /// `None` if the collector is plain HTTP.
@@ -38,22 +38,14 @@ impl CollectorClient {
     /// Creates a client.
     ///
     /// # Errors
-    /// If the system's root certificates, needed for TLS, cannot be read.
+    /// TLS cannot be used.
     pub fn new(settings: &SpanSettings) -> io::Result<CollectorClient> {
         let headers = settings.headers.clone();
         if !settings.to.starts_with("https:") {
             return Ok(CollectorClient { tls: None, headers });
         }
-        let mut roots = RootCertStore::empty();
-        let found = rustls_native_certs::load_native_certs();
-        if roots.add_parsable_certificates(found.certs).0 == 0 {
-            return Err(io::Error::other("this system has no certificates to trust; see SSL_CERT_FILE"));
-        }
-        let config = ClientConfig::builder_with_provider(crypto_provider())
-            .with_safe_default_protocol_versions()
-            .map_err(io::Error::other)?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let roots = TrustedRoots::from_system(rustls_native_certs::load_native_certs().certs);
+        let config = Trust::Roots(roots).into_client().map_err(io::Error::other)?.with_no_client_auth();
         Ok(CollectorClient { tls: Some(Arc::new(config)), headers })
     }
 

@@ -65,7 +65,7 @@ fn compile_format(text: &str) -> Result<LineFormat, TextFault> {
 pub fn compile_audit(section: &Section) -> Option<PathBuf> {
     let node = section.node("audit")?;
     match compile_target(section, "audit")? {
-        LogTarget::File(path) => Some(path),
+        LogTarget::File(path) | LogTarget::PrivateFile(path) => Some(path),
         // The access log may go there too, and two writers of one pipe would tear each other's lines.
         LogTarget::Stdout => section.report_fault("audit", node, "it must be a file", "write \"audit.jsonl\""),
     }

@@ -12,8 +12,8 @@ use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, ListenerSettings};
+use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
-use crate::upstream::tls::TrustedRoots;
 
 const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
 const STATE: &str = "/var/lib/sluicegate/acme";

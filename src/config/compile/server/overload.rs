@@ -14,7 +14,7 @@ pub fn compile_overload(server: &Section) -> Option<OverloadRule> {
         qps: count("qps"),
         in_flight: count("in_flight"),
         latency_ms: section.read_duration("latency").map(to_millis),
-        load: count("load"),
+        load_thousandths: section.read_thousandths("load"),
         cpu: section.read_fraction("cpu"),
     };
     let has_condition = schema::OVERLOAD.keys().any(|key| section.node(key).is_some());

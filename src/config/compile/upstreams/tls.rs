@@ -10,8 +10,9 @@ use crate::config::reader::Section;
 use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::values::{TextFault, invalid_text};
+use crate::tls::trust::{Trust, TrustedRoots};
 use crate::upstream::WireProtocol;
-use crate::upstream::tls::{ClientIdentity, ClientIdentityError, Trust, TrustedRoots, UpstreamTls};
+use crate::upstream::tls::{ClientIdentity, ClientIdentityError, UpstreamTls};
 
 const PEM_HELP: &str = "give a file in PEM; a certificate and its key go together";
 
@@ -29,7 +30,7 @@ pub struct TransportOptions<'a> {
 
 impl SystemRoots {
     fn load_roots(&self) -> TrustedRoots {
-        self.0.get_or_init(|| TrustedRoots::from_system(&rustls_native_certs::load_native_certs().certs)).clone()
+        self.0.get_or_init(|| TrustedRoots::from_system(rustls_native_certs::load_native_certs().certs)).clone()
     }
 }
 
@@ -78,7 +79,8 @@ fn compile_own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtoco
         let what = "the servers of this upstream are not verified, so anybody on the way may pose as one";
         section.sources.add_warning(
             DiagnosticCode::UnverifiedServers,
-            Diagnostic::new(node.place, what).with_help("trust their own authority: ca = \"ca.pem\""),
+            Diagnostic::new(node.place, what)
+                .with_help("trust their authority, or their own certificate: ca = \"ca.pem\""),
         );
     }
     let server_name = section.parse_string("server_name", parse_server_name).flatten();

@@ -29,6 +29,7 @@ use crate::proxy::connection::stream::Stream;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::request;
+use crate::telemetry::metrics::Cutoff;
 
 /// Serves the requests of a client until its connection ends.
 pub async fn serve_connection(mut io: Box<Http1Io>, worker: &WorkerContext) {
@@ -179,7 +180,8 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
         RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(error, &read_buf) {
             Some(cutoff) => {
                 parse_failure::report_rejected(&client, cutoff, &read_buf);
-                if io.has_withheld() {
+                // The parser writes no response to HTTP/2.
+                if io.has_withheld() || cutoff == Cutoff::Http2Preface {
                     return AfterParser::Unread(io, parse_failure::error_response(&client, cutoff, &read_buf));
                 }
             }

@@ -19,6 +19,9 @@ pub struct FrameMonitor {
     read: usize,
     /// A block of headers has begun that no frame has ended.
     open_block: bool,
+    /// The highest stream that a head has opened, and how many opened streams have not been ended by DATA.
+    last_stream: u32,
+    open_ends: u32,
     /// A frame has begun outside of any block since the last call of `has_moved_on`.
     moved_on: bool,
     /// The flood by which the connection ends.
@@ -32,8 +35,8 @@ pub struct FrameMonitor {
 /// An abuse that ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flood {
-    /// Frames that cost work and bring nothing: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, and heads that
-    /// become no request.
+    /// Frames that cost work and bring nothing: PING, SETTINGS, WINDOW_UPDATE, PRIORITY, empty DATA, DATA that ends a
+    /// stream once more, and heads that become no request.
     Idle,
     /// Requests that are reset before they are answered.
     Resets,
@@ -60,7 +63,7 @@ const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub const SETTINGS: u8 = 4;
 pub const CONTINUATION: u8 = 9;
 pub const END_HEADERS: u8 = 4;
 
@@ -73,6 +76,9 @@ const RESETS: (u32, u32) = (200, 10);
 const PER_PIECE: u32 = 4;
 /// Bytes of a piece that earn one more frame.
 const BYTES: usize = 1024;
+/// The most frames that are earned and not used yet: those for 250,000 pieces that a client has not acknowledged. About
+/// a tenth of a second of work.
+pub const EARNED_MAX: u32 = 1_000_000;
 /// Frames earned by a response: the head of its request, windows, a priority and a ping.
 const PER_ANSWER: u32 = 8;
 
@@ -87,6 +93,8 @@ impl FrameMonitor {
             setting: [0; SETTING_LENGTH],
             read: 0,
             open_block: false,
+            last_stream: 0,
+            open_ends: 0,
             moved_on: false,
             flood: None,
             idle: FrameAllowance::new(IDLE, now_ms),
@@ -173,15 +181,19 @@ impl FrameMonitor {
 
     /// Counts a frame, whose head is complete.
     fn begin_frame(&mut self, head: FrameHead, now_ms: u64) -> Result<(), Flood> {
-        let FrameHead { length, kind, flags, .. } = head;
+        let FrameHead { length, kind, flags, stream } = head;
         self.kind = kind;
         self.read = 0;
         self.moved_on |= !self.open_block;
         if matches!(kind, HEADERS | CONTINUATION) {
             self.open_block = flags & END_HEADERS == 0;
         }
-        // A piece of a body counts as a body, whatever its size.
-        if kind == DATA && (length > 0 || flags & END_STREAM != 0) {
+        let ends = flags & END_STREAM != 0;
+        if kind == HEADERS && stream > self.last_stream {
+            self.last_stream = stream;
+            self.open_ends += u32::from(!ends);
+        }
+        if kind == DATA && self.is_free_data(length, ends) {
             return Ok(());
         }
         if kind == RST_STREAM && !self.resets.spend(now_ms) {
@@ -189,44 +201,58 @@ impl FrameMonitor {
         }
         if self.idle.spend(now_ms) { Ok(()) } else { Err(Flood::Idle) }
     }
+
+    /// Returns whether DATA counts as a part of a body, whatever its size: the library bounds small pieces that nobody
+    /// reads. It does not bound those that end their stream, which a request can do once.
+    fn is_free_data(&mut self, length: usize, ends: bool) -> bool {
+        if !ends {
+            return length > 0;
+        }
+        let rest = self.open_ends.checked_sub(1);
+        self.open_ends = rest.unwrap_or(0);
+        rest.is_some()
+    }
 }
 
-/// A token bucket that time and responses fill.
+/// A token bucket that time fills, and tokens that responses earn. These are kept beside the bucket, because a client
+/// acknowledges a burst only after it has been sent.
 struct FrameAllowance {
     left: u32,
     most: u32,
     per_second: u32,
     /// The time up to which tokens have been earned.
     at_ms: u64,
+    earned: u32,
 }
 
 impl FrameAllowance {
     fn new((most, per_second): (u32, u32), now_ms: u64) -> FrameAllowance {
-        FrameAllowance { left: most, most, per_second, at_ms: now_ms }
+        FrameAllowance { left: most, most, per_second, at_ms: now_ms, earned: 0 }
     }
 
     fn earn(&mut self, count: u32) {
-        self.left = self.left.saturating_add(count).min(self.most);
+        self.earned = self.earned.saturating_add(count).min(EARNED_MAX);
     }
 
     fn spend(&mut self, now_ms: u64) -> bool {
         if now_ms > self.at_ms {
-            let earned = (now_ms - self.at_ms).saturating_mul(u64::from(self.per_second)) / 1000;
-            if earned > 0 {
+            let refilled = (now_ms - self.at_ms).saturating_mul(u64::from(self.per_second)) / 1000;
+            if refilled > 0 {
                 self.at_ms = now_ms;
-                self.earn(u32::try_from(earned).unwrap_or(u32::MAX));
+                self.left = self.left.saturating_add(u32::try_from(refilled).unwrap_or(u32::MAX)).min(self.most);
             }
         }
-        let spent = self.left.checked_sub(1);
-        self.left = spent.unwrap_or(0);
-        spent.is_some()
+        let tokens = if self.left > 0 { &mut self.left } else { &mut self.earned };
+        let rest = tokens.checked_sub(1);
+        *tokens = rest.unwrap_or(0);
+        rest.is_some()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proxy::connection::http2::frame_head::HEAD;
+    use crate::proxy::connection::http2::frame_head::{HEAD, PADDED};
 
     fn frame(length: usize, kind: u8, flags: u8) -> Vec<u8> {
         let length = u32::try_from(length).unwrap();
@@ -294,8 +320,48 @@ mod tests {
         }
         assert_eq!(pass(&mut begun(), &frame(0, DATA, 0), 0), (IDLE.0, Some(Flood::Idle)));
         assert_eq!(pass(&mut begun(), &frame(1, DATA, 0), 0).1, None);
-        assert_eq!(pass(&mut begun(), &frame(0, DATA, END_STREAM), 0).1, None);
         assert_eq!(pass(&mut begun(), &frame(4, RST_STREAM, 0), 0), (RESETS.0, Some(Flood::Resets)));
+    }
+
+    #[test]
+    fn a_request_can_be_ended_once_for_nothing() {
+        // Empty, padded, of one byte, and of the usual size.
+        for end in [
+            frame(0, DATA, END_STREAM),
+            frame(4, DATA, END_STREAM | PADDED),
+            frame(1, DATA, END_STREAM),
+            frame(16_384, DATA, END_STREAM),
+        ] {
+            let flood = (IDLE.0, Some(Flood::Idle));
+            assert_eq!(pass(&mut begun(), &end, 0), flood, "nothing is open");
+            let mut frames = begun();
+            // The second head has the trailers of the first, and the request of the third has no body.
+            for (stream, flags) in [(1, 0), (1, END_STREAM), (3, END_STREAM), (5, 0)] {
+                let mut head = frame(0, HEADERS, END_HEADERS | flags);
+                head[HEAD - 1] = stream;
+                assert!(frames.feed(&head, 0));
+            }
+            assert_eq!(pass(&mut frames, &end, 0), (IDLE.0 - 4 + 2, Some(Flood::Idle)));
+        }
+    }
+
+    #[test]
+    fn frames_that_acknowledge_a_burst_are_earned_by_it() {
+        let mut frames = begun();
+        for _ in 0..100_000 {
+            frames.record_piece(1);
+            frames.record_response();
+        }
+        let window_update = frame(4, 8, 0);
+        for _ in 0..100_000 * PER_PIECE {
+            assert!(frames.feed(&window_update, 0));
+        }
+        for _ in 0..10_000 {
+            assert!(frames.feed(&frame(4, RST_STREAM, 0), 0));
+        }
+        frames.record_piece(usize::MAX);
+        let all = (0..2 * EARNED_MAX).take_while(|_| frames.feed(&window_update, 0)).count();
+        assert!(all <= EARNED_MAX as usize, "{all}");
     }
 
     #[test]
@@ -313,6 +379,6 @@ mod tests {
         frames.record_response();
         assert_eq!(pass(&mut frames, &reset, 0).0, 1);
         assert_eq!(pass(&mut frames, &reset, 1000).0, RESETS.1);
-        assert_eq!(pass(&mut frames, &ping, 1_000_000).0, IDLE.0);
+        assert_eq!(pass(&mut frames, &ping, 1_000_000).0, IDLE.0 + PER_ANSWER);
     }
 }

@@ -47,6 +47,8 @@ impl std::error::Error for FrameFlood {}
 pub struct FrameBudget {
     control: RefCell<RateAllowance>,
     small_data: RefCell<RateAllowance>,
+    /// Requests whose response no DATA has ended.
+    open_ends: Cell<u32>,
     exceeded: Cell<bool>,
     /// Small DATA frames that may be unread. If `max_unread` of them are, the connection pauses until they are joined.
     unread: Cell<usize>,
@@ -60,6 +62,7 @@ impl FrameBudget {
         Rc::new(FrameBudget {
             control: allowance(CONTROL_FRAMES),
             small_data: allowance(SMALL_DATA_FRAMES),
+            open_ends: Cell::new(0),
             exceeded: Cell::new(false),
             unread: Cell::new(0),
             max_unread,
@@ -69,6 +72,7 @@ impl FrameBudget {
     /// Records a request that was sent.
     pub fn record_request(&self) {
         self.control.borrow_mut().earn(PER_REQUEST);
+        self.open_ends.set(self.open_ends.get().saturating_add(1));
     }
 
     /// Records a piece of a request body that was sent.
@@ -113,12 +117,22 @@ impl FrameBudget {
             self.unread.set(self.unread.get() + 1);
         }
         let within = match head.kind {
-            DATA if head.length >= SMALL_DATA_BYTES || head.flags & END_STREAM != 0 => true,
+            DATA if head.length >= SMALL_DATA_BYTES || self.ends_response(head) => true,
             DATA if head.length > 0 => self.small_data.borrow_mut().spend(),
             _ => self.control.borrow_mut().spend(),
         };
         self.exceeded.set(self.exceeded.get() || !within);
         within
+    }
+}
+
+impl FrameBudget {
+    /// Returns whether the frame ends a response, which it can do once for each request. Later ones are for streams that
+    /// have ended, and the library ignores them without a bound.
+    fn ends_response(&self, head: FrameHead) -> bool {
+        let rest = self.open_ends.get().checked_sub(1).filter(|_| head.flags & END_STREAM != 0);
+        self.open_ends.set(rest.unwrap_or(self.open_ends.get()));
+        rest.is_some()
     }
 }
 
@@ -268,6 +282,20 @@ mod tests {
         let small = pass(&frame(1, DATA, 0), 100);
         assert!((SMALL_DATA_FRAMES.0 as usize..250_000).contains(&small), "{small}");
         assert_eq!(pass(&frame(SMALL_DATA_BYTES, DATA, 0), 2000), 300_000);
+        assert!(control.contains(&pass(&frame(0, DATA, END_STREAM), 100)));
+        let small_ends = pass(&frame(2, DATA, END_STREAM | PADDED), 100);
+        assert!((SMALL_DATA_FRAMES.0 as usize..250_000).contains(&small_ends), "{small_ends}");
+    }
+
+    #[test]
+    fn each_response_can_be_ended_once_for_nothing() {
+        for end in [frame(0, DATA, END_STREAM), frame(1, DATA, END_STREAM)] {
+            let mut filter = filter();
+            for _ in 0..300_000 {
+                filter.budget.record_request();
+                assert!(filter.filter(&mut end.clone()).is_ok());
+            }
+        }
     }
 
     #[test]

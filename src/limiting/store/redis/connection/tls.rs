@@ -3,13 +3,14 @@
 use std::sync::{Arc, LazyLock};
 use std::{fmt, io};
 
+use rustls::ClientConfig;
 use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::{crypto_provider, pem};
+use crate::tls::pem;
+use crate::tls::trust::{Trust, TrustedRoots};
 
 /// TLS settings. They are equal if the contents of the files are.
 #[derive(Clone, Default)]
@@ -79,19 +80,11 @@ impl fmt::Debug for RedisTls {
 }
 
 fn config(files: &TlsFiles) -> Result<ClientConfig, TlsMistake> {
-    let mut roots = RootCertStore::empty();
-    match &files.ca {
-        Some(pem) => {
-            for certificate in certificates("ca", pem)? {
-                roots.add(certificate).map_err(|error| mistake("ca", error))?;
-            }
-        }
-        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-    }
-    let builder = ClientConfig::builder_with_provider(crypto_provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|error| mistake("ca", error))?
-        .with_root_certificates(roots);
+    let roots = match &files.ca {
+        Some(pem) => TrustedRoots::from_pem(pem).map_err(|what| mistake("ca", what))?,
+        None => TrustedRoots::of_browsers(),
+    };
+    let builder = Trust::Roots(roots).into_client().map_err(|what| mistake("ca", what))?;
     match (&files.client_cert, &files.client_key) {
         (Some(cert), Some(key)) => {
             let chain = certificates("client_cert", cert)?;
