@@ -137,7 +137,7 @@ impl WindowUnit {
 }
 
 impl RateLimitRequest {
-    /// Checks the bounds of a request.
+    /// Checks the bounds that depend on the config of Envoy.
     ///
     /// # Errors
     /// A bound is exceeded.
@@ -153,13 +153,19 @@ impl RateLimitRequest {
             if !(1..=ENTRIES_MAX).contains(&descriptor.entries.len()) {
                 return invalid(format!("a descriptor has 1 to {ENTRIES_MAX} entries"));
             }
-            for DescriptorItem { key, value } in &descriptor.entries {
-                if !(1..=TEXT_MAX).contains(&key.len()) || value.len() > TEXT_MAX {
-                    return invalid(format!("keys have 1 to {TEXT_MAX} bytes, and values at most {TEXT_MAX}"));
+            for DescriptorItem { key, .. } in &descriptor.entries {
+                if !(1..=TEXT_MAX).contains(&key.len()) {
+                    return invalid(format!("keys have 1 to {TEXT_MAX} bytes"));
                 }
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a value is too long to be decided about. Clients choose values, so this is a reason to refuse
+    /// the request, and no error.
+    pub fn has_long_value(&self) -> bool {
+        self.descriptors.iter().flat_map(|descriptor| &descriptor.entries).any(|entry| entry.value.len() > TEXT_MAX)
     }
 }
 

@@ -41,3 +41,16 @@ pub fn find_client(peer: IpAddr, headers: &HeaderMap, config: &Config) -> (Clien
     };
     (identity, report)
 }
+
+/// Returns the client's address that Envoy states in a check. Forwarding headers have no effect then.
+pub fn describe_source(ip: IpAddr) -> (ClientAddress, ClientReport) {
+    let identity = ClientAddress { ip: ip.to_canonical(), trusted_peer: false };
+    let report = ClientReport {
+        address: identity.ip.to_string(),
+        peer: identity.ip.to_string(),
+        trusted_peer: false,
+        hops: Vec::new(),
+        detail: "Envoy states the address of the client".to_owned(),
+    };
+    (identity, report)
+}

@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 use crate::envoy::rate_limit::{
-    DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT,
+    DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT, TEXT_MAX,
 };
 use crate::envoy::rules::{RateLimitDomain, RateLimitRule};
 use crate::explain::conditions::{describe_conditions, is_shown};
 use crate::explain::explanation::{
     DescriptorReport, EntryReport, Explanation, LimitEffect, LimitReport, MismatchReport, OtherRoute, RateLimitReport,
-    StatusReport, VerdictReport,
+    RequestDecision, StatusReport, VerdictReport,
 };
 use crate::explain::limit_report::{LimitFacts, describe_limit, describe_state, set_effect};
 use crate::explain::limits::{list_checks, read_states};
@@ -103,6 +103,11 @@ pub async fn explain_rate_limit(input: &RateLimitInput, context: &ExplainContext
     (request.method, request.path) = ("POST".to_owned(), SHOULD_RATE_LIMIT.to_owned());
     let question = input.to_message();
     let decided = match question.check_bounds() {
+        Ok(()) if question.has_long_value() => {
+            let detail = format!("a value has more than {TEXT_MAX} bytes, so the answer is OVER_LIMIT");
+            let decision = RequestDecision::Reject.label().to_owned();
+            Ok(VerdictReport { decision, detail, ..VerdictReport::default() })
+        }
         Ok(()) => decide_request(&question, input, context, &mut found).await,
         Err(error) => Err(error),
     };

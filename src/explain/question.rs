@@ -2,11 +2,10 @@
 
 use std::net::IpAddr;
 
-use http::HeaderMap;
-use http::request::Parts;
+use http::{HeaderMap, Version};
 
 use crate::config::{Config, Service};
-use crate::explain::client::find_client;
+use crate::explain::client::describe_source;
 use crate::explain::explanation::{Explanation, RequestDecision, RouteReport, VerdictReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::limits;
@@ -16,9 +15,9 @@ use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::grpc::CallError;
 use crate::net::ListenAddr;
 use crate::proxy::arrival::check_denied;
-use crate::proxy::decide::question::{QuestionPurpose, read_question};
+use crate::proxy::decide::question::{HeadFault, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::forwarded_head::check_described_head;
-use crate::proxy::grpc::authorization::{NAME, build_parts, find_limits};
+use crate::proxy::grpc::authorization::{NAME, build_parts, find_http, find_limits};
 use crate::proxy::inbound::identity::{ClientAddress, identify};
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
 use crate::proxy::known_headers::HeaderSet;
@@ -33,19 +32,31 @@ pub fn find_question<'c>(
     config: &'c Config,
     peer: IpAddr,
     endpoint: &UrlEndpoint,
-    parts: &mut Parts,
-) -> Option<Result<&'c DecidePoint, QuestionFault>> {
+    parsed: &mut ParsedHead,
+) -> Option<Result<&'c DecidePoint, HeadFault>> {
     let has_port = |addr: &ListenAddr| matches!(addr, ListenAddr::Tcp(addr) if addr.port() == endpoint.port);
     let listener = config.listeners.iter().find(|listener| has_port(&listener.address))?;
     if listener.service != Service::Decide {
         return None;
     }
+    let parts = &mut parsed.parts;
     if !identify(peer, &parts.headers, &config.server.trusted_proxies).trusted_peer {
-        return Some(Err(QuestionFault::UntrustedPeer));
+        return Some(Err(QuestionFault::UntrustedPeer.into()));
     }
-    Some(read_question(parts, config).and_then(|question| match question.purpose {
-        QuestionPurpose::Decide => Ok(question.point),
-        QuestionPurpose::Settle => Err(QuestionFault::Facts("settlements are not explained; only decisions are")),
+    let question = match read_question(parts, config) {
+        Ok(question) => question,
+        Err(fault) => return Some(Err(fault.into())),
+    };
+    if question.purpose == QuestionPurpose::Settle {
+        let why = "settlements are not explained; only decisions are";
+        return Some(Err(QuestionFault::Facts(why).into()));
+    }
+    if lacks_host(parts) {
+        parts.version = Version::HTTP_10;
+    }
+    Some(question.described.map_err(HeadFault::from).map(|repaired| {
+        parsed.fault = parsed.fault.or(repaired);
+        question.point
     }))
 }
 
@@ -99,8 +110,8 @@ pub async fn explain_check(
     let attributes = input.to_attributes(name)?;
     let mut found = Findings::new(context);
     found.explanation.request.method = input.method.clone();
-    let resolved = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, build_parts(&attributes)?)));
-    let (route, parts) = match resolved {
+    let resolved = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
+    let (route, http) = match resolved {
         Ok(resolved) => resolved,
         Err(error) => {
             found.explanation.verdict = describe_call_error(&error);
@@ -111,11 +122,18 @@ pub async fn explain_check(
         "Envoy asks about this request (`ext_authz`, context_extensions: {{ {NAME}: {name} }}); the peer is the client as Envoy \
          determined it"
     ));
+    let (parts, fault) = match build_parts(http) {
+        Ok(built) => built,
+        Err(reject) => {
+            found.explanation.verdict = describe_refusal(&found, Some(route), &Refusal::InvalidHead(reject));
+            return Ok((found.explanation, Vec::new()));
+        }
+    };
     let headers = parts.headers.clone();
     let header_set = HeaderSet::from_headers(&headers);
-    let parsed = ParsedHead { parts, header_set, fault: None, body_length: Some(0) };
+    let parsed = ParsedHead { parts, header_set, fault, body_length: Some(0) };
     let walk = ExplainWalk { context, input, endpoint: input.endpoint()?, parsed: &parsed, question: None };
-    let (identity, report) = find_client(input.peer(), &headers, config);
+    let (identity, report) = describe_source(input.peer());
     found.explanation.client = report;
     let validated = validate_head(&parsed.parts, header_set, &LastHost::default());
     let decided =

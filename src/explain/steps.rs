@@ -53,7 +53,7 @@ pub async fn explain_request(
             return Ok((found.explanation, Vec::new()));
         }
     };
-    let question = question::find_question(context.config, input.peer(), &endpoint, &mut parsed.parts);
+    let question = question::find_question(context.config, input.peer(), &endpoint, &mut parsed);
     let walk = ExplainWalk { context, input, endpoint, parsed: &parsed, question };
     let ended = walk.take_steps(&mut found).await;
     found.explanation.verdict = match ended {
@@ -74,7 +74,7 @@ impl<'a> ExplainWalk<'a> {
         let (identity, report) = client::find_client(self.input.peer(), &headers, config);
         found.explanation.client = report;
         if let Some(Err(fault)) = self.question {
-            return Err((None, Refusal::Question(fault)));
+            return Err((None, fault.into()));
         }
         let invalid = |reject| (None, Refusal::InvalidHead(reject));
         let fields = self.parsed.header_set;

@@ -11,9 +11,9 @@ use crate::limiting::jwt::Claims;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::{Limiter, Verdict};
+use crate::proxy::decide::question::HeadFault;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate::ValidatedHead;
-use crate::proxy::response::refusal::QuestionFault;
 use crate::route::decide::DecidePoint;
 
 /// Inputs of an explanation besides the request.
@@ -44,7 +44,7 @@ pub struct ExplainWalk<'a> {
     pub endpoint: UrlEndpoint,
     pub parsed: &'a ParsedHead,
     /// The question of another proxy whose facts `parsed` has, if the URL is that of a listener for such questions.
-    pub question: Option<Result<&'a DecidePoint, QuestionFault>>,
+    pub question: Option<Result<&'a DecidePoint, HeadFault>>,
 }
 
 /// Findings of the steps so far.

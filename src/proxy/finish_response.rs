@@ -16,12 +16,9 @@ use crate::proxy::response::error_page::intercept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_response::ErrorFormat;
 use crate::proxy::response::{compress, error_page, grpc, unread_body};
-use crate::route::decide::DenyStatus;
+use crate::route::decide::X_LIMIT_STATUS;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Action, Route};
-
-/// Status of a refusal that another proxy gets as 403.
-const X_LIMIT_STATUS: HeaderName = HeaderName::from_static("x-limit-status");
 
 /// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
 /// the connection becomes. It ends when that body or tunnel ends.
@@ -134,11 +131,10 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
 
 /// Gives a refusal the status that the asking proxy accepts, and states its own status in a header.
 fn apply_deny_status(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
-    let accepts_only_403 = request.question.is_some_and(|question| question.deny_as == DenyStatus::Forbidden);
     let status = response.status();
-    if accepts_only_403 && status.is_client_error() {
+    if let Some(replacement) = request.question.and_then(|question| question.deny_as.replace(status)) {
         response.headers_mut().insert(X_LIMIT_STATUS, HeaderValue::from(status.as_u16()));
-        *response.status_mut() = StatusCode::FORBIDDEN;
+        *response.status_mut() = replacement;
     }
 }
 

@@ -1,6 +1,6 @@
 //! Counts of replayed requests by result. Filled by the replay, read by `text` and `json`.
 
-use crate::replay::input::entry::ReplayEntry;
+use crate::replay::input::entry::{ClientOrigin, ReplayEntry};
 use crate::replay::input::source::LogPlace;
 
 #[derive(Default)]
@@ -25,6 +25,12 @@ pub struct Counts {
     /// Requests whose client is on the route's `allow` list.
     pub allowed: u64,
     pub no_host: u64,
+    /// Requests whose client is in their `X-Forwarded-For`.
+    pub forwarded: u64,
+    /// Requests of a trusted proxy whose client the log does not have.
+    pub unknown_client: u64,
+    /// Requests with an `X-Forwarded-For` of a proxy that is not trusted.
+    pub untrusted_proxy: u64,
     /// Lines that contain a duration.
     pub durations: u64,
     /// Treated as ended early, because too many requests were in progress.
@@ -53,12 +59,23 @@ impl Counts {
         self.last_ms = now_ms;
         self.fine |= !entry.coarse;
         self.durations += u64::from(entry.duration_ms.is_some());
+        match entry.client_origin {
+            ClientOrigin::Line => {}
+            ClientOrigin::Forwarded => self.forwarded += 1,
+            ClientOrigin::Unknown => self.unknown_client += 1,
+            ClientOrigin::Untrusted => self.untrusted_proxy += 1,
+        }
         now_ms
     }
 
     /// Returns the number of requests that matched a route and reached its limits.
     pub fn count_decided(&self) -> u64 {
         self.count_evaluated() + self.not_evaluated
+    }
+
+    /// Returns whether the clients of most requests are proxies, as far as the config knows.
+    pub fn has_proxies_as_clients(&self) -> bool {
+        self.untrusted_proxy * 2 > self.count_decided()
     }
 
     /// Returns the number of requests for which the result is known.

@@ -1,18 +1,21 @@
 //! Decides which limits can be evaluated for a logged request: a log contains only some of the values that limits
 //! read. Called by `run`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use http::header::{REFERER, USER_AGENT};
 
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::shown_key::ShownValue;
-use crate::limiting::source::{Ambiguous, Facts, Repeated, Source, SourceOrigin, SourceValue, SourceValues};
-use crate::replay::input::entry::{AccessLogFormat, ReplayEntry};
+use crate::limiting::source::{Ambiguous, Facts, Prefixes, Repeated, Source, SourceOrigin, SourceValue, SourceValues};
+use crate::replay::input::entry::{AccessLogFormat, ClientOrigin, ReplayEntry};
 
 /// Text that our access log writes for a masked value.
 const MASKED: &[u8] = b"***";
+
+/// What a condition on the address of the client reads.
+static CLIENT: LazyLock<Source> = LazyLock::new(|| Source::Ip(Prefixes::default()));
 
 /// Values of one request that its log line contains.
 pub struct LoggedFacts<'a> {
@@ -49,6 +52,9 @@ impl LoggedFacts<'_> {
     fn find_unknown<'l>(&self, limit: &'l Limit) -> Option<&'l Source> {
         let by_when =
             limit.when.is_met_if_known(self.facts, limit.repeated, limit.not_integer, |source| self.is_known(source));
+        if limit.when.reads_client() && !self.is_client_known() {
+            return Some(&CLIENT);
+        }
         // Without a host, requests share one budget, which is reported; `--host` sets one.
         let parts = limit.counted_key().0.iter().filter(|part| self.logged_value(part).is_none());
         let mut of_key =
@@ -69,10 +75,15 @@ impl LoggedFacts<'_> {
         self.entry.key_parts.iter().find(|logged| logged.name == name).map(|logged| &logged.value)
     }
 
+    fn is_client_known(&self) -> bool {
+        self.entry.client_origin != ClientOrigin::Unknown
+    }
+
     fn is_known(&self, source: &Source) -> bool {
         match source {
             Source::Header(name) => (*name == USER_AGENT || *name == REFERER) && self.entry.format.has_agents(),
             Source::Host => !self.no_host,
+            Source::Ip(_) => self.is_client_known(),
             Source::User => self.facts.user.is_some(),
             Source::Query(_) => {
                 self.entry.format != AccessLogFormat::Json

@@ -95,18 +95,20 @@ impl<'a> Replay<'a> {
         let mut order = StartOrder::default();
         while let Some(logged) = sources.next_request()? {
             order.push_request(logged);
-            while let Some(logged) = order.pop_due(false) {
-                self.replay_entry(&logged, sources)?;
+            while let Some(mut logged) = order.pop_due(false) {
+                self.replay_entry(&mut logged, sources)?;
             }
             progress.count_line(sources);
         }
-        while let Some(logged) = order.pop_due(true) {
-            self.replay_entry(&logged, sources)?;
+        while let Some(mut logged) = order.pop_due(true) {
+            self.replay_entry(&mut logged, sources)?;
         }
         self.verdicts.as_mut().map_or(Ok(()), Verdicts::flush_file)
     }
 
-    fn replay_entry(&mut self, logged: &Logged, sources: &LogSources) -> Result<(), String> {
+    fn replay_entry(&mut self, logged: &mut Logged, sources: &LogSources) -> Result<(), String> {
+        logged.entry.identify_client(&self.config.server.trusted_proxies);
+        let logged = &*logged;
         let Logged { entry, place } = logged;
         let now_ms = self.counts.count_entry(entry, *place);
         self.refund_due(now_ms);
@@ -151,7 +153,7 @@ impl<'a> Replay<'a> {
         unknown[..route.auth_limit_count()].fill(None);
         let verdict = self.decide_request(route, &logged, &unknown, now_ms);
         let is_unknown = |(limit, unknown): (&Arc<Limit>, &Option<_>)| unknown.is_some() && limit.mode == Mode::Enforce;
-        let allowed = route.allow.contains(entry.client);
+        let allowed = entry.is_client_in(&route.allow);
         if verdict.refused {
             self.counts.refused += 1;
             self.series.add_request(now_ms, true);
@@ -190,7 +192,7 @@ impl<'a> Replay<'a> {
             return None;
         };
         let route = &config.routes[index];
-        if route.deny.contains(logged.entry.client) {
+        if logged.entry.is_client_in(&route.deny) {
             self.counts.denied += 1;
             return None;
         }
@@ -211,7 +213,7 @@ impl<'a> Replay<'a> {
         now_ms: i64,
     ) -> Verdict {
         let LoggedFacts { entry, facts, .. } = *logged_facts;
-        if route.allow.contains(entry.client) {
+        if entry.is_client_in(&route.allow) {
             self.counts.allowed += 1;
             return Verdict::default();
         }

@@ -3,12 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use http::HeaderName;
+use http::{HeaderName, StatusCode};
 
 use crate::labels::labels;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::SourceOrigin;
 use crate::route::Route;
+
+/// Header of a refusal that has another status than its own, which this header states.
+pub const X_LIMIT_STATUS: HeaderName = HeaderName::from_static("x-limit-status");
 
 /// All names that other proxies may ask about.
 #[derive(Debug, Default)]
@@ -47,6 +50,13 @@ pub enum DenyStatus {
     TooManyRequests,
     /// 403, for proxies that accept no other status. The status of the refusal is in `X-Limit-Status`.
     Forbidden,
+}
+
+impl DenyStatus {
+    /// Returns the status that replaces the own status of a refusal.
+    pub fn replace(self, status: StatusCode) -> Option<StatusCode> {
+        (self == DenyStatus::Forbidden && status.is_client_error()).then_some(StatusCode::FORBIDDEN)
+    }
 }
 
 impl DecideTable {

@@ -56,6 +56,11 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0301"],
     ),
     (
+        "[limit.a]\nrate = \"1/s\"\nkey = \"query:*\"\n[limit.b]\nrate = \"1/s\"\nwhen = { header = { \"x-*\" = \"1\" } }\n\
+         [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
+        &["SG0321", "SG0321"],
+    ),
+    (
         "[server]\ntrusted_proxies = \"10.0.0.0/8\"\n[limit.a]\nrate = \"1/s\"\nkey = \"header:x-forwarded-for\"\n\
          [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &[],

@@ -64,7 +64,6 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         let lines = good.split_inclusive("\r\n").filter(|line| !line.starts_with(name));
         lines.collect::<String>()
     };
-    let other = |from: &str, to: &str| good.replace(from, to);
     let orig = "x-original-method: GET\r\n";
     let mut counted = 0.0;
     for (name, fields) in [
@@ -74,16 +73,6 @@ fn questions_without_clear_facts_get_400_and_are_counted() {
         ("fwd", format!("{good}x-forwarded-method: GET\r\n")),
         ("fwd", format!("{good}x-forwarded-host: a.test\r\n")),
         ("fwd", format!("{good}X-Forwarded-Uri: /\r\n")),
-        ("fwd", other("uri: /", "uri: ")),
-        ("fwd", other("uri: /", "uri: x")),
-        ("fwd", other("uri: /", "uri: ?q")),
-        ("fwd", other("uri: /", "uri: a.test:80")),
-        ("fwd", other("uri: /", "uri: ftp://a.test/")),
-        ("fwd", other("uri: /", "uri: http://b.test/")),
-        ("fwd", other("uri: /", "uri: http://a.test@b.test/")),
-        ("fwd", other("uri: /", "uri: /a b")),
-        ("fwd", other("uri: /", "uri: /a#b")),
-        ("fwd", other("method: GET", "method: G T")),
         ("fwd", without("x-forwarded-for") + "forwarded: for=192.0.2.7\r\n"),
         // The headers of another family are ignored.
         ("fwd", format!("{orig}x-original-url: http://a.test/\r\n")),
@@ -131,6 +120,18 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         ("GET", "/%zz"),
         ("GET", "*"),
         ("GET", "/\u{e9}"),
+        ("GET", ""),
+        ("GET", "x"),
+        ("GET", "?q"),
+        ("GET", "a.test:80"),
+        ("GET", "ftp://a.test/"),
+        ("GET", "http://a.test@b.test/"),
+        ("GET", "/a b"),
+        ("GET", "/a#b"),
+        ("GET", "/?q=<x>"),
+        ("GET", "/`"),
+        ("G T", "/"),
+        ("", "/"),
     ] {
         let response = gateway.fetch(&get("/decide/fwd", &forwarded(method, uri, "")));
         assert_eq!(response.status(), 400, "{method} {uri} {}", response.text());
@@ -142,7 +143,10 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         let fields = forwarded("GET", "/", "").replace("host: a.test", &format!("host: {host}"));
         assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400, "{host}");
     }
-    gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 24.0);
+    // The host of a URL must be that of the request.
+    let fields = forwarded("GET", "http://b.test/", "");
+    assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400);
+    gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 49.0);
     // An encoded slash selects no other name here, and unregistered methods are valid.
     assert_eq!(fetch(&gateway, "fwd", "/a%2Fb", "").status(), 200);
     assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("OPTIONS", "*", ""))).status(), 200);

@@ -6,8 +6,11 @@ mod departures;
 mod dropped_charges;
 mod facts;
 mod proxies;
+mod proxy_attacks;
 mod receipts;
 mod repeats;
+mod site;
+mod unparsed;
 
 use crate::support::client;
 use crate::support::gateway::Gateway;

@@ -46,8 +46,9 @@ fn a_malformed_body_has_a_status_and_harms_no_other_call() {
         ([good.clone(), good.clone()].concat(), 13),
         ([&[1], &good[1..]].concat(), 12),
         ([&[7], &good[1..]].concat(), 13),
-        (vec![0, 0xff, 0xff, 0xff, 0xff], 8),
-        (framed(&vec![0x0a; 64 * 1024 + 1]), 8),
+        // Longer than is read: clients of Envoy can cause it, so the request is refused.
+        (vec![0, 0xff, 0xff, 0xff, 0xff], 0),
+        (framed(&vec![0x0a; 64 * 1024 + 1]), 0),
         (framed(&vec![0x12; 64 * 1024]), 13),
         // An unknown field, and a field of the wrong type.
         (framed(&[question("edge", "a", "b"), vec![0xf8, 0x7f, 1]].concat()), 0),

@@ -96,7 +96,94 @@ fn envoy_limits_by_the_whole_request() {
     );
     gateway.assert_metric("rpc_calls_total", &[("method", "Check"), ("code", "OK")], 6.0);
     drop(gateway);
-    assert_eq!(fetch("/a", "x-api-key: k5\r\n").status(), 403);
+    assert_eq!(fetch("/a", "x-api-key: k5\r\n").status(), 503);
+}
+
+/// With `failure_mode_allow`, Envoy lets a request pass whose check fails. No client can make its check fail.
+#[test]
+fn no_request_passes_as_a_failed_check() {
+    let app = Upstream::text("hello");
+    let open = |text: String| {
+        let text = text.replace("timeout: 0.05s }", "timeout: 5s }\n              failure_mode_allow: true");
+        // Envoy would refuse or rewrite what the gateway is to judge.
+        ["normalize_path: true", "merge_slashes: true", "path_with_escaped_slashes_action: REJECT_REQUEST"]
+            .iter()
+            .fold(text, |text, line| text.replace(&format!("          {line}\n"), ""))
+            .replace("use_remote_address: true", "use_remote_address: true\n          max_request_headers_kb: 8192")
+    };
+    let (gateway, envoy) = start_changed(
+        "Limit by the whole request (ext_authz)",
+        &app,
+        |own| own.replace("missing = \"refuse\"", "missing = \"shared\""),
+        open,
+    );
+    let send = |request: &[u8]| {
+        let mut client = Client::connect(envoy.addr);
+        let _ = client.try_send(request);
+        client.try_read_response("GET").map_or(0, |response| response.status())
+    };
+    let plain = b"GET / HTTP/1.1\r\nhost: a.test\r\nconnection: close\r\n\r\n";
+    assert_eq!([send(plain), send(plain), send(plain)], [200, 200, 429]);
+    app.requests();
+    let targets: [&[u8]; 16] = [
+        b"/?q=<x>",
+        b"/`",
+        b"/<",
+        b"/\"",
+        b"/?a=\x7f",
+        b"/?a=\xff",
+        b"/\xc3\xa9",
+        b"/%00",
+        b"/%zz",
+        b"/a/../../b",
+        b"//",
+        b"/a\\b",
+        b"/a#b",
+        b"*",
+        b"http://b.test/",
+        b"http://b.test",
+    ];
+    let large = format!("GET / HTTP/1.1\r\nhost: a.test\r\nx-large: {}\r\n\r\n", "a".repeat(400_000)).into_bytes();
+    let long = format!("GET /{} HTTP/1.1\r\nhost: a.test\r\n\r\n", "a".repeat(70_000)).into_bytes();
+    let fields: [&[u8]; 4] = [b"x-a: \x01", b"x-api-key: a\x01", b"x-api-key: \x7f", b"x-a: 1\r\nx-a: 2"];
+    let requests = targets
+        .iter()
+        .map(|target| [b"GET ", *target, b" HTTP/1.1\r\nhost: a.test\r\n\r\n"].concat())
+        .chain([large, long, b"get / HTTP/1.1\r\nhost: a.test\r\n\r\n".to_vec()])
+        .chain([
+            b"PROPFIND / HTTP/1.1\r\nhost: a.test\r\n\r\n".to_vec(),
+            b"GET / HTTP/1.1\r\nhost: a_b\r\n\r\n".to_vec(),
+        ])
+        .chain(fields.iter().map(|line| [b"GET / HTTP/1.1\r\nhost: a.test\r\n", *line, b"\r\n\r\n"].concat()));
+    for request in requests {
+        let shown = String::from_utf8_lossy(&request[..request.len().min(100)]).into_owned();
+        let status = send(&request);
+        let passed: Vec<String> = app.requests().iter().map(|request| request.head.clone()).collect();
+        assert!(passed.is_empty(), "{shown} reached the application as {passed:?}");
+        assert!(status != 200 && (status < 500 || status == 501), "{status}: {shown}");
+    }
+    let failed = gateway.metrics();
+    let failed =
+        failed.lines().filter(|line| line.contains("rpc_calls_total{method=\"Check\"") && !line.contains("\"OK\""));
+    assert_eq!(failed.collect::<Vec<_>>(), Vec::<&str>::new());
+}
+
+/// Envoy has judged `X-Forwarded-For` by its own settings, so the gateway does not read it, even if the client has an
+/// address in `trusted_proxies`.
+#[test]
+fn the_client_is_the_address_that_envoy_states() {
+    let app = Upstream::text("hello");
+    let own = |text: String| {
+        text.replace("key = \"header:x-api-key\"\nmissing = \"refuse\"", "key = \"ip\"")
+            .replace("[\"127.0.0.1\"]", "[\"127.0.0.0/8\"]")
+    };
+    let envoy = |text: String| text.replace("timeout: 0.05s", "timeout: 5s");
+    let (_gateway, envoy) = start_changed("Limit by the whole request (ext_authz)", &app, own, envoy);
+    let fetch = |n: u8| {
+        let fields = format!("x-forwarded-for: 198.51.100.{n}\r\nforwarded: for=198.51.100.{n}\r\n");
+        Client::from([127, 0, 0, 9].into(), envoy.addr).fetch(&client::get("/", &fields), "").status()
+    };
+    assert_eq!([1, 2, 3, 4].map(fetch), [200, 200, 429, 429]);
 }
 
 /// Checks about routes with lists, tokens and different strictness. Envoy reaches the gateway over TLS and has no

@@ -58,11 +58,15 @@ fn checks_obey_deny_allow_tokens_and_strictness() {
          deny = [\"192.0.2.66\"]\nallow = [\"192.0.2.77\"]\n\
          [[route]]\nname = \"lenient\"\nhost = \"lenient.test\"\nupstream = \"echo:\"\nlimits = [\"one\"]\nstrictness = \"monitor\"\n\
          [limit.one]\nrate = \"1/h\"\nkey = [\"ip\", \"route\"]\n\
+         [decide.free]\nlimits = [\"free\"]\n[limit.free]\nrate = \"1000000/h\"\nkey = \"all\"\n\
          [decide.tokens]\nlimits = [\"per-user\"]\n\
          [limit.per-user]\nrate = \"2/h\"\nkey = \"jwt:sub\"\nmissing = \"refuse\"\n"
     ));
     let tokens =
         [hs256(SECRET, "{\"sub\":\"anna\"}"), hs256("another secret, of enough bytes...", "{\"sub\":\"anna\"}")];
     run_script(CLIENT, &["checks", &gateway.addr.to_string(), &tokens[0], &tokens[1]]);
-    assert_eq!(gateway.metric("rpc_calls_total", &[("method", "Check"), ("code", "INTERNAL")]), None);
+    for code in ["INTERNAL", "RESOURCE_EXHAUSTED"] {
+        assert_eq!(gateway.metric("rpc_calls_total", &[("method", "Check"), ("code", code)]), None);
+    }
+    gateway.assert_metric("rpc_calls_total", &[("method", "Check"), ("code", "INVALID_ARGUMENT")], 1.0);
 }

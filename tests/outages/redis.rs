@@ -2,6 +2,9 @@
 //! needs no restart.
 use std::time::{Duration, Instant};
 
+use crate::support::client::get;
+use crate::support::gateway::Gateway;
+use crate::support::limiting::slow_link::DelayLine;
 use crate::support::limiting::{
     DEADLINE, RedisServer, SLACK, connect_store, kind, limit, run_on_worker, settings, wait_for_recovery, wait_until,
     window,
@@ -103,6 +106,25 @@ fn a_short_pause_times_out_and_passes() {
         assert_eq!(kinds(&outcomes)[0], ErrorKind::Timeout);
         let took = wait_for_recovery(&redis).await;
         assert!(took < Duration::from_secs(2), "recovery took {took:?}");
+    });
+}
+
+/// Whoever reads the log learns which option decides that a distant Redis is too slow.
+#[test]
+fn the_log_names_the_deadline_that_redis_misses() {
+    let server = RedisServer::start(&[]);
+    let line = DelayLine::to(server.port, Duration::from_millis(30));
+    let gateway = Gateway::with(
+        "workers = 1",
+        &format!(
+            "[store]\nurl = \"{}\"\ndeadline = \"40ms\"\n[limit.all]\nrate = \"100/s\"\nkey = \"all\"\n\
+             [[route]]\nrespond = {{}}\nlimits = [\"all\"]\n",
+            line.redis_url()
+        ),
+    );
+    crate::support::wait_until("the log names the option", || {
+        gateway.fetch(&get("/", ""));
+        gateway.log_lines(&["no reply within 40 ms, the `deadline` of [store]"]) > 0
     });
 }
 

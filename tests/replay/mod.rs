@@ -1,5 +1,6 @@
 //! `sluicegate replay`: access logs of each format, the report, and the exit codes.
 
+mod clients;
 mod generated_log;
 mod input;
 mod keys;

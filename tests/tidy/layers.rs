@@ -66,7 +66,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
         "worker",
         &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
     ),
-    ("replay", &["grpc", "telemetry", "limiting", "route", "config", "proxy"]),
+    ("replay", &["net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
     (
         "explain",

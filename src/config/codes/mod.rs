@@ -52,6 +52,8 @@ labels! {
     OpenAdmin = "SG0304",
     /// Limits that leave equivalent methods unlimited.
     UnlimitedMethods = "SG0305",
+    /// A name with `*` in the sources of a limit.
+    WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.
     UnusedAllowance = "SG0901",
     /// A comment allows a code that does not exist or is no warning.

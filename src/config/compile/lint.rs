@@ -73,6 +73,7 @@ pub fn warn_of_gaps(
 ) {
     let context = &LintContext { sources, documents, server, admin, routes, decide, limits };
     warn_of_forgeable_keys(context);
+    warn_of_wildcard_names(context);
     warn_of_idle_limits(context);
     warn_of_open_admin(context);
     for (route, section) in routes.iter().zip(route_sections) {
@@ -92,6 +93,19 @@ fn warn_of_forgeable_keys(context: &LintContext) {
         let help = "write key = \"ip\", and list the proxies in front of the gateway in `trusted_proxies` of [server]";
         let warning = Diagnostic::new(place, what).with_help(help);
         context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
+    }
+}
+
+/// Warns of sources like `query:*`, which somebody could take for all parameters.
+fn warn_of_wildcard_names(context: &LintContext) {
+    for (name, place) in context.limits.places() {
+        let Some(limit) = context.limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
+        let mut names = limit.sources().map(Source::display_name);
+        let Some(source) = names.find(|source| source.contains('*')) else { continue };
+        let what =
+            format!("`{source}` of `{name}` has no wildcard: it reads only what is called exactly that, with the `*`");
+        let help = "write the whole name; one limit for each name if you mean several";
+        context.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
     }
 }
 

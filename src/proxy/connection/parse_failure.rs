@@ -2,19 +2,22 @@
 
 use std::time::SystemTime;
 
-use http::StatusCode;
 use http::header::STRICT_TRANSPORT_SECURITY;
+use http::{HeaderValue, StatusCode};
 
+use crate::config::Service;
 use crate::proxy::connection::http2::frame_head::FrameHead;
 use crate::proxy::connection::http2::frames::SETTINGS;
 use crate::proxy::connection::http2::head_check::MalformedHead;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::worker_context::WorkerContext;
 use crate::proxy::context::ClientConnection;
+use crate::proxy::decide::question::find_point_of_unparsed;
 use crate::proxy::reason::{EndReason, client_closed_status};
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::error_page::{ErrorFacts, accept};
 use crate::proxy::response::{error_page, log_entry, problem};
+use crate::route::decide::X_LIMIT_STATUS;
 use crate::telemetry::metrics::Cutoff;
 
 /// The longest request target that the parser accepts.
@@ -40,7 +43,8 @@ pub fn parse_cutoff(error: &hyper::Error, bytes: &[u8]) -> Option<Cutoff> {
 pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) {
     let common = &client.local.common;
     common.metrics.rejected_counter(cutoff).inc();
-    log_entry::log_rejected_head(client, bytes, rejection_status(cutoff), cutoff.into());
+    let status = rejection_status(cutoff);
+    log_entry::log_rejected_head(client, bytes, deny_status(client, status, bytes).unwrap_or(status), cutoff.into());
     let message = match cutoff {
         Cutoff::TlsHello => "a client speaks TLS on a listener without it",
         Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it, or over TLS without ALPN",
@@ -66,8 +70,22 @@ pub fn rejection_status(cutoff: Cutoff) -> StatusCode {
     }
 }
 
+/// Returns the status that replaces that of a rejected head, if the head is a question of another proxy. The client of
+/// that proxy may have caused the rejection, so it is a refusal like any other.
+fn deny_status(client: &ClientConnection, status: StatusCode, bytes: &[u8]) -> Option<StatusCode> {
+    if client.listener.settings.service != Service::Decide {
+        return None;
+    }
+    let view = client.local.view();
+    let config = &view.snapshot.config;
+    let may_ask = config.server.trusted_proxies.contains(client.peer);
+    let point = find_point_of_unparsed(bytes, config).filter(|_| may_ask)?;
+    point.deny_as.replace(status)
+}
+
 /// Makes the complete response to a rejected head, of which `bytes` have arrived: HTTP/1.1, but for a client that
-/// speaks HTTP/2, which would not understand that. The client gets the error page of the server in the format that its `Accept` prefers, if that header has arrived.
+/// speaks HTTP/2, which would not understand that. The client gets the error page of the server in the format that its
+/// `Accept` prefers, if that header has arrived.
 pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -> Vec<u8> {
     if cutoff == Cutoff::Http2Preface {
         return http2_refusal();
@@ -88,6 +106,9 @@ pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -
     let format = accept::negotiate_head(bytes);
     let (mut headers, body) = error_page::build_page(&facts, format, server.error_pages.as_deref(), problem);
     headers.extend(client.listener.hsts.clone().map(|hsts| (STRICT_TRANSPORT_SECURITY, hsts)));
+    let replacement = deny_status(client, status, bytes);
+    headers.extend(replacement.map(|_| (X_LIMIT_STATUS, HeaderValue::from(status.as_u16()))));
+    let status = replacement.unwrap_or(status);
     let reason = status.canonical_reason().unwrap_or_default();
     let mut response = format!("HTTP/1.1 {} {reason}\r\n", status.as_u16()).into_bytes();
     for (name, value) in &headers {

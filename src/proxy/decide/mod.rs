@@ -20,13 +20,13 @@ pub mod recent;
 mod recorded_answer;
 pub mod settle;
 
-use http::Response;
+use http::{Response, Version};
 
 use crate::proxy::arrival::{
     check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
 };
 use crate::proxy::decide::decision::decide_question;
-use crate::proxy::decide::question::{ProxyQuestion, QuestionPurpose, read_question};
+use crate::proxy::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::decide::settle::settle_charges;
 use crate::proxy::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::inbound::identity::ClientAddress;
@@ -47,10 +47,9 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Respons
     let question = ask(request, identity);
     open_log_entry(request, identity);
     report_untrusted_headers(request, identity);
-    let result = match (parser_fault, question) {
-        (_, Err(fault)) => Err(Refusal::Question(fault)),
-        (Err(refusal), _) => Err(refusal),
-        (Ok(parser_fault), Ok(question)) => answer(request, identity, &question, parser_fault).await,
+    let result = match question {
+        Err(fault) => Err(Refusal::Question(fault)),
+        Ok(question) => answer(request, identity, &question, parser_fault).await,
     };
     count_result(request, &result);
     result
@@ -70,21 +69,37 @@ async fn answer<'a>(
     request: &mut RequestContext<'a>,
     identity: ClientAddress,
     question: &ProxyQuestion<'a>,
-    parser_fault: Option<Reject>,
+    parser_fault: Result<Option<Reject>, Refusal>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let route = enter_point(request, question);
     if question.purpose == QuestionPurpose::Settle {
+        parser_fault?;
         return settle_charges(request, question).await;
     }
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
-    let mut head = validate_head(request)?;
+    let parser_fault = parser_fault?;
+    let repaired = question.described.map_err(Refusal::InvalidHead)?;
+    let mut head = validate_described_head(request)?;
     let Received { parts, header_set, .. } = &mut *request.received;
     check_described_head(&parts.headers, *header_set, &mut head).map_err(Refusal::InvalidHead)?;
-    check_strictness(request, route, &head, parser_fault)?;
+    check_strictness(request, route, &head, parser_fault.or(repaired))?;
     remove_own_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
     check_denied(route, identity)?;
     decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
+}
+
+/// Validates the head of the request in question. The version of that request is unknown, so it may lack a host like a
+/// request over HTTP/1.0: the asking proxy has accepted it.
+fn validate_described_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
+    let parts = &mut request.received.parts;
+    let version = parts.version;
+    if lacks_host(parts) {
+        parts.version = Version::HTTP_10;
+    }
+    let head = validate_head(request);
+    request.received.parts.version = version;
+    head
 }
 
 /// Counts the question on the route whose limits decide.

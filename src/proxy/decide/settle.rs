@@ -16,10 +16,10 @@ use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::problem::fixed_response;
 use crate::proxy::response::refusal::{QuestionFault, Refusal};
+use crate::route::decide::X_LIMIT_STATUS;
 use crate::telemetry::metrics::QuestionResult;
 
 const X_LIMIT_COST: HeaderName = HeaderName::from_static("x-limit-cost");
-const X_LIMIT_STATUS: HeaderName = HeaderName::from_static("x-limit-status");
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 
 /// How the request of a receipt ended.

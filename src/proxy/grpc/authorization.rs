@@ -1,12 +1,12 @@
 //! `Authorization/Check`: decides a request of another proxy by the limits of a route or a `[decide.NAME]`, which
 //! `context_extensions` names. Envoy sends the whole head of the request, so limits read it as they read proxied ones.
 
+use std::net::IpAddr;
 use std::time::Instant;
 
-use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 
 use crate::config::Config;
 use crate::envoy::HeaderPair;
@@ -22,6 +22,7 @@ use crate::limiting::source::Facts;
 use crate::limiting::{Verdict, clock};
 use crate::proxy::forwarded_head::check_described_head;
 use crate::proxy::grpc::{call, status};
+use crate::proxy::inbound::described;
 use crate::proxy::inbound::identity::{self, ClientAddress};
 use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::validate::{self, LastHost, ValidatedHead};
@@ -29,6 +30,7 @@ use crate::proxy::known_headers::HeaderSet;
 use crate::proxy::limits::head_facts;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::problem::{PROBLEM, fixed_response, problem_document};
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_record;
 use crate::proxy::response::refusal_response::ErrorFormat;
@@ -40,7 +42,8 @@ use crate::route::error_pages::PageFormat;
 /// The entry of `context_extensions` that names the limits.
 pub const NAME: &str = "decide";
 
-/// Decides a request.
+/// Decides a request. What is wrong with the head of the request is a refusal, because the client chose it: Envoy may
+/// let requests pass whose checks fail.
 ///
 /// # Errors
 /// The question names no limits, or lacks the request.
@@ -54,10 +57,17 @@ pub async fn check_request(
     let (index, route) = find_limits(config, attributes)?;
     request.route = Some((index, route));
     request.account.count_on_route(route, request.view.route_counters(index));
-    let parts = build_parts(attributes)?;
-    let source = find_source(attributes).unwrap_or(peer.ip);
-    let identity = identity::identify(source, &parts.headers, &config.server.trusted_proxies);
-    let head = read_head(&parts, route).map_err(Refusal::InvalidHead);
+    let http = find_http(attributes)?;
+    let (parts, repaired) = match build_parts(http) {
+        Ok(built) => built,
+        Err(reject) => return Ok(deny(refuse_head(&Refusal::InvalidHead(reject)))),
+    };
+    let identity = match find_source(attributes) {
+        // Envoy has judged the forwarding headers by its own settings.
+        Some(ip) => ClientAddress { ip, trusted_peer: false },
+        None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
+    };
+    let head = read_head(&parts, repaired, route).map_err(Refusal::InvalidHead);
     match head {
         Err(refusal) => Ok(deny(refuse_head(&refusal))),
         Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&Refusal::Denied))),
@@ -73,17 +83,33 @@ pub async fn check_request(
 }
 
 /// Reads the head of the request, and refuses an ambiguous one that the `strictness` of the route does not allow.
-fn read_head(parts: &Parts, route: &Route) -> Result<ValidatedHead, Reject> {
+fn read_head(parts: &Parts, repaired: Option<Reject>, route: &Route) -> Result<ValidatedHead, Reject> {
     let fields = HeaderSet::from_headers(&parts.headers);
     // The last host of the connection is that of Envoy's calls.
     let mut head = validate::validate_head(parts, fields, &LastHost::default())?;
     check_described_head(&parts.headers, fields, &mut head)?;
-    validate::judge_faults(&head, None, route.parsing)?;
+    validate::judge_faults(&head, repaired, route.parsing)?;
     Ok(head)
+}
+
+/// Refuses a request whose check is longer than the gateway reads. Its client has sent that many headers.
+pub fn refuse_long_check() -> CheckResponse {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let problem = problem_document(status, "the request head has more bytes than allowed here", None);
+    deny(fixed_response(status, problem, PROBLEM))
 }
 
 fn lacking(what: &str) -> CallError {
     CallError::new(GrpcCode::InvalidArgument, format!("the check has no {what}"))
+}
+
+/// Finds the request that a check is about.
+///
+/// # Errors
+/// The check has none.
+pub fn find_http(attributes: &Attributes) -> Result<&HttpAttributes, CallError> {
+    let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
+    http.ok_or_else(|| lacking("HTTP request"))
 }
 
 /// Finds the route whose limits decide.
@@ -113,48 +139,46 @@ fn why_unanswerable(limit: &Limit) -> Option<&'static str> {
 }
 
 /// Returns the address of the client, as Envoy knows it.
-fn find_source(attributes: &Attributes) -> Option<std::net::IpAddr> {
+fn find_source(attributes: &Attributes) -> Option<IpAddr> {
     let address = attributes.source.as_ref()?.address.as_ref()?.socket_address.as_ref()?;
-    str::from_utf8(&address.address).ok()?.parse().ok()
+    let ip: IpAddr = str::from_utf8(&address.address).ok()?.parse().ok()?;
+    Some(ip.to_canonical())
 }
 
 /// Builds the head of the request as an HTTP/1.1 client would send it. What concerns the connection to Envoy is left
-/// out.
+/// out. Also returns the fault that was repaired.
 ///
 /// # Errors
-/// The check has no valid request.
-pub fn build_parts(attributes: &Attributes) -> Result<Parts, CallError> {
-    let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
-    let http = http.ok_or_else(|| lacking("HTTP request"))?;
-    let method = Method::from_bytes(&http.method).map_err(|_| lacking("valid method"))?;
-    let target = Uri::from_maybe_shared(http.path.clone()).map_err(|_| lacking("valid path"))?;
+/// The head is invalid.
+pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Reject> {
     let (mut parts, ()) = Request::new(()).into_parts();
-    (parts.method, parts.uri, parts.version) = (method, target, Version::HTTP_11);
-    parts.headers = collect_headers(http);
-    if let Ok(host) = HeaderValue::from_maybe_shared(http.host.clone()) {
-        parts.headers.insert(HOST, host);
-    }
-    Ok(parts)
+    let (target, repaired) = described::parse_target(&http.path)?;
+    (parts.method, parts.uri, parts.version) = (described::parse_method(&http.method)?, target, Version::HTTP_11);
+    parts.headers = collect_headers(http)?;
+    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| Reject::HostInvalid)?;
+    parts.headers.insert(HOST, host);
+    Ok((parts, repaired))
 }
 
-/// Collects the headers of the request. Envoy checked their syntax; what is no header nevertheless is left out.
-fn collect_headers(http: &HttpAttributes) -> HeaderMap {
+/// Collects the headers of the request.
+///
+/// # Errors
+/// The application may read a header that is none for this gateway.
+fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
+    let list = http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty());
     let mut headers = HeaderMap::new();
-    let mut add = |name: &[u8], value: Bytes| {
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name), HeaderValue::from_maybe_shared(value)) {
-            headers.append(name, value);
+    for HeaderPair { key, value, raw_value } in list.unwrap_or(&http.headers) {
+        // Envoy lists the method and the target among the headers, as HTTP/2 does.
+        if key.starts_with(b":") {
+            continue;
         }
-    };
-    match &http.header_map {
-        Some(list) if !list.headers.is_empty() => {
-            for HeaderPair { key, value, raw_value } in &list.headers {
-                add(key, if raw_value.is_empty() { value.clone() } else { raw_value.clone() });
-            }
-        }
-        _ => http.headers.iter().for_each(|(name, value)| add(name.as_bytes(), Bytes::copy_from_slice(value))),
+        let value = if raw_value.is_empty() { value.clone() } else { raw_value.clone() };
+        let name = HeaderName::from_bytes(key).map_err(|_| Reject::HeaderCharacter)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Reject::HeaderCharacter)?;
+        headers.try_append(name, value).map_err(|_| Reject::MaxHeaders)?;
     }
     [CONTENT_LENGTH, TRANSFER_ENCODING].iter().for_each(|name| drop(headers.remove(name)));
-    headers
+    Ok(headers)
 }
 
 async fn decide_limits(

@@ -81,13 +81,17 @@ async fn answer_call(
     }
     match method {
         RpcMethod::ShouldRateLimit => {
-            let message = call::read_message(request, messages::MESSAGE_MAX).await?;
+            let Some(message) = read_whole(request, messages::MESSAGE_MAX).await? else {
+                return Ok(encode_message(&rate_limit::refuse_long_values(0)));
+            };
             let question = decode_message(message)?;
             let answer = rate_limit::decide_request(request, head, identity, &question).await?;
             Ok(encode_message(&answer))
         }
         RpcMethod::Check => {
-            let message = call::read_message(request, checks::MESSAGE_MAX).await?;
+            let Some(message) = read_whole(request, checks::MESSAGE_MAX).await? else {
+                return Ok(encode_message(&authorization::refuse_long_check()));
+            };
             let question = decode_message(message)?;
             let answer = authorization::check_request(request, identity, &question).await?;
             Ok(encode_message(&answer))
@@ -97,6 +101,16 @@ async fn answer_call(
             check_health(request, &decode_message(message)?)
         }
         RpcMethod::Unknown => Err(CallError::new(GrpcCode::Unimplemented, "this gateway does not have this method")),
+    }
+}
+
+/// Reads the message of a call. `None` if it is longer than `max`, which clients of Envoy can cause, because it contains
+/// what they sent.
+async fn read_whole(request: &mut RequestContext<'_>, max: usize) -> Result<Option<Bytes>, CallError> {
+    match call::read_message(request, max).await {
+        Ok(message) => Ok(Some(message)),
+        Err(error) if error.code == GrpcCode::ResourceExhausted => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

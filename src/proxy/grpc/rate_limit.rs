@@ -2,10 +2,11 @@
 
 use std::time::Instant;
 
+use bytes::Bytes;
 use http::HeaderMap;
 use tokio::time::timeout_at;
 
-use crate::envoy::rate_limit::{DescriptorStatus, RateLimitRequest, RateLimitResponse};
+use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, RateLimitResponse};
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::Op;
@@ -20,6 +21,18 @@ use crate::proxy::response::refusal_record;
 use crate::proxy::shown_keys::ShownKeys;
 use crate::telemetry::metrics::DescriptorResult;
 
+/// Refuses a request whose values are longer than the gateway reads: Envoy may let requests pass whose calls fail, and
+/// its clients choose the values.
+pub fn refuse_long_values(descriptors: usize) -> RateLimitResponse {
+    let refused = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: LimitCode::OverLimit.into(),
+        statuses: vec![refused; descriptors],
+        response_headers_to_add: Vec::new(),
+        raw_body: Bytes::from_static(b"a value of the request is too long to be limited\n"),
+    }
+}
+
 /// Decides a request.
 ///
 /// # Errors
@@ -31,6 +44,9 @@ pub async fn decide_request(
     question: &RateLimitRequest,
 ) -> Result<RateLimitResponse, CallError> {
     question.check_bounds()?;
+    if question.has_long_value() {
+        return Ok(refuse_long_values(question.descriptors.len()));
+    }
     let (view, client) = (request.view, request.client);
     let metrics = &client.local.common.metrics;
     let config = &view.snapshot.config;

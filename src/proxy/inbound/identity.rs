@@ -92,7 +92,7 @@ fn walk_chain<'a>(
 }
 
 /// Parses `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:80`.
-fn parse_address(text: &str) -> Option<IpAddr> {
+pub fn parse_address(text: &str) -> Option<IpAddr> {
     if let Ok(ip) = text.parse::<IpAddr>() {
         return Some(ip);
     }

@@ -5,6 +5,7 @@
 //!
 //! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
 //! - `reject`: every reason to refuse a head, with status, label, text and strictness
+//! - `described`: parses a head that another proxy describes
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows
 //! - `raw_target`: encodes characters of a target that the parser refuses
 //! - `identity`: the client's address; `untrusted_headers`: reports ignored forwarding headers
@@ -18,6 +19,7 @@
 
 pub mod body;
 pub(crate) mod canonical;
+pub(crate) mod described;
 pub(crate) mod extended_connect;
 pub(crate) mod hop;
 pub(crate) mod http2_head;

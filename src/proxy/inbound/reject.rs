@@ -62,12 +62,18 @@ rejects! {
         "A header value over HTTP/2 must not begin or end with a space or tab.";
     Connect: Always, NOT_IMPLEMENTED, "connect",
         "This gateway does not open tunnels for CONNECT.";
+    Method: Always, BAD_REQUEST, "method",
+        "The method must be a token of letters, digits and a few other characters.";
     MethodCase: Strict, BAD_REQUEST, "method_case",
         "The method differs from a standard method only in case, and servers read it differently.";
     TargetForm: Always, BAD_REQUEST, "target_form",
         "The request target must be a path that starts with '/', or '*' with the OPTIONS method.";
+    TargetCharacter: Strict, BAD_REQUEST, "target_character",
+        "The request target contains a character that must be percent-encoded.";
     TargetScheme: Defensive, BAD_REQUEST, "target_scheme",
         "The scheme of the request target must be http or https.";
+    HeaderCharacter: Always, BAD_REQUEST, "header_character",
+        "A header contains a character that its name or value must not have.";
     TransferEncodingVersion: Always, BAD_REQUEST, "transfer_encoding_version",
         "Transfer-Encoding requires HTTP/1.1; an HTTP/1.0 request must send Content-Length.";
     TransferEncodingRepeated: Always, BAD_REQUEST, "transfer_encoding_repeated",

@@ -1,5 +1,5 @@
-//! The common and combined formats of nginx and Apache, optionally with the virtual host in front and nginx's
-//! `$request_time` and `$msec` at the end. Called by `line`; the input may be any bytes.
+//! The common and combined formats of nginx and Apache, optionally with the virtual host in front, and with nginx's
+//! `$http_x_forwarded_for`, `$request_time` and `$msec` at the end. Called by `line`; the input may be any bytes.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -8,9 +8,12 @@ use std::ops::RangeInclusive;
 use http::header::{REFERER, USER_AGENT};
 use http::{HeaderMap, HeaderValue};
 
-use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonical_host, parse_request};
+use crate::replay::input::entry::{
+    AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, list_addresses,
+    parse_request,
+};
 
-/// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"][ ... [MSEC] [SECONDS]]`.
+/// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"[ "FORWARDED FOR"]][ ... [MSEC] [SECONDS]]`.
 /// The last two may be swapped, and MSEC may stand in place of TIME.
 pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
     let (first, rest) = split_field(line, b' ').ok_or("neither JSON nor the common or combined format")?;
@@ -34,12 +37,14 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
     let (status, mut rest) = parse_status(rest).ok_or("no status after the request")?;
     let mut headers = HeaderMap::new();
     let mut format = AccessLogFormat::Common;
+    let mut forwarded = LoggedForwarding::NotLogged;
     if let Some((referer, after)) = take_quoted(rest) {
         (format, rest) = (AccessLogFormat::Combined, after);
         let agent = take_quoted(rest).map(|(agent, after)| {
             rest = after;
             agent
         });
+        forwarded = parse_forwarding(rest);
         for (name, value) in [(REFERER, Some(referer)), (USER_AGENT, agent)] {
             let value = value.filter(|value| wanted && **value != *b"-").map(|value| unescape_field(value));
             if let Some(value) = value.and_then(|value| HeaderValue::from_bytes(&value).ok()) {
@@ -61,11 +66,31 @@ pub fn parse_common(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static s
         status,
         limited: false,
         client,
+        forwarded,
+        client_origin: ClientOrigin::Line,
         user,
         request,
         key_parts: Vec::new(),
         format,
     })
+}
+
+/// Parses the field after the user agent, which is `"$http_x_forwarded_for"` in the format `main` of nginx. Another
+/// field in this place is no list of addresses.
+fn parse_forwarding(rest: &[u8]) -> LoggedForwarding {
+    let Some((value, _)) = take_quoted(rest).filter(|_| rest.starts_with(b" \"")) else {
+        return LoggedForwarding::NotLogged;
+    };
+    if value == b"-" {
+        return LoggedForwarding::Absent;
+    }
+    // What precedes the last element may be anything that a client wrote.
+    let value = unescape_field(value);
+    let is_chain = list_addresses(&value).next().flatten().is_some();
+    match HeaderValue::from_bytes(&value) {
+        Ok(chain) if is_chain => LoggedForwarding::Chain(chain),
+        _ => LoggedForwarding::NotLogged,
+    }
 }
 
 /// Parses the name of the user; a server writes `-` or `""` if there is none.

@@ -2,10 +2,11 @@
 
 use std::net::IpAddr;
 
-use http::{HeaderMap, Method};
+use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::limiting::shown_key::ShownPart;
-use crate::proxy::inbound::canonical;
+use crate::net::IpSet;
+use crate::proxy::inbound::{canonical, identity};
 
 #[derive(Debug, PartialEq)]
 pub struct ReplayEntry {
@@ -20,7 +21,10 @@ pub struct ReplayEntry {
     pub status: Option<u16>,
     /// A limit refused the request when it was logged.
     pub limited: bool,
+    /// The address in the line, and after [`ReplayEntry::identify_client`] the client.
     pub client: IpAddr,
+    pub forwarded: LoggedForwarding,
+    pub client_origin: ClientOrigin,
     /// Identity that the server verified; `None` if there was none or the log does not have it.
     pub user: Option<String>,
     /// `None` if the client sent something other than a request.
@@ -29,6 +33,36 @@ pub struct ReplayEntry {
     pub key_parts: Vec<ShownPart>,
     pub format: AccessLogFormat,
 }
+
+/// What a line says about the proxies before the server that wrote it.
+#[derive(Debug, Default, PartialEq)]
+pub enum LoggedForwarding {
+    /// Nothing.
+    #[default]
+    NotLogged,
+    /// The gateway that wrote the line has determined the client.
+    Applied,
+    /// The request had no `X-Forwarded-For`.
+    Absent,
+    /// The request had this `X-Forwarded-For`.
+    Chain(HeaderValue),
+}
+
+/// Where the address of the client comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientOrigin {
+    /// The line starts with it.
+    #[default]
+    Line,
+    /// The line starts with the address of a trusted proxy, and has the `X-Forwarded-For` of the request.
+    Forwarded,
+    /// The line starts with the address of a trusted proxy, and does not name the client.
+    Unknown,
+    /// The line starts with an address that `trusted_proxies` does not list, but it names another client.
+    Untrusted,
+}
+
+const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 #[derive(Debug, PartialEq)]
 pub struct Request {
@@ -50,6 +84,26 @@ pub enum AccessLogFormat {
 }
 
 impl ReplayEntry {
+    /// Determines the client as the gateway would, if it stood where the server stood that wrote the line.
+    pub fn identify_client(&mut self, trusted: &IpSet) {
+        let is_trusted = trusted.contains(self.client);
+        self.client_origin = match &self.forwarded {
+            LoggedForwarding::Chain(chain) if is_trusted => {
+                let headers = HeaderMap::from_iter([(X_FORWARDED_FOR, chain.clone())]);
+                self.client = identity::identify(self.client, &headers, trusted).ip;
+                ClientOrigin::Forwarded
+            }
+            LoggedForwarding::Chain(chain) if !names_address(chain, self.client) => ClientOrigin::Untrusted,
+            LoggedForwarding::NotLogged if is_trusted => ClientOrigin::Unknown,
+            _ => ClientOrigin::Line,
+        };
+    }
+
+    /// Returns whether the client is in a list of networks; an unknown client is in none.
+    pub fn is_client_in(&self, networks: &IpSet) -> bool {
+        self.client_origin != ClientOrigin::Unknown && networks.contains(self.client)
+    }
+
     /// Returns whether the request was shorter than the resolution of its time stamp, so that the log does not show
     /// what ran concurrently.
     pub fn is_blurred(&self) -> bool {
@@ -103,4 +157,15 @@ pub fn canonical_host(text: &[u8]) -> Option<String> {
     };
     host.truncate(read.host_len);
     Some(host).filter(|host| !host.is_empty())
+}
+
+/// Returns whether an `X-Forwarded-For` names this address: the server has then taken the client from it already.
+fn names_address(chain: &HeaderValue, client: IpAddr) -> bool {
+    list_addresses(chain.as_bytes()).any(|address| address == Some(client))
+}
+
+/// Returns the elements of an `X-Forwarded-For` from the last to the first; `None` for one that is not an address.
+pub fn list_addresses(chain: &[u8]) -> impl Iterator<Item = Option<IpAddr>> {
+    let read = |text: &[u8]| str::from_utf8(text.trim_ascii()).ok().and_then(identity::parse_address);
+    chain.rsplit(|byte| *byte == b',').map(move |text| read(text).map(|ip| ip.to_canonical()))
 }

@@ -10,7 +10,9 @@ use serde::de::IgnoredAny;
 
 use crate::limiting::shown_key::parse_shown_key;
 use crate::replay::input::common;
-use crate::replay::input::entry::{AccessLogFormat, ReplayEntry, Request, canonical_host, parse_request};
+use crate::replay::input::entry::{
+    AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, parse_request,
+};
 
 /// Longer durations are ignored.
 const DURATION_MAX_MS: f64 = 1e12;
@@ -83,6 +85,8 @@ fn parse_json(line: &[u8], wanted: bool) -> Result<ReplayEntry, &'static str> {
         status: json.status.filter(|status| *status >= 100),
         limited: json.refused_by.is_some(),
         client,
+        forwarded: LoggedForwarding::Applied,
+        client_origin: ClientOrigin::Line,
         user: json.user.map(Cow::into_owned),
         request,
         key_parts,
@@ -100,6 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::net::{IpSet, parse_network};
 
     const COMBINED: &str =
         r#"192.0.2.7 - al ice [10/Oct/2000:13:55:36 -0700] "GET /a\x22b?x=1 HTTP/1.1" 200 23 "-" "a \"b\"""#;
@@ -172,6 +177,38 @@ mod tests {
         assert_eq!(request.headers["user-agent"], "x");
         assert!(parse_line(format!("{own},\"refused_by\":\"x\"}}").as_bytes(), true).unwrap().limited);
         assert!(!parse_line(format!("{own},\"refused_by\":null}}").as_bytes(), true).unwrap().limited);
+    }
+
+    #[test]
+    fn the_client_is_the_one_that_trusted_proxies_name() {
+        let trusted: IpSet = parse_network("192.0.2.0/24").into_iter().collect();
+        let identify = |line: &str| {
+            let mut entry = parse_line(line.as_bytes(), false).unwrap();
+            entry.identify_client(&trusted);
+            (entry.client.to_string(), entry.client_origin)
+        };
+        for (field, client, origin) in [
+            (" \"203.0.113.9\"", "203.0.113.9", ClientOrigin::Forwarded),
+            (" \"evil, 203.0.113.9, 192.0.2.8\" 0.250", "203.0.113.9", ClientOrigin::Forwarded),
+            (" \"\\x22, 203.0.113.9\"", "203.0.113.9", ClientOrigin::Forwarded),
+            (" \"192.0.2.8\"", "192.0.2.8", ClientOrigin::Forwarded),
+            (" \"[2001:db8::1]:80\"", "2001:db8::1", ClientOrigin::Forwarded),
+            (" \"-\"", "192.0.2.7", ClientOrigin::Line),
+            ("", "192.0.2.7", ClientOrigin::Unknown),
+            (" 0.250", "192.0.2.7", ClientOrigin::Unknown),
+            (" \"a.example\"", "192.0.2.7", ClientOrigin::Unknown),
+            (" 0.250 \"203.0.113.9\"", "192.0.2.7", ClientOrigin::Unknown),
+        ] {
+            assert_eq!(identify(&format!("{COMBINED}{field}")), (client.to_owned(), origin), "{field}");
+            let untrusted = format!("{COMBINED}{field}").replacen("192.0.2.7", "198.51.100.7", 1);
+            let origin = if origin == ClientOrigin::Forwarded { ClientOrigin::Untrusted } else { ClientOrigin::Line };
+            assert_eq!(identify(&untrusted), ("198.51.100.7".to_owned(), origin), "{field}");
+        }
+        // The real-IP module of nginx has replaced the address already.
+        let replaced = format!("{COMBINED} \"198.51.100.7, 192.0.2.8\"").replacen("192.0.2.7", "198.51.100.7", 1);
+        assert_eq!(identify(&replaced), ("198.51.100.7".to_owned(), ClientOrigin::Line));
+        let own = r#"{"time":"2026-01-02T03:04:05.5Z","client":"192.0.2.7","method":"GET","path":"/"}"#;
+        assert_eq!(identify(own).1, ClientOrigin::Line, "the gateway has determined the client");
     }
 
     proptest! {

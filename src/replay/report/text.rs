@@ -185,6 +185,11 @@ impl ReplayOutcome {
         if tally.seen == 0 && tally.count_unknown() > 0 {
             return NeededNumber::None("no request could be evaluated");
         }
+        if tally.limit.reads_address() && self.counts.has_proxies_as_clients() {
+            return NeededNumber::None(
+                "the clients in the log are proxies: most requests have an X-Forwarded-For, so list the proxies in `trusted_proxies`",
+            );
+        }
         if tally.limit.rule.lease_ms().is_some() && tally.seen > 0 && tally.missing.duration == tally.seen {
             return NeededNumber::None("the log contains no durations");
         }
@@ -224,6 +229,20 @@ impl Counts {
             (self.malformed, "more are refused as malformed before routing"),
             (self.no_request, "lines contain no request"),
             (self.no_host, "requests have no host in the log, so routes with a host do not match them; see --host"),
+            (
+                self.forwarded,
+                "requests come from a trusted proxy: their client is the one in the X-Forwarded-For of the log",
+            ),
+            (
+                self.unknown_client,
+                "requests come from an address in `trusted_proxies`, and the log does not name their client: log \
+                 \"$http_x_forwarded_for\" after the user agent, as the format `main` of nginx does",
+            ),
+            (
+                self.untrusted_proxy,
+                "requests have an X-Forwarded-For, and come from an address that is not in `trusted_proxies`: if it is a \
+                 proxy, list it there",
+            ),
             (self.ended_early, "requests were treated as ended early, because too many were in progress"),
         ] {
             if count > 0 {

@@ -259,6 +259,7 @@ pub const RECIPES: &[Recipe] = &[
         least: 5,
         ..PLAIN
     },
+    Recipe { page: "docs/guides/recipes.md", title: "Preflights of browsers", most: 3, least: 3, ..PLAIN },
     Recipe {
         page: "docs/guides/recipes.md",
         title: "Slower after a number",

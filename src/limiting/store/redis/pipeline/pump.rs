@@ -18,6 +18,7 @@ use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::algorithm::fixed_window::FixedWindow;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role};
 use crate::limiting::store::redis::cluster::slot::slot_of;
@@ -219,7 +220,9 @@ impl Caller {
         let call = ScriptCall::with_time(&decisions, 0, connection.clock_ms());
         let Some(reply) = await_reply(self.deadline, run_script(connection, &call, asking)).await else {
             let fault = LaneError::Failed(ErrorKind::Timeout);
-            return (Err((fault, "no reply within the deadline".to_owned())), ReplyPace::Late);
+            let deadline_ms = i64::try_from(self.deadline.as_millis()).unwrap_or(i64::MAX);
+            let what = format!("no reply within {}, the `deadline` of [store]", format_duration(deadline_ms));
+            return (Err((fault, what)), ReplyPace::Late);
         };
         let is_slow = reply.waited >= self.deadline.mul_f64(SLOW_FROM);
         let outcome = match reply.value {

@@ -1,0 +1,79 @@
+//! Whose requests a log contains: clients behind a proxy, in the last field of the format `main` of nginx.
+
+use super::workdir::Dir;
+
+fn config(trusted: &str, limit: &str) -> String {
+    format!(
+        "[server]\ntrusted_proxies = [{trusted}]\n[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"\n\
+         limits = [\"a\"]\n[limit.a]\nrate = \"2/s\"\nburst = 5\n{limit}\n"
+    )
+}
+
+/// Four requests of each of 60 clients, all through one proxy.
+fn log(ending: impl Fn(usize) -> String) -> String {
+    let line = |n: usize| {
+        let stamp = format!("10.0.0.1 - - [08/Jun/2026:08:04:{n:02} +0000]");
+        format!("{stamp} \"GET /p HTTP/1.1\" 200 803 \"-\" \"curl/8\"{}\n", ending(n)).repeat(4)
+    };
+    (0..60).map(line).collect()
+}
+
+#[test]
+fn clients_behind_a_trusted_proxy_are_told_apart() {
+    let dir = Dir::new(&config("\"10.0.0.0/8\"", "key = \"ip\""));
+    dir.write("main.log", log(|n| format!(" \"junk, 203.0.113.{n}\"")).as_bytes());
+    let (code, stdout, _) = dir.replay(&["main.log"], b"");
+    assert!(code == 0 && stdout.contains("requests  240 of 60 keys") && stdout.contains("refused   0"), "{stdout}");
+    assert!(stdout.contains("240 requests come from a trusted proxy"), "{stdout}");
+    let report = dir.json(&["main.log"], b"");
+    assert_eq!(report["requests"]["forwarded"], 240);
+    // Requests without the header are those of the peer, as in the gateway.
+    dir.write("direct.log", log(|_| " \"-\"".to_owned()).as_bytes());
+    let report = dir.json(&["direct.log"], b"");
+    assert_eq!((&report["requests"]["forwarded"], &report["limits"][0]["keys"]["count"]), (&0.into(), &1.into()));
+}
+
+#[test]
+fn nothing_is_recommended_from_the_address_of_a_proxy() {
+    // The format has no field for the client.
+    let combined = log(|_| String::new());
+    for limit in [
+        "key = \"ip\"",
+        "key = \"all\"\nwhen = { client = \"203.0.113.0/24\" }",
+        "key = \"path\"\nfair = { key = \"ip\" }",
+    ] {
+        let dir = Dir::new(&config("\"10.0.0.0/8\"", limit));
+        dir.write("access.log", combined.as_bytes());
+        let (code, stdout, _) = dir.replay(&["access.log"], b"");
+        assert!(code == 1 && stdout.contains("240 not evaluated"), "{limit} {stdout}");
+        assert!(stdout.contains("log \"$http_x_forwarded_for\""), "{limit} {stdout}");
+        assert!(stdout.contains("tightest  none: no request could be evaluated"), "{limit} {stdout}");
+    }
+    // A limit that does not read the address is evaluated.
+    let dir = Dir::new(&config("\"10.0.0.0/8\"", "key = \"path\""));
+    dir.write("access.log", combined.as_bytes());
+    assert_eq!(dir.json(&["access.log"], b"")["limits"][0]["requests"], 240);
+    // The proxy is not in `trusted_proxies`.
+    let dir = Dir::new(&config("", "key = \"ip\""));
+    dir.write("main.log", log(|n| format!(" \"203.0.113.{n}\"")).as_bytes());
+    let (code, stdout, _) = dir.replay(&["main.log"], b"");
+    assert!(code == 0 && stdout.contains("tightest  none: the clients in the log are proxies"), "{stdout}");
+    assert!(stdout.contains("if it is a proxy, list it there"), "{stdout}");
+    // A few clients that send the header themselves change nothing.
+    dir.write("few.log", log(|n| if n < 10 { format!(" \"203.0.113.{n}\"") } else { " \"-\"".into() }).as_bytes());
+    assert!(dir.json(&["few.log"], b"")["limits"][0]["tightest"]["value"].is_number());
+}
+
+#[test]
+fn lists_of_clients_apply_to_the_client_behind_the_proxy() {
+    let listed = "deny = [\"203.0.113.0/28\"]\nallow = [\"203.0.113.16/28\"]\nlimits = [\"a\"]";
+    let config = config("\"10.0.0.0/8\"", "key = \"ip\"").replace("limits = [\"a\"]", listed);
+    let dir = Dir::new(&config);
+    dir.write("main.log", log(|n| format!(" \"203.0.113.{n}\"")).as_bytes());
+    let requests = &dir.json(&["main.log"], b"")["requests"];
+    assert_eq!((&requests["denied"], &requests["allowed"]), (&64.into(), &64.into()), "{requests}");
+    // An unknown client is in no list.
+    let dir = Dir::new(&config.replace("203.0.113.0/28", "10.0.0.1"));
+    dir.write("some.log", log(|n| if n < 59 { String::new() } else { " \"203.0.113.1\"".into() }).as_bytes());
+    assert_eq!(dir.json(&["some.log"], b"")["requests"]["denied"], 0);
+}
