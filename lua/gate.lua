@@ -217,8 +217,9 @@ end
 
 -- The server is out of memory. No command says so in advance: Redis checks its memory at the first write of a script,
 -- and refuses that write if its command can take memory. So nothing has been written yet. After a first write that
--- takes no memory, Redis no longer checks its memory in this script. DEL is such a write. The key never exists; it
--- contains the hash tag of KEYS[1], so in a cluster it belongs to the same slot. From here on, `run` itself makes sure
--- that it replaces existing states and creates none.
-call('DEL', KEYS[1] .. ':none')
+-- takes no memory, Redis no longer checks its memory in this script. PEXPIRE with the lifetime that the key has is such
+-- a write, and PERSIST of a key that has none. From here on, `run` itself makes sure that it replaces existing states
+-- and creates none.
+local life = call('PTTL', KEYS[1])
+if life < 0 then call('PERSIST', KEYS[1]) else call('PEXPIRE', KEYS[1], math.max(life, 1)) end
 return cmsgpack.pack(run(true))

@@ -9,6 +9,8 @@
 
 -- Operands of a division stay below this number: see src/limiting/algorithm/exact.rs.
 local EXACT = 4503599627370496
+-- Most records of a key besides the one that decides.
+local OTHERS = 3
 
 -- Returns `decide` and `adjust` for states with several records, or with one of another basis. one:
 --   matches(rule, record, now)                     whether the record has the basis of the rule
@@ -27,7 +29,7 @@ local EXACT = 4503599627370496
 --   kept                                           shortest time that a record is kept after the last charge by its own
 --                                                  basis, if not KEPT_MS
 local function with_all_records(one)
-  local KEPT_MS, OTHERS = 600000, 3
+  local KEPT_MS = 600000
   local max, min = math.max, math.min
 
   local function copy(record)
@@ -60,8 +62,17 @@ local function with_all_records(one)
           local adopted, used = one.convert(rule, record, now)
           if used > most then own, most = adopted, used end
         end
-        if #others < OTHERS then others[#others + 1] = record end
+        others[#others + 1] = record
       end
+    end
+    -- Too many: the one whose usage ends first is dropped, of equals the one that decided longest ago.
+    while #others > OTHERS do
+      local first, least = 0, math.huge
+      for i, record in ipairs(others) do
+        local left = min(one.lifetime(record, now), record.drop_at - now)
+        if left <= least then first, least = i, left end
+      end
+      table.remove(others, first)
     end
     return own, others, moved, found
   end

@@ -3,6 +3,9 @@
 const limitLink = (name) => `#/limits/${encodeURIComponent(name)}`;
 const names = (list, total) => list.map((name) => showText(name, 60)).join(", ") + (total > list.length ? ", \u2026" : "");
 
+// Evictions of keys in use are reported for so many seconds.
+const EVICTED_RECENTLY = 600;
+
 // Judges an event of /-/live. Reasons are sorted: broken things first.
 function assess(event) {
   const reasons = [];
@@ -11,6 +14,9 @@ function assess(event) {
   if (event.lifecycle === "draining") add("warn", "The gateway is stopping: it finishes requests and accepts no new ones.");
   if (!store.up) add("bad", "The limit store does not respond. Each limit now acts by its on_error setting.", "#/limits");
   else if (store.breaker > 0) add("warn", "A worker has stopped calling the limit store after errors, and tests whether it works again.", "#/limits");
+  if (isNumber(store.evicted_seconds_ago) && store.evicted_seconds_ago < EVICTED_RECENTLY) {
+    add("bad", `Memory is full: ${count(store.evicted_total, "key")} in use ${store.evicted_total === 1 ? "was" : "were"} evicted, so these clients have full budgets again. Raise max_keys of the store.`, "#/limits");
+  }
   if (servers.fail_open_count > 0) {
     add("bad", `No server is healthy in ${count(servers.fail_open_count, "upstream")}: ${names(servers.fail_open, servers.fail_open_count)}.`, "#/upstreams");
   }

@@ -8,8 +8,12 @@ local match, gmatch, format, rep, concat = string.match, string.gmatch, string.f
 
 -- Stored numbers are less than this. A larger one, written by somebody else, would not be an exact integer.
 local NUMBER_LIMIT = 2 ^ 53
+-- Most numbers of a record (those of lua/sliding_window.lua have three and up to 64 counters), digits of a number, and
+-- bytes of a state: ` | `, a time and a space before each record.
+local FIELDS_MAX, DIGITS = 3 + 64, 16
+local TEXT_MAX = (OTHERS + 1) * (4 + DIGITS + FIELDS_MAX * (DIGITS + 1))
 
-local cells = {}
+local cells = { TEXT_MAX = TEXT_MAX }
 
 -- Returns the numbers of a text.
 local function numbers(text)
@@ -40,6 +44,7 @@ local function several(text, width)
     if not fits(record, width) then return false end
     if state then
       state.others = state.others or {}
+      if #state.others == OTHERS then return false end
       state.others[#state.others + 1] = record
     else
       state = record
@@ -49,9 +54,10 @@ local function several(text, width)
 end
 
 -- Opens a state. Almost always it is a single record with the basis of the rule; then only its other numbers are
--- parsed. Adding 0 converts digits to a number without the call of a function.
+-- parsed. Adding 0 converts digits to a number without the call of a function. A longer text was written by somebody
+-- else; reading all of it would take long.
 function cells.open(_, rule, text)
-  if not text then return false end
+  if not text or #text > TEXT_MAX then return false end
   local basis = rule.basis
   if basis then
     local a, b, c = match(text, basis.pattern)

@@ -6,8 +6,9 @@
 -- state  longest, and the methods whose name has no leading `_`
 local read = native()
 local floor, max, tonumber, match, format = math.floor, math.max, tonumber, string.match, string.format
--- Larger than any expiry, so that the scores of one bit are above those of the bit before.
-local RADIX = 2 ^ 43
+-- Larger than any expiry until the year 4199, so that the scores of one bit are above those of the bit before. The
+-- scores of the highest bit are still exact.
+local RADIX = 2 ^ 46
 -- No number of units has more bits.
 local BITS = 53
 -- Most members of each bit that one decision removes, and that it corrects, so that no decision takes long after many

@@ -16,6 +16,11 @@ local tonumber, match, gmatch, format, concat = tonumber, string.match, string.g
 local BLOCK, WEIGHTED = 1024, 64
 -- Most old charges that one decision removes, so that no decision takes long after many have expired together.
 local TRIMMED = 64
+-- Most bytes of an entry: two numbers, and `:`. Most bytes of the head of the largest log, of 100,000 charges: four
+-- numbers and its blocks. While a log grows to n charges, two neighbours have together more than half of `_weighted`,
+-- so it gets at most 8 times the root of n blocks. Longer texts were written by somebody else.
+local ENTRY_MAX = 2 * 16 + 1
+local HEAD_MAX = 4 * 17 + (8 * floor(sqrt(100000)) + WEIGHTED) * (ENTRY_MAX + 1)
 -- Charges that one command reads.
 local CHUNK = 64
 local ipairs, insert, remove = ipairs, table.insert, table.remove
@@ -23,6 +28,7 @@ local log, methods = {}, {}
 local meta = { __index = methods }
 
 local function pair(text)
+  if #text > ENTRY_MAX then return 0, 0 end
   local number, units = match(text, '^(%d+):?(%d*)$')
   return tonumber(number) or 0, number and (tonumber(units) or 1) or 0
 end
@@ -46,7 +52,7 @@ function log.open(key, rule, text)
   if text then return state end
   local found = state:_read(-1, -1)[1]
   if not found then return state end
-  local longest, largest, newest, units, blocks = match(found, '^(%d+) (%d+) (%d+) (%d+)([%d: ]*)$')
+  local longest, largest, newest, units, blocks = match(#found <= HEAD_MAX and found or '', '^(%d+) (%d+) (%d+) (%d+)([%d: ]*)$')
   if not longest then
     state.foreign = true
     return state

@@ -11,6 +11,8 @@ local tonumber, pairs, ipairs, match, format = tonumber, pairs, ipairs, string.m
 local insert, floor, min, max, huge = table.insert, math.floor, math.min, math.max, math.huge
 local HEAD = '-9007199254740992'
 local WEIGHT_MAX = 1000
+-- Most bytes of the head: two numbers, and the text of the records.
+local HEAD_MAX = 2 * 17 + cells.TEXT_MAX
 -- Most members that one command removes.
 local BATCH_MAX = 1000
 
@@ -31,7 +33,7 @@ function tenants.open(key, rule, text)
   local state = {}
   local head = not text and read(set, 'ZRANGE', 0, 0)
   head = head and head[1]
-  local count, weight, records = match(head or '', '^(%d+) (%d+)|(.+)$')
+  local count, weight, records = match(head and #head <= HEAD_MAX and head or '', '^(%d+) (%d+)|(.+)$')
   local record = records and cells.open(key, rule, records)
   count, weight = tonumber(count), tonumber(weight)
   if record and count < EXACT and weight < EXACT then

@@ -2,7 +2,7 @@
 //! address. Written by the control thread, read by the admin pages and the contact.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::Value;
@@ -11,6 +11,7 @@ use crate::labels::labels;
 use crate::net::ListenAddr;
 use crate::reload::history::ConfigHistory;
 use crate::reload::job::ContentDigest;
+use crate::reload::open_files::OpenFiles;
 
 pub struct SharedState {
     lifecycle: AtomicU8,
@@ -23,6 +24,8 @@ pub struct SharedState {
     /// Digest of the files that a change over HTTP wrote.
     written: Mutex<Option<ContentDigest>>,
     admin: Mutex<Option<ListenAddr>>,
+    /// Config files that are still being written.
+    pub open_files: Arc<OpenFiles>,
 }
 
 labels! {
@@ -52,6 +55,7 @@ impl Default for SharedState {
             history: ConfigHistory::default(),
             written: Mutex::new(None),
             admin: Mutex::new(None),
+            open_files: Arc::default(),
         }
     }
 }

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use crate::config::Config;
 use crate::limiting::Limiter;
 use crate::limiting::gateways::Gateways;
+use crate::limiting::store::memory::Evictions;
 use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{Store, Stores};
 
@@ -29,7 +30,7 @@ impl StoreLink {
         StoreLink { stores: stores.clone(), open }
     }
 
-    /// Gives each limit of `config` its share of the keys in memory, and removes the series of limits that only `old`
+    /// Lets the limits of `config` share the keys in memory, and removes the series of limits that only `old`
     /// has.
     pub fn divide_keys(&self, config: &Config, old: Option<&Config>) {
         let evictions = &self.stores.metrics.store.evictions;
@@ -39,6 +40,11 @@ impl StoreLink {
         for gone in of_old.filter(|limit| config.limits.iter().all(|kept| kept.name != limit.name)) {
             let _ = evictions.remove_label_values(&[&gone.name]);
         }
+    }
+
+    /// Returns the number of keys in use that were evicted from memory, and when.
+    pub fn evictions(&self) -> Evictions {
+        self.stores.memory.evictions()
     }
 
     /// The count of gateways that share the store.

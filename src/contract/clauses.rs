@@ -13,6 +13,7 @@ use crate::limiting::key::{Cost, KeyPart, Missing};
 use crate::limiting::limit::{Limit, LimitTable, Mode, OnError};
 use crate::limiting::override_table::OverrideBudget;
 use crate::limiting::source::SourceOrigin;
+use crate::limiting::store::shares::KeyDivision;
 
 labels! {
     /// The subject of a sentence.
@@ -78,6 +79,7 @@ pub struct Setting {
     /// Several gateways share the state.
     pub is_shared: bool,
     pub gateways: i64,
+    pub keys: KeyDivision,
 }
 
 /// Lengths of the intervals that sentences name, besides the period of the limit.
@@ -174,11 +176,16 @@ impl ClauseWriter<'_> {
 
     fn describe_loss(&self) -> Clause {
         let most = self.list_bounds(|interval_ms| self.bound.max_units_in(interval_ms, 1));
-        let when = match self.setting.is_shared {
-            true => "If Redis loses or evicts the state of a key, or an operator resets it",
-            false => {
-                "If the state of a key is evicted because there are more keys than `max_keys`, or an operator resets it"
-            }
+        let when = match (self.setting.is_shared, self.setting.keys.bounds_of(self.limit)) {
+            (true, _) => "If Redis loses or evicts the state of a key, or an operator resets it".to_owned(),
+            (false, (least, most)) if least == most => format!(
+                "If the state of a key is evicted because the limit has more than {most} keys (`max_keys`), or an operator \
+                 resets it"
+            ),
+            (false, (least, most)) => format!(
+                "If the state of a key is evicted because the limit has more than {least} keys while all limits have \
+                 {most} (`max_keys`), or an operator resets it"
+            ),
         };
         let what = match self.bound {
             Bound::Slots { .. } => "its slots are free while the requests still run",

@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::contract::bound::formula;
 use crate::contract::clauses::{Clause, Setting, UnitBound, list_clauses};
 use crate::limiting::limit::Limit;
+use crate::limiting::store::shares::KeyDivision;
 
 /// Width of the text, in characters.
 const WIDTH: usize = 110;
@@ -25,7 +26,8 @@ impl<'c> Contract<'c> {
     pub fn new(config: &'c Config, gateways: Option<i64>, wanted: impl Fn(&Limit) -> bool) -> Contract<'c> {
         let is_shared = config.store.is_shared();
         let gateways = if is_shared { gateways.unwrap_or(config.store.gateways).max(1) } else { 1 };
-        let setting = Setting { is_shared, gateways };
+        let keys = KeyDivision::new(config.store.max_keys, &config.limits);
+        let setting = Setting { is_shared, gateways, keys };
         let limits = config.limits.iter().filter(|limit| wanted(limit));
         Contract {
             setting,

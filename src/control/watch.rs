@@ -1,6 +1,6 @@
 //! Notices edits of the config files, however they are saved: in place, by rename, through an editor's backup file, or
-//! by swapping a symlink. It watches directories rather than files, treats every event as "check again", compares
-//! contents, and polls slowly for file systems without events.
+//! by swapping a symlink. It watches directories rather than files, treats every event as "check again", waits until no
+//! file is being written, compares contents, and polls slowly for file systems without events.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::Metadata;
@@ -18,6 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
 use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
+use crate::reload::open_files::{OpenFiles, OpenState, WRITE_MAX};
 use crate::{config, descriptors};
 
 /// The control thread's handle of the watcher.
@@ -49,6 +50,8 @@ const DIGEST_BUFFER: usize = 64 * 1024;
 const QUIET_TIME: Duration = Duration::from_millis(100);
 /// Upper bound for waiting on a stream of events that never pauses.
 const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
+/// Without events, a save is complete when sizes and modification times stay the same for this long.
+const POLL_QUIET_TIME: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// The number of symlinks that Linux follows.
 const MAX_LINKS: usize = 40;
@@ -68,7 +71,8 @@ impl WatchHandle {
             stats: BTreeMap::new(),
             contents: ContentDigest::default(),
         };
-        match notify::recommended_watcher(move |event| notify_on_write(&changed, &event)) {
+        let open_files = watcher.shared.open_files.clone();
+        match notify::recommended_watcher(move |event| notify_on_write(&changed, &open_files, &event)) {
             Ok(events) => watcher.events = Some(events),
             Err(error) => watcher.fall_back_to_polling(&error),
         }
@@ -98,7 +102,10 @@ fn run_watcher(watcher: Watcher) -> io::Result<()> {
 }
 
 /// Wakes the watcher on writes only, because our own reads cause events too.
-fn notify_on_write(changed: &Notify, event: &notify::Result<notify::Event>) {
+fn notify_on_write(changed: &Notify, open_files: &OpenFiles, event: &notify::Result<notify::Event>) {
+    if let Ok(event) = event {
+        open_files.record_event(event, std::time::Instant::now());
+    }
     let idle = event.as_ref().is_ok_and(|event| {
         let read = matches!(event.kind, EventKind::Access(kind) if kind != AccessKind::Close(AccessMode::Write));
         read && !event.need_rescan()
@@ -116,8 +123,14 @@ impl Watcher {
         let changed = self.changed.clone();
         loop {
             tokio::select! {
-                () = changed.notified() => wait_until_quiet(&changed).await,
-                _ = ticks.tick() => if !self.stats_changed() { continue },
+                () = changed.notified() => self.wait_until_written().await,
+                _ = ticks.tick() => {
+                    if !self.stats_changed() {
+                        continue;
+                    }
+                    self.wait_until_stats_stay().await;
+                    self.wait_until_written().await;
+                }
                 result = self.files.changed() => {
                     if result.is_err() {
                         return;
@@ -150,8 +163,40 @@ impl Watcher {
     async fn accept_files(&mut self) {
         self.files.mark_unchanged();
         self.watch_directories();
+        self.wait_until_written().await;
         self.stats = read_stats(&self.files.borrow());
         self.submit_reload(true).await;
+    }
+
+    /// Waits until no event occurs and all files are closed. A file that is never closed is loaded as it is, after a
+    /// warning.
+    async fn wait_until_written(&self) {
+        loop {
+            wait_until_quiet(&self.changed).await;
+            let state = self.shared.open_files.find_open(&self.files.borrow(), std::time::Instant::now());
+            match state {
+                OpenState::Closed => return,
+                OpenState::Open(left) => drop(timeout(left, self.changed.notified()).await),
+                OpenState::TooLong(path) => tracing::warn!(
+                    "{}: a program still has the file open for writing; loading it as it is, maybe without its end",
+                    path.display()
+                ),
+            }
+        }
+    }
+
+    /// Waits until sizes and modification times do not change for a while.
+    async fn wait_until_stats_stay(&self) {
+        let until = Instant::now() + WRITE_MAX;
+        let mut before = read_stats(&self.files.borrow());
+        while Instant::now() < until {
+            tokio::time::sleep(POLL_QUIET_TIME).await;
+            let after = read_stats(&self.files.borrow());
+            if after == before {
+                return;
+            }
+            before = after;
+        }
     }
 
     /// Waits for the reload, so that events during it lead to a single check afterwards.

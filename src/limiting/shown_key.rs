@@ -16,6 +16,7 @@ use crate::labels::labels;
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Ambiguous, Repeated, Source, SourceKind, SourceValue, SourceValues};
 use crate::limiting::state_key::{DIGEST_MARK, PartNames};
+use crate::names::TextFault;
 
 labels! {
     /// How a part of a key is shown.
@@ -117,6 +118,16 @@ pub enum SourceSelector {
     One(Source),
 }
 
+impl SourceSelector {
+    /// Parses the name of a kind of sources, such as `header`, or of one source, such as `header:x-api-key`.
+    pub fn parse(name: &str) -> Option<Result<SourceSelector, TextFault>> {
+        match SourceKind::ALL.iter().find(|kind| kind.word() == name) {
+            Some(kind) => Some(Ok(SourceSelector::Kind(*kind))),
+            None => Source::parse(name, SourceKind::ALL).map(|source| source.map(SourceSelector::One)),
+        }
+    }
+}
+
 /// How keys are shown: the settings `keys` and `keys_secret`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeyDisplay {
@@ -145,13 +156,31 @@ impl KeyDisplay {
     }
 
     fn source_visibility(&self, source: &Source) -> KeyVisibility {
-        let find = |wanted: &SourceSelector| {
-            self.rules.iter().find(|(selector, _)| selector == wanted).map(|(_, visibility)| *visibility)
+        let own = self.find_rule(&SourceSelector::One(source.clone()));
+        own.unwrap_or_else(|| self.kind_visibility(source.kind()))
+    }
+
+    fn kind_visibility(&self, kind: SourceKind) -> KeyVisibility {
+        let own = self.find_rule(&SourceSelector::Kind(kind));
+        own.or(self.default).unwrap_or_else(|| default_visibility(kind))
+    }
+
+    fn find_rule(&self, wanted: &SourceSelector) -> Option<KeyVisibility> {
+        self.rules.iter().find(|(selector, _)| selector == wanted).map(|(_, visibility)| *visibility)
+    }
+
+    /// Returns whether less was shown of the values that the setting `name` is for under `before`.
+    pub fn shows_more_than(&self, before: &KeyDisplay, name: &str) -> bool {
+        let selectors = match SourceSelector::parse(name) {
+            Some(Ok(selector)) => vec![selector],
+            // The setting of all sources without another one.
+            _ => SourceKind::ALL.iter().map(|kind| SourceSelector::Kind(*kind)).collect(),
         };
-        find(&SourceSelector::One(source.clone()))
-            .or_else(|| find(&SourceSelector::Kind(source.kind())))
-            .or(self.default)
-            .unwrap_or_else(|| default_visibility(source.kind()))
+        let visibility = |display: &KeyDisplay, selector: &SourceSelector| match selector {
+            SourceSelector::One(source) => display.source_visibility(source),
+            SourceSelector::Kind(kind) => display.kind_visibility(*kind),
+        };
+        selectors.iter().any(|selector| (visibility(self, selector) as usize) < visibility(before, selector) as usize)
     }
 
     /// Appends the shown key of a request or an admin call.

@@ -13,7 +13,7 @@ use crate::config::{Config, Strictness};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::source::{BodyFacts, Facts, Source};
 use crate::limiting::store::memory::MemoryStore;
-use crate::limiting::store::shares::divide_keys;
+use crate::limiting::store::shares::KeyDivision;
 use crate::limiting::store::timeline::Timeline;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::{Limiter, Verdict};
@@ -59,8 +59,9 @@ pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) ->
         || config.routes.iter().any(|route| !route.matcher.headers.is_empty());
     let mut sources = LogSources::open_logs(logs, headers)?;
     let configured = Rc::new(Timeline::new(config.store.max_keys, &config.limits));
-    let shares = divide_keys(config.store.max_keys, &config.limits);
-    let tally = |(limit, share): (&Arc<_>, usize)| Tally::new(limit, share.max(KEYS_EACH_MIN), options.top);
+    let division = KeyDivision::new(config.store.max_keys, &config.limits);
+    // With the keys that each limit is sure of, the memory of all tallies is bounded.
+    let tally = |limit: &Arc<Limit>| Tally::new(limit, division.bounds_of(limit).0.max(KEYS_EACH_MIN), options.top);
     let metrics = Metrics::new().map_err(|error| error.to_string())?;
     let mut replay = Replay {
         config,
@@ -74,7 +75,7 @@ pub fn run_replay(config: &Config, logs: &[PathBuf], options: &ReplayRequest) ->
         configured,
         ends: RequestsInProgress::default(),
         counts: Counts::default(),
-        tallies: config.limits.iter().zip(shares).map(tally).collect(),
+        tallies: config.limits.iter().map(tally).collect(),
         series: Series::default(),
         verdicts: options.verdicts.as_deref().map(Verdicts::create_file).transpose()?,
     };

@@ -39,6 +39,9 @@ fn an_invalid_state_counts_as_absent() {
             texts.extend([3, 4, 5].map(|count| format!("{} | {}", ones(count), ones(1))));
             texts.extend([3, 4, 5].map(|count| format!("{} | {}", ones(count), ones(9))));
         }
+        // More records, numbers and digits than a state can have.
+        texts.extend([3, 4, 5].map(|count| vec![ones(count + 1); 5].join(" | ")[2..].to_owned()));
+        texts.extend([ones(10_000), "9".repeat(20_000), format!("1 2 3 | {}", "9".repeat(20_000))]);
         for text in texts {
             assert_eq!(take(&gate, &rule, Some(Data::Text(text.clone()))), new, "{rule:?} with {text:?}");
         }

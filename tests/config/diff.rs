@@ -133,6 +133,99 @@ fn each_difference_is_a_line() {
     }
 }
 
+/// An option that is absent has its default, which may be weaker than what was written, or stricter.
+#[test]
+fn absent_options_are_compared_by_their_defaults() {
+    let base = BASE.replace(
+        "[admin]\n",
+        "[[listener]]\naddress = \"127.0.0.1:8443\"\ntls = { internal = true, MIN }\n[admin]\nADMIN\n",
+    );
+    let with = |min: &str, admin: &str, server: &str| {
+        let tls = if min.is_empty() {
+            "tls = { internal = true }".to_owned()
+        } else {
+            format!("tls = {{ internal = true, {min} }}")
+        };
+        base.replace("tls = { internal = true, MIN }", &tls).replace("ADMIN", admin).replacen(
+            "[server]\n",
+            &format!("[server]\n{server}\n"),
+            1,
+        )
+    };
+    for (min, admin, server, is_stricter) in [
+        ("min_version = \"1.3\"", "", "", true),
+        ("min_version = \"1.2\"", "", "", false),
+        ("", "metrics_need_token = true", "", true),
+        ("", "metrics_need_token = false", "", false),
+        ("", "", "hints = false", true),
+        ("", "", "hints = \"local\"", false),
+        ("", "keys = { header = \"hidden\" }", "", true),
+        ("", "keys = { ip = \"hashed\" }", "", true),
+        ("", "keys = { header = \"hashed\" }", "", false),
+        ("", "keys = { default = \"hidden\" }", "", true),
+        ("", "keys = { ip = \"plain\" }", "", false),
+    ] {
+        let (absent, present) = (with("", "", ""), with(min, admin, server));
+        let is_weaker = |old: &str, new: &str| lines(old, new).iter().any(|line| line.ends_with("[weaker]"));
+        assert!(!is_weaker(&absent, &present), "{min}{admin}{server}: {:?}", lines(&absent, &present));
+        assert_eq!(is_weaker(&present, &absent), is_stricter, "{min}{admin}{server}: {:?}", lines(&present, &absent));
+    }
+    for (admin, server) in
+        [("keys = { header = \"plain\" }", ""), ("keys = { default = \"plain\" }", ""), ("", "hints = true")]
+    {
+        let (absent, present) = (with("", "", ""), with("", admin, server));
+        let found = lines(&absent, &present);
+        assert!(found.iter().any(|line| line.ends_with("[weaker]")), "{admin}{server}: {found:?}");
+    }
+}
+
+/// A candidate that is put in force is compared with the limit that it replaces, and so is the limit that returns.
+#[test]
+fn a_candidate_in_force_is_compared_with_the_limit_it_replaces() {
+    let config = |limits: &str, route: &str| {
+        format!("[[route]]\nname = \"r\"\nupstream = \"echo:\"\nlimits = [\"{route}\"]\n{limits}")
+    };
+    let burst = "[limit.burst]\nrate = \"2/s\"\nburst = 5\n";
+    for (rate, more, is_weaker) in [
+        ("1/s", "burst = 3", false),
+        ("2/s", "burst = 5", false),
+        ("3/s", "burst = 3", true),
+        ("1/s", "burst = 6", true),
+        ("1/s", "burst = 3\ncost = 0", true),
+        ("1/s", "burst = 3\nkey = \"header:x-a\"", true),
+        ("1/s", "burst = 3\nwhen = { method = \"GET\" }", true),
+        ("1/s", "burst = 3\nmode = \"shadow\"", true),
+        ("1/s", "burst = 3\nrefund_on = [500]", true),
+    ] {
+        let v2 = format!("[limit.burst-v2]\nrate = \"{rate}\"\n{more}\n");
+        let before =
+            config(&format!("{burst}{}candidate_of = \"burst\"\n", v2.replace("mode = \"shadow\"\n", "")), "burst");
+        for kept in ["", burst] {
+            let after = config(&format!("{kept}{v2}"), "burst-v2");
+            let found = lines(&before, &after);
+            assert_eq!(found.iter().any(|line| line.ends_with("[weaker]")), is_weaker, "{v2}: {found:#?}");
+        }
+        // The old limit returns, and the new one becomes its candidate.
+        if more.matches('=').count() == 1 {
+            let found = lines(&config(&v2, "burst-v2"), &before);
+            let returns_weaker = (rate, more) != ("2/s", "burst = 5");
+            assert_eq!(
+                found.iter().any(|line| line.ends_with("[weaker]")),
+                returns_weaker,
+                "back from {v2}: {found:#?}"
+            );
+        }
+    }
+    let (with, without) = (
+        config(&format!("{burst}[limit.v2]\nrate = \"1/s\"\ncandidate_of = \"burst\"\n"), "burst"),
+        config(burst, "burst"),
+    );
+    assert_eq!(lines(&with, &without), ["limit v2: removed"], "a candidate refused nobody");
+    // Both were in force: one budget less is weaker.
+    let both = with.replace("candidate_of = \"burst\"\n", "").replace("[\"burst\"]", "[\"burst\", \"v2\"]");
+    assert!(lines(&both, &with).iter().any(|line| line.ends_with("[weaker]")));
+}
+
 /// Requests that a route with limits no longer matches may reach another route.
 #[test]
 fn a_removed_or_narrowed_route_weakens() {

@@ -24,6 +24,8 @@ const CASES = [
   ["limit store does not respond #/limits", "No server is healthy in 1 upstream: app #/upstreams", "rejected (2 mistakes). Generation 3 stays in force #/config"]],
   [{ certificates: { count: 2, expiring_count: 2, expiring: [{ listener: "l", name: "old.example", not_after: 1_800_000_000 - day }, { listener: "l", name: "new.example", not_after: 1_800_000_000 + 3 * day }] } },
     "Something is broken: 1 problem", ["old.example expired 1 d ago #/tls", "new.example expires in 3 d #/tls"]],
+  [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 599 } }, "Something is broken: 1 problem", ["Memory is full: 3 keys in use were evicted #/limits"]],
+  [{ store: { ...WELL.store, shared: false, evicted_total: 3, evicted_seconds_ago: 600 } }, "All is well.", []],
   [{ lifecycle: "draining" }, "one thing needs attention", ["The gateway is stopping "]],
 ];
 

@@ -49,6 +49,7 @@ rate = "3/min"
 [limit.tokens]
 rate = "1000/h"
 key = "descriptor:tokens"
+overrides = [{ key = ["blocked"], rate = 0 }]
 
 [[rls]]
 domain = "edge"

@@ -29,6 +29,92 @@ fn a_server_that_wants_a_password_does_not_respond() {
     }
 }
 
+/// The permissions that the manual lists suffice for all that a gateway does with Redis, and each is needed.
+#[test]
+fn the_documented_permissions_are_enough() {
+    let manual = include_str!("../../docs/guides/several-gateways.md");
+    let line = manual.lines().find(|line| line.contains("ACL SETUSER")).unwrap().trim();
+    let rules: Vec<&str> = line.split(' ').skip(3).filter(|rule| *rule != ">PASSWORD").collect();
+    let server = RedisServer::start(&[]);
+    let limits = [
+        ("window", "algorithm = \"fixed_window\"\nrate = \"2/h\""),
+        ("bucket", "rate = \"2/h\"\nrefund_on = [500]"),
+        ("list", "algorithm = \"sliding_log\"\nrate = \"2/h\"\nrefund_on = [500]"),
+        ("set", "algorithm = \"sliding_log\"\nrate = \"2/h\"\nstate = \"sorted_set\""),
+        ("slots", "algorithm = \"concurrency\"\nin_flight = 2"),
+        ("month", "algorithm = \"calendar\"\nrate = \"2/month\""),
+        ("queue", "algorithm = \"leaky_bucket\"\nrate = \"2/h\""),
+    ];
+    let parts: String = limits
+        .iter()
+        .map(|(name, lines)| {
+            format!(
+                "[[route]]\npath = \"/{name}\"\nupstream = \"echo:\"\nlimits = [\"{name}\"]\n\
+                 [limit.{name}]\non_error = \"closed\"\n{lines}\n"
+            )
+        })
+        .collect();
+    let start = |user: &str| {
+        let url = server.url().replace("redis://", &format!("redis://{user}:secret@"));
+        Gateway::start(&format!("[store]\nurl = \"{url}\"\ndeadline = \"5s\"\n{parts}"))
+    };
+    let set_user = |user: &str, rules: &[&str]| {
+        let mut client = server.client();
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg(user).arg(">secret").arg(rules);
+        let () = command.query(&mut client).unwrap();
+    };
+    set_user("all", &rules);
+    let gateway = start("all");
+    gateway.wait_for_store();
+    for (name, _) in limits {
+        assert_eq!(gateway.get(&format!("/{name}")).status(), 200, "{name}: {}", gateway.log());
+        let state = format!("/-/limits/{name}/state?key=127.0.0.1");
+        assert_eq!(gateway.admin(&state).status(), 200, "{name}");
+        assert_eq!(gateway.admin_request("DELETE", &state, "", "").status(), 200, "{name}");
+        assert_eq!(gateway.get(&format!("/{name}")).status(), 200, "{name}");
+    }
+    gateway.assert_metric("store_gateways", &[], 1.0);
+    let log = gateway.log();
+    assert!(!log.contains("NoPerm") && !log.contains("overrides"), "{log}");
+    for needed in ["+@read", "+@write", "+evalsha", "+time"].iter().filter(|rule| rules.contains(rule)) {
+        let fewer: Vec<&str> = rules.iter().copied().filter(|rule| rule != needed).collect();
+        let user = needed.trim_start_matches(['+', '@']);
+        set_user(user, &fewer);
+        let gateway = start(user);
+        wait_until(&format!("limits are not decided without {needed}"), || gateway.get("/list").status() == 503);
+    }
+}
+
+/// Managed Redis often is in cluster mode. Decisions with one key would succeed there and others fail, so that limits
+/// were charged in part in Redis and in part in memory.
+#[test]
+fn a_server_in_cluster_mode_is_reported_and_not_used_in_part() {
+    let server = RedisServer::start(&["--cluster-enabled", "yes"]);
+    let mut client = server.client();
+    let start = || {
+        let rest = "[[route]]\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]\n[limit.a]\nrate = \"100/h\"\n\
+             [limit.b]\nrate = \"100/h\"\nkey = \"header:x-k\"\n[[route]]\npath = \"/one\"\nupstream = \"echo:\"\n\
+             limits = [\"c\"]\n[limit.c]\nrate = \"3/h\"\n";
+        let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n{rest}", server.url()));
+        wait_until("the log has the remedy", || gateway.log().contains("write `redis+cluster://` in `url` of [store]"));
+        gateway
+    };
+    // No node serves the slots yet.
+    assert!(start().log().contains("CLUSTERDOWN") || start().log().contains("ClusterDown"));
+    let () = redis::cmd("CLUSTER").arg("ADDSLOTSRANGE").arg(0).arg(16383).query(&mut client).unwrap();
+    wait_until("the cluster serves", || {
+        let info: String = redis::cmd("CLUSTER").arg("INFO").query(&mut client).unwrap();
+        info.contains("cluster_state:ok")
+    });
+    let gateway = start();
+    for _ in 0..5 {
+        assert_eq!(gateway.get("/").status(), 200);
+    }
+    let admitted = (0..6).filter(|_| gateway.get("/one").status() == 200).count();
+    assert_eq!(admitted, 3, "{}", gateway.log());
+}
+
 #[test]
 fn a_changed_password_is_reported_even_after_the_connection_broke() {
     let server = RedisServer::start(&["--requirepass", "right"]);

@@ -374,6 +374,28 @@ fn few_keys_left_to_a_limit_are_a_warning() {
 }
 
 #[test]
+fn a_small_floor_of_many_limits_is_a_warning() {
+    let tmp = tempfile::tempdir().unwrap();
+    let file = tmp.path().join("many.toml");
+    let limits: String = (0..2001)
+        .map(|i| {
+            format!(
+                "[[route]]\npath = \"/{i}/\"\nupstream = \"echo:\"\nlimits = [\"l{i}\"]\n[limit.l{i}]\nrate = \"1/s\"\n"
+            )
+        })
+        .collect();
+    fs::write(&file, &limits).unwrap();
+    let (code, _, stderr) = output(&["check", file.to_str().unwrap()]);
+    assert!(code == 0 && stderr.matches("SG0203").count() == 1, "{stderr}");
+    assert!(stderr.contains("so each is sure of only 499") && stderr.contains("to 2001000 or more"), "{stderr}");
+    fs::write(&file, format!("{limits}[store]\nmax_keys = 2001000\n")).unwrap();
+    let (code, _, stderr) = output(&["check", "--deny-warnings", file.to_str().unwrap()]);
+    assert_eq!((code, stderr.as_str()), (0, ""));
+    let contract = output(&["contract", "-c", file.to_str().unwrap(), "--limit", "l7"]).1;
+    assert!(contract.contains("1000 keys"), "{contract}");
+}
+
+#[test]
 fn a_config_file_needs_no_flag_but_stands_once() {
     let tmp = tempfile::tempdir().unwrap();
     let file = config(tmp.path(), "sluicegate.toml", "127.0.0.1:1", "127.0.0.1:2", "");

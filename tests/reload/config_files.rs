@@ -60,6 +60,85 @@ fn every_way_to_save_is_noticed() {
     assert_eq!(gateway.reloads("failure", "file"), 0.0, "{}", gateway.log());
 }
 
+/// A file of each kind is written in two pieces with a long pause: its first half would be valid.
+#[test]
+fn a_file_that_is_still_being_written_is_not_loaded() {
+    let files = [
+        ("sluicegate.toml", "", ""),
+        ("conf.d/more.toml", "[limit.more]\nrate = \"1/s\"\n", "[limit.further]\nrate = \"1/s\"\n"),
+        ("blocked.txt", "192.0.2.1\n", "192.0.2.2\n"),
+        ("users.htpasswd", "anna:$2y$05$c4WoMPo3SXsafkva.HHa6uXQZWr7oboPiC2bT/r7q1BB8I2s0BRqC\n", "# end\n"),
+        ("502.html", "<html>", "</html>"),
+    ];
+    let gateway = Program::start_with(|dir| {
+        fs::create_dir(dir.join("conf.d")).unwrap();
+        for (name, first, rest) in &files[1..] {
+            fs::write(dir.join(name), format!("{first}{rest}")).unwrap();
+        }
+        let text = format!(
+            "include = [\"conf.d/*.toml\"]\n{}deny = [\"set:blocked\"]\nauth = {{ basic = \"users.htpasswd\" }}\n\
+             error_pages = {{ 502 = \"502.html\" }}\nallow_unused = true\n",
+            version(1)
+        );
+        let text = text.replace("allow_unused = true\n", "") + "[set.blocked]\nfile = \"blocked.txt\"\n";
+        fs::write(dir.join("sluicegate.toml"), text).unwrap();
+        dir.join("sluicegate.toml")
+    });
+    let dir = gateway.config.parent().unwrap().to_owned();
+    let settle = || std::thread::sleep(Duration::from_millis(700));
+    settle();
+    let in_pieces = |path: PathBuf, first: &str, rest: &str| {
+        let before = gateway.generation();
+        let mut file = fs::File::create(&path).unwrap();
+        file.write_all(first.as_bytes()).unwrap();
+        settle();
+        assert_eq!(gateway.generation(), before, "half of {} is in force", path.display());
+        file.write_all(rest.as_bytes()).unwrap();
+        drop(file);
+        before
+    };
+    for (name, first, rest) in &files[1..] {
+        let before = in_pieces(dir.join(name), first, &format!("{rest}\n"));
+        wait_until(&format!("{name} is loaded"), || gateway.generation() == before + 1);
+    }
+    let before = in_pieces(dir.join("conf.d/new.toml"), "[limit.a]\nrate = \"1/s\"\n", "[limit.b]\nrate = \"1/s\"\n");
+    wait_until("a new file is loaded", || gateway.generation() == before + 1);
+    let text = fs::read_to_string(&gateway.config).unwrap();
+    let cut = text.find("deny").unwrap();
+    let before = in_pieces(gateway.config.clone(), &text[..cut], &format!("{}# edited\n", &text[cut..]));
+    wait_until("the config is loaded", || gateway.generation() == before + 1);
+    // Another reload comes while the file is half written.
+    let path = dir.join("blocked.txt");
+    std::thread::scope(|scope| {
+        let mut file = fs::File::create(&path).unwrap();
+        file.write_all(b"192.0.2.7\n").unwrap();
+        let before = gateway.generation();
+        let reload = scope.spawn(|| gateway.reload(""));
+        settle();
+        assert_eq!(gateway.generation(), before);
+        file.write_all(b"192.0.2.8\n").unwrap();
+        drop(file);
+        assert_eq!(reload.join().unwrap().status(), 200);
+        wait_until("the set is loaded", || gateway.generation() == before + 1);
+    });
+}
+
+/// A program that never closes a file delays an edit, and no more.
+#[test]
+fn a_file_that_is_never_closed_is_loaded_after_a_while_with_a_warning() {
+    let gateway = Program::start();
+    // Until the files are watched, nobody knows who has them open.
+    std::thread::sleep(Duration::from_millis(700));
+    let mut file = fs::File::create(&gateway.config).unwrap();
+    file.write_all(version(2).as_bytes()).unwrap();
+    std::thread::sleep(Duration::from_secs(5));
+    assert!(gateway.in_force(1), "it may still be written");
+    gateway.until_in_force(2, "a write without a close");
+    let log = gateway.log();
+    assert!(log.contains("still has the file open for writing"), "{log}");
+    drop(file);
+}
+
 #[test]
 fn the_swap_of_a_config_map_is_noticed_each_time() {
     let gateway = Program::start_with(|dir| {

@@ -286,3 +286,58 @@ fn workers_that_meet_at_a_key_do_not_turn_its_clock_back() {
         assert!(admitted >= 50, "{lines}: only {admitted}");
     }
 }
+
+/// More settings than a key has records: short windows that come and go do not end the count of a long one.
+#[test]
+fn edits_and_back_do_not_make_a_quota_whole() {
+    let calendar = |rate: &str, more: &str| format!("algorithm = \"calendar\"\nrate = \"{rate}\"\n{more}");
+    let window = |rate: &str, more: &str| format!("algorithm = \"fixed_window\"\nrate = \"{rate}\"\n{more}");
+    on_both(|store| {
+        for (name, first, others, pause_ms) in [
+            (
+                "months",
+                calendar("60/month", ""),
+                vec![
+                    calendar("2/day", ""),
+                    calendar("2/day", "zone = \"Asia/Tokyo\""),
+                    calendar("2/day", "resets_at = \"05:00\""),
+                    calendar("2/week", ""),
+                    calendar("2/hour", ""),
+                    calendar("2/day", "zone = \"America/New_York\""),
+                ],
+                0,
+            ),
+            ("seconds", window("60/day", ""), (1..8).map(|n| window(&format!("2/{n}s"), "")).collect(), 7200),
+            (
+                "clock",
+                window("60/day", "anchor = \"clock\""),
+                [1, 2, 3, 4, 6].map(|n| window(&format!("2/{n}h"), "anchor = \"clock\"")).into(),
+                0,
+            ),
+        ] {
+            let count =
+                |lines: &str, most, now| store.count_admitted(&check(&compile_limit("one", lines), name, 1), most, now);
+            assert_eq!(count(&first, 65, NOW), 60, "{name}");
+            for lines in &others {
+                count(lines, 2, NOW + 1);
+            }
+            let later = NOW + 1 + pause_ms;
+            count(&others[0], 1, later);
+            assert_eq!(count(&first, 65, later + 1), 0, "{name}");
+        }
+    });
+}
+
+/// The clock of a server may be wrong by centuries.
+#[test]
+fn slots_are_counted_in_any_century() {
+    on_both(|store| {
+        for date in ["1971-01-01T00:00:00Z", "2106-03-01T00:00:00Z", "2262-05-01T00:00:00Z", "4000-01-01T00:00:00Z"] {
+            let lines = "algorithm = \"concurrency\"\nin_flight = 5";
+            for cost in [1, 2, 5] {
+                let one = check(&compile_limit("one", lines), &format!("{date}{cost}"), cost);
+                assert_eq!(store.count_admitted(&one, 8, at(date)), 5 / cost, "{date}, {cost} at a time");
+            }
+        }
+    });
+}

@@ -41,7 +41,13 @@ fn the_keys_of_one_limit_push_out_no_other() {
     flood(&gateway, "/vote", "v", 12_000);
     assert_eq!(admitted(&gateway, "/login", "alice", 6), 0);
     assert_eq!(evictions(&gateway, "logins"), 0.0);
-    assert!(evictions(&gateway, "votes") > 8000.0);
+    assert!(evictions(&gateway, "votes") > 5000.0);
+    let log = gateway.log();
+    assert!(
+        log.contains("limit votes: a key in use was evicted") && log.contains("raise `max_keys` of [store]"),
+        "{log}"
+    );
+    assert_eq!(log.matches("was evicted").count(), 1, "{log}");
 }
 
 /// A limit with few keys keeps its exhausted keys, as long as an eighth of its keys are not exhausted.

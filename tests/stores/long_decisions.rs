@@ -126,3 +126,48 @@ fn a_decision_of_64_checks_is_exact_while_a_node_of_the_cluster_stops() {
         assert!(range.contains(&used), "{limit}: {used} used of {admitted} admitted, {failed} failed: {state}");
     }
 }
+
+/// Another program writes texts and other types into keys of limits. Each counts as no state, and delays no decision.
+#[test]
+fn foreign_values_in_keys_count_as_no_state_and_take_no_time() {
+    let server = RedisServer::start(&[]);
+    let forms = [
+        ("window", "fixed_window", "rate = \"2/h\""),
+        ("bucket", "token_bucket", "rate = \"2/h\"\nrefund_on = [599]"),
+        ("log", "sliding_log", "rate = \"2/h\""),
+        ("counters", "sliding_window", "rate = \"2/h\""),
+        ("slots", "concurrency", "in_flight = 2"),
+    ];
+    let parts: String = forms
+        .iter()
+        .map(|(name, algorithm, lines)| {
+            format!(
+                "[[route]]\npath = \"/{name}\"\nrespond = {{ }}\nlimits = [\"{name}\"]\n\
+                 [limit.{name}]\nalgorithm = \"{algorithm}\"\nkey = \"header:x-k\"\non_error = \"closed\"\n{lines}\n"
+            )
+        })
+        .collect();
+    let gateway = Gateway::start(&format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n{parts}", server.url()));
+    gateway.wait_for_store();
+    let mut redis = server.client();
+    let digits = "9".repeat(4 << 20);
+    for (name, algorithm, _) in forms {
+        let writes: [(&str, Vec<&str>); 5] = [
+            ("SET", vec![&digits]),
+            ("RPUSH", vec![&digits]),
+            ("ZADD", vec!["-1", &digits]),
+            ("HSET", vec!["a", &digits]),
+            ("SADD", vec!["a"]),
+        ];
+        for (command, values) in writes {
+            let key = format!("sg:{{header:x-k={command}}}:{name}:{algorithm}");
+            let () = redis::cmd(command).arg(&key).arg(values).query(&mut redis).unwrap();
+            let fetch = || gateway.fetch(&get(&format!("/{name}"), &format!("x-k: {command}\r\n"))).status();
+            assert_eq!(fetch(), 200, "{command} for {algorithm}: {}", gateway.log());
+            let reset = format!("/-/limits/{name}/state?key={command}");
+            assert_eq!(gateway.admin_request("DELETE", &reset, "", "").status(), 200, "{command} for {algorithm}");
+            assert_eq!(fetch(), 200, "{command} for {algorithm}");
+        }
+    }
+    assert_eq!(gateway.metric("store_errors_total", &[("kind", "reply")]).unwrap_or(0.0), 0.0, "{}", gateway.log());
+}

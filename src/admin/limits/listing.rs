@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::Limit;
-use crate::limiting::store::shares::divide_keys;
+use crate::limiting::store::shares::KeyDivision;
 use crate::snapshot::Snapshot;
 
 /// The list built last.
@@ -55,13 +55,13 @@ impl LimitList {
     fn new(snapshot: &Snapshot, second: Option<i64>, now_ms: i64) -> LimitList {
         let config = &snapshot.config;
         let (mut text, mut places) = ("{\"limits\":[".to_owned(), Vec::with_capacity(config.limits.len()));
-        let shares = divide_keys(config.store.max_keys, &config.limits);
-        for ((limit, max_keys), routes) in config.limits.iter().zip(shares).zip(routes_by_limit(config)) {
+        let division = KeyDivision::new(config.store.max_keys, &config.limits);
+        for (limit, routes) in config.limits.iter().zip(routes_by_limit(config)) {
             if !places.is_empty() {
                 text.push(',');
             }
             let start = text.len();
-            text.push_str(&describe_limit(limit, max_keys, &routes, now_ms).to_string());
+            text.push_str(&describe_limit(limit, division.bounds_of(limit), &routes, now_ms).to_string());
             places.push(start..text.len());
         }
         text.push_str("]}");
@@ -80,7 +80,7 @@ fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
     routes
 }
 
-fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) -> Value {
+fn describe_limit(limit: &Limit, (min_keys, max_keys): (usize, usize), routes: &[&str], now_ms: i64) -> Value {
     let policy = limit.rule.policy_at(now_ms);
     let key: Vec<String> = limit.key.0.iter().map(ToString::to_string).collect();
     let fair = limit.fair.as_ref().map(|fair| {
@@ -96,6 +96,7 @@ fn describe_limit(limit: &Limit, max_keys: usize, routes: &[&str], now_ms: i64) 
         "missing": limit.missing.label(),
         "repeated": limit.repeated.label(),
         "not_integer": limit.not_integer.label(),
+        "min_keys": min_keys,
         "max_keys": max_keys,
         "cost": limit.cost.to_string(),
         "mode": limit.mode.label(),

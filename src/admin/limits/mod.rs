@@ -53,6 +53,7 @@ use crate::limiting::key::Cost;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
 use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::store::memory::Evictions;
 use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::limiting::{ChainState, Evaluation, LimitResult, Limiter, Outcome, Verdict, clock};
@@ -96,6 +97,11 @@ const MANAGED_FOR: Duration = Duration::from_secs(900);
 const MANAGED_SWEEP: usize = 1024;
 
 impl LimitsApi {
+    /// Returns the number of keys in use that were evicted from memory, and when.
+    pub fn evictions(&self) -> Evictions {
+        self.link.evictions()
+    }
+
     pub fn new(current: CurrentSnapshot, link: Rc<StoreLink>, usage: Rc<UsageMonitor>) -> LimitsApi {
         LimitsApi {
             current,

@@ -48,6 +48,7 @@ impl LiveSampler {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let snapshot = context.current.load();
         let (metrics, shared) = (&context.metrics, &context.shared);
+        let evicted = context.limits.evictions();
         let mut event = json!({
             "at_ms": u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             "version": env!("CARGO_PKG_VERSION"),
@@ -61,6 +62,8 @@ impl LiveSampler {
                 "up": metrics.store.up.get() == 1,
                 "breaker": metrics.store.breaker_state.get(),
                 "gateways": metrics.gateways.alive.get(),
+                "evicted_total": evicted.count,
+                "evicted_seconds_ago": evicted.seconds_ago,
             },
             "servers": describe_servers(upstreams, most),
             "certificates": describe_certificates(context, now.as_secs().cast_signed(), most),

@@ -152,8 +152,8 @@ pub const LIMIT: Schema = Schema {
         option(
             "max_keys",
             integer(KEYS_MIN, 1_000_000_000),
-            Described("equal part of what is left"),
-            "the limit's share of the keys in memory",
+            Described("shares the rest with other limits"),
+            "keys in memory that the limit has for itself",
         )
         .guide("../operating/capacity.md#memory")
         .metric("sluicegate_store_evictions_total"),

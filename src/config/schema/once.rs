@@ -181,7 +181,7 @@ pub const STORE: Schema = Schema {
         )
         .guide("../operating/redis-outages.md")
         .metric("sluicegate_limit_decisions_total"),
-        option("max_keys", integer(1, 1_000_000_000), Value("1000000"), "keys in memory")
+        option("max_keys", integer(1, 1_000_000_000), Value("1000000"), "keys in memory, of all limits together")
             .guide("../operating/capacity.md#memory")
             .metric("sluicegate_store_evictions_total"),
         option("gateways", integer(1, GATEWAYS_MAX), Value("1"), "least number of gateways that share the store")

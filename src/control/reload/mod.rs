@@ -13,7 +13,7 @@ mod disk;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use serde_json::{Value, json};
 use tokio::task::spawn_local;
@@ -35,6 +35,7 @@ use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{AppliedReload, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
+use crate::reload::open_files::OpenState;
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
 
@@ -59,6 +60,9 @@ const REREAD_DELAY: Duration = Duration::from_millis(250);
 const STABLE_TIME: Duration = Duration::from_millis(20);
 /// Number of attempts; a file that never stops changing is loaded anyway.
 const STABLE_ATTEMPTS: usize = 10;
+
+/// Longest wait of a manual reload for files that are being written.
+const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Pause before reading again when file descriptors are exhausted.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(500);
@@ -133,6 +137,9 @@ impl Reloader {
 
     /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
     async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
+        if matches!(order.trigger, Trigger::Api | Trigger::Signal) {
+            self.wait_until_closed().await;
+        }
         let mut first = self.load_stable(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
@@ -152,6 +159,20 @@ impl Reloader {
         }
         tokio::time::sleep(REREAD_DELAY).await;
         self.load_stable(&order.files).await
+    }
+
+    /// Waits for a moment while a program has a config file open for writing: it may be another one than the operator
+    /// has edited. The watcher, which requests reloads of its own, waits longer.
+    async fn wait_until_closed(&self) {
+        let until = Instant::now() + CLOSE_WAIT_MAX;
+        let files = self.current.load().config.files.clone();
+        while let OpenState::Open(_) = self.shared.open_files.find_open(&files, Instant::now()) {
+            if Instant::now() >= until {
+                tracing::warn!("a program still has a config file open for writing; loading it as it is");
+                return;
+            }
+            tokio::time::sleep(STABLE_TIME).await;
+        }
     }
 
     /// Loads until nothing changed around the load, because a file cut short by a save in progress can be a valid

@@ -37,8 +37,9 @@ type Unit = (i64, i64, i64);
 /// Maximum number of entries of each bit that one decision removes, and that it corrects, so that no decision takes
 /// long after many have expired together.
 const CLEANUP_MAX: usize = 256;
-/// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry.
-const RADIX: i64 = 1 << 43;
+/// Bit and expiry are stored as one number, `bit * RADIX + expiry`. Larger than any expiry until the
+/// year 4199.
+const RADIX: i64 = 1 << 46;
 /// A lease time that never ends in practice. An expiry that far ahead is still less than [`RADIX`].
 const FOREVER_MS: i64 = 1 << 42;
 /// Default of `lease`.

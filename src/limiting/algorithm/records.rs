@@ -11,7 +11,8 @@
 //!   record.
 //! - A basis without a record starts with a copy of the record with the most usage, converted to its numbers.
 //! - A record is dropped when its basis has not been charged for [`RETENTION_MS`] and its usage has ended. A key has at most
-//!   [`OTHER_RECORDS_MAX`] further records; beyond that, the one that was charged longest ago is dropped.
+//!   [`OTHER_RECORDS_MAX`] further records; beyond that, the one whose usage ends first is dropped: what it would still
+//!   have refused is the least, and short settings that come and go do not end the count of a long one.
 //! - A refund reduces the record of its own rule by the refund, and the others by what is certainly left of the charge
 //!   in all of them.
 
@@ -129,8 +130,18 @@ fn select_record<A: RecordAlgorithm>(rule: &A, state: &RecordsState<A::Record>, 
             }
         }
     }
-    others.truncate(OTHER_RECORDS_MAX);
+    while others.len() > OTHER_RECORDS_MAX {
+        remove_first_to_end(&mut others, now);
+    }
     RuleView { own, others, moved, found }
+}
+
+/// Removes the record whose usage ends first, of equals the one that decided longest ago.
+fn remove_first_to_end<R: UsageRecord>(others: &mut Vec<OtherRecord<R>>, now: i64) {
+    let left = |other: &OtherRecord<R>| other.record.lifetime(now).min(other.drop_at_ms - now);
+    if let Some(first) = (0..others.len()).rev().min_by_key(|index| left(&others[*index])) {
+        others.remove(first);
+    }
 }
 
 /// Builds a state from an own record and others, each changed by `change`. Also returns how long to store the state.

@@ -1,6 +1,6 @@
 //! The keys of one limit in one shard of memory. Each new key removes a few expired ones. If there are still too many
-//! keys, the ones with the least usage are evicted. `memory` decides over all shards when to evict; the replay uses
-//! a single partition.
+//! keys, the ones with the least usage are evicted. `memory` decides over all shards and limits when to evict, and of
+//! which limit; the replay uses a single partition.
 
 use std::cmp::Reverse;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -75,6 +75,8 @@ pub type EvictionRank = (bool, Reverse<i64>, i64);
 const SWEEP: usize = 4;
 /// Entries compared when one has to be evicted.
 pub const EVICTION_SAMPLE: usize = 16;
+/// Capacity that a partition keeps even if it is empty.
+const CAPACITY_KEPT: usize = 64;
 /// Maximum number of entries evicted for a new one, after the bound was lowered.
 pub const EVICTIONS: usize = 4;
 /// Spent keys are evicted once no more than this fraction of the keys, an eighth, is not spent. Otherwise new keys
@@ -192,6 +194,7 @@ impl<K> Partition<K> {
         self.evicted
     }
 
+    /// Removes an entry. Unused memory is freed, because another limit may use as much.
     fn remove_at(&mut self, mut index: usize) {
         if index < self.spent {
             self.spent -= 1;
@@ -199,21 +202,29 @@ impl<K> Partition<K> {
             index = self.spent;
         }
         self.entries.swap_remove_index(index);
+        let len = self.entries.len();
+        if self.entries.capacity() > CAPACITY_KEPT && len < self.entries.capacity() / 4 {
+            self.entries.shrink_to(2 * len);
+        }
     }
 
-    /// Removes a few expired keys.
-    pub fn sweep(&mut self, now_ms: i64) {
+    /// Removes a few expired keys. Returns whether the search has reached the end; the next one starts anew.
+    pub fn sweep(&mut self, now_ms: i64) -> bool {
         for _ in 0..SWEEP {
-            if self.entries.is_empty() {
-                return;
+            if self.cursor >= self.entries.len() {
+                break;
             }
-            self.cursor %= self.entries.len();
             if self.entries[self.cursor].expires_ms <= now_ms {
                 self.remove_at(self.cursor);
             } else {
                 self.cursor += 1;
             }
         }
+        let is_at_end = self.cursor >= self.entries.len();
+        if is_at_end {
+            self.cursor = 0;
+        }
+        is_at_end
     }
 
     /// Compares a sample of keys, spent ones or others, and returns the one that needs its state least: the one with
@@ -359,6 +370,19 @@ mod tests {
             put(&mut partition, &format!("new-{i}"), entry(1, 1000), 10);
         }
         assert_eq!(partition.len(), 10);
+    }
+
+    /// Another limit may use the memory of evicted keys.
+    #[test]
+    fn a_partition_that_gets_small_frees_its_memory() {
+        let mut partition = Partition::<String>::default();
+        for i in 0..10_000 {
+            put(&mut partition, &format!("k{i}"), entry(1, 1000), 10_000);
+        }
+        for i in 0..10_000 {
+            partition.remove(hashed(&format!("k{i}")));
+            assert!(partition.entries.capacity() <= CAPACITY_KEPT.max(4 * partition.len() + 4), "{}", partition.len());
+        }
     }
 
     proptest! {

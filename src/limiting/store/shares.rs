@@ -1,5 +1,6 @@
-//! How many keys in memory each limit may have, so that the keys of one limit do not evict those of another. The
-//! control thread sets the shares with each config.
+//! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many for
+//! itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls below
+//! its equal part of the pool, its floor. The control thread sets the shares with each config.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,6 +16,8 @@ pub struct KeyShares {
     current: ShareTable,
     /// Shares of limits that the last reload removed; the next reload may bring them back.
     leaving: ShareTable,
+    /// The shares of both that are in the pool.
+    pooled: Vec<Arc<KeyShare>>,
     /// Share of any other limit. It is everything until the limits are known, then the minimum: requests may still use
     /// an old config.
     other: Arc<KeyShare>,
@@ -25,10 +28,32 @@ type ShareTable = HashMap<u64, Arc<KeyShare>, PrehashedState>;
 
 /// Share of one limit.
 pub struct KeyShare {
-    pub max_keys: usize,
+    pub id: u64,
+    /// Name of the limit, for the log.
+    pub name: String,
+    capacity: Capacity,
     /// Counts live keys that were evicted.
     pub evicted: Option<IntCounter>,
     totals: KeyTotals,
+}
+
+/// Where the keys of a limit have their capacity.
+enum Capacity {
+    /// The limit has this many keys for itself.
+    Own(usize),
+    Pool(Arc<KeyPool>),
+}
+
+/// The keys that limits share.
+pub struct KeyPool {
+    max_keys: usize,
+    /// Number of keys of a limit that the other limits never evict.
+    floor: usize,
+    len: AtomicUsize,
+    /// Index of the limit that gave up the last key.
+    donor: AtomicUsize,
+    /// Index of the limit that is compared with it next.
+    hand: AtomicUsize,
 }
 
 /// Number of keys of a limit in all shards together.
@@ -38,33 +63,72 @@ struct KeyTotals {
     spent: AtomicUsize,
 }
 
-/// Smallest share of a limit.
+/// Smallest `max_keys` of a limit, and the smallest floor that limits with their own `max_keys` must leave to others.
 pub const SHARE_MIN: usize = 64;
+/// Number of limits compared to find the one with the most keys, so that the cost does not grow with their number.
+const LIMITS_COMPARED: usize = 16;
 
 impl KeyShare {
-    fn new(max_keys: usize, evicted: Option<IntCounter>) -> Arc<KeyShare> {
-        Arc::new(KeyShare { max_keys, evicted, totals: KeyTotals::default() })
+    fn new(id: u64, name: &str, capacity: Capacity, evicted: Option<IntCounter>) -> Arc<KeyShare> {
+        Arc::new(KeyShare { id, name: name.to_owned(), capacity, evicted, totals: KeyTotals::default() })
     }
 
     /// Records a change of the keys in one shard.
     pub fn record_change(&self, before: KeyCount, after: KeyCount) {
         // Additions wrap, so negative differences are subtracted.
         if after.len != before.len {
-            self.totals.len.fetch_add(after.len.wrapping_sub(before.len), Ordering::Relaxed);
+            let added = after.len.wrapping_sub(before.len);
+            self.totals.len.fetch_add(added, Ordering::Relaxed);
+            if let Capacity::Pool(pool) = &self.capacity {
+                pool.len.fetch_add(added, Ordering::Relaxed);
+            }
         }
         if after.spent != before.spent {
             self.totals.spent.fetch_add(after.spent.wrapping_sub(before.spent), Ordering::Relaxed);
         }
     }
 
-    /// Counts a new key. Returns how many there were before.
+    /// Counts a new key. Returns how many keys are too many with it.
     pub fn count_new_key(&self) -> usize {
-        self.totals.len.fetch_add(1, Ordering::Relaxed)
+        let before = self.totals.len.fetch_add(1, Ordering::Relaxed);
+        match &self.capacity {
+            Capacity::Own(max_keys) => (before + 1).saturating_sub(*max_keys),
+            Capacity::Pool(pool) => (pool.len.fetch_add(1, Ordering::Relaxed) + 1).saturating_sub(pool.max_keys),
+        }
     }
 
     /// Returns the number of keys in all shards. Other workers may change it at the same time.
     pub fn key_count(&self) -> KeyCount {
         KeyCount { len: self.totals.len.load(Ordering::Relaxed), spent: self.totals.spent.load(Ordering::Relaxed) }
+    }
+
+    /// Returns whether the limit should give up a spent key. `count` is the number of its keys without the new one.
+    pub fn evicts_spent(&self, count: KeyCount) -> bool {
+        match &self.capacity {
+            Capacity::Own(max_keys) => count.evicts_spent(*max_keys),
+            Capacity::Pool(_) => count.evicts_spent(count.len),
+        }
+    }
+
+    /// Returns the option that bounds the number of keys, and its value, for the log.
+    pub fn bound(&self) -> (&'static str, usize) {
+        match &self.capacity {
+            Capacity::Own(max_keys) => ("`max_keys` of the limit", *max_keys),
+            Capacity::Pool(pool) => ("`max_keys` of [store]", pool.max_keys),
+        }
+    }
+}
+
+impl KeyPool {
+    fn new(division: KeyDivision) -> Arc<KeyPool> {
+        let KeyDivision { pool, floor } = division;
+        let [len, donor, hand] = [const { AtomicUsize::new(0) }; 3];
+        Arc::new(KeyPool { max_keys: pool, floor, len, donor, hand })
+    }
+
+    /// Returns whether a limit with so many keys can give up one that is not spent.
+    fn has_spare_key(&self, count: KeyCount) -> bool {
+        count.len > self.floor && !count.evicts_spent(count.len)
     }
 }
 
@@ -74,7 +138,8 @@ impl KeyShares {
         KeyShares {
             current: ShareTable::default(),
             leaving: ShareTable::default(),
-            other: KeyShare::new(max_keys, None),
+            pooled: Vec::new(),
+            other: KeyShare::new(0, "", Capacity::Own(max_keys), None),
             divided: false,
         }
     }
@@ -86,15 +151,32 @@ impl KeyShares {
         limits: &[Arc<Limit>],
         counter: impl Fn(&str) -> Option<IntCounter>,
     ) -> KeyShares {
-        let shares = divide_keys(max_keys, limits);
-        let current: ShareTable = limits
-            .iter()
-            .zip(shares)
-            .map(|(limit, max_keys)| (limit.store_ref.id, KeyShare::new(max_keys, counter(&limit.name))))
+        let pool = KeyPool::new(KeyDivision::new(max_keys, limits));
+        let capacity = |own: Option<usize>| own.map_or_else(|| Capacity::Pool(pool.clone()), Capacity::Own);
+        let share_of = |limit: &Arc<Limit>| {
+            let id = limit.store_ref.id;
+            (id, KeyShare::new(id, &limit.name, capacity(limit.max_keys), counter(&limit.name)))
+        };
+        let current: ShareTable = limits.iter().map(share_of).collect();
+        let gone = self.current.values().filter(|share| !current.contains_key(&share.id));
+        let leaving: ShareTable = gone
+            .map(|share| {
+                let own = match share.capacity {
+                    Capacity::Own(max_keys) => Some(max_keys),
+                    Capacity::Pool(_) => None,
+                };
+                (share.id, KeyShare::new(share.id, &share.name, capacity(own), share.evicted.clone()))
+            })
             .collect();
-        let gone = self.current.iter().filter(|(id, _)| !current.contains_key(id));
-        let leaving = gone.map(|(id, share)| (*id, share.clone())).collect();
-        KeyShares { current, leaving, other: KeyShare::new(SHARE_MIN, None), divided: true }
+        let is_pooled = |share: &&Arc<KeyShare>| matches!(share.capacity, Capacity::Pool(_));
+        let pooled = current.values().chain(leaving.values()).filter(is_pooled).cloned().collect();
+        KeyShares {
+            current,
+            leaving,
+            pooled,
+            other: KeyShare::new(0, "", Capacity::Own(SHARE_MIN), None),
+            divided: true,
+        }
     }
 
     /// Returns the share of a limit.
@@ -106,12 +188,60 @@ impl KeyShares {
     pub fn keeps_limit(&self, id: u64) -> bool {
         !self.divided || self.current.contains_key(&id) || self.leaving.contains_key(&id)
     }
+
+    /// Returns the limit that gives up a key for a new one of `own`, which already counts it: the one with the most
+    /// keys, if it has more than `own` and a key that is not spent. Otherwise `own` gives up one of its keys. If it has
+    /// fewer than its floor, the limit with the most keys gives up one, be it spent.
+    pub fn find_donor<'s>(&'s self, own: &'s KeyShare) -> &'s KeyShare {
+        let Capacity::Pool(pool) = &own.capacity else { return own };
+        let held = own.key_count().len.saturating_sub(1);
+        let Some(donor) = self.compare_limits(pool, LIMITS_COMPARED) else { return own };
+        let count = donor.key_count();
+        if pool.has_spare_key(count) && count.len > held {
+            return donor;
+        }
+        if held >= pool.floor.max(1) {
+            return own;
+        }
+        // Not all limits can be at their floors while the pool is full and this one is below, but it may take all to
+        // find one that is not.
+        self.compare_limits(pool, self.pooled.len()).unwrap_or(own)
+    }
+
+    /// Compares the donor of before with the next `count` limits, and returns the best.
+    fn compare_limits(&self, pool: &KeyPool, count: usize) -> Option<&KeyShare> {
+        let all = self.pooled.len().max(1);
+        let from = pool.hand.fetch_add(count, Ordering::Relaxed);
+        let next = (0..count.min(all)).map(|step| from.wrapping_add(step) % all);
+        let rank = |index: &usize| {
+            let count = self.pooled.get(*index).map(|share| share.key_count()).unwrap_or_default();
+            (pool.has_spare_key(count), count.len)
+        };
+        let best = next.chain([pool.donor.load(Ordering::Relaxed) % all]).max_by_key(rank)?;
+        pool.donor.store(best, Ordering::Relaxed);
+        self.pooled.get(best).map(|share| &**share)
+    }
 }
 
-/// Divides `max_keys` among limits: each gets its own `max_keys`, and those without get equal parts of the rest.
-pub fn divide_keys(max_keys: usize, limits: &[Arc<Limit>]) -> Vec<usize> {
-    let own: usize = limits.iter().filter_map(|limit| limit.max_keys).sum();
-    let others = limits.iter().filter(|limit| limit.max_keys.is_none()).count();
-    let part = (max_keys.saturating_sub(own) / others.max(1)).max(SHARE_MIN);
-    limits.iter().map(|limit| limit.max_keys.unwrap_or(part)).collect()
+/// How the keys of the store are divided among the limits of a config.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyDivision {
+    /// Number of keys that the limits without their own `max_keys` share.
+    pub pool: usize,
+    /// Number of keys of such a limit that others never evict.
+    pub floor: usize,
+}
+
+impl KeyDivision {
+    pub fn new(max_keys: usize, limits: &[Arc<Limit>]) -> KeyDivision {
+        let own: usize = limits.iter().filter_map(|limit| limit.max_keys).sum();
+        let pool = max_keys.saturating_sub(own).max(SHARE_MIN);
+        let sharing = limits.iter().filter(|limit| limit.max_keys.is_none()).count();
+        KeyDivision { pool, floor: pool / sharing.max(1) }
+    }
+
+    /// Returns how many keys a limit has for sure, and how many at most.
+    pub fn bounds_of(self, limit: &Limit) -> (usize, usize) {
+        limit.max_keys.map_or((self.floor, self.pool), |own| (own, own))
+    }
 }

@@ -22,18 +22,22 @@ pub fn unlimited(remaining: u32) -> DescriptorStatus {
     DescriptorStatus { code: LimitCode::Ok.into(), limit_remaining: remaining, ..DescriptorStatus::default() }
 }
 
-/// Returns the status of a descriptor from the results of its limits. Shadow limits are not shown.
+/// Returns the status of a descriptor from the results of its limits: of those that are enforced, or if none is, of
+/// the shadow limits, which never refuse. Candidates are not shown.
 pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r LimitResult)>) -> DescriptorStatus {
     let shown =
-        results.filter(|(limit, result)| limit.mode == Mode::Enforce && result.chain_state == ChainState::InForce);
+        results.filter(|(limit, result)| limit.candidate_of.is_none() && result.chain_state == ChainState::InForce);
     // The limit that refuses for longest, or the one that leaves least.
-    let strictest = shown.min_by_key(|(_, result)| match (result.outcome.is_admitted(), result.outcome.answer()) {
-        (false, answer) => (false, -wait_ms(answer).unwrap_or(i64::MAX)),
-        (true, answer) => (true, answer.map_or(i64::MAX, |answer| answer.remaining)),
+    let strictest = shown.min_by_key(|(limit, result)| {
+        let rank = match (result.outcome.is_admitted(), result.outcome.answer()) {
+            (false, answer) => (false, -wait_ms(answer).unwrap_or(i64::MAX)),
+            (true, answer) => (true, answer.map_or(i64::MAX, |answer| answer.remaining)),
+        };
+        (limit.mode == Mode::Shadow, rank)
     });
     let Some((limit, result)) = strictest else { return unlimited(0) };
     let is_over = !result.outcome.is_admitted();
-    let code = if is_over { LimitCode::OverLimit } else { LimitCode::Ok };
+    let code = if is_over && limit.mode == Mode::Enforce { LimitCode::OverLimit } else { LimitCode::Ok };
     let wait = match result.outcome {
         Outcome::Closed => Some(STORE_RETRY_MS),
         outcome if is_over => wait_ms(outcome.answer()),
@@ -45,7 +49,7 @@ pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r L
     };
     DescriptorStatus {
         code: code.into(),
-        current_limit: result.outcome.answer().map(|_| describe_limit(limit, result)),
+        current_limit: describe_limit(limit, result),
         limit_remaining: remaining,
         duration_until_reset: wait.map(|ms| Duration::from_ms(ms.max(0))),
     }
@@ -54,8 +58,8 @@ pub fn describe_results<'r>(results: impl Iterator<Item = (&'r Arc<Limit>, &'r L
 /// Returns the status of a descriptor that refunded, from the state of its limits afterwards.
 pub fn describe_refunds<'r>(states: impl Iterator<Item = (&'r Arc<Limit>, Option<&'r Answer>)>) -> DescriptorStatus {
     let known = states.filter_map(|(limit, answer)| Some((limit, answer?)));
-    let Some((limit, answer)) =
-        known.filter(|(limit, _)| limit.mode == Mode::Enforce).min_by_key(|(_, answer)| answer.remaining)
+    let shown = known.filter(|(limit, _)| limit.candidate_of.is_none());
+    let Some((limit, answer)) = shown.min_by_key(|(limit, answer)| (limit.mode == Mode::Shadow, answer.remaining))
     else {
         return unlimited(0);
     };
@@ -69,14 +73,20 @@ fn wait_ms(answer: Option<&Answer>) -> Option<i64> {
     answer.map(|answer| answer.retry_ms).filter(|ms| *ms != NEVER)
 }
 
-fn describe_limit(limit: &Limit, result: &LimitResult) -> CurrentLimit {
+/// Returns the numbers that apply to the key; none if nothing limits it, or the store does not respond. A key that an
+/// override blocks has a quota of 0.
+fn describe_limit(limit: &Limit, result: &LimitResult) -> Option<CurrentLimit> {
     let rule = result.override_rule.as_deref().unwrap_or(&limit.rule);
     let policy = rule.policy_at(clock::now_ms());
-    CurrentLimit {
-        requests_per_unit: saturate(policy.quota),
+    let quota = match result.outcome {
+        Outcome::Blocked => 0,
+        outcome => outcome.answer().map(|_| policy.quota)?,
+    };
+    Some(CurrentLimit {
+        requests_per_unit: saturate(quota),
         unit: WindowUnit::from_window_ms(policy.window_ms).into(),
         name: limit.name.clone(),
-    }
+    })
 }
 
 fn saturate(number: i64) -> u32 {

@@ -3,10 +3,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::config::{Config, ListItem, WrittenOption, WrittenSection};
-use crate::limiting::limit::Limit;
+use crate::limiting::limit::{Limit, Mode};
 use crate::reload::diff::Changes;
 use crate::reload::diff::line::ChangeLine;
-use crate::reload::diff::weaker::{WeakerOptions, weakens};
+use crate::reload::diff::weaker::{ReplacedLimits, WeakerOptions, weakens};
 use crate::route::{PathPattern, Route};
 
 /// The sections that differ.
@@ -51,18 +51,22 @@ struct Comparison<'a> {
     new: &'a Config,
     old_sections: Sections<'a>,
     new_sections: Sections<'a>,
+    replaced: ReplacedLimits,
     weaker: WeakerOptions,
 }
 
 /// Returns a line for each difference.
 pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Vec<ChangeLine> {
-    let comparison = Comparison {
+    let mut comparison = Comparison {
         old,
         new,
         old_sections: sections_by_name(old),
         new_sections: sections_by_name(new),
-        weaker: WeakerOptions::find(old, new),
+        replaced: ReplacedLimits::default(),
+        weaker: WeakerOptions::default(),
     };
+    comparison.replaced = ReplacedLimits::find(old, new, |before, after| comparison.has_weaker_option(before, after));
+    comparison.weaker = WeakerOptions::find(old, new, &comparison.replaced);
     // Sections that differ though none of their options does: they inherit the difference, or it is in a file.
     let (mut own, mut unexplained) = (Vec::new(), Vec::new());
     for (kind, changes) in changed.kinds {
@@ -187,9 +191,30 @@ impl<'c> Comparison<'c> {
             }
         };
         let keeps = kind == "limit" && NUMBERS.contains(&path) && self.reason_to_start_anew(name).is_none();
-        let is_weaker = weakens(kind, path, before, after) || self.is_weaker(kind, name, path);
+        let is_weaker = match (kind, path) {
+            ("decide" | "rls", "limits") => self.has_fewer_limits(kind, before, after),
+            _ => weakens(kind, path, before, after) || self.is_weaker(kind, name, path),
+        };
         let line = ChangeLine::new(kind, name, what).with_option(&shown).with_weaker(is_weaker);
         Some(line.with_note(keeps.then_some("keys keep what they used")))
+    }
+
+    /// Returns whether a list of limits lacks one that was in it, without another that replaces it.
+    fn has_fewer_limits(&self, kind: &str, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
+        let names = |option: Option<&WrittenOption>| -> Vec<String> {
+            let items = option.map_or_else(Vec::new, |option| option.list_items(kind));
+            items.into_iter().map(|item| item.shown.trim_matches('"').to_owned()).collect()
+        };
+        let (before, after) = (names(before), names(after));
+        before.iter().any(|name| !after.iter().any(|other| other == name || self.replaced.has(name, other)))
+    }
+
+    /// Returns whether one of the options of a limit is weaker in the limit that replaces it.
+    fn has_weaker_option(&self, before: &Limit, after: &Limit) -> bool {
+        let key = |limit: &Limit| section_key("limit", &limit.name);
+        let (old, new) = (options_of(&self.old_sections, &key(before)), options_of(&self.new_sections, &key(after)));
+        let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        paths.into_iter().any(|path| weakens("limit", path, old.get(path).copied(), new.get(path).copied()))
     }
 
     /// Returns whether an option made its route or limit weaker, or those that inherit it.
@@ -201,6 +226,9 @@ impl<'c> Comparison<'c> {
             "route" => self.weaker.has("route", name, path),
             "server" => ["max_body", "min_body_rate", "strictness"].contains(&path) && self.weaker.has_any(path),
             "store" => path == "on_error" && self.weaker.has_any(path),
+            "admin" => path
+                .strip_prefix("keys.")
+                .is_some_and(|source| self.new.admin.key_display.shows_more_than(&self.old.admin.key_display, source)),
             "set" => ["allow", "deny"].iter().any(|list| self.weaker.has_any(list)),
             _ => false,
         }
@@ -305,7 +333,12 @@ impl<'c> Comparison<'c> {
 
     fn is_removal_weaker(&self, kind: &str, name: &str) -> bool {
         match kind {
-            "limit" | "rls" => true,
+            "limit" => {
+                // A candidate or another shadow limit refused nobody.
+                let is_enforced = |limit: &Limit| limit.mode == Mode::Enforce;
+                self.old.limits.find(name).is_none_or(|limit| is_enforced(limit)) && !self.replaced.has_any(name)
+            }
+            "rls" => true,
             "route" => self.weaker.has_removed_route(name),
             _ => false,
         }

@@ -6,6 +6,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
+use crate::config::schema::DefaultValue;
+use crate::config::schema::lookup::list_entries;
 use crate::config::{Config, WrittenOption};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
@@ -18,12 +20,10 @@ enum WeakerIf {
     More(&'static str),
     /// A smaller number does.
     Less(&'static str),
-    /// A later word of the list does; the first is the value if the option is absent.
+    /// A later word of the list does. If the option is absent, it has the default of the schema.
     Later(&'static [&'static str]),
     /// More items do.
     Grows,
-    /// Fewer items do.
-    Shrinks,
     /// Removing the option does.
     Removed,
     /// Adding the option does.
@@ -32,7 +32,6 @@ enum WeakerIf {
 
 /// Options with their rules: section, option, or the start of it if it ends with a dot.
 const RULES: &[(&str, &str, WeakerIf)] = &[
-    ("decide", "limits", WeakerIf::Shrinks),
     ("decide", "once", WeakerIf::Added),
     ("limit", "rate", WeakerIf::More("0")),
     ("limit", "in_flight", WeakerIf::More("0")),
@@ -50,7 +49,6 @@ const RULES: &[(&str, &str, WeakerIf)] = &[
     ("limit", "when.", WeakerIf::Added),
     ("limit", "repeated", WeakerIf::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
     ("limit", "not_integer", WeakerIf::Later(&["\"refuse\"", "\"ignore\""])),
-    ("rls", "limits", WeakerIf::Shrinks),
     ("route", "auth.on_error", WeakerIf::Later(&["\"closed\"", "\"open\""])),
     ("route", "encoded_slashes", WeakerIf::Later(&["\"refuse\"", "\"keep\""])),
     ("route", "breaker.slow", WeakerIf::More("inf")),
@@ -69,7 +67,6 @@ const RULES: &[(&str, &str, WeakerIf)] = &[
     ("admin", "tokens", WeakerIf::Grows),
     ("admin", "edit", WeakerIf::Later(&["false", "true"])),
     ("admin", "audit", WeakerIf::Removed),
-    ("admin", "keys.", WeakerIf::Later(&["\"hidden\"", "\"hashed\"", "\"plain\""])),
     ("admin", "metrics_need_token", WeakerIf::Later(&["true", "false"])),
     ("jwt", "issuer", WeakerIf::Removed),
     ("jwt", "audience", WeakerIf::Removed),
@@ -107,16 +104,26 @@ pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Op
         WeakerIf::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
         WeakerIf::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
         WeakerIf::Later(words) => {
-            let place = |value: Option<String>| match value {
+            let absent = default_text(kind, path);
+            let place = |value: Option<String>| match value.as_deref().or(absent) {
                 Some(value) => words.iter().position(|word| *word == value),
                 None => Some(0),
             };
             place(canonical(after)) > place(canonical(before))
         }
         WeakerIf::Grows => !items(after).is_subset(&items(before)),
-        WeakerIf::Shrinks => !items(before).is_subset(&items(after)),
         WeakerIf::Removed => before.is_some() && after.is_none(),
         WeakerIf::Added => before.is_none() && after.is_some(),
+    }
+}
+
+/// Returns the default of an option as the schema has it.
+fn default_text(kind: &str, path: &str) -> Option<&'static str> {
+    let entries = list_entries();
+    let entry = entries.iter().find(|entry| entry.section.name == kind && entry.key == path)?;
+    match entry.option.default {
+        DefaultValue::Value(text) => Some(text),
+        _ => None,
     }
 }
 
@@ -152,14 +159,15 @@ pub struct WeakerOptions {
 }
 
 impl WeakerOptions {
-    pub fn find(old: &Config, new: &Config) -> WeakerOptions {
+    /// `replaced` contains the limits that others replace without being weaker.
+    pub fn find(old: &Config, new: &Config, replaced: &ReplacedLimits) -> WeakerOptions {
         let (mut found, mut lists) = (WeakerOptions::default(), ComparedLists::default());
         let routes: HashMap<&str, &Route> = old.routes.iter().map(|route| (route.name.as_str(), route)).collect();
         let mut kept = HashSet::new();
         let mut by_path: HashMap<String, Vec<&Route>> = HashMap::new();
         for route in &new.routes {
             if let Some(before) = routes.get(route.name.as_str()) {
-                found.add("route", &route.name, weaker_route_options(before, route, &mut lists));
+                found.add("route", &route.name, weaker_route_options(before, route, replaced, &mut lists));
                 kept.insert(route.name.as_str());
             } else {
                 by_path.entry(route.matcher.path.to_string()).or_default().push(route);
@@ -167,7 +175,7 @@ impl WeakerOptions {
         }
         for before in old.routes.iter().filter(|route| is_protective(route) && !kept.contains(route.name.as_str())) {
             let same_path = by_path.get(&before.matcher.path.to_string()).map_or(&[][..], Vec::as_slice);
-            if !same_path.iter().any(|route| weaker_route_options(before, route, &mut lists).is_empty()) {
+            if !same_path.iter().any(|route| weaker_route_options(before, route, replaced, &mut lists).is_empty()) {
                 found.removed_routes.insert(before.name.clone());
             }
         }
@@ -175,6 +183,11 @@ impl WeakerOptions {
         for limit in new.limits.iter().filter(|limit| !limit.is_wider_tier()) {
             if let Some(before) = old.limits.find(&limit.name) {
                 let mut options = weaker_limit_options(before, limit);
+                // The limit that it is a candidate of is in force in its place.
+                let incumbent = limit.candidate_of.as_deref();
+                if incumbent.is_some_and(|incumbent| replaced.has(&limit.name, incumbent)) {
+                    options.retain(|option| !["candidate_of", "mode"].contains(option));
+                }
                 options.extend(has_weaker_tiers(old, new, &limit.name).then_some("key"));
                 found.add("limit", &limit.name, options);
             }
@@ -223,6 +236,59 @@ impl ComparedLists {
     }
 }
 
+/// Limits that a candidate replaces, or that become candidates of the limit that replaces them, where that limit is not
+/// weaker.
+#[derive(Default)]
+pub struct ReplacedLimits(HashSet<(String, String)>);
+
+impl ReplacedLimits {
+    /// Compares the limits of such pairs, by what they are in the old and in the new config. `has_weaker_option`
+    /// compares the options that both have.
+    pub fn find(old: &Config, new: &Config, has_weaker_option: impl Fn(&Limit, &Limit) -> bool) -> ReplacedLimits {
+        let turned = |config: &'_ Config| -> Vec<(String, String)> {
+            let candidates = config.limits.iter().filter(|limit| !limit.is_wider_tier());
+            candidates.filter_map(|limit| Some((limit.candidate_of.clone()?, limit.name.clone()))).collect()
+        };
+        let of_new = turned(new).into_iter().map(|(incumbent, candidate)| (candidate, incumbent));
+        let is_as_strict = |(before, after): &(String, String)| {
+            let (Some(before), Some(after)) = (old.limits.find(before), new.limits.find(after)) else { return false };
+            // With both in force, the loss of one is no replacement.
+            let is_enforced = |route: &Route, name: &str| {
+                route.limits.iter().any(|limit| limit.name == name && limit.mode == Mode::Enforce)
+            };
+            let are_both_enforced = |route: &Route| is_enforced(route, &before.name) && is_enforced(route, &after.name);
+            before.mode == Mode::Enforce
+                && !old.all_routes().any(are_both_enforced)
+                && is_comparable(before, after)
+                && weaker_limit_options(before, after).is_empty()
+                && !allows_more(&after.rule, &before.rule)
+                && !has_weaker_option(before, after)
+        };
+        ReplacedLimits(turned(old).into_iter().chain(of_new).filter(is_as_strict).collect())
+    }
+
+    /// Returns whether `after` replaces `before` without being weaker.
+    pub fn has(&self, before: &str, after: &str) -> bool {
+        self.0.contains(&(before.to_owned(), after.to_owned()))
+    }
+
+    /// Returns whether a limit in force that is not weaker replaces `before`.
+    pub fn has_any(&self, before: &str) -> bool {
+        self.0.iter().any(|(replaced, _)| replaced == before)
+    }
+}
+
+/// Returns whether the numbers of two limits say which is weaker: they count the same requests in the same way.
+fn is_comparable(before: &Limit, after: &Limit) -> bool {
+    let is_of_slots = |limit: &Limit| limit.rule.lease_ms().is_some();
+    before.key == after.key
+        && before.tier_of.is_none()
+        && after.tier_of.is_none()
+        && (after.when == before.when || after.when.0.is_empty())
+        && after.cost == before.cost
+        && is_of_slots(before) == is_of_slots(after)
+}
+
 /// Returns whether a route limits or refuses requests that another route might forward.
 fn is_protective(route: &Route) -> bool {
     let refuses = matches!(&route.action, Action::Respond(response) if !response.status.is_success());
@@ -233,13 +299,20 @@ fn is_protective(route: &Route) -> bool {
         || route.max_in_flight.is_some()
 }
 
-fn weaker_route_options(before: &Route, after: &Route, lists: &mut ComparedLists) -> Vec<&'static str> {
+fn weaker_route_options(
+    before: &Route,
+    after: &Route,
+    replaced: &ReplacedLimits,
+    lists: &mut ComparedLists,
+) -> Vec<&'static str> {
     let rank = |strictness| match strictness {
         Strictness::Strict => 0,
         Strictness::Defensive => 1,
         Strictness::Monitor => 2,
     };
-    let has = |route: &Route, name: &str| route.limits.iter().any(|limit| limit.name == name);
+    let has = |route: &Route, name: &str| {
+        route.limits.iter().any(|limit| limit.name == name || replaced.has(name, &limit.name))
+    };
     let is_named = |limit: &Limit| limit.candidate_of.is_none() && !limit.is_wider_tier();
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
     // A request that the route no longer matches may reach another route.
@@ -284,19 +357,21 @@ fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
     .collect()
 }
 
+/// Returns whether a rule has a larger capacity or a faster rate.
+fn allows_more(rule: &Rule, than: &Rule) -> bool {
+    let (policy, other) = (rule.policy(), than.policy());
+    // Windows are rounded to milliseconds.
+    let product = |quota: i64, window_ms: i64| i128::from(quota) * i128::from(window_ms.max(1));
+    let is_faster = product(policy.quota, other.window_ms - 1) > product(other.quota, policy.window_ms + 1);
+    rule.capacity() > than.capacity() || is_faster
+}
+
 /// Returns whether a client gets more from one of the networks that a limit with tiers counted: it is no longer
 /// counted, or has larger numbers. A wider network with the same numbers is stricter.
 fn has_weaker_tiers(old: &Config, new: &Config, name: &str) -> bool {
     let tiers_of = |config: &Config| -> Vec<(u8, Arc<Rule>)> {
         let tiers = config.limits.iter().filter(|limit| limit.tier_of.as_deref() == Some(name));
         tiers.filter_map(|limit| Some((limit.ipv6_prefix()?, limit.rule.clone()))).collect()
-    };
-    let allows_more = |rule: &Rule, than: &Rule| {
-        let (policy, other) = (rule.policy(), than.policy());
-        // Windows are rounded to milliseconds.
-        let product = |quota: i64, window_ms: i64| i128::from(quota) * i128::from(window_ms.max(1));
-        let is_faster = product(policy.quota, other.window_ms - 1) > product(other.quota, policy.window_ms + 1);
-        rule.capacity() > than.capacity() || is_faster
     };
     let after = tiers_of(new);
     tiers_of(old).iter().any(|(prefix, rule)| {

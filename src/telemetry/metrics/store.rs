@@ -71,7 +71,7 @@ impl StoreMetrics {
             breaker_state,
             evictions: families.counters(
                 "store_evictions_total",
-                "Keys in use that were evicted from memory to make room for other keys of their limit.",
+                "Keys in use that were evicted because all keys in memory were used up, by the limit of the evicted key.",
                 &["limit"],
             )?,
             hot_keys: families.gauge("store_hot_keys", "Keys that this gateway has leases of, or requests some.")?,

@@ -186,10 +186,15 @@ def decisions(service):
 
     same(service.decide("edge", descriptor(("health", "x"))).statuses[0].remaining, 2**32 - 1)
     same(service.decide("other", descriptor(*login)).code, OK)
-    # A limit in shadow mode is charged and not shown.
-    for _ in range(3):
+    # A limit in shadow mode is charged and shown, and never refuses. No header tells the client of it.
+    for left in (0, 0, 0):
         response = service.decide("edge", descriptor(("tried", "x")))
-        same((response.code, response.statuses[0].limit), (OK, None))
+        status = response.statuses[0]
+        same((response.code, status.limit, status.remaining), (OK, (1, HOUR, "tried"), left))
+        same("ratelimit-policy" in response.headers, False)
+    # A key that an override blocks has a quota of 0.
+    response = service.decide("edge", descriptor(("tokens", "blocked")))
+    same((response.code, response.statuses[0].limit, response.statuses[0].wait), (OVER, (0, HOUR, "tokens"), None))
 
 
 def bounds(service):

@@ -9,7 +9,7 @@
 )]
 
 use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, Value};
@@ -55,7 +55,8 @@ const NEVER: i64 = i64::MAX;
 
 /// Commands that a full server rejects unless the script has written before.
 const GROWING: [&str; 5] = ["SET", "SETRANGE", "LPUSH", "LSET", "ZADD"];
-const WRITING: [&str; 8] = ["DEL", "UNLINK", "PEXPIRE", "LTRIM", "LREM", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"];
+const WRITING: [&str; 8] =
+    ["PERSIST", "UNLINK", "PEXPIRE", "LTRIM", "LREM", "ZREM", "ZREMRANGEBYRANK", "ZREMRANGEBYSCORE"];
 
 #[derive(Default)]
 pub struct Keys {
@@ -65,6 +66,8 @@ pub struct Keys {
     pub full: bool,
     /// True if the running script has written.
     written: bool,
+    /// The keys of the call: the script may use no others.
+    declared: HashSet<String>,
 }
 
 pub struct Gate {
@@ -119,6 +122,7 @@ impl Gate {
         let time_argument = if now % 3 == 0 { now } else { 0 };
         let cmd = ScriptCall::with_time(&slices, time_argument, now + now % 1_000_000 - 500_000).evalsha_command();
         let (keys, argv) = keys_and_args(&cmd);
+        self.keys.borrow_mut().declared = keys.iter().map(|key| String::from_utf8(key.clone()).unwrap()).collect();
         self.lua.globals().set("KEYS", self.strings(&keys)).unwrap();
         self.lua.globals().set("ARGV", self.strings(&argv)).unwrap();
         let reply: Value = self.script.call(()).unwrap();
@@ -167,6 +171,8 @@ impl Keys {
             })
             .collect();
         let (name, args) = args.split_first().unwrap();
+        let used = if name == "MGET" { args } else { &args[..args.len().min(1)] };
+        used.iter().for_each(|key| assert!(self.declared.contains(key), "{name} of {key}, which is not declared"));
         if self.full && !self.written && GROWING.contains(&name.as_str()) {
             return Err(mlua::Error::RuntimeError("OOM command not allowed".to_owned()));
         }
@@ -194,7 +200,7 @@ impl Keys {
                 });
                 Ok(Value::Table(lua.create_sequence_from(texts)?))
             }
-            "DEL" | "UNLINK" => {
+            "UNLINK" => {
                 self.held.remove(&args[0]);
                 Ok(Value::Integer(1))
             }
@@ -208,6 +214,9 @@ impl Keys {
                 self.held.insert(args[0].clone(), StoredKey { data: Data::Text(args[1].clone()), expires: NEVER });
                 self.expire(&args[0], &args[3])
             }
+            "PTTL" => Ok(Value::Integer(self.held.get(&args[0]).map_or(-2, |held| held.expires - now))),
+            // The key does not exist.
+            "PERSIST" => Ok(Value::Integer(0)),
             "PEXPIRE" => self.expire(&args[0], &args[1]),
             "TYPE" => {
                 let kind = match self.held.get(&args[0]).map(|held| &held.data) {
@@ -275,6 +284,11 @@ impl Keys {
         let new = StoredKey { data: Data::Sorted(Vec::new()), expires: NEVER };
         let Data::Sorted(set) = &mut self.held.entry(key.clone()).or_insert(new).data else { return wrong_type() };
         let reply = match name {
+            // Changes nothing, as no set has such a member. A full server rejects it.
+            "ZADD" if args[1] == "XX" => {
+                assert_eq!(args[2..], ["0", ""]);
+                Ok(Value::Integer(0))
+            }
             "ZADD" => {
                 for pair in args[1..].chunks(2) {
                     set.retain(|(_, member)| *member != pair[1]);

@@ -41,7 +41,7 @@ use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::to_usize;
 use crate::config::reader::{At, Section};
-use crate::config::report::Diagnostic;
+use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values::TextFault;
@@ -58,7 +58,7 @@ use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
 const KEY_PARTS_MAX: usize = 16;
-/// A limit without its own `max_keys` is warned about if the others leave it fewer keys than this.
+/// Limits without their own `max_keys` are warned about if each is sure of fewer keys than this.
 const KEYS_LEFT: usize = 1000;
 
 pub fn compile_limits(
@@ -94,7 +94,7 @@ pub fn compile_limits(
             }
             let mut wider = compile_limit(&section, (&tier_name, name), context, references, over.clone());
             wider.iter_mut().for_each(|wider| tiers::restrict_to_ipv6(wider, name));
-            taken.add_share(wider.as_ref(), &section, context);
+            taken.add_share(wider.as_ref(), (&section, place), context);
             limits.insert(&tier_name, place, wider.map(Arc::new));
         }
         if tiered.is_some() {
@@ -103,7 +103,7 @@ pub fn compile_limits(
         let limit = limit.map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         candidates.extend(incumbent.map(|incumbent| (name, incumbent)));
-        taken.add_share(limit.as_deref(), &section, context);
+        taken.add_share(limit.as_deref(), (&section, place), context);
         section.report_unread_keys();
         limits.insert(name, place, limit);
     }
@@ -133,19 +133,22 @@ pub fn compile_limits(
     limits
 }
 
-/// Shares of the memory store that limits with their own `max_keys` take.
+/// Keys of the memory store that limits with their own `max_keys` take, and the limits that share the rest.
 #[derive(Default)]
 struct ReservedKeys {
     keys: usize,
     /// The limit with the largest share.
     most: Option<(usize, At<String>)>,
+    /// Place of the first limit without its own `max_keys`.
+    first_other: Option<Place>,
     others: usize,
 }
 
 impl ReservedKeys {
-    fn add_share(&mut self, limit: Option<&Limit>, section: &Section, context: &LimitContext) {
+    fn add_share(&mut self, limit: Option<&Limit>, (section, place): (&Section, Place), context: &LimitContext) {
         let Some(limit) = limit else { return };
         let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
+            self.first_other.get_or_insert(place);
             self.others += 1;
             return;
         };
@@ -161,14 +164,25 @@ impl ReservedKeys {
         }
     }
 
-    /// Warns if too little is left for the limits without a share, which divide the rest equally.
+    /// Warns if too little is left for the limits without their own keys, each of which is sure of an equal part.
     fn warn_about_rest(self, sources: &SourceTexts, context: &LimitContext) {
-        let ReservedKeys { keys, most: Some((_, At { place, value: name })), others } = self else { return };
-        let Some(rest) = context.max_keys.checked_sub(keys).filter(|_| others > 0) else { return };
+        let ReservedKeys { keys, most, first_other: Some(first), others } = self else { return };
+        let Some(rest) = context.max_keys.checked_sub(keys) else { return };
         let each = rest / others;
         if each >= KEYS_LEFT {
             return;
         }
+        let Some((_, At { place, value: name })) = most else {
+            if others > 1 {
+                let what = format!(
+                    "{others} limits share the {rest} keys in memory that `max_keys` of [store] allows, so each is sure of \
+                     only {each}"
+                );
+                let help = format!("raise max_keys of [store] to {} or more", others.saturating_mul(KEYS_LEFT));
+                sources.add_warning(DiagnosticCode::FewKeys, Diagnostic::new(first, what).with_help(help));
+            }
+            return;
+        };
         let whose = match others {
             1 => format!("{rest} of the {} keys of [store] for the limit without", context.max_keys),
             _ => format!("{rest} of the {} keys of [store] for {others} limits without", context.max_keys),

@@ -5,7 +5,7 @@ use crate::config::reader::{Section, find_choice};
 use crate::config::report::Diagnostic;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility, SourceSelector};
-use crate::limiting::source::{Source, SourceKind};
+use crate::limiting::source::SourceKind;
 
 /// Shortest secret in bytes.
 const SECRET_MIN: usize = 32;
@@ -51,11 +51,8 @@ pub fn compile_key_display(section: &Section) -> KeyDisplay {
 
 /// Parses the name of a kind of sources, such as `header`, or of one source, such as `header:x-api-key`.
 fn parse_selector(name: &str) -> Result<SourceSelector, TextFault> {
-    if let Some(kind) = SourceKind::ALL.iter().find(|kind| kind.word() == name) {
-        return Ok(SourceSelector::Kind(*kind));
-    }
-    if let Some(source) = Source::parse(name, SourceKind::ALL) {
-        return source.map(SourceSelector::One);
+    if let Some(selector) = SourceSelector::parse(name) {
+        return selector;
     }
     let words = SourceKind::ALL.iter().map(|kind| kind.word()).chain([DEFAULT]);
     let help = match find_closest(name, words.clone()) {

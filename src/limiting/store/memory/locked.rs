@@ -1,6 +1,6 @@
 //! The locked shards of one request: decides, stores new states, and evicts keys to make way for new ones.
 
-use std::sync::MutexGuard;
+use std::sync::{Arc, MutexGuard};
 
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::Answer;
@@ -48,12 +48,12 @@ impl LockedShards<'_> {
     }
 
     fn live_state(&self, i: usize, check: &Check) -> Option<&State> {
-        let keys = self.shards[self.shard_index(i)].get(&check.limit.id)?;
+        let keys = self.shards[self.shard_index(i)].limits.get(&check.limit.id)?;
         keys.partition.live_state(self.hashed(i, check), self.now.for_rule(&check.rule))
     }
 
     fn is_spent(&self, i: usize, check: &Check) -> bool {
-        let keys = self.shards[self.shard_index(i)].get(&check.limit.id);
+        let keys = self.shards[self.shard_index(i)].limits.get(&check.limit.id);
         keys.is_some_and(|keys| keys.partition.is_spent(self.hashed(i, check)))
     }
 
@@ -116,7 +116,7 @@ impl LockedShards<'_> {
     pub fn reset(&mut self, checks: &[Check]) -> Decision {
         let answers = checks.iter().enumerate().map(|(i, check)| {
             let (place, key) = (self.shard_index(i), self.hashed(i, check));
-            if let Some(keys) = self.shards[place].get_mut(&check.limit.id) {
+            if let Some(keys) = self.shards[place].limits.get_mut(&check.limit.id) {
                 let before = keys.partition.key_count();
                 keys.partition.remove(key);
                 keys.record_change(before);
@@ -134,9 +134,15 @@ impl LockedShards<'_> {
         let Err(entry) = keys.partition.replace(key, entry, spent) else { return keys.record_change(before) };
         keys.partition.sweep(now_ms);
         keys.record_change(before);
+        let (place, now) = (self.shard_index(i), self.now);
+        self.shards[place].sweep(now);
+        // The sweep may have removed the keys of this limit, if it had none in the shard.
+        let keys = self.keys(i, check);
+        if !Arc::ptr_eq(&keys.rule, &check.rule) {
+            keys.rule = check.rule.clone();
+        }
         let share = keys.share.clone();
-        let over = (share.count_new_key() + 1).saturating_sub(share.max_keys);
-        for _ in 0..over.min(EVICTIONS) {
+        for _ in 0..share.count_new_key().min(EVICTIONS) {
             self.evict(i, check, &share);
         }
         let keys = self.keys(i, check);
@@ -147,26 +153,35 @@ impl LockedShards<'_> {
 
     fn keys(&mut self, i: usize, check: &Check) -> &mut LimitKeys {
         let (place, id) = (self.shard_index(i), check.limit.id);
-        self.shards[place].entry(id).or_insert_with(|| LimitKeys {
+        self.shards[place].limits.entry(id).or_insert_with(|| LimitKeys {
             partition: Partition::default(),
             share: self.memory.shares.load().share_of(id).clone(),
+            rule: check.rule.clone(),
         })
     }
 
-    /// Evicts a key of the limit for the new key of check `i`. All keys of the limit determine whether a spent key is
-    /// evicted. The key itself is searched in the shard of the new one, and if that has few, in others. Shards that
-    /// another decision has locked are skipped: if no key is found for that reason, the next new keys evict more.
-    fn evict(&mut self, i: usize, check: &Check, share: &KeyShare) {
-        let (id, now_ms) = (check.limit.id, self.now.for_rule(&check.rule));
-        let left = |state: &State| check.rule.decide(Some(state), now_ms, 0, 0).answer.remaining;
-        let KeyCount { len, spent } = share.key_count();
-        // The share already includes the new key.
-        let of_spent = KeyCount { len: len.saturating_sub(1), spent }.evicts_spent(share.max_keys);
+    /// Evicts a key for the new key of check `i`, whose limit has `own`. The numbers of all keys determine which limit
+    /// loses one, and whether it is a spent one. The key itself is searched in the shard of the new one, and if that has
+    /// few, in others. Shards that another decision has locked are skipped: if no key is found for that reason, the
+    /// next new keys evict more.
+    fn evict(&mut self, i: usize, check: &Check, own: &KeyShare) {
+        let (memory, now) = (self.memory, self.now);
+        let shares = memory.shares.load();
+        let donor = shares.find_donor(own);
+        let is_own = std::ptr::eq(donor, own);
+        let id = if is_own { check.limit.id } else { donor.id };
+        let KeyCount { len, spent } = donor.key_count();
+        // The limit's own number already includes the new key.
+        let of_spent = donor.evicts_spent(KeyCount { len: len.saturating_sub(usize::from(is_own)), spent });
         let mut found: Option<(EvictionCandidate, usize, Option<MutexGuard<MemoryShard>>)> = None;
         let (home, mut looked_at) = (self.homes[i].shard, 0);
         for shard in (home..home + SHARDS).map(|shard| shard % SHARDS) {
-            let mut guard = if self.is_locked(shard) { None } else { self.memory.try_lock(shard) };
-            let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.get_mut(&id)) else { continue };
+            let mut guard = if self.is_locked(shard) { None } else { memory.try_lock(shard) };
+            let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.limits.get_mut(&id)) else {
+                continue;
+            };
+            let now_ms = now.for_rule(&keys.rule);
+            let left = |state: &State| keys.rule.decide(Some(state), now_ms, 0, 0).answer.remaining;
             if let Some(candidate) = keys.partition.find_evictable(of_spent, EVICTION_SAMPLE - looked_at, now_ms, &left)
             {
                 looked_at += candidate.sample_size;
@@ -179,12 +194,13 @@ impl LockedShards<'_> {
             }
         }
         let Some((candidate, shard, mut guard)) = found else { return };
-        let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.get_mut(&id)) else { return };
+        let Some(keys) = self.shard_in(shard, &mut guard).and_then(|held| held.limits.get_mut(&id)) else { return };
         let before = keys.partition.key_count();
         let was_in_use = keys.partition.evict(&candidate);
         keys.record_change(before);
-        if let (Some(counter), true) = (&share.evicted, was_in_use) {
-            counter.inc();
+        if was_in_use {
+            drop(guard);
+            memory.report_eviction(donor, now);
         }
     }
 

@@ -1,17 +1,18 @@
 //! The in-memory store. It is used without Redis, and in place of Redis while that is unavailable. All workers share
 //! it. It consists of 64 shards with a lock each, so that workers rarely wait for each other. The number of keys is
-//! bounded, with a share for each limit. `locked` runs operations on the shards of one request.
+//! bounded, for all limits together. `locked` runs operations on the shards of one request.
 //!
 //! Input: the checks of a decision and the time. Output: an answer per check, and the new states.
 
 mod locked;
 
-use std::collections::HashMap;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use arc_swap::ArcSwap;
+use indexmap::IndexMap;
 use prometheus::IntCounter;
 use tokio::task::yield_now;
 
@@ -24,6 +25,7 @@ use crate::limiting::store::memory::locked::{KeyLocation, LockedShards};
 use crate::limiting::store::once::{MarkUse, SingleUseMark, UsedMarks};
 use crate::limiting::store::partition::{Hashed, KeyCount, Partition, PrehashedState};
 use crate::limiting::store::shares::{KeyShare, KeyShares};
+use crate::telemetry::sampled::LogSampler;
 
 /// Limit state in this process, shared by all workers.
 pub struct MemoryStore {
@@ -32,15 +34,57 @@ pub struct MemoryStore {
     shares: ArcSwap<KeyShares>,
     clock: SteadyClock,
     marks: Mutex<UsedMarks>,
+    /// Number of live keys that were evicted, and the time of the last on the store's clock.
+    evicted: AtomicU64,
+    evicted_at_ms: AtomicI64,
+    eviction_log: LogSampler,
 }
 
-/// The keys of one shard, by the id of the limit.
-type MemoryShard = HashMap<u64, LimitKeys, PrehashedState>;
+/// Keys in use that were evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Evictions {
+    pub count: u64,
+    /// Time since the last one; `None` if there was none.
+    pub seconds_ago: Option<i64>,
+}
+
+/// The keys of one shard.
+#[derive(Default)]
+struct MemoryShard {
+    /// The keys of each limit, by its id.
+    limits: IndexMap<u64, LimitKeys, PrehashedState>,
+    /// Index of the limit whose expired keys are removed next.
+    hand: usize,
+}
 
 /// The keys of one limit in one shard.
 struct LimitKeys {
     partition: Partition<Box<str>>,
     share: Arc<KeyShare>,
+    /// The rule of the latest new key. It says how much is left to a key that may be evicted.
+    rule: Arc<Rule>,
+}
+
+impl MemoryShard {
+    /// Removes a few expired keys, of one limit after the other: those of a limit without new keys would otherwise stay
+    /// in the pool.
+    fn sweep(&mut self, now: DecisionTime) {
+        for _ in 0..EMPTY_SKIPPED {
+            if self.hand >= self.limits.len() {
+                self.hand = 0;
+            }
+            let Some((_, keys)) = self.limits.get_index_mut(self.hand) else { return };
+            let before = keys.partition.key_count();
+            if before.len == 0 {
+                self.limits.swap_remove_index(self.hand);
+                continue;
+            }
+            if keys.partition.sweep(now.for_rule(&keys.rule)) {
+                self.hand += 1;
+            }
+            return keys.record_change(before);
+        }
+    }
 }
 
 impl LimitKeys {
@@ -59,6 +103,11 @@ impl LimitKeys {
 
 /// Number of shards. A `u64` with a bit for each represents the set of shards of a decision.
 const SHARDS: usize = u64::BITS as usize;
+
+/// Maximum number of limits without keys that a search for expired ones passes.
+const EMPTY_SKIPPED: usize = 8;
+/// Interval between two log lines about evictions.
+const EVICTION_LOG_MS: u64 = 600_000;
 
 /// Time of a decision.
 #[derive(Clone, Copy)]
@@ -83,10 +132,13 @@ impl MemoryStore {
             shares: ArcSwap::from_pointee(KeyShares::undivided(max_keys)),
             clock: SteadyClock::start(),
             marks: Mutex::default(),
+            evicted: AtomicU64::new(0),
+            evicted_at_ms: AtomicI64::new(0),
+            eviction_log: LogSampler::default(),
         }
     }
 
-    /// Gives each of `limits` its share of `max_keys`. Keys of a limit that is not among them are kept until the next
+    /// Lets `limits` share `max_keys`. Keys of a limit that is not among them are kept until the next
     /// call. `counter` returns the eviction counter of a limit by its name.
     pub fn set_shares(&self, max_keys: usize, limits: &[Arc<Limit>], counter: impl Fn(&str) -> Option<IntCounter>) {
         let shares = Arc::new(self.shares.load().next_config(max_keys, limits, counter));
@@ -94,8 +146,8 @@ impl MemoryStore {
         for i in 0..SHARDS {
             let mut shard = self.lock(i);
             let gone: Vec<LimitKeys> =
-                shard.extract_if(|id, _| !shares.keeps_limit(*id)).map(|(_, keys)| keys).collect();
-            shard.iter_mut().for_each(|(id, keys)| keys.move_to(shares.share_of(*id)));
+                shard.limits.extract_if(.., |id, _| !shares.keeps_limit(*id)).map(|(_, keys)| keys).collect();
+            shard.limits.iter_mut().for_each(|(id, keys)| keys.move_to(shares.share_of(*id)));
             drop(shard);
             // Dropping many keys takes time, so it happens after the shard is unlocked.
             drop(gone);
@@ -154,7 +206,7 @@ impl MemoryStore {
     pub fn state(&self, key: &str, now_ms: i64) -> Option<(State, i64)> {
         let KeyLocation { hash, shard } = self.location_of(key);
         let shard = self.lock(shard);
-        let entry = shard.values().find_map(|keys| keys.partition.live_entry(Hashed { hash, key }, now_ms))?;
+        let entry = shard.limits.values().find_map(|keys| keys.partition.live_entry(Hashed { hash, key }, now_ms))?;
         Some((entry.state.clone(), entry.expires_ms - now_ms))
     }
 
@@ -173,14 +225,14 @@ impl MemoryStore {
     /// Appends a line for each key of these limits in one shard.
     fn copy_keys(&self, shard: usize, limits: &[u64], lines: &mut String) {
         let shard = self.lock(shard);
-        for keys in limits.iter().filter_map(|id| shard.get(id)) {
+        for keys in limits.iter().filter_map(|id| shard.limits.get(id)) {
             keys.partition.keys().for_each(|key| lines.extend([key, "\n"]));
         }
     }
 
     /// Returns the number of keys, including expired ones that have not been removed yet.
     pub fn len(&self) -> usize {
-        (0..SHARDS).map(|i| self.lock(i).values().map(|keys| keys.partition.len()).sum::<usize>()).sum()
+        (0..SHARDS).map(|i| self.lock(i).limits.values().map(|keys| keys.partition.len()).sum::<usize>()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -189,7 +241,32 @@ impl MemoryStore {
 
     /// Returns the number of live keys that were evicted.
     pub fn evicted_count(&self) -> u64 {
-        (0..SHARDS).map(|i| self.lock(i).values().map(|keys| keys.partition.evicted_count()).sum::<u64>()).sum()
+        self.evicted.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of live keys that were evicted, and when the last one was.
+    pub fn evictions(&self) -> Evictions {
+        let count = self.evicted_count();
+        let passed_ms = self.now_ms().saturating_sub(self.evicted_at_ms.load(Ordering::Relaxed));
+        Evictions { count, seconds_ago: (count > 0).then_some(passed_ms.max(0) / 1000) }
+    }
+
+    /// Counts a live key of a limit that was evicted, and logs it. A store that serves no requests, as in a replay, has
+    /// no counters and logs nothing.
+    fn report_eviction(&self, share: &KeyShare, now: DecisionTime) {
+        self.evicted_at_ms.store(now.steady_ms, Ordering::Relaxed);
+        self.evicted.fetch_add(1, Ordering::Relaxed);
+        let Some(counter) = &share.evicted else { return };
+        counter.inc();
+        if let Some(left_out) = self.eviction_log.take_turn_every(EVICTION_LOG_MS) {
+            let (option, bound) = share.bound();
+            let name = &share.name;
+            tracing::warn!(
+                left_out,
+                "limit {name}: a key in use was evicted, because memory has all {bound} keys that {option} allows; its \
+                 client has a full budget again; raise {option}"
+            );
+        }
     }
 
     /// Returns the hash and the shard of a key. The shard depends on bits of the hash that the map of a shard does not
@@ -215,169 +292,4 @@ impl MemoryStore {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use super::*;
-    use crate::limiting::algorithm::Rule;
-    use crate::limiting::algorithm::fixed_window::FixedWindow;
-    use crate::limiting::limit::{Limit, Mode};
-
-    const NOW: i64 = 1_795_000_000_000;
-
-    fn limit(name: &str, limit: i64, window_ms: i64, mode: Mode) -> Arc<Limit> {
-        Limit::bare(name, Rule::FixedWindow(FixedWindow { limit, window_ms, clock: false }), mode)
-    }
-
-    fn check(limit: &Arc<Limit>, key: &str, cost: i64) -> Check {
-        Check::new(limit, key.to_owned(), cost)
-    }
-
-    #[test]
-    fn a_flood_of_clients_stays_within_the_bound() {
-        let memory = MemoryStore::new(20_000);
-        let limit = limit("any", 9, 3_600_000, Mode::Enforce);
-        for i in 0..200_000 {
-            memory.run(Op::Take, &[check(&limit, &i.to_string(), 1)], NOW);
-            if i % 10_000 == 0 {
-                assert!(memory.len() <= 20_000);
-            }
-        }
-        assert!((19_000..=20_000).contains(&memory.len()), "{} keys", memory.len());
-    }
-
-    #[test]
-    fn expired_keys_are_forgotten_as_new_ones_come() {
-        let memory = MemoryStore::new(1_000_000);
-        let short = limit("short", 9, 1000, Mode::Enforce);
-        for i in 0..10_000 {
-            memory.run(Op::Take, &[check(&short, &format!("old-{i}"), 1)], NOW);
-        }
-        assert_eq!(memory.len(), 10_000);
-        for i in 0..10_000 {
-            memory.run(Op::Take, &[check(&short, &format!("new-{i}"), 1)], NOW + 1000);
-        }
-        assert!(memory.len() < 11_000, "{} keys", memory.len());
-    }
-
-    #[test]
-    fn an_expired_key_is_a_new_one() {
-        let memory = MemoryStore::new(100);
-        let one = limit("one", 1, 1000, Mode::Enforce);
-        assert!(memory.run(Op::Take, &[check(&one, "k", 1)], NOW).admitted);
-        assert!(!memory.run(Op::Take, &[check(&one, "k", 1)], NOW + 999).admitted);
-        assert!(memory.run(Op::Take, &[check(&one, "k", 1)], NOW + 1000).admitted);
-    }
-
-    #[test]
-    fn threads_charge_all_limits_or_none() {
-        let memory = MemoryStore::new(10_000);
-        let wide = limit("wide", 5000, 3_600_000, Mode::Enforce);
-        let narrow = limit("narrow", 300, 3_600_000, Mode::Enforce);
-        let shadow = limit("shadow", 700, 3_600_000, Mode::Shadow);
-        let ask = |cost| {
-            let all = [(&wide, "a"), (&narrow, "b"), (&shadow, "c")];
-            memory.run(Op::Take, &all.map(|(limit, key)| check(limit, key, cost)), NOW)
-        };
-        let admitted: usize = std::thread::scope(|scope| {
-            let threads: Vec<_> =
-                (0..4).map(|_| scope.spawn(|| (0..1000).filter(|_| ask(1).admitted).count())).collect();
-            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
-        });
-        assert_eq!(admitted, 300);
-        let left: Vec<i64> = ask(0).answers.iter().map(|answer| answer.remaining).collect();
-        assert_eq!(left, [4700, 0, 0], "a shadow limit is charged by its own verdict");
-    }
-
-    #[test]
-    fn keys_of_a_limit_that_is_gone_are_kept_for_one_more_config() {
-        let memory = MemoryStore::new(6400);
-        let (a, b) = (limit("a", 1, 3_600_000, Mode::Enforce), limit("b", 1, 3_600_000, Mode::Enforce));
-        memory.set_shares(6400, &[a.clone(), b.clone()], |_| None);
-        let admitted = |limit| memory.run(Op::Take, &[check(limit, "k", 1)], NOW).admitted;
-        assert!(admitted(&a) && admitted(&b));
-        memory.set_shares(6400, std::slice::from_ref(&b), |_| None);
-        assert_eq!(memory.len(), 2);
-        memory.set_shares(6400, &[a.clone(), b.clone()], |_| None);
-        assert!(!admitted(&a) && !admitted(&b));
-        memory.set_shares(6400, std::slice::from_ref(&b), |_| None);
-        memory.set_shares(6400, std::slice::from_ref(&b), |_| None);
-        assert_eq!(memory.len(), 1);
-        // A request may still use the previous config.
-        assert!(admitted(&a));
-    }
-
-    /// The test includes small shares, where the distribution of keys over shards matters most.
-    #[test]
-    fn a_spent_key_stays_while_more_than_an_eighth_is_not_spent() {
-        for share in [64, 65, 128, 640, 6400] {
-            let memory = MemoryStore::new(share);
-            let limit = limit("own", 2, 3_600_000, Mode::Enforce);
-            let take = |key: String| memory.run(Op::Take, &[check(&limit, &key, 1)], NOW).admitted;
-            let spent = share - share / 8 - 1;
-            for i in 0..spent {
-                assert!(take(format!("spent-{i}")) && take(format!("spent-{i}")));
-            }
-            for i in 0..4 * share {
-                assert!(take(format!("new-{i}")));
-                assert!(memory.len() <= share);
-            }
-            assert_eq!(memory.len(), share);
-            assert_eq!((0..spent).filter(|i| take(format!("spent-{i}"))).count(), 0, "of {spent} in {share}");
-        }
-    }
-
-    /// The key with the most left is evicted, even if it is alone in its shard.
-    #[test]
-    fn small_shares_compare_all_of_their_keys() {
-        let memory = MemoryStore::new(64);
-        let limit = limit("own", 9, 3_600_000, Mode::Enforce);
-        let ask = |key: String, cost| memory.run(Op::Take, &[check(&limit, &key, cost)], NOW).answers[0].remaining;
-        assert_eq!(ask("used".to_owned(), 8), 1);
-        (0..2000).for_each(|i| assert_eq!(ask(format!("new-{i}"), 1), 8));
-        assert_eq!(ask("used".to_owned(), 0), 1);
-    }
-
-    /// Workers that evict at the same time do not wait for each other, and respect the bound.
-    #[test]
-    fn threads_that_evict_stay_within_the_bound() {
-        let memory = MemoryStore::new(64);
-        let limits = [limit("a", 1, 3_600_000, Mode::Enforce), limit("b", 9, 3_600_000, Mode::Enforce)];
-        memory.set_shares(192, &limits, |_| None);
-        std::thread::scope(|scope| {
-            for thread in 0..4 {
-                let (memory, limits) = (&memory, &limits);
-                scope.spawn(move || {
-                    for i in 0..5000 {
-                        let all = limits.each_ref().map(|limit| check(limit, &format!("{thread}-{i}"), 1));
-                        memory.run(Op::Take, &all, NOW);
-                        if i % 1000 == 0 {
-                            memory.set_shares(192, limits, |_| None);
-                        }
-                    }
-                });
-            }
-        });
-        for i in 0..100 {
-            let all = limits.each_ref().map(|limit| check(limit, &format!("after-{i}"), 1));
-            memory.run(Op::Take, &all, NOW);
-        }
-        assert_eq!(memory.len(), 192);
-    }
-
-    #[test]
-    fn each_limit_has_its_share_of_the_keys() {
-        let memory = MemoryStore::new(12_800);
-        let mut own = limit("own", 9, 3_600_000, Mode::Enforce);
-        Arc::get_mut(&mut own).unwrap().max_keys = Some(6400);
-        let limits = [own, limit("a", 9, 3_600_000, Mode::Enforce), limit("b", 9, 3_600_000, Mode::Enforce)];
-        memory.set_shares(12_800, &limits, |_| None);
-        for (limit, share) in limits.iter().zip([6400, 3200, 3200]) {
-            let before = memory.len();
-            for i in 0..20_000 {
-                memory.run(Op::Take, &[check(limit, &format!("{}{i}", limit.name), 1)], NOW);
-            }
-            assert_eq!(memory.len() - before, share, "{}", limit.name);
-        }
-    }
-}
+mod tests;

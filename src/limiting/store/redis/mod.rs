@@ -347,7 +347,12 @@ fn open_servers(
 ) -> RedisServers {
     let tls = address.tls.then(|| tls.clone());
     let dialer = Dialer { login: address.login, tls };
-    let context = LaneContext { dialer: dialer.clone(), deadline: settings.deadline, metrics: metrics.clone() };
+    let context = LaneContext {
+        dialer: dialer.clone(),
+        deadline: settings.deadline,
+        metrics: metrics.clone(),
+        prefix: settings.prefix.clone(),
+    };
     match address.form {
         Deployment::Node(addr) => RedisServers::Single(Lane::open(ConnectionTarget::Fixed(addr), false, &context)),
         Deployment::Sentinel { sentinels, login, master } => {

@@ -108,8 +108,15 @@ impl RedisConnection {
 
 impl RedisLink {
     /// Creates a link. It connects when [`RedisLink::run_connection`] runs.
-    pub fn new(target: ConnectionTarget, dialer: Dialer, health: Rc<ServerHealth>) -> RedisLink {
-        let connector = Connector(Arc::new((target, dialer)));
+    ///
+    /// A server that answers `single_test` as a node of a cluster is not used. `None`: it is one.
+    pub fn new(
+        target: ConnectionTarget,
+        dialer: Dialer,
+        single_test: Option<Cmd>,
+        health: Rc<ServerHealth>,
+    ) -> RedisLink {
+        let connector = Connector(Arc::new(ConnectorSettings { target, dialer, single_test }));
         let pool = Pool::builder()
             .max_size(1)
             .test_on_check_out(false)
@@ -149,7 +156,10 @@ impl RedisLink {
                         pause = Duration::ZERO;
                     }
                 }
-                Err(error) => self.health.set_down(codec::error_kind(&error), &error.to_string()),
+                Err(error) => {
+                    let is_node = self.connector.0.single_test.is_none();
+                    self.health.set_down(codec::error_kind(&error), &codec::describe_error(&error, is_node));
+                }
             }
             // The jitter keeps gateways that lost the same server from reconnecting in step.
             sleep(pause.mul_f64(rand::random_range(0.5..1.0))).await;
@@ -216,22 +226,41 @@ fn connect_timed_out() -> RedisError {
 
 /// Opens and checks connections to one target.
 #[derive(Clone)]
-struct Connector(Arc<(ConnectionTarget, Dialer)>);
+struct Connector(Arc<ConnectorSettings>);
+
+struct ConnectorSettings {
+    target: ConnectionTarget,
+    dialer: Dialer,
+    /// See [`RedisLink::new`].
+    single_test: Option<Cmd>,
+}
 
 impl Connector {
     fn target(&self) -> &ConnectionTarget {
-        &self.0.0
+        &self.0.target
     }
 
     /// Opens a connection to the server at `addr`. Behind Sentinel, the server must be a master.
     async fn open(&self, addr: &ServerAddr) -> RedisResult<RedisConnection> {
-        let mut pipe = self.0.1.dial(addr).await?;
+        let mut pipe = self.0.dialer.dial(addr).await?;
         self.target().check_role(&mut pipe).await?;
         let (addr, ahead_ms) = (addr.clone(), Arc::default());
         let connection =
             RedisConnection { pipe, addr, ahead_ms, script_loaded: Arc::default(), broken: Arc::default() };
-        self.check(&connection).await?;
+        let (checked, tested) = join(self.check(&connection), self.test_single(&connection)).await;
+        checked.and(tested)?;
         Ok(connection)
+    }
+
+    /// Returns the error of a server that turns out to be a node of a cluster. It would decide some requests and not
+    /// others, so that limits would be charged in part here and in part in the memory of the gateway.
+    async fn test_single(&self, connection: &RedisConnection) -> RedisResult<()> {
+        let Some(test) = &self.0.single_test else { return Ok(()) };
+        match connection.send(test).await {
+            Err(error) if codec::is_of_cluster(&error) => Err(error),
+            // Perhaps the login may not run the command.
+            _ => Ok(()),
+        }
     }
 
     /// Checks that the server responds, and reads its clock. An error reply is a response, too: the next decisions show

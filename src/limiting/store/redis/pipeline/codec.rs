@@ -222,6 +222,27 @@ pub fn redirect_of(error: &RedisError) -> Option<ClusterRedirect> {
     }
 }
 
+/// Returns the command by which a connection finds out whether the server is a node of a cluster: its keys are in two
+/// slots, and only a cluster objects to that.
+pub fn single_test_command(prefix: &str) -> Cmd {
+    let mut cmd = redis::cmd("EXISTS");
+    cmd.arg(format!("{prefix}:{{a}}:test")).arg(format!("{prefix}:{{b}}:test"));
+    cmd
+}
+
+/// Returns whether only a server in cluster mode gives this error.
+pub fn is_of_cluster(error: &RedisError) -> bool {
+    matches!(error.code(), Some("CROSSSLOT" | "MOVED" | "ASK" | "CLUSTERDOWN"))
+}
+
+/// Describes an error for the log. `clustered`: the config says that the server is a node of a cluster.
+pub fn describe_error(error: &RedisError, clustered: bool) -> String {
+    match !clustered && is_of_cluster(error) {
+        true => format!("the server is in cluster mode: write `redis+cluster://` in `url` of [store] ({error})"),
+        false => error.to_string(),
+    }
+}
+
 /// Creates the error of a command without a connection.
 pub fn not_connected() -> RedisError {
     RedisError::from((NOT_CONNECTED, "the server of the key is not connected"))

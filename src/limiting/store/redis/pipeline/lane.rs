@@ -37,6 +37,8 @@ pub struct LaneContext {
     pub dialer: Dialer,
     pub deadline: Duration,
     pub metrics: Metrics,
+    /// Prefix of the keys, which the login may use.
+    pub prefix: String,
 }
 
 impl Lane {
@@ -45,7 +47,8 @@ impl Lane {
         let metrics = &context.metrics;
         let health = Rc::new(ServerHealth::new(metrics));
         let queue = Rc::new(DecisionQueue::new(context.deadline));
-        let link = Rc::new(RedisLink::new(target, context.dialer.clone(), health.clone()));
+        let single_test = (!clustered).then(|| codec::single_test_command(&context.prefix));
+        let link = Rc::new(RedisLink::new(target, context.dialer.clone(), single_test, health.clone()));
         let caller = Rc::new(Caller::new(link.clone(), health.clone(), clustered, context.deadline, metrics));
         let restarts = || metrics.store.task_restarts.clone();
         let mut tasks = JoinSet::new();

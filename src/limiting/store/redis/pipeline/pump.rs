@@ -232,7 +232,7 @@ impl Caller {
                 let elsewhere = codec::redirect_of(&error).filter(|_| self.clustered);
                 let fault =
                     elsewhere.map_or_else(|| LaneError::Failed(codec::sent_error_kind(&error)), LaneError::Redirected);
-                Err((fault, error.to_string()))
+                Err((fault, codec::describe_error(&error, self.clustered)))
             }
         };
         (outcome, if is_slow { ReplyPace::Slow } else { ReplyPace::InTime })
