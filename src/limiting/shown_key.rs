@@ -239,6 +239,8 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         SourceKind::Header
         | SourceKind::Cookie
         | SourceKind::Query
+        | SourceKind::Target
+        | SourceKind::QueryString
         | SourceKind::Claim
         | SourceKind::Form
         | SourceKind::Json
