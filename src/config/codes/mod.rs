@@ -50,6 +50,8 @@ labels! {
     OpenAdmin = "SG0304",
     /// Limits that leave equivalent methods unlimited.
     UnlimitedMethods = "SG0305",
+    /// A listener requires client certificates, and another one serves the same routes without.
+    OpenBesideCertificates = "SG0306",
     /// A comment allows a warning that does not occur there.
     UnusedAllowance = "SG0901",
     /// A comment allows a code that does not exist or is no warning.

@@ -102,6 +102,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
+    lint::warn_of_open_listeners(sources, &listeners, &server.listeners);
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),
