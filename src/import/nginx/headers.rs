@@ -245,10 +245,17 @@ pub fn translate_added_headers(scope: &Scope, out: &mut ImportedConfig, body: &m
             _ if !is_header(&name) || !is_value(value) || replaces && !always => {
                 body.add_remark(out.remarks.add(directive, "this header is not added: the value is not available"));
             }
-            (_, true) if value.is_empty() => lines.remove.push(name),
+            (_, true) => {
+                // nginx replaces these headers; the last value counts, and an empty one removes.
+                lines.set.retain(|(own, _)| *own != name);
+                lines.remove.retain(|own| *own != name);
+                match value.is_empty() {
+                    true => lines.remove.push(name),
+                    false => lines.set.push((name, value.to_owned())),
+                }
+            }
             // nginx adds no empty header.
             _ if value.is_empty() => {}
-            (_, true) => lines.set.push((name, value.to_owned())),
             (true, false) => lines.add.push((name, value.to_owned())),
             (false, false) => lines.add_on_success.push((name, value.to_owned())),
         }
