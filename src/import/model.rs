@@ -74,7 +74,8 @@ impl ResponseLines {
                 parts.push(format!("{key} = {}", format_lines_by_name(lines)));
             }
         }
-        if !self.add.is_empty() {
+        // The `Location` of a response from the config is not for errors.
+        if !self.add.is_empty() || self.set.iter().any(|(name, _)| name != "location") {
             parts.push("on = \"all\"".to_owned());
         }
         (!parts.is_empty()).then(|| format!("response_headers = {{ {} }}", parts.join(", ")))
