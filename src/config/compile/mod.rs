@@ -59,7 +59,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
     let rls = list_sections(sources, &roots, "rls", &schema::RLS);
     report_root_keys(roots);
-
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
     let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::SERVER));

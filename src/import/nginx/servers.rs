@@ -19,6 +19,7 @@ use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read
 use crate::import::nginx::upstreams::UpstreamBlocks;
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
+use crate::import::text::quote_string;
 
 const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
                         here, in nginx's order. To match whole segments, write path = \"/api\", for all routes of that \
@@ -241,15 +242,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
             return Ok(());
         }
-        review_block(server.inner(), "S", self.out);
-        for directive in
-            server.inner().iter().filter(|at| matches!(&*at.name, "keepalive_timeout" | "client_header_timeout"))
-        {
-            self.out
-                .remarks
-                .add(directive, "left out: the gateway has one setting for all servers; write it in `http`");
-        }
-        let origin = shorten(&format!("{}:{}: server", server.file, server.line));
+        self.review_server(server);
         let first_name = site.names().into_iter().find(|name| is_host(name));
         let mut context = Context {
             out: &mut *self.out,
@@ -292,21 +285,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                     }
                     _ => close(&mut context, "this condition is not available, so the server is closed"),
                 },
-                "rewrite" => match read_prefix_rewrite(directive) {
-                    Some(found_rewrite) if !has_location_below(server, found_rewrite.prefix) => {
-                        let PrefixTarget::Redirect(redirect) = found_rewrite.target else {
-                            close(&mut context, "not available for a server, so the server is closed");
-                            continue;
-                        };
-                        let prefix = found_rewrite.prefix.to_owned();
-                        let text = shorten(&format!("{}:{}: rewrite {prefix}", directive.file, directive.line));
-                        let mut body = RouteBody::new(text, RouteAction::Redirect(redirect));
-                        let strip = crate::import::text::quote_string(prefix.trim_end_matches('/'));
-                        body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
-                        translate_added_headers(scope, context.out, &mut body);
-                        found.push(Location { matcher: LocationMatcher::Prefix { path: prefix, first: true }, body });
-                    }
-                    _ => close(&mut context, "this rewrite is not available, so the server is closed"),
+                "rewrite" => match translate_prefix_redirect(server, directive, scope, context.out) {
+                    Some(location) => found.push(location),
+                    None => close(&mut context, "this rewrite is not available, so the server is closed"),
                 },
                 _ => {}
             }
@@ -325,6 +306,37 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             }
         }
         let closed = context.closed;
+        let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
+        let found = order_routes(found, fallback, self.out);
+        if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
+            self.out.add_note(IN_ORDER);
+        }
+        for (hosts, body) in by_host {
+            self.write_route(&hosts, "/", body, Some(server))?;
+        }
+        self.write_routes(server, is_default, hosts, found)
+    }
+
+    /// Adds comments on the directives of a server that are left out.
+    fn review_server(&mut self, server: &Directive) {
+        review_block(server.inner(), "S", self.out);
+        let is_global = |at: &&Directive| matches!(at.name.as_str(), "keepalive_timeout" | "client_header_timeout");
+        for directive in server.inner().iter().filter(is_global) {
+            let why = "left out: the gateway has one setting for all servers; write it in `http`";
+            self.out.remarks.add(directive, why);
+        }
+    }
+
+    /// Translates what happens to requests that no location takes.
+    fn translate_fallback(
+        &mut self,
+        server: &Directive,
+        index: usize,
+        scope: &Scope,
+        closed: Option<usize>,
+        found: &[Location],
+    ) -> Result<RouteBody> {
+        let origin = shorten(&format!("{}:{}: server", server.file, server.line));
         let mut fallback = RouteBody::with_status(format!("{origin}, what no location matches"), 404);
         translate_added_headers(scope, self.out, &mut fallback);
         self.zones.apply_limits(scope, index, self.out, &mut fallback)?;
@@ -337,14 +349,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         for number in closed.into_iter().chain(scope.find_closing(self.out)) {
             fallback.close(number);
         }
-        let found = order_routes(found, fallback, self.out);
-        if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
-            self.out.add_note(IN_ORDER);
-        }
-        for (hosts, body) in by_host {
-            self.write_route(&hosts, "/", body, Some(server))?;
-        }
-        self.write_routes(server, is_default, hosts, found)
+        Ok(fallback)
     }
 
     /// Writes the routes of a server.
@@ -429,6 +434,23 @@ impl ServerHosts {
         self.own = vec![name.to_owned()];
         (is_default || !others.is_empty()).then_some(others)
     }
+}
+
+/// Translates a `rewrite` of a server that redirects from one prefix to another. Returns `None` for any other one.
+fn translate_prefix_redirect(
+    server: &Directive,
+    at: &Directive,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+) -> Option<Location> {
+    let found = read_prefix_rewrite(at).filter(|found| !has_location_below(server, found.prefix))?;
+    let PrefixTarget::Redirect(redirect) = found.target else { return None };
+    let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, found.prefix));
+    let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
+    let strip = quote_string(found.prefix.trim_end_matches('/'));
+    body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
+    translate_added_headers(scope, out, &mut body);
+    Some(Location { matcher: LocationMatcher::Prefix { path: found.prefix.to_owned(), first: true }, body })
 }
 
 /// Returns whether another location of a server may take requests below a prefix.
