@@ -132,13 +132,7 @@ pub fn translate_request_headers(
     let mut forwards = HashSet::new();
     let mut upgrades = false;
     let list = if target.is_grpc { "grpc_set_header" } else { "proxy_set_header" };
-    let given = |directive: &&&Directive| !directive.arg(1).is_empty();
-    let mut sent = HashSet::new();
-    for directive in scope.list(list).iter().filter(given) {
-        if !sent.insert(directive.arg(0).to_ascii_lowercase()) {
-            body.add_remark(out.remarks.add(directive, "nginx sends this header twice, Sluicegate once"));
-        }
-    }
+    let sent = list_sent(scope.list(list), out, body);
     for directive in scope.list(list) {
         let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
         if value.is_empty() && sent.contains(&name) {
@@ -201,6 +195,17 @@ pub fn translate_request_headers(
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, facts, server_name, out, body)
+}
+
+/// Lists the names of headers with a value. A header that is set twice gets a comment.
+fn list_sent(directives: &[&Directive], out: &mut ImportedConfig, body: &mut RouteBody) -> HashSet<String> {
+    let mut sent = HashSet::new();
+    for directive in directives.iter().filter(|directive| !directive.arg(1).is_empty()) {
+        if !sent.insert(directive.arg(0).to_ascii_lowercase()) {
+            body.add_remark(out.remarks.add(directive, "nginx sends this header twice, Sluicegate once"));
+        }
+    }
+    sent
 }
 
 const UNAVAILABLE: &str = "the value is not available, so the server does not get this header, from the client neither";

@@ -145,21 +145,10 @@ impl<'a> Context<'a, '_> {
             self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
             return Ok(body);
         }
-        let mut rewrite = Vec::new();
+        let mut rewrite: Vec<String> = Vec::new();
         let pass = block.iter().find(|directive| matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass"));
         if let Some(directive) = pass {
-            if let Some((target, path)) = translate_pass(directive, matcher, self.upstreams, scope, self.out, &mut body)
-            {
-                rewrite.extend(path);
-                if let Some((strip, add)) = forward {
-                    rewrite.push(format!("strip_prefix = {}", quote_string(strip)));
-                    let add = add.trim_end_matches('/');
-                    rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_string(add))));
-                }
-                let (facts, name) = (self.facts, self.server_name);
-                rewrite.extend(translate_request_headers(scope, &target, facts, name, self.out, &mut body));
-                translate_hidden_headers(scope, target.is_grpc, &mut body.response);
-            }
+            rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
         } else if body.closed.is_none() {
             let number = self.out.remarks.add(at, "nginx serves files here, which Sluicegate does not");
             body.close(number);
@@ -175,6 +164,30 @@ impl<'a> Context<'a, '_> {
         self.translate_settings(scope, &mut body)?;
         translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
+    }
+
+    /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: the prefixes of a `rewrite`.
+    fn translate_forwarding(
+        &mut self,
+        at: &Directive,
+        matcher: &LocationMatcher,
+        scope: &Scope,
+        forward: Option<(&str, String)>,
+        body: &mut RouteBody,
+    ) -> Vec<String> {
+        let mut rewrite = Vec::new();
+        if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
+            rewrite.extend(path);
+            if let Some((strip, add)) = forward {
+                rewrite.push(format!("strip_prefix = {}", quote_string(strip)));
+                let add = add.trim_end_matches('/');
+                rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_string(add))));
+            }
+            let (facts, name) = (self.facts, self.server_name);
+            rewrite.extend(translate_request_headers(scope, &target, facts, name, self.out, body));
+            translate_hidden_headers(scope, target.is_grpc, &mut body.response);
+        }
+        rewrite
     }
 
     /// Closes a route that depends on addresses of clients which the gateway would not know.

@@ -235,7 +235,6 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         shared: &ServerDefaults,
     ) -> Result<()> {
         let server = site.server;
-        // The default server claims its names, too, although its routes are for every host.
         let own = self.claim_hosts(site);
         let mut hosts = ServerHosts { hosts: if is_default { Vec::new() } else { own.clone() }, own };
         if hosts.hosts.is_empty() && !is_default {
@@ -257,9 +256,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             compress: shared.compress,
             seen: HashSet::new(),
         };
-        let whole = || LocationMatcher::Prefix { path: "/".to_owned(), first: false };
         let mut found = Vec::new();
-        // Routes for some of the hosts, which an `if` redirects.
         let mut by_host: Vec<(Vec<String>, RouteBody)> = Vec::new();
         let mut returned = None;
         let tls = ListenTls { all: site.all_listens().all(|listen| listen.tls), any: site.has_tls() };
@@ -280,7 +277,8 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                     }
                     Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
                         let redirected = hosts.split(&name, is_name, is_default);
-                        let body = context.translate_body(response, std::slice::from_ref(response), scope, &whole())?;
+                        let body =
+                            context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
                         by_host.extend(redirected.map(|hosts| (hosts, body)));
                     }
                     _ => close(&mut context, "this condition is not available, so the server is closed"),
@@ -293,27 +291,19 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             }
         }
         if let Some(directive) = returned {
-            // A `return` of the server answers every request, whatever the location.
-            let mut body = context.translate_body(directive, std::slice::from_ref(directive), scope, &whole())?;
-            if shared.has_tls && is_loop(&body, &hosts.own) {
-                let why = "routes apply to all listeners, so over HTTPS this redirect would lead to itself";
-                body.close(context.out.remarks.add(directive, why));
-            }
-            found.push(Location { matcher: whole(), body });
+            let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
+            found.push(Location { matcher: match_all(), body });
         } else {
-            for directive in server.inner().iter().filter(|directive| directive.name == "location") {
-                context.translate_location(directive, scope, &mut found)?;
+            for location in server.inner().iter().filter(|directive| directive.name == "location") {
+                context.translate_location(location, scope, &mut found)?;
             }
         }
         let closed = context.closed;
         let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
-        let found = order_routes(found, fallback, self.out);
-        if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
-            self.out.add_note(IN_ORDER);
-        }
         for (hosts, body) in by_host {
             self.write_route(&hosts, "/", body, Some(server))?;
         }
+        let found = order_routes(found, fallback, self.out);
         self.write_routes(server, is_default, hosts, found)
     }
 
@@ -362,6 +352,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
     ) -> Result<()> {
         // An `if` may leave one host to the default server.
         let is_default = is_default && hosts.is_empty();
+        if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
+            self.out.add_note(IN_ORDER);
+        }
         hosts.retain(|host| !self.disputed.contains_key(host));
         if !is_default && hosts.is_empty() {
             return Ok(());
@@ -387,7 +380,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         Ok(())
     }
 
-    /// Claims the names of a server, and returns those that no earlier server has.
+    /// Claims the names of a server, also of the default one. Returns those that no earlier server has.
     fn claim_hosts(&mut self, site: &Site) -> Vec<String> {
         let mut hosts = Vec::new();
         for directive in site.server.inner().iter().filter(|directive| directive.name == "server_name") {
@@ -434,6 +427,26 @@ impl ServerHosts {
         self.own = vec![name.to_owned()];
         (is_default || !others.is_empty()).then_some(others)
     }
+}
+
+fn match_all() -> LocationMatcher {
+    LocationMatcher::Prefix { path: "/".to_owned(), first: false }
+}
+
+/// Translates a `return` of a server, which answers every request, whatever the location.
+fn translate_return<'a>(
+    context: &mut Context<'a, '_>,
+    at: &Directive,
+    scope: &Scope<'a>,
+    has_tls: bool,
+    own: &[String],
+) -> Result<RouteBody> {
+    let mut body = context.translate_body(at, std::slice::from_ref(at), scope, &match_all())?;
+    if has_tls && is_loop(&body, own) {
+        let why = "routes apply to all listeners, so over HTTPS this redirect would lead to itself";
+        body.close(context.out.remarks.add(at, why));
+    }
+    Ok(body)
 }
 
 /// Translates a `rewrite` of a server that redirects from one prefix to another. Returns `None` for any other one.
