@@ -8,7 +8,7 @@ TEST_PROGRAMS = redis-server:redis-server pebble:pebble promtool:prometheus curl
 # The version of mdBook that `make book` installs.
 MDBOOK = 0.5.4
 
-.PHONY: help demo test everything check apps admin-api-test manifests book bench microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
+.PHONY: help demo test everything check apps admin-api-test manifests book bench import-diff microbench overload-bench pgo fuzz fuzz-smoke hot-keys loom shares memory mutants container-test package package-test systemd-test tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ hot-keys: ## calls to Redis, latency and CPU of one key at high load, with lease
 shares: ## requests per second of each server by weight, beside nginx and Envoy; two minutes
 	@$(CARGO) build --release --quiet
 	python3 benches/shares.py
+
+import-diff: ## random nginx configs beside their import, the same requests to both; PAIRS=2000 SEED=1 (needs nginx and htpasswd)
+	@$(CARGO) build --quiet
+	python3 tests/import/differ/run.py target/debug/sluicegate $(or $(PAIRS),2000) $(SEED)
 
 microbench: ## time of decisions, canonical forms, the route table and the HTTP/1.1 codec; ONLY="decide" for some; PROFILE=dev to see only that they run
 	$(CARGO) bench --profile $(or $(PROFILE:release=bench),bench) --features fuzzing --bench micro -- $(ONLY)

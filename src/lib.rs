@@ -22,7 +22,7 @@ mod explain;
 pub mod fuzzing;
 mod grpc;
 mod heap;
-mod import;
+pub mod import;
 mod labels;
 pub mod limiting;
 mod local_ca;

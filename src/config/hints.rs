@@ -189,7 +189,6 @@ pub fn holds_tables(node: &Node) -> bool {
 fn section_title(name: &str) -> String {
     match name.rsplit_once('.') {
         _ if name == schema::ROOT.name => "the top level".to_owned(),
-        _ if name == schema::HEADER_EDIT.name => "`request_headers` or `response_headers` of [[route]]".to_owned(),
         Some((of, key)) => format!("`{key}` of {}", section_title(of)),
         None if NAMED.contains(&name) => format!("[{name}.NAME]"),
         None if LISTS.contains(&name) => format!("[[{name}]]"),

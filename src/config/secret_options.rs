@@ -10,10 +10,13 @@ const SECRET_PARTS: [&str; 9] =
     ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
 
 /// Tables with names that the operator chose and values that may be secrets.
-const HEADER_TABLES: [&[&str]; 8] = [
+const HEADER_TABLES: [&[&str]; 11] = [
     &["spans", "headers"],
     &["request_headers", "set"],
     &["response_headers", "set"],
+    &["response_headers", "default"],
+    &["response_headers", "add"],
+    &["response_headers", "add_on_success"],
     &["header"],
     &["when", "header"],
     &["when", "query"],

@@ -12,7 +12,7 @@
 //! - `model`: collects the routes, limits and upstreams, and writes the config.
 //! - `paths`: turns the locations of a host into route paths in nginx's order.
 //! - `access`: turns a list of `allow` and `deny` into networks.
-//! - `remarks`: the numbered comments.
+//! - `verdict`: what an import does with a setting; `remarks`: the numbered comments.
 //! - `text`: formats TOML values.
 //! - `error`: [`ImportError`].
 //!
@@ -30,11 +30,14 @@ mod ratelimit;
 mod remarks;
 mod syntax;
 mod text;
+mod verdict;
 mod yaml;
 
 use std::path::PathBuf;
 
 pub use error::ImportError;
+pub use ingress::write_table as write_ingress_annotations;
+pub use nginx::write_table as write_nginx_directives;
 
 use crate::import::input::Input;
 use crate::import::model::ImportedConfig;
@@ -56,7 +59,7 @@ pub fn import_nginx(files: &[PathBuf]) -> Result<Imported, ImportError> {
         directives.extend(syntax::parse_file(&mut input, file)?);
     }
     let mut out = ImportedConfig::default();
-    nginx::translate_directives(&directives, &mut out)?;
+    nginx::translate_directives(directives, &mut out)?;
     Ok(finish_import(out, files))
 }
 

@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, format_network};
 use crate::import::remarks::Remarks;
-use crate::import::text::{clean_name, format_array, format_list, format_section, quote_string};
+use crate::import::text::{clean_name, format_array, format_list, format_pairs, format_section, quote_string};
 
 /// Maximum number of bytes of the written config. Sluicegate reads no larger file.
 const BYTES_MAX: usize = 16 << 20;
@@ -16,6 +16,10 @@ const BYTES_MAX: usize = 16 << 20;
 const REGEXES_MAX: usize = 1000;
 /// Maximum number of limits of one route.
 const LIMITS_MAX: usize = 16;
+
+/// The status of clients that `allow` and `deny` refuse.
+const ACCESS_STATUS: u16 = 403;
+const RATELIMIT_NOTE: &str = "nginx sends no RateLimit headers, so they are off in [headers]. Remove that line to tell clients about their limits.";
 
 /// The action of a route.
 #[derive(Clone, Debug)]
@@ -39,6 +43,56 @@ pub struct ImportedRedirect {
     pub keeps_query: bool,
 }
 
+/// The changes of a route's response headers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResponseLines {
+    pub remove: Vec<String>,
+    pub set: Vec<(String, String)>,
+    /// Lines for every response, also for those of the gateway.
+    pub add: Vec<(String, String)>,
+    /// Lines for successful responses and redirects.
+    pub add_on_success: Vec<(String, String)>,
+}
+
+impl ResponseLines {
+    /// Returns the lines that the gateway's own responses have, too.
+    pub fn added_only(&self) -> ResponseLines {
+        ResponseLines { add: self.add.clone(), add_on_success: self.add_on_success.clone(), ..Self::default() }
+    }
+
+    /// Formats the option. Returns `None` if nothing changes.
+    fn format_option(&self) -> Option<String> {
+        let mut parts = Vec::new();
+        if !self.remove.is_empty() {
+            parts.push(format!("remove = {}", format_list(&self.remove)));
+        }
+        if !self.set.is_empty() {
+            parts.push(format!("set = {}", format_pairs(&self.set)));
+        }
+        for (key, lines) in [("add", &self.add), ("add_on_success", &self.add_on_success)] {
+            if !lines.is_empty() {
+                parts.push(format!("{key} = {}", format_lines_by_name(lines)));
+            }
+        }
+        // The `Location` of a response from the config is not for errors.
+        if !self.add.is_empty() || self.set.iter().any(|(name, _)| name != "location") {
+            parts.push("on = \"all\"".to_owned());
+        }
+        (!parts.is_empty()).then(|| format!("response_headers = {{ {} }}", parts.join(", ")))
+    }
+}
+
+/// Formats lines by the names of their headers. A header with several lines has a list.
+fn format_lines_by_name(lines: &[(String, String)]) -> String {
+    let mut by_name: IndexMap<&str, Vec<&str>> = IndexMap::new();
+    for (name, value) in lines {
+        by_name.entry(name).or_default().push(value);
+    }
+    let lines: Vec<String> =
+        by_name.iter().map(|(name, values)| format!("{} = {}", quote_string(name), format_list(values))).collect();
+    format!("{{ {} }}", lines.join(", "))
+}
+
 /// A route without its host and path.
 #[derive(Clone, Debug)]
 pub struct RouteBody {
@@ -48,8 +102,13 @@ pub struct RouteBody {
     pub remarks: Vec<usize>,
     pub action: RouteAction,
     pub limits: Vec<String>,
+    pub response: ResponseLines,
     /// Additional lines of the route.
     pub lines: Vec<String>,
+    /// nginx redirects from the path without its final slash, whether or not it then serves the client.
+    pub redirects_to_slash: bool,
+    /// The original route has `allow` or `deny`.
+    pub has_access_rules: bool,
     /// The number of the remark that explains why the route is closed. `None` if the route is open.
     pub closed: Option<usize>,
 }
@@ -57,7 +116,17 @@ pub struct RouteBody {
 impl RouteBody {
     /// Creates a route with an action.
     pub fn new(origin: String, action: RouteAction) -> RouteBody {
-        RouteBody { origin, remarks: Vec::new(), action, limits: Vec::new(), lines: Vec::new(), closed: None }
+        RouteBody {
+            origin,
+            remarks: Vec::new(),
+            action,
+            limits: Vec::new(),
+            response: ResponseLines::default(),
+            lines: Vec::new(),
+            redirects_to_slash: false,
+            has_access_rules: false,
+            closed: None,
+        }
     }
 
     /// Creates a route that responds with a status and no body.
@@ -80,7 +149,7 @@ impl RouteBody {
 
     /// Returns true if the original route forwards requests, or if the route is closed.
     pub fn is_proxied(&self) -> bool {
-        matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
+        self.redirects_to_slash || matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
     }
 }
 
@@ -272,20 +341,18 @@ impl ImportedConfig {
                 let query = if *keeps_query { "" } else { ", query = \"drop\"" };
                 line(&format!("redirect = {{ to = {}, status = {status}{query} }}", quote_string(to)));
             }
-            RouteAction::Respond { status, body, content_type, location } => {
+            RouteAction::Respond { status, body: text, content_type, location } => {
                 let mut parts = vec![format!("status = {status}")];
-                parts.extend(body.as_ref().map(|body| format!("body = {}", quote_string(body))));
+                parts.extend(text.as_ref().map(|text| format!("body = {}", quote_string(text))));
                 parts.extend(content_type.as_ref().map(|kind| format!("content_type = {}", quote_string(kind))));
                 line(&format!("respond = {{ {} }}", parts.join(", ")));
-                if let Some(location) = location {
-                    line(&format!("response_headers = {{ set = {{ location = {} }} }}", quote_string(location)));
-                }
+                body.response.set.extend(location.iter().map(|url| ("location".to_owned(), url.clone())));
             }
         }
         if !body.limits.is_empty() {
             line(&format!("{comment}limits = {}", format_array(&body.limits)));
         }
-        for own in &body.lines {
+        for own in body.response.format_option().iter().chain(&body.lines) {
             line(&format!("{comment}{own}"));
         }
         self.bytes += text.len();
@@ -294,7 +361,11 @@ impl ImportedConfig {
     }
 
     /// Writes the whole config. Returns it with the number of its remarks.
-    pub fn write_config(self, from: &str) -> (String, usize) {
+    pub fn write_config(mut self, from: &str) -> (String, usize) {
+        let has_limits = self.rls.is_empty() && self.limits.values().any(|limit| limit.status != ACCESS_STATUS);
+        if has_limits {
+            self.add_note(RATELIMIT_NOTE);
+        }
         let count = self.remarks.count();
         let mut text = format!("# Imported from {from} by `sluicegate import`.\n");
         if count > 0 {
@@ -314,6 +385,9 @@ impl ImportedConfig {
         };
         if !self.server.is_empty() {
             section("[server]".to_owned(), &self.server);
+        }
+        if has_limits {
+            section("[headers]".to_owned(), &["ratelimit = \"off\"".to_owned()]);
         }
         for listener in &self.listeners {
             section("[[listener]]".to_owned(), listener);

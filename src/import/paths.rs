@@ -30,13 +30,20 @@ pub enum LocationMatcher {
 
 impl LocationMatcher {
     /// Returns the path, unless it is a regular expression.
-    fn literal_path(&self) -> Option<&str> {
+    pub fn literal_path(&self) -> Option<&str> {
         match self {
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
                 Some(path)
             }
             LocationMatcher::Regex { .. } => None,
         }
+    }
+}
+
+impl LocationMatcher {
+    /// Returns whether only one path matches.
+    pub fn is_exact(&self) -> bool {
+        matches!(self, LocationMatcher::Exact(_))
     }
 }
 
@@ -57,19 +64,27 @@ pub fn order_routes(
 ) -> Vec<(String, RouteBody)> {
     let mut kept: Vec<Location> = Vec::new();
     let mut patterns = HashSet::new();
+    // The comment on a regular expression that may take requests of other routes.
+    let mut overriding = None;
     for mut location in locations {
         let origin = location.body.origin.clone();
         match &mut location.matcher {
             LocationMatcher::Regex { pattern, ignore_case } => {
-                let mut builder = RegexBuilder::new(pattern);
-                builder.case_insensitive(*ignore_case).size_limit(REGEX_MAX);
-                let built = out.count_regex() && builder.build().is_ok();
-                if !built {
-                    out.remarks.add_text(format!(
-                        "{origin}: this regular expression is not available (look-around, back-reference, size or number); other \
-                         routes take its requests"
+                if !out.count_regex() || !can_compile(pattern, *ignore_case) {
+                    let relaxed = relax_pattern(pattern).filter(|relaxed| can_compile(relaxed, *ignore_case));
+                    let what = match relaxed {
+                        Some(_) => "its route has more paths and is closed",
+                        None => "the routes whose requests it may take are closed",
+                    };
+                    let number = out.remarks.add_text(format!(
+                        "{origin}: this regular expression is not available (look-around, back-reference, size or number), so {what}"
                     ));
-                    continue;
+                    let Some(relaxed) = relaxed else {
+                        overriding = Some(number);
+                        continue;
+                    };
+                    *pattern = relaxed;
+                    location.body.close(number);
                 }
                 // A second regular expression with the same text never matches.
                 if !patterns.insert((pattern.clone(), *ignore_case)) {
@@ -89,6 +104,12 @@ pub fn order_routes(
         }
         kept.push(location);
     }
+    if let Some(number) = overriding {
+        let is_taken = |location: &Location| {
+            !matches!(location.matcher, LocationMatcher::Exact(_) | LocationMatcher::Prefix { first: true, .. })
+        };
+        kept.iter_mut().filter(|location| is_taken(location)).for_each(|location| location.body.close(number));
+    }
     let is_whole = |location: &Location| match &location.matcher {
         LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path == "/",
         _ => false,
@@ -106,16 +127,64 @@ pub fn order_routes(
     }
 }
 
+fn can_compile(pattern: &str, ignore_case: bool) -> bool {
+    RegexBuilder::new(pattern).case_insensitive(ignore_case).size_limit(REGEX_MAX).build().is_ok()
+}
+
+/// Removes look-arounds and back-references from a regular expression, which then matches more. Returns `None` if it has
+/// none.
+fn relax_pattern(pattern: &str) -> Option<String> {
+    let mut relaxed = String::new();
+    let mut rest = pattern;
+    // The depth of groups inside of a look-around, which are skipped.
+    let mut depth = 0_usize;
+    let mut in_class = false;
+    let mut has_changed = false;
+    while let Some(next) = rest.chars().next() {
+        let looks = ["(?!", "(?=", "(?<!", "(?<="].iter().any(|start| rest.starts_with(start));
+        let mut length = next.len_utf8();
+        if next == '\\' {
+            let escaped = rest[length..].chars().next();
+            length += escaped.map_or(0, char::len_utf8);
+            if depth == 0 && !in_class && escaped.is_some_and(|c| c.is_ascii_digit() && c != '0') {
+                relaxed.push_str(".*");
+                has_changed = true;
+                rest = &rest[length..];
+                continue;
+            }
+        } else if in_class {
+            in_class = next != ']';
+        } else if next == '[' {
+            in_class = true;
+        } else if next == '(' && (looks || depth > 0) {
+            depth += 1;
+            has_changed = true;
+        } else if next == ')' && depth > 0 {
+            depth -= 1;
+            rest = &rest[length..];
+            continue;
+        }
+        if depth == 0 {
+            relaxed.push_str(&rest[..length]);
+        }
+        rest = &rest[length..];
+    }
+    (has_changed && depth == 0).then_some(relaxed)
+}
+
 /// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/`. Returns `None` if `/api`
 /// is among the paths that other locations have `taken`.
 fn redirect_to_slash(location: &Location, taken: &HashSet<String>) -> Option<Location> {
     let LocationMatcher::Prefix { path, .. } = &location.matcher else { return None };
     let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty() && is_plain(bare) && !taken.contains(*bare))?;
-    if !matches!(location.body.action, RouteAction::Upstream(_)) || location.body.closed.is_some() {
+    let is_open = matches!(location.body.action, RouteAction::Upstream(_)) && location.body.closed.is_none();
+    if !is_open && !location.body.redirects_to_slash {
         return None;
     }
     let redirect = ImportedRedirect { to: path.clone(), status: 301, keeps_query: true };
-    let body = RouteBody::new(format!("{}, without its slash", location.body.origin), RouteAction::Redirect(redirect));
+    let mut body =
+        RouteBody::new(format!("{}, without its slash", location.body.origin), RouteAction::Redirect(redirect));
+    body.response = location.body.response.added_only();
     Some(Location { matcher: LocationMatcher::Exact(bare.to_owned()), body })
 }
 
@@ -244,6 +313,20 @@ mod tests {
         assert_eq!(paths(&[prefix("/a b/"), prefix("/")]), ["/a%20b/", "/", "= /a%20b"]);
         let exact = LocationMatcher::Exact("/api".to_owned());
         assert_eq!(paths(&[prefix("/api/"), exact]), ["/api/", "= /api", "/"]);
+    }
+
+    #[test]
+    fn relaxed_patterns_match_more() {
+        for (pattern, relaxed) in [
+            (r"/\.(?!well-known).*", Some(r"/\..*")),
+            (r"^/(?!(a|b)/)x[()]", Some(r"^/x[()]")),
+            (r"^/(.)\1", Some(r"^/(.).*")),
+            (r"(?<=a(?:b))c\(", Some(r"c\(")),
+            (r"^/(a|b)", None),
+            (r"(?!", None),
+        ] {
+            assert_eq!(relax_pattern(pattern).as_deref(), relaxed, "{pattern}");
+        }
     }
 
     #[test]

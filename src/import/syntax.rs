@@ -25,6 +25,8 @@ pub struct Directive {
     pub line: usize,
     /// The directory of the first file, where relative paths start.
     pub base: Rc<Path>,
+    /// Variables in the arguments have been replaced by their values.
+    pub is_expanded: bool,
 }
 
 impl Directive {
@@ -115,6 +117,7 @@ impl SyntaxReader<'_> {
                 file: words.file.clone(),
                 line,
                 base: self.base.clone(),
+                is_expanded: false,
             };
             loop {
                 match words.read_token()? {

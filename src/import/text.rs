@@ -33,6 +33,13 @@ pub fn format_array<S: AsRef<str>>(items: &[S]) -> String {
     format!("[{}]", items.join(", "))
 }
 
+/// Formats names and values as an inline table.
+pub fn format_pairs(pairs: &[(String, String)]) -> String {
+    let pairs: Vec<String> =
+        pairs.iter().map(|(name, value)| format!("{} = {}", quote_string(name), quote_string(value))).collect();
+    format!("{{ {} }}", pairs.join(", "))
+}
+
 /// Formats a duration, in whole seconds where possible.
 pub fn format_duration(ms: u64) -> String {
     match ms % 1000 {

@@ -76,8 +76,12 @@ impl YamlNode {
 /// Parses the documents of a file. The items of a `kind: List` become documents of their own.
 pub fn parse_documents(input: &mut Input, path: &Path) -> Result<Vec<YamlNode>> {
     let text = input.read_file(path)?;
-    let file: Rc<str> = path.display().to_string().into();
-    let mut tree = YamlTree { parser: Parser::new_from_str(&text), file: file.clone(), nodes: 0 };
+    parse_text(&text, path.display().to_string().into())
+}
+
+/// Parses the documents of a text. Errors name it `file`.
+pub fn parse_text(text: &str, file: Rc<str>) -> Result<Vec<YamlNode>> {
+    let mut tree = YamlTree { parser: Parser::new_from_str(text), file: file.clone(), nodes: 0 };
     let mut found = Vec::new();
     loop {
         let (event, line) = tree.read_event()?;

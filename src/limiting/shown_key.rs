@@ -268,6 +268,8 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         SourceKind::Header
         | SourceKind::Cookie
         | SourceKind::Query
+        | SourceKind::Target
+        | SourceKind::QueryString
         | SourceKind::Claim
         | SourceKind::Form
         | SourceKind::Json

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::time::Instant;
 
-use http::header::{ACCEPT, EXPECT, UPGRADE};
+use http::header::{ACCEPT, EXPECT, HOST, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
@@ -34,9 +34,9 @@ use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::error_page::accept;
 use crate::proxy::response::refusal::Refusal;
-use crate::proxy::response::{local_responses, problem};
+use crate::proxy::response::{edits, local_responses, problem};
 use crate::proxy::{headers, limits, request_body, shedding, trace};
-use crate::route::{Action, Route};
+use crate::route::{Action, Route, SentHost};
 
 /// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
 pub async fn dispatch(
@@ -142,6 +142,17 @@ fn rewrite_headers<'f>(
         }
     }
     headers::apply_edits(headers, &route.request_headers);
+    match &route.rewrite.host {
+        Some(SentHost::Fixed(host)) => drop(headers.insert(HOST, host.clone())),
+        Some(SentHost::WithoutPort) => {
+            if let Ok(host) = HeaderValue::from_str(head.read_host())
+                && !host.is_empty()
+            {
+                headers.insert(HOST, host);
+            }
+        }
+        None => {}
+    }
     is_late.then_some(forwarding)
 }
 
@@ -234,6 +245,7 @@ async fn send_upstream(
         return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
     }
     clean_response(request, &mut response);
+    edits::rewrite_locations(response.headers_mut(), &route.rewrite.locations);
     Ok(response)
 }
 
@@ -242,7 +254,7 @@ async fn send_upstream(
 fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<EarlyHints<'h>> {
     let knows_interims = [KnownHeader::SecFetchMode, KnownHeader::ResumableUpload];
     let is_safe = request.received.is_http11() && request.received.header_set.has_any(&knows_interims);
-    is_safe.then(|| EarlyHints { client: request.client, edit: &route.response_headers })
+    is_safe.then(|| EarlyHints { client: request.client, edit: &route.response_headers.edit })
 }
 
 fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Refusal {

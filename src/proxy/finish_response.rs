@@ -6,7 +6,6 @@ use http::header::{CACHE_CONTROL, CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECUR
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::connection::tunnel::Tunnel;
-use crate::proxy::headers;
 use crate::proxy::inbound::request_id;
 use crate::proxy::inbound::upload::Upload;
 use crate::proxy::request_context::RequestContext;
@@ -15,7 +14,7 @@ use crate::proxy::response::cause::Cause;
 use crate::proxy::response::error_page::intercept;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_response::ErrorFormat;
-use crate::proxy::response::{compress, error_page, grpc, unread_body};
+use crate::proxy::response::{compress, edits, error_page, grpc, unread_body};
 use crate::route::decide::X_LIMIT_STATUS;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Action, Route};
@@ -33,7 +32,11 @@ pub fn finish_response(
             settle_response(&mut request, &mut response);
             response
         }
-        Err(refusal) => build_refusal(&mut request, &refusal),
+        Err(refusal) => {
+            let mut response = build_refusal(&mut request, &refusal);
+            edit_refusal(&request, &mut response);
+            response
+        }
     };
     if is_for_one {
         // Caches must not give the verdict on one request to others, nor keep it once a limit admits again.
@@ -70,7 +73,8 @@ fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<Res
         if let Some(pages) = &route.error_pages {
             intercept_error(request, route, pages, response);
         }
-        headers::apply_edits(response.headers_mut(), &route.response_headers);
+        let status = response.status();
+        edits::apply_response_edits(response.headers_mut(), status, &route.response_headers);
     }
 }
 
@@ -127,6 +131,14 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
     request.account.settle_by_refusal(status, response.headers(), refusal);
     response
+}
+
+/// Applies the route's `response_headers` to an error response of the gateway, if they are `on = "all"` responses.
+fn edit_refusal(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(edit) = request.matched_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {
+        let status = response.status();
+        edits::apply_response_edits(response.headers_mut(), status, edit);
+    }
 }
 
 /// Gives a refusal the status that the asking proxy accepts, and states its own status in a header.

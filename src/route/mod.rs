@@ -58,7 +58,7 @@ pub struct Route {
     pub deny: Arc<IpSet>,
     pub rewrite: Arc<Rewrite>,
     pub request_headers: Arc<HeaderEdit>,
-    pub response_headers: Arc<HeaderEdit>,
+    pub response_headers: Arc<ResponseEdit>,
     pub timeouts: Arc<Timeouts>,
     pub parsing: ParsingRules,
     /// Largest request body in bytes.
@@ -244,6 +244,18 @@ pub struct Rewrite {
     pub add_prefix: String,
     /// Send the server's own authority as `Host` instead of the client's.
     pub upstream_host: bool,
+    /// The `Host` to send instead of the client's.
+    pub host: Option<SentHost>,
+    /// Starts of `Location` and `Refresh` in responses of servers, and what replaces them.
+    pub locations: Vec<(String, String)>,
+}
+
+/// The `host` of a `rewrite`.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SentHost {
+    /// The client's, without its port.
+    WithoutPort,
+    Fixed(HeaderValue),
 }
 
 /// Header changes of a route. Removals are applied first.
@@ -257,6 +269,34 @@ impl HeaderEdit {
     /// Returns whether the edits change this header.
     pub fn edits(&self, name: &HeaderName) -> bool {
         self.remove.contains(name) || self.set.iter().any(|(set, _)| set == name)
+    }
+}
+
+/// Header changes of the responses of a route, in the order of their fields.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct ResponseEdit {
+    /// Headers to remove and to replace.
+    pub edit: HeaderEdit,
+    /// Headers to set if the response does not have them.
+    pub default: Vec<(HeaderName, HeaderValue)>,
+    /// Lines to add. Those of the response stay.
+    pub add: Vec<(HeaderName, HeaderValue)>,
+    /// Lines to add to a response with a status of [`is_success`](ResponseEdit::is_success).
+    pub add_on_success: Vec<(HeaderName, HeaderValue)>,
+    /// Whether the gateway's own error responses get these changes, too.
+    pub on_refusals: bool,
+}
+
+impl ResponseEdit {
+    /// Returns whether the edits change this header.
+    pub fn edits(&self, name: &HeaderName) -> bool {
+        let added = [&self.default, &self.add, &self.add_on_success];
+        self.edit.edits(name) || added.iter().any(|lines| lines.iter().any(|(own, _)| own == name))
+    }
+
+    /// Returns whether a response with this status gets `add_on_success`. These are the statuses of nginx's `add_header`.
+    pub fn is_success(status: StatusCode) -> bool {
+        matches!(status.as_u16(), 200 | 201 | 204 | 206 | 301..=304 | 307 | 308)
     }
 }
 

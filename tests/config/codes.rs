@@ -40,6 +40,17 @@ const CASES: &[(&str, &[&str])] = &[
          auth = { basic = \"EMPTY\", limits = [\"a\"] }",
         &["SG0211"],
     ),
+    (
+        "[server]\nlisten = \"127.0.0.1:2\"\n[[listener]]\naddress = \"127.0.0.1:1\"\ntls = { certificates = [{ cert = \"conf/tls/sample.pem\", \
+         key = \"conf/tls/sample.key\" }], client_ca = \"conf/tls/sample-ca.pem\" }\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"",
+        &["SG0306"],
+    ),
+    (
+        "[server]\nlisten = \"127.0.0.1:2\"\n[[listener]]\naddress = \"127.0.0.1:1\"\ntls = { certificates = [{ cert = \"conf/tls/sample.pem\", \
+         key = \"conf/tls/sample.key\" }], client_ca = \"conf/tls/sample-ca.pem\", client_auth = \"optional\" }\n[[route]]\npath = \"/x\"\n\
+         upstream = \"echo:\"",
+        &[],
+    ),
     ("[[route]]\nhost = \"a.test\"\nredirect = \"https://a.test{path}\"", &["SG0212"]),
     (
         "[limit.a]\nrate = \"1/s\"\nkey = \"user\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",

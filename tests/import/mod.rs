@@ -6,3 +6,4 @@ mod differential;
 mod hostile;
 mod output;
 mod sites;
+mod tables;

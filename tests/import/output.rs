@@ -97,6 +97,9 @@ fn keys_keep_their_meaning() {
         ),
         ("$binary_remote_addr$uri", "", "key = [\"ip/32/128\", \"path\"]"),
         ("$server_name", "", "key = \"all\""),
+        ("$binary_remote_addr$request_uri", "", "key = [\"ip/32/128\", \"target\"]"),
+        ("$binary_remote_addr$args", "", "key = [\"ip/32/128\", \"query_string\"]"),
+        ("$scheme$host", "", "key = \"host\""),
         ("constant", "", "key = \"all\""),
         ("$k", "map $request_method $k { default ''; POST $binary_remote_addr; }", "when = { method = [\"= POST\"] }"),
         ("$k", "map $http_x_plan $k { default $binary_remote_addr; gold ''; }", "\"!~i ^gold$\""),
@@ -114,12 +117,150 @@ fn keys_keep_their_meaning() {
         assert!(text.contains(expected), "{key}:\n{text}");
         assert_eq!(code, 0, "{text}");
     }
-    for key in ["$request_uri", "$remote_user", "$http_a$http_b", "$undefined", "$http_host"] {
+    for key in ["$remote_user", "$http_a$http_b", "$undefined", "$args", "$host$request_id"] {
         let (text, code) = imported(&format!(
             "limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
         ));
         assert!(code == 3 && text.contains("this limit is left out"), "{key}:\n{text}");
+        assert!(text.contains("\nrespond = { status = 501") && !text.contains("\nupstream = "), "{key}:\n{text}");
     }
+}
+
+/// A `map` or `geo` with several keys becomes a limit for each, with the condition of its requests.
+#[test]
+fn several_keys_become_several_limits() {
+    let import = |map: &str| {
+        imported(&format!(
+            "{map} limit_req_zone $k zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
+        ))
+    };
+    let cases: [(&str, &[&str], bool); 7] = [
+        (
+            "map $http_x_api_key $k { '' $binary_remote_addr; default $http_x_api_key; }",
+            &[
+                "key = \"header:x-api-key\"\nrepeated = \"first\"\nwhen = { header = { \"x-api-key\" = \"*\" } }",
+                "key = \"ip/32/128\"\nrepeated = \"first\"\nwhen = { header = { \"x-api-key\" = [\"!*\"] } }",
+            ],
+            true,
+        ),
+        (
+            "map $http_user_agent $k { default ''; ~*(semrush|ahrefs) $http_user_agent; }",
+            &["when = { header = { \"user-agent\" = [\"~i (semrush|ahrefs)\"] } }"],
+            true,
+        ),
+        (
+            "map $http_x_plan $k { default $binary_remote_addr; gold ''; free shared; }",
+            &[
+                "key = \"all\"\nrepeated = \"first\"\nwhen = { header = { \"x-plan\" = [\"~i ^free$\"] } }",
+                "[\"!~i ^gold$\", \"!~i ^free$\"]",
+            ],
+            true,
+        ),
+        (
+            "map $http_user_agent $k { default ''; ~*bot bots; ~*curl tools; }",
+            &["[\"~i bot\"]", "[\"~i curl\"]"],
+            false,
+        ),
+        (
+            "geo $k { default $binary_remote_addr; 10.0.0.0/8 office; 10.1.0.0/16 ''; }",
+            &["key = \"all\"\nwhen = { client = [", "\"!10.0.0.0/8\""],
+            true,
+        ),
+        ("map $http_a $k { '' x; b y; default z; }", &["respond = { status = 501"], false),
+        ("map $http_a $k { ~^.*$ x; default y; }", &["respond = { status = 501"], false),
+    ];
+    for (map, parts, is_exact) in cases {
+        let (text, code) = import(map);
+        for part in parts {
+            assert!(text.contains(part), "{map}: {part}\n{text}");
+        }
+        assert_eq!(code == 0, is_exact, "{map}\n{text}");
+    }
+}
+
+/// Nothing that could be a protection is lost in silence.
+#[test]
+fn unknown_and_missing_parts_are_comments_or_close_the_route() {
+    let server = |http: &str, server: &str, location: &str| {
+        imported(&format!("{http} server {{ {server} location / {{ {location} proxy_pass http://127.0.0.1:3000; }} }}"))
+    };
+    for (http, in_server, location, is_closed) in [
+        ("", "", "strange on;", false),
+        ("", "strange on;", "", false),
+        ("strange on;", "", "", false),
+        ("", "", "expires 1h;", false),
+        ("", "include missing.conf;", "", true),
+        ("include missing.conf;", "", "", true),
+        ("", "", "include missing.conf;", true),
+        ("", "auth_ldap x;", "", true),
+        ("modsecurity on;", "", "", true),
+        ("", "if ($cookie_a = '') { return 302 /login; }", "", true),
+        ("", "rewrite ^/x/(.*)$ /$1 last;", "", true),
+        ("", "listen 80; listen 443 ssl; if ($scheme = http) { return 301 https://$host$request_uri; }", "", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header CF-Connecting-IP;", "", "deny 192.0.2.1;", true),
+        ("set_real_ip_from 10.0.0.1; real_ip_header CF-Connecting-IP;", "", "", false),
+    ] {
+        let (text, code) = server(http, in_server, location);
+        assert_eq!(code, 3, "{http} {in_server} {location}\n{text}");
+        assert_eq!(!text.contains("\nupstream = "), is_closed, "{http} {in_server} {location}\n{text}");
+    }
+    for (http, in_server, location) in [
+        ("modsecurity off;", "auth_request off;", "satisfy all;"),
+        ("include /etc/nginx/mime.types;", "merge_slashes on;", "proxy_buffering off;"),
+        ("sendfile on;", "if ($host = www.a.test) { set $x 1; }", "expires off;"),
+    ] {
+        let (text, code) = server(http, in_server, location);
+        assert_eq!(code, 0, "{http} {in_server} {location}\n{text}");
+    }
+}
+
+/// Headers whose value cannot be translated are removed, so that clients do not choose them.
+#[test]
+fn clients_choose_no_header_of_the_gateway() {
+    for value in ["$remote_user", "$ssl_client_s_dn", "$upstream_http_x", "$request_id-x"] {
+        let (text, code) = imported(&format!(
+            "server {{ location / {{ proxy_set_header X-User {value}; proxy_pass http://127.0.0.1:3000; }} }}"
+        ));
+        assert!(code == 3 && text.contains("request_headers = { remove = \"x-user\" }"), "{value}: {text}");
+    }
+}
+
+/// Requests for a server that cannot be told apart, or that others could not reach, are not served by another one.
+#[test]
+fn servers_are_not_opened_to_other_clients() {
+    let open = "location / { proxy_pass http://127.0.0.1:3000; }";
+    let secret = "location / { proxy_pass http://127.0.0.1:4000; }";
+    for servers in [
+        format!(
+            "server {{ listen 80; server_name a.test; {open} }} server {{ listen 127.0.0.1:81; server_name b.test; {secret} }}"
+        ),
+        format!(
+            "server {{ listen 80; server_name a.test; {open} }} server {{ listen 10.0.0.1:81; server_name b.test; {secret} }}"
+        ),
+        format!(
+            "server {{ listen 80; server_name a.test; {open} }} server {{ listen unix:/run/x.sock; server_name b.test; {secret} }}"
+        ),
+        format!(
+            "server {{ listen 80; server_name a.test; {open} }} server {{ listen 443 ssl; server_name b.test; ssl_verify_client on; \
+             ssl_client_certificate none.pem; {secret} }}"
+        ),
+        format!("server {{ listen 80; server_name a.test; {open} }} server {{ listen 80; server_name b.*; {secret} }}"),
+        format!("server {{ listen 80; server_name a.test; {open} }} server {{ listen 80; server_name ~^b; {secret} }}"),
+        format!("server {{ listen 80; server_name a.test; {open} }} server {{ listen 81; {secret} }}"),
+    ] {
+        let (text, code) = imported(&servers);
+        assert_eq!(code, 3, "{servers}");
+        assert!(!text.contains("\nupstream = \"127.0.0.1-4000\""), "{servers}\n{text}");
+    }
+    // The same content at several addresses is one server; different content is none.
+    let (text, _) = imported(&format!(
+        "server {{ listen 80; server_name a.test; {open} }} server {{ listen 81; server_name a.test; {open} }}"
+    ));
+    assert!(text.contains("\nupstream = \"127.0.0.1-3000\"") && !text.contains("501"), "{text}");
+    let (text, _) = imported(&format!(
+        "server {{ listen 80; server_name a.test; {open} }} server {{ listen 81; server_name a.test; {secret} }}"
+    ));
+    assert!(text.contains("host = \"a.test\"\npath = \"/\"\nrespond = { status = 501"), "{text}");
 }
 
 #[test]
@@ -139,7 +280,7 @@ fn servers_keep_their_parameters() {
 #[test]
 fn listeners_of_both_families_are_one() {
     let (text, code) = imported(
-        "server { listen 80; listen [::]:80; return 301 https://$host$request_uri; } server { listen 8080; listen [::]:8080; \
+        "server { listen 80; listen [::]:80; return 308 https://$host$request_uri; } server { listen 8080; listen [::]:8080; \
          location / { proxy_pass http://127.0.0.1:3000; } }",
     );
     assert!(text.contains("listen = \"[::]:8080\"\n"), "{text}");

@@ -52,6 +52,8 @@ labels! {
     OpenAdmin = "SG0304",
     /// Limits that leave equivalent methods unlimited.
     UnlimitedMethods = "SG0305",
+    /// A listener requires client certificates, and another one serves the same routes without.
+    OpenBesideCertificates = "SG0306",
     /// A name with `*` in the sources of a limit.
     WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.

@@ -9,8 +9,8 @@ use crate::config::compile::names::Definitions;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
-use crate::config::tree::{Table, Value};
-use crate::config::{Admin, ServerSettings};
+use crate::config::tree::{Table, TableEntry, Value};
+use crate::config::{Admin, ListenerSettings, ServerSettings, Service};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::{Source, SourceKind};
@@ -192,6 +192,27 @@ fn warn_of_open_admin(context: &LintContext) {
         let help = "set `token` in [admin], or listen on 127.0.0.1 or a Unix socket";
         context.sources.add_warning(DiagnosticCode::OpenAdmin, Diagnostic::new(place, what).with_help(help));
     }
+}
+
+/// Warns if a listener requires client certificates, and another one serves the same routes without.
+pub fn warn_of_open_listeners(sources: &SourceTexts, sections: &[Section], listeners: &[Arc<ListenerSettings>]) {
+    let requires = |section: &&Section| {
+        let Some(Value::Table(tls)) = section.node("tls").map(|node| &node.value) else { return false };
+        let is_optional =
+            |entry: &TableEntry| matches!(&entry.node.value, Value::String(text) if text.value == "optional");
+        tls.get("client_ca").is_some() && !tls.get("client_auth").is_some_and(is_optional)
+    };
+    let serves = |listener: &&Arc<ListenerSettings>| {
+        matches!(listener.service, Service::Http) && listener.redirect_port.is_none()
+    };
+    let closed: Vec<&Section> = sections.iter().filter(requires).collect();
+    let Some(first) = closed.first().filter(|_| listeners.iter().filter(serves).count() > closed.len()) else { return };
+    let what = "this listener requires client certificates, but another listener serves the same routes without";
+    let help = "routes apply to all listeners: remove the other one, or run a gateway of its own for it";
+    sources.add_warning(
+        DiagnosticCode::OpenBesideCertificates,
+        Diagnostic::new(first.place, what.to_owned()).with_help(help),
+    );
 }
 
 /// Returns where `listen` of `[admin]` is written.

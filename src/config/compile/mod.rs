@@ -60,7 +60,6 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
     let rls = list_sections(sources, &roots, "rls", &schema::RLS);
     report_root_keys(roots);
-
     let acme = acme.to_section(sources, &schema::ACME);
     let acme = AcmeSection::read(&acme, has_acme);
     let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::SERVER));
@@ -102,6 +101,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
+    lint::warn_of_open_listeners(sources, &listeners, &server.listeners);
     warn(sources, texts, (&server.settings, &admin), (&routes, &decide, &rls), (&limits, &upstreams));
     Some(Config {
         is_strict_somewhere: is_strict_somewhere(&routes, server.settings.strictness),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::limiting::refuse::Refuse;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
-use crate::route::{HeaderEdit, Rewrite, Timeouts};
+use crate::route::{HeaderEdit, ResponseEdit, Rewrite, Timeouts};
 
 /// The values that routes share.
 #[derive(Default)]
@@ -13,6 +13,7 @@ pub struct SharedValues {
     pub networks: Values<IpSet>,
     pub rewrites: Values<Rewrite>,
     pub edits: Values<HeaderEdit>,
+    pub response_edits: Values<ResponseEdit>,
     pub timeouts: Values<Timeouts>,
     pub refusals: Values<Refuse>,
     pub compressions: Values<CompressSettings>,

@@ -71,7 +71,7 @@ pub fn find_option(text: &str) -> FoundOption {
     let entries = list_entries();
     let words = split_name(text);
     if let Some(option) = follow_keys(&words)
-        && let Some(entry) = entries.iter().find(|entry| std::ptr::eq(entry.option, option) && entry.ends_like(&words))
+        && let Some(entry) = entries.iter().find(|entry| std::ptr::eq(entry.option, option))
     {
         return FoundOption::One(entry.clone());
     }
@@ -86,18 +86,6 @@ pub fn find_option(text: &str) -> FoundOption {
         0 => FoundOption::Unknown(find_similar(&name, &entries)),
         1 => FoundOption::One(found.remove(0)),
         _ => FoundOption::Several(found),
-    }
-}
-
-impl OptionEntry {
-    /// Returns whether the option's name is the last of `words`, and the option is the first of those that share the
-    /// table.
-    fn ends_like(&self, words: &[&str]) -> bool {
-        let path = self.path();
-        let keys: Vec<&str> = path.split('.').collect();
-        // A table that several options share is listed under one of them.
-        let shared = schema::HEADER_EDIT.name;
-        self.table.name != shared || words.iter().any(|word| keys.get(1) == Some(word))
     }
 }
 

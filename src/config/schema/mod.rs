@@ -26,7 +26,9 @@ pub use crate::config::schema::limit::{COST, FAIR, LEASE, LIMIT, OVERRIDE, OVERR
 pub use crate::config::schema::listener::{CERTIFICATE, HSTS, INTERNAL, LISTENER, LISTENER_TLS};
 pub use crate::config::schema::once::{ACME, ADMIN, ADMIN_TOKEN, HEADERS, JWT, ROOT, SET, STORE};
 pub use crate::config::schema::rls::RLS;
-pub use crate::config::schema::route::{AUTH, HEADER_EDIT, REDIRECT, RESPOND, REWRITE, ROUTE, ROUTE_COMPRESS};
+pub use crate::config::schema::route::{
+    AUTH, HEADER_EDIT, REDIRECT, RESPOND, RESPONSE_HEADER_EDIT, REWRITE, ROUTE, ROUTE_COMPRESS,
+};
 pub use crate::config::schema::server::{ACCESS_LOG, OVERLOAD, REDIRECT_HTTP, SERVER, SERVER_COMPRESS, SPANS};
 pub use crate::config::schema::shared::REFUSE;
 pub use crate::config::schema::upstream::{
@@ -134,6 +136,7 @@ pub const ALL: &[&Schema] = &[
     &AUTH,
     &REWRITE,
     &HEADER_EDIT,
+    &RESPONSE_HEADER_EDIT,
     &REFUSE,
     &ROUTE_COMPRESS,
     &RESPOND,

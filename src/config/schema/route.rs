@@ -60,8 +60,16 @@ pub const ROUTE: Schema = Schema {
             .reason("unauthorized"),
         option("rewrite", Table(&REWRITE), Absent, "changes of path and host")
             .guide("routing.md#changing-the-request-and-the-response"),
+        option(
+            "rewrite_location",
+            Map(&Text("string")),
+            Absent,
+            "how `Location` and `Refresh` of servers that start with a text start for the client",
+        )
+        .shown_as("table")
+        .guide("routing.md#changing-the-request-and-the-response"),
         option("request_headers", Table(&HEADER_EDIT), Absent, "changes of the headers that the server gets"),
-        option("response_headers", Table(&HEADER_EDIT), Absent, "changes of the headers that the client gets"),
+        option("response_headers", Table(&RESPONSE_HEADER_EDIT), Absent, "changes of the headers that the client gets"),
         option("max_body", MAX_BODY, Described("that of `[server]`"), "as in `[server]`, for this route")
             .metric("sluicegate_http_rejected_total")
             .reason("body_too_large"),
@@ -273,8 +281,17 @@ pub const REWRITE: Schema = Schema {
         option("strip_prefix", Text("path"), Absent, "path prefix to remove"),
         option("add_prefix", Text("path"), Absent, "path prefix to add"),
         option("upstream_host", Boolean, Value("false"), "send the server's own host"),
+        option(
+            "host",
+            Text("host, or \"{host}\""),
+            Absent,
+            "send this host; `{host}` is that of the client without its port",
+        ),
     ],
 };
+
+/// Lines of headers: a value, or a list of values, for each name.
+const HEADER_LINES: ValueType = Map(&list_from(1, &Text("string")));
 
 pub const HEADER_EDIT: Schema = Schema {
     name: "route.request_headers",
@@ -284,6 +301,35 @@ pub const HEADER_EDIT: Schema = Schema {
     options: &[
         option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table"),
         option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list"),
+    ],
+};
+
+pub const RESPONSE_HEADER_EDIT: Schema = Schema {
+    name: "route.response_headers",
+    title: "",
+    intro: "",
+    notes: "",
+    options: &[
+        option("remove", list(&Text("header")), Absent, "headers to remove, before the others are set")
+            .shown_as("list"),
+        option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table"),
+        option("default", Map(&Text("string")), Absent, "headers to set if the response does not have them")
+            .shown_as("table"),
+        option("add", HEADER_LINES, Absent, "lines to add beside those of the response, which stay")
+            .shown_as("table of values or lists"),
+        option(
+            "add_on_success",
+            HEADER_LINES,
+            Absent,
+            "as `add`, for the statuses 200, 201, 204, 206, 301 to 304, 307 and 308 only",
+        )
+        .shown_as("table of values or lists"),
+        option(
+            "on",
+            Words(&["upstream", "all"]),
+            Value("\"upstream\""),
+            "whether the gateway's own error responses get these changes, too: those of limits, of `auth`, of the servers' failures",
+        ),
     ],
 };
 

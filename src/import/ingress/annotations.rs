@@ -4,14 +4,18 @@ use ipnet::IpNet;
 
 use crate::import::access::{RULES_MAX, all_networks, format_network, parse_networks};
 use crate::import::error::{ImportError, Result};
+use crate::import::ingress::table::find_annotation;
 use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
-use crate::import::syntax::shorten;
+use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{format_array, quote_string};
+use crate::import::verdict::Verdict;
 use crate::import::yaml::YamlNode;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
+/// The prefix of old versions.
+const OLD_PREFIX: &str = "ingress.kubernetes.io/";
 /// `burst` is this many times the rate if there is no `limit-burst-multiplier`.
 const MULTIPLIER: u64 = 5;
 /// The largest number that an annotation may have.
@@ -23,6 +27,8 @@ pub struct ControllerDefaults {
     connection_status: u16,
     access: Vec<(bool, IpNet)>,
     max_body: String,
+    /// The comment on a setting that may decide which clients are served.
+    closed: Option<usize>,
 }
 
 impl Default for ControllerDefaults {
@@ -32,6 +38,7 @@ impl Default for ControllerDefaults {
             connection_status: 503,
             access: Vec::new(),
             max_body: quote_string("1MiB"),
+            closed: None,
         }
     }
 }
@@ -64,7 +71,11 @@ impl ControllerDefaults {
                     out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
                 }
                 "use-forwarded-headers" if value == "false" => {}
-                _ if is_tuning(key) => {}
+                _ if is_tuning_setting(key) || value == "false" && key.starts_with("enable-") => {}
+                _ if is_guard_setting(key) => {
+                    let why = "it may decide which clients are served, so all routes are closed";
+                    self.closed.get_or_insert(out.remarks.add(&describe_node(key, value, node), why));
+                }
                 _ => {
                     out.remarks.add(&describe_node(key, value, node), "not available, so it is left out");
                 }
@@ -77,6 +88,10 @@ impl ControllerDefaults {
 /// The settings that an Ingress gives its routes.
 pub struct Annotations {
     pub use_regex: bool,
+    /// The target of its paths, and where it is written.
+    rewrite_target: Option<(String, Directive)>,
+    /// The `Host` that its services get, and where it is written.
+    upstream_vhost: Option<(String, Directive)>,
     /// Additional lines of its upstreams.
     pub upstream: Vec<String>,
     protocol: String,
@@ -98,18 +113,24 @@ impl Annotations {
     ) -> Result<Option<Annotations>> {
         let mut found = Annotations {
             use_regex: false,
+            rewrite_target: None,
+            upstream_vhost: None,
             upstream: Vec::new(),
             protocol: "HTTP".to_owned(),
             limits: Vec::new(),
             access: Vec::new(),
             lines: vec![format!("max_body = {}", defaults.max_body)],
             remarks: Vec::new(),
-            closed: None,
+            closed: defaults.closed,
         };
         let mut values = LimitAnnotations::default();
         for (key, node) in ingress.at(&["metadata", "annotations"]).map_or(&[][..], YamlNode::entries) {
-            let Some(key) = key.strip_prefix(PREFIX) else { continue };
             let value = node.text().unwrap_or("").trim();
+            if key.starts_with(OLD_PREFIX) {
+                let why = "ingress-nginx ignores annotations with this prefix by default, and so does the import";
+                found.remarks.push(out.remarks.add(&describe_node(key, value, node), why));
+            }
+            let Some(key) = key.strip_prefix(PREFIX) else { continue };
             if key == "canary" && value == "true" {
                 out.remarks
                     .add(&describe_node(key, value, node), "canaries are not available, so this Ingress is left out");
@@ -136,6 +157,8 @@ impl Annotations {
             }
             "backend-protocol" => value.clone_into(&mut self.protocol),
             "use-regex" => self.use_regex = value == "true",
+            "rewrite-target" => self.rewrite_target = Some((value.to_owned(), describe_node(key, value, node))),
+            "upstream-vhost" => self.upstream_vhost = Some((value.to_owned(), describe_node(key, value, node))),
             _ => return Ok(false),
         }
         Ok(true)
@@ -143,18 +166,20 @@ impl Annotations {
 
     /// Adds a remark about an annotation that is not translated. Closes the routes if it protected them.
     fn report_annotation(&mut self, key: &str, value: &str, node: &YamlNode, out: &mut ImportedConfig) {
-        let is_default =
-            matches!(key, "ssl-redirect" | "force-ssl-redirect" | "canary" | "service-upstream" | "enable-access-log");
-        if is_default || is_tuning(key) || value == "false" && key.starts_with("enable-") {
-            return;
-        }
         let at = describe_node(key, value, node);
-        if is_guard(key) {
-            let number = out.remarks.add(&at, "not available, so the routes of this Ingress are closed");
-            self.closed.get_or_insert(number);
-            self.use_regex |= key == "rewrite-target" && value.contains('$');
-        } else {
-            self.remarks.push(out.remarks.add(&at, "not available, so it is left out"));
+        match find_annotation(key) {
+            Some((Verdict::Translated | Verdict::NoEffect, _)) => {}
+            Some(_) if value == "false" => {}
+            Some((Verdict::Protects, note)) => {
+                let number =
+                    out.remarks.add(&at, &format!("{note}; until then, the routes of this Ingress are closed"));
+                self.closed.get_or_insert(number);
+            }
+            Some((Verdict::Differs, note)) => self.remarks.push(out.remarks.add(&at, &format!("left out: {note}"))),
+            None => {
+                let why = "the import does not know this annotation, so it is left out";
+                self.remarks.push(out.remarks.add(&at, why));
+            }
         }
     }
 
@@ -197,6 +222,37 @@ impl Annotations {
     /// Returns the end of an upstream's name, so that upstreams of one service with different protocols differ.
     pub fn suffix(&self) -> String {
         if self.protocol == "HTTP" { String::new() } else { format!("-{}", self.protocol.to_ascii_lowercase()) }
+    }
+
+    /// Translates the path of a route that `rewrite-target` changes. Returns the path by segments that matches instead.
+    pub fn rewrite_path(&self, path: &str, out: &mut ImportedConfig, body: &mut RouteBody) -> Option<String> {
+        let mut parts = Vec::new();
+        let mut matched = None;
+        if let Some((target, at)) = &self.rewrite_target {
+            match find_prefix_rewrite(path, target) {
+                Some((strip, add)) => {
+                    let both = [("strip_prefix", strip), ("add_prefix", add)];
+                    let both = both.iter().filter(|(_, prefix)| !prefix.is_empty());
+                    parts.extend(both.map(|(key, prefix)| format!("{key} = {}", quote_string(prefix))));
+                    matched = Some(if strip.is_empty() { "/".to_owned() } else { strip.to_owned() });
+                }
+                None => {
+                    let why = "only rewrites from one prefix to another are available, so this route is closed";
+                    body.close(out.remarks.add(at, why));
+                }
+            }
+        }
+        if let Some((host, at)) = &self.upstream_vhost {
+            let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
+            match !host.is_empty() && host.chars().all(is_host) {
+                true => parts.push(format!("host = {}", quote_string(host))),
+                false => body.add_remark(out.remarks.add(at, "the service gets the client's Host instead")),
+            }
+        }
+        if !parts.is_empty() {
+            body.lines.push(format!("rewrite = {{ {} }}", parts.join(", ")));
+        }
+        matched
     }
 
     /// Applies the settings to a route.
@@ -318,28 +374,15 @@ fn format_rate(number: u64, unit: &str, multiplier: u64) -> Vec<String> {
     vec![format!("rate = \"{number}/{unit}\""), format!("burst = {}", number * multiplier + 1)]
 }
 
-/// Returns true for annotations that decide which clients are served, or what they get. Without them, a route must be
-/// closed.
-fn is_guard(key: &str) -> bool {
-    const NAMES: [&str; 9] = [
-        "configuration-snippet",
-        "server-snippet",
-        "location-snippet",
-        "rewrite-target",
-        "app-root",
-        "permanent-redirect",
-        "temporal-redirect",
-        "satisfy",
-        "global-rate-limit",
-    ];
-    NAMES.contains(&key)
-        || ["auth-", "modsecurity", "enable-modsecurity", "enable-owasp", "enable-global-auth"]
-            .iter()
-            .any(|start| key.starts_with(start))
+/// Returns true for settings of the controller that may decide which clients are served.
+fn is_guard_setting(key: &str) -> bool {
+    const STARTS: [&str; 6] =
+        ["global-auth", "block-", "denylist-", "enable-modsecurity", "enable-owasp", "modsecurity"];
+    STARTS.iter().any(|start| key.starts_with(start)) || key.ends_with("-snippet")
 }
 
-/// Returns true for settings that tune nginx itself. Leaving them out changes no verdict.
-fn is_tuning(key: &str) -> bool {
+/// Returns true for settings of the controller that tune nginx itself. Leaving them out changes no verdict.
+fn is_tuning_setting(key: &str) -> bool {
     const STARTS: [&str; 18] = [
         "proxy-buffer",
         "proxy-request-buffering",
@@ -361,6 +404,22 @@ fn is_tuning(key: &str) -> bool {
         "enable-opentelemetry",
     ];
     STARTS.iter().any(|start| key.starts_with(start))
+}
+
+/// Finds the prefixes that a route removes and adds for a path such as `/foo(/|$)(.*)` with the target `/bar/$2`.
+fn find_prefix_rewrite<'t>(path: &'t str, target: &'t str) -> Option<(&'t str, &'t str)> {
+    let group = |path: &'t str, end: &str, group: &str| {
+        Some((path.strip_suffix(end)?, target.strip_suffix(group)?.strip_suffix('/')?))
+    };
+    let (strip, add) = group(path, "(/|$)(.*)", "$2").or_else(|| group(path, "/(.*)", "$1"))?;
+    let is_prefix = |text: &str| {
+        text.is_empty()
+            || text.starts_with('/')
+                && !text.ends_with('/')
+                && text.split('/').skip(1).all(|part| !part.is_empty() && part != "." && part != "..")
+                && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte))
+    };
+    (is_prefix(strip) && is_prefix(add)).then_some((strip, add))
 }
 
 /// Parses a comma-separated list of networks.

@@ -4,13 +4,16 @@
 //! controller gives its settings. Other kinds are skipped. Output: routes, limits and upstreams in an
 //! [`ImportedConfig`], and a remark about each annotation that is not translated.
 //!
+//! - `table`: every annotation, and what the import does with it.
 //! - `annotations`: the annotations of an Ingress and the settings of the ConfigMap.
 //!
-//! To add an annotation, match its name in `Annotations::read_annotation`, or in `LimitAnnotations::read_annotation` if
-//! it concerns limits or access. An annotation that protects a route and cannot be translated must close the route: add
-//! it to `is_guard`. Describe it in `docs/migrating/nginx.md`.
+//! To add an annotation, add its row to `table`. One that is translated is read in `Annotations::read_annotation`, or in
+//! `LimitAnnotations::read_annotation` if it concerns limits or access.
 
 mod annotations;
+mod table;
+
+pub use table::write_table;
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -39,6 +42,7 @@ fn describe_node(what: &str, value: &str, node: &YamlNode) -> Directive {
         file: Rc::clone(&node.file),
         line: node.line,
         base: Path::new("").into(),
+        is_expanded: false,
     }
 }
 
@@ -158,9 +162,6 @@ impl<'a> Ingress<'a> {
             if !is_host(&host) {
                 return Err(self.error(rule, &format!("`{}` is not a host", shorten(&host))));
             }
-            if annotations.use_regex {
-                with_regexes.insert(host.clone());
-            }
             for path in rule.at(&["http", "paths"]).map_or(&[][..], YamlNode::list) {
                 let text = path.text_at(&["path"]).filter(|text| !text.is_empty()).unwrap_or("/").to_owned();
                 let matcher = match path.text_at(&["pathType"]) {
@@ -170,7 +171,11 @@ impl<'a> Ingress<'a> {
                     Some(other) => return Err(self.error(path, &format!("`{}` is not a pathType", shorten(other)))),
                 };
                 let backend = path.get("backend");
-                self.translate_path(path, backend, matcher, &annotations, out, hosts.entry(host.clone()).or_default());
+                let found = hosts.entry(host.clone()).or_default();
+                let is_regex = self.translate_path(path, backend, matcher, &annotations, out, found);
+                if is_regex && annotations.use_regex {
+                    with_regexes.insert(host.clone());
+                }
             }
         }
         if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {
@@ -187,6 +192,7 @@ impl<'a> Ingress<'a> {
         Ok(())
     }
 
+    /// Adds the route of a path. Returns whether the path stays as it is written.
     fn translate_path(
         &self,
         at: &YamlNode,
@@ -195,7 +201,7 @@ impl<'a> Ingress<'a> {
         annotations: &Annotations,
         out: &mut ImportedConfig,
         found: &mut Vec<Location>,
-    ) {
+    ) -> bool {
         let path = path_text(&matcher).to_owned();
         let origin =
             shorten(&format!("{}:{}: Ingress {}/{}, path {path}", at.file, at.line, self.namespace, self.name));
@@ -204,7 +210,7 @@ impl<'a> Ingress<'a> {
                 &describe_node("path", &path, at),
                 "an Ingress before this one has the same path, so this one is left out",
             );
-            return;
+            return false;
         }
         let mut body = RouteBody::with_status(origin, 503);
         match backend.map_or(Err("it has no backend"), |backend| self.find_server(backend)) {
@@ -222,7 +228,10 @@ impl<'a> Ingress<'a> {
             }
         }
         annotations.apply_to_route(out, &mut body);
-        found.push(Location { matcher, body });
+        let rewritten = annotations.rewrite_path(&path, out, &mut body);
+        let is_regex = rewritten.is_none();
+        found.push(Location { matcher: rewritten.map_or(matcher, LocationMatcher::Segments), body });
+        is_regex
     }
 
     /// Finds the service of a backend. Returns `SERVICE.NAMESPACE` and the port, or the reason why there is none.

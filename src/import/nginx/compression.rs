@@ -11,6 +11,9 @@ pub fn translate_gzip(scope: &Scope, out: &mut ImportedConfig) -> Result<Option<
     if !scope.is_on("gzip") {
         return Ok(None);
     }
+    if let Some(directive) = scope.get("gzip").filter(|_| !scope.is_on("gzip_vary")) {
+        out.remarks.add(directive, "compressed responses have `Vary: Accept-Encoding`, as with `gzip_vary on`");
+    }
     // nginx always compresses this type.
     let mut types = vec!["text/html".to_owned()];
     if let Some(directive) = scope.get("gzip_types") {

@@ -4,39 +4,45 @@ use std::collections::HashSet;
 
 use ipnet::IpNet;
 
-use crate::import::access::{RULES_MAX, parse_networks};
+use crate::import::access::{ClientAccess, RULES_MAX, parse_networks};
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::nginx::compression::translate_gzip;
-use crate::import::nginx::hsts::{PARTIAL, is_hsts};
-use crate::import::nginx::keys::find_variables;
+use crate::import::nginx::conditions::{PrefixRewrite, PrefixTarget, read_prefix_rewrite};
+use crate::import::nginx::headers::{
+    GatewayFacts, translate_added_headers, translate_hidden_headers, translate_request_headers,
+};
 use crate::import::nginx::limits::Zones;
+use crate::import::nginx::limits::keys::find_variables;
 use crate::import::nginx::pages::translate_error_pages;
 use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
 use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
-use crate::import::nginx::scope::{GUARDS, Scope, is_closing, is_content, is_off, is_redirect, is_scoped, is_tuning};
+use crate::import::nginx::review::review_block;
+use crate::import::nginx::scope::{Scope, is_redirect, is_rewriting};
 use crate::import::nginx::sizes::translate_size;
-use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms, translate_pass};
+use crate::import::nginx::upstreams::passes::translate_pass;
+use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{format_duration, format_list, quote_string};
+use crate::import::text::{format_duration, quote_string};
 
 /// State that all locations of a server share.
 pub struct Context<'a, 'o> {
     pub out: &'o mut ImportedConfig,
     pub zones: &'o mut Zones,
     pub upstreams: &'o UpstreamBlocks<'a>,
+    pub facts: &'o GatewayFacts,
     /// The index of the server, which names it in limits per server.
     pub server: usize,
-    /// The remark about a directive of the server that protects all of its locations.
+    /// The first name of the server.
+    pub server_name: Option<&'o str>,
+    /// The remark about what protects all locations of the server.
     pub closed: Option<usize>,
     /// The directives of the server, and those in force there.
     pub site: &'a [Directive],
     pub outer: &'o Scope<'a>,
     /// The `compress` of the gateway.
     pub compress: Option<&'o str>,
-    /// The value of `Strict-Transport-Security` that the listener sends, so the routes need not.
-    pub hsts: Option<&'o str>,
     /// The locations so far, without regular expressions.
     pub seen: HashSet<(bool, String)>,
 }
@@ -49,21 +55,11 @@ impl<'a> Context<'a, '_> {
         outer: &Scope<'a>,
         found: &mut Vec<Location>,
     ) -> Result<()> {
-        let matcher = match at.args.as_slice() {
-            [path] if path.starts_with('@') => {
-                self.out.remarks.add(at, "named locations are not available");
-                return Ok(());
-            }
-            [path] => LocationMatcher::Prefix { path: path.clone(), first: false },
-            [kind, path] => match kind.as_str() {
-                "=" => LocationMatcher::Exact(path.clone()),
-                "^~" => LocationMatcher::Prefix { path: path.clone(), first: true },
-                "~" => LocationMatcher::Regex { pattern: path.clone(), ignore_case: false },
-                "~*" => LocationMatcher::Regex { pattern: path.clone(), ignore_case: true },
-                _ => return Err(at.error(format!("`{}` is not a modifier of `location`", shorten(kind)))),
-            },
-            _ => return Err(at.error("`location` takes a path, and one of = ~ ~* ^~ before it")),
-        };
+        if at.args.len() == 1 && at.arg(0).starts_with('@') {
+            self.out.remarks.add(at, "named locations are not available");
+            return Ok(());
+        }
+        let matcher = read_matcher(at)?;
         // Each location may appear once, as in nginx.
         if !matches!(matcher, LocationMatcher::Regex { .. }) && !self.seen.insert(location_identity(&matcher)) {
             return Err(at.error("this location appears twice"));
@@ -73,14 +69,19 @@ impl<'a> Context<'a, '_> {
         if !self.out.reserve_route(&body) {
             return Err(at.error("the config would be larger than 16 MiB; import fewer files at once"));
         }
+        let (first, mut overriding) = (found.len(), None);
         for inner in at.inner().iter().filter(|inner| inner.name == "location") {
             if inner.arg(0).starts_with('~') {
-                let number =
-                    self.out.remarks.add(inner, "a regular expression inside another location is not available");
-                body.close(number);
+                let why = "a regular expression inside another location is not available";
+                overriding = Some(self.out.remarks.add(inner, why));
                 continue;
             }
             self.translate_location(inner, &scope, found)?;
+        }
+        // The regular expression may take requests of all these routes.
+        if let Some(number) = overriding {
+            body.close(number);
+            found[first..].iter_mut().for_each(|location| location.body.close(number));
         }
         found.push(Location { matcher, body });
         Ok(())
@@ -99,85 +100,112 @@ impl<'a> Context<'a, '_> {
             _ => shorten(&format!("{}:{}: {}", at.file, at.line, at.name)),
         };
         let mut body = RouteBody::with_status(origin, 404);
-        if let Some(number) = self.closed {
-            body.close(number);
+        if at.name == "location" {
+            for number in review_block(block, "L", self.out) {
+                body.add_remark(number);
+            }
         }
+        translate_added_headers(scope, self.out, &mut body);
         if block.iter().any(|directive| directive.name == "internal") {
             return Ok(body);
         }
-        let returned = block.iter().find(|directive| is_response(directive));
-        let mut has_content = returned.is_some();
-        for directive in
-            block.iter().filter(|directive| !returned.is_some_and(|returned| std::ptr::eq(returned, *directive)))
-        {
-            let name = directive.name.as_str();
-            if is_closing(directive) || is_content(name) {
-                has_content = true;
-                let why = if is_content(name) { "Sluicegate only proxies requests" } else { "not available" };
-                let number = self.out.remarks.add(directive, why);
-                body.close(number);
-            } else if matches!(name, "proxy_pass" | "grpc_pass") {
-                has_content = true;
-            } else if !is_known(name)
-                && !is_scoped(name)
-                && !is_tuning(name)
-                && name != "proxy_redirect"
-                && !is_off(directive)
-            {
-                body.add_remark(self.out.remarks.add(directive, "not available, so it is left out"));
-            } else if name == "proxy_redirect" && !matches!(directive.arg(0), "off" | "default") {
-                body.add_remark(
-                    self.out.remarks.add(directive, "Sluicegate does not rewrite the Location of responses"),
-                );
-            }
+        body.redirects_to_slash = block.iter().any(|directive| directive.name.ends_with("_pass"));
+        for number in self.closed.into_iter().chain(scope.find_closing(self.out)) {
+            body.close(number);
         }
-        let passwords = self.check_guards(scope, &mut body);
+        let returned = block.iter().find(|directive| is_response(directive));
+        let is_returned = |directive: &Directive| returned.is_some_and(|returned| std::ptr::eq(returned, directive));
+        let mut forward = None;
+        for directive in block.iter().filter(|directive| is_rewriting(directive) && !is_returned(directive)) {
+            match read_location_rewrite(directive, block, matcher) {
+                Some(PrefixRewrite { prefix, target: PrefixTarget::Redirect(redirect) }) => {
+                    body.lines
+                        .push(format!("rewrite = {{ strip_prefix = {} }}", quote_string(prefix.trim_end_matches('/'))));
+                    body.action = RouteAction::Redirect(redirect);
+                    return Ok(body);
+                }
+                Some(PrefixRewrite { prefix, target: PrefixTarget::Forward(to) }) => {
+                    forward = Some((prefix.trim_end_matches('/'), to));
+                    continue;
+                }
+                None => {}
+            }
+            let number = self.out.remarks.add(directive, "not available, so the routes that it changes are closed");
+            body.close(number);
+        }
+        let passwords = self.check_passwords(scope, &mut body);
         if let Some(directive) = returned {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
             self.respond(directive, scope, &mut body);
             return Ok(body);
         }
-        let mut rewrite = Vec::new();
-        if let Some(directive) =
-            block.iter().find(|directive| matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass"))
-        {
-            rewrite.extend(translate_pass(directive, matcher, self.upstreams, scope, self.out, &mut body));
-            self.translate_headers(scope, &mut rewrite, &mut body);
+        if self.denies_all(scope)? {
+            // Limits count these requests, as in nginx.
+            body.action = RouteAction::Respond { status: 403, body: None, content_type: None, location: None };
+            self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
+            return Ok(body);
         }
-        if !has_content {
+        let mut rewrite: Vec<String> = Vec::new();
+        let pass = block.iter().find(|directive| matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass"));
+        if let Some(directive) = pass {
+            rewrite = self.translate_forwarding(directive, matcher, scope, forward, &mut body);
+        } else if body.closed.is_none() {
             let number = self.out.remarks.add(at, "nginx serves files here, which Sluicegate does not");
             body.close(number);
         }
         if !rewrite.is_empty() {
             body.lines.push(format!("rewrite = {{ {} }}", rewrite.join(", ")));
         }
+        body.has_access_rules = !scope.list("allow").is_empty();
         self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
         self.restrict_access(scope, &mut body)?;
+        self.check_client(scope, &mut body);
         require_passwords(&passwords, scope, self.out, &mut body);
         self.translate_settings(scope, &mut body)?;
         translate_error_pages(scope, self.site, self.outer, self.out, &mut body);
         Ok(body)
     }
 
-    /// Closes a route if it would lose its protection. Returns the passwords that it needs.
-    fn check_guards<'s>(&mut self, scope: &Scope<'s>, body: &mut RouteBody) -> PasswordGuard<'s> {
-        for guard in GUARDS.iter().filter_map(|name| scope.get(name)) {
-            if guard.arg(0) == "off" || guard.name == "satisfy" && guard.arg(0) == "all" {
-                continue;
+    /// Translates `proxy_pass` with its headers. Returns the parts of `rewrite`. `forward`: the prefixes of a `rewrite`.
+    fn translate_forwarding(
+        &mut self,
+        at: &Directive,
+        matcher: &LocationMatcher,
+        scope: &Scope,
+        forward: Option<(&str, String)>,
+        body: &mut RouteBody,
+    ) -> Vec<String> {
+        let mut rewrite = Vec::new();
+        if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
+            rewrite.extend(path);
+            if let Some((strip, add)) = forward {
+                rewrite.push(format!("strip_prefix = {}", quote_string(strip)));
+                let add = add.trim_end_matches('/');
+                rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_string(add))));
             }
-            let why = match guard.name.as_str() {
-                "auth_request" => {
-                    "write auth = { forward = \"URL\" } with the URL of the auth server; until then, the routes that it protects \
-                     are closed"
-                }
-                _ => "not available, so the routes that it protects are closed",
-            };
-            let number = self.out.remarks.add(guard, why);
+            let (facts, name) = (self.facts, self.server_name);
+            rewrite.extend(translate_request_headers(scope, &target, facts, name, self.out, body));
+            translate_hidden_headers(scope, target.is_grpc, &mut body.response);
+        }
+        rewrite
+    }
+
+    /// Closes a route that depends on addresses of clients which the gateway would not know.
+    fn check_client(&mut self, scope: &Scope, body: &mut RouteBody) {
+        let lists = ["allow", "limit_req", "limit_conn"];
+        if let Some(number) = self.facts.unread_client
+            && lists.iter().any(|list| !scope.list(list).is_empty())
+        {
             body.close(number);
         }
+    }
+
+    /// Returns the passwords that a route needs. Closes the route if they are not available.
+    fn check_passwords<'s>(&mut self, scope: &Scope<'s>, body: &mut RouteBody) -> PasswordGuard<'s> {
         let passwords = read_password_guard(scope, self.out);
         if let PasswordGuard::Unavailable { at, why } = &passwords {
-            body.close(self.out.remarks.add(at, why));
+            let number = self.out.remarks.add(at, why);
+            body.close(number);
         }
         passwords
     }
@@ -226,78 +254,19 @@ impl<'a> Context<'a, '_> {
         };
     }
 
-    /// Translates the edits of request and response headers.
-    fn translate_headers(&mut self, scope: &Scope, rewrite: &mut Vec<String>, body: &mut RouteBody) {
-        let mut host = None;
-        let mut edited = HashSet::new();
-        let (mut set, mut remove) = (Vec::new(), Vec::new());
-        for directive in scope.list("proxy_set_header").iter().chain(scope.list("grpc_set_header")) {
-            let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
-            match (name.as_str(), value) {
-                ("host", value) => host = Some((*directive, value)),
-                ("upgrade" | "connection" | "te", _) => {}
-                ("x-real-ip", "$remote_addr" | "$realip_remote_addr") | ("x-request-id", "$request_id") => {}
-                ("x-forwarded-for", "$proxy_add_x_forwarded_for" | "$remote_addr") => {}
-                ("x-forwarded-proto" | "x-forwarded-scheme" | "x-scheme", "$scheme" | "$http_x_forwarded_proto") => {}
-                ("x-forwarded-host", "$host" | "$http_host") | ("x-forwarded-port", "$server_port") => {}
-                (_, "") if is_header(&name) && edited.insert(name.clone()) => remove.push(name),
-                (_, value) if is_header(&name) && is_value(value) && edited.insert(name.clone()) => {
-                    set.push((name, value))
-                }
-                _ => body
-                    .add_remark(self.out.remarks.add(directive, "this header is not set: the value is not available")),
-            }
-        }
-        match host {
-            None | Some((_, "$proxy_host")) => rewrite.push("upstream_host = true".to_owned()),
-            Some((_, "$host" | "$http_host" | "$host:$server_port")) => {}
-            Some((directive, _)) => {
-                body.add_remark(self.out.remarks.add(directive, "the upstream server gets the client's Host instead"));
-            }
-        }
-        body.lines.extend(format_edits("request_headers", set, remove));
-        let (mut set, mut remove) = (Vec::new(), Vec::new());
-        let mut names = HashSet::new();
-        for directive in scope.list("proxy_hide_header") {
-            let name = directive.arg(0).to_ascii_lowercase();
-            if is_header(&name) && names.insert(name.clone()) {
-                remove.push(name);
-            }
-        }
-        let is_sent = |at: &Directive| is_hsts(at) && self.hsts == Some(at.arg(1));
-        for directive in scope.list("add_header").iter().filter(|directive| !is_sent(directive)) {
-            if is_hsts(directive) {
-                body.add_remark(self.out.remarks.add(directive, PARTIAL));
-            }
-            let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
-            let can_be_set = is_header(&name) && is_value(value) && name != "set-cookie";
-            match can_be_set && names.insert(name.clone()) {
-                true => set.push((name, value)),
-                false => body
-                    .add_remark(self.out.remarks.add(directive, "this header is not set: the value is not available")),
-            }
-        }
-        body.lines.extend(format_edits("response_headers", set, remove));
+    /// Returns whether a block refuses all clients, whatever would answer them.
+    fn denies_all(&self, scope: &Scope) -> Result<bool> {
+        let rules = read_access_rules(scope)?;
+        Ok(!rules.is_empty() && rules.len() <= RULES_MAX && ClientAccess::new(&rules).allowed.is_empty())
     }
 
     fn restrict_access(&mut self, scope: &Scope, body: &mut RouteBody) -> Result<()> {
-        let mut rules: Vec<(bool, IpNet)> = Vec::new();
-        for directive in scope.list("allow") {
-            if directive.arg(0) == "unix:" {
-                continue;
-            }
-            let Some(found) = parse_networks(directive.arg(0)) else {
-                return Err(directive.error(format!("`{}` is not an address or a network", shorten(directive.arg(0)))));
-            };
-            rules.extend(found.into_iter().map(|net| (directive.name == "allow", net)));
-            if rules.len() > RULES_MAX {
-                let number = self
-                    .out
-                    .remarks
-                    .add(directive, &format!("more than {RULES_MAX} rules; write them to a [set.NAME]"));
-                body.close(number);
-                return Ok(());
-            }
+        let rules = read_access_rules(scope)?;
+        if let Some(directive) = scope.list("allow").first().filter(|_| rules.len() > RULES_MAX) {
+            let why = format!("more than {RULES_MAX} rules; write them to a [set.NAME]");
+            let number = self.out.remarks.add(directive, &why);
+            body.close(number);
+            return Ok(());
         }
         self.out.restrict_clients(body, &rules);
         Ok(())
@@ -346,43 +315,50 @@ fn location_identity(matcher: &LocationMatcher) -> (bool, String) {
     }
 }
 
-/// Returns true for directives of locations that the import reads by name.
-pub fn is_known(name: &str) -> bool {
-    matches!(name, "location" | "return" | "internal" | "proxy_pass" | "grpc_pass")
+/// Reads the modifier and the path of a `location`. nginx accepts both in one word.
+fn read_matcher(at: &Directive) -> Result<LocationMatcher> {
+    let (kind, path) = match at.args.as_slice() {
+        [word] => {
+            let kind = ["=", "^~", "~*", "~"].into_iter().find(|kind| word.starts_with(kind)).unwrap_or("");
+            (kind, word[kind.len()..].to_owned())
+        }
+        [kind, path] => (kind.as_str(), path.clone()),
+        _ => return Err(at.error("`location` takes a path, and one of = ~ ~* ^~ before it")),
+    };
+    Ok(match kind {
+        "" => LocationMatcher::Prefix { path, first: false },
+        "=" => LocationMatcher::Exact(path),
+        "^~" => LocationMatcher::Prefix { path, first: true },
+        "~" => LocationMatcher::Regex { pattern: path, ignore_case: false },
+        "~*" => LocationMatcher::Regex { pattern: path, ignore_case: true },
+        _ => return Err(at.error(format!("`{}` is not a modifier of `location`", shorten(kind)))),
+    })
 }
 
-fn format_edits(key: &str, set: Vec<(String, &str)>, remove: Vec<String>) -> Option<String> {
-    let mut parts = Vec::new();
-    if !set.is_empty() {
-        let set: Vec<String> =
-            set.iter().map(|(name, value)| format!("{} = {}", quote_string(name), quote_string(value))).collect();
-        parts.push(format!("set = {{ {} }}", set.join(", ")));
+/// Reads the only `rewrite` of a location that applies to all its requests.
+fn read_location_rewrite<'d>(
+    at: &'d Directive,
+    block: &[Directive],
+    matcher: &LocationMatcher,
+) -> Option<PrefixRewrite<'d>> {
+    let (LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) = matcher else { return None };
+    let is_only =
+        block.iter().filter(|directive| matches!(directive.name.as_str(), "rewrite" | "if" | "return")).count() == 1;
+    let found = read_prefix_rewrite(at).filter(|found| is_only && path.starts_with(found.prefix))?;
+    // The path of `proxy_pass` would replace a path that is already rewritten.
+    let has_path = |pass: &Directive| pass.arg(0).split_once("://").is_some_and(|(_, rest)| rest.contains('/'));
+    let forwards = matches!(found.target, PrefixTarget::Forward(_));
+    (!forwards || !block.iter().any(|at| at.name == "proxy_pass" && has_path(at))).then_some(found)
+}
+
+/// Reads the `allow` and `deny` of a block in their order.
+fn read_access_rules(scope: &Scope) -> Result<Vec<(bool, IpNet)>> {
+    let mut rules = Vec::new();
+    for directive in scope.list("allow").iter().filter(|directive| directive.arg(0) != "unix:").take(RULES_MAX + 1) {
+        let Some(found) = parse_networks(directive.arg(0)) else {
+            return Err(directive.error(format!("`{}` is not an address or a network", shorten(directive.arg(0)))));
+        };
+        rules.extend(found.into_iter().map(|net| (directive.name == "allow", net)));
     }
-    if !remove.is_empty() {
-        parts.push(format!("remove = {}", format_list(&remove)));
-    }
-    (!parts.is_empty()).then(|| format!("{key} = {{ {} }}", parts.join(", ")))
-}
-
-/// Returns true for headers that a config can set. Headers of the connection and of message framing are excluded.
-fn is_header(name: &str) -> bool {
-    const OWN: [&str; 10] = [
-        "host",
-        "connection",
-        "upgrade",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "content-length",
-        "keep-alive",
-        "proxy-connection",
-        "expect",
-    ];
-    !name.is_empty()
-        && !OWN.contains(&name)
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
-}
-
-fn is_value(value: &str) -> bool {
-    !value.contains('$') && value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && value.trim() == value
+    Ok(rules)
 }

@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use crate::import::model::{ImportedConfig, RouteBody};
-use crate::import::nginx::scope::{Scope, is_closing, is_content};
+use crate::import::nginx::directives::is_protection;
+use crate::import::nginx::scope::Scope;
 use crate::import::syntax::Directive;
 use crate::import::text::quote_string;
 
@@ -84,11 +85,16 @@ fn find_file(uri: &str, site: &[Directive], outer: &Scope) -> Option<String> {
         matching.max_by_key(|location| prefix(location).map(|path| path.len()))
     };
     let root = outer.get("root").map(|root| root.arg(0));
-    let Some(location) = exact.or_else(longest) else { return root.map(|root| join_root(root, uri)) };
+    // nginx checks the client again before it sends the page.
+    let has_rules = |block: &[Directive]| block.iter().any(|at| matches!(at.name.as_str(), "allow" | "deny"));
+    let found = exact.or_else(longest);
+    if found.is_some_and(|location| has_rules(location.inner())) || !outer.list("allow").is_empty() {
+        return None;
+    }
+    let Some(location) = found else { return root.map(|root| join_root(root, uri)) };
     let is_answered = |directive: &Directive| {
-        matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass" | "return" | "if" | "location")
-            || is_closing(directive)
-            || is_content(&directive.name) && directive.name != "alias"
+        matches!(directive.name.as_str(), "proxy_pass" | "grpc_pass" | "return" | "rewrite" | "if" | "location")
+            || is_protection(directive) && directive.name != "alias"
     };
     if location.inner().iter().any(is_answered) {
         return None;

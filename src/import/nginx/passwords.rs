@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::Path;
 
 use crate::import::model::{ImportedConfig, RouteBody};
-use crate::import::nginx::scope::{Scope, is_off};
+use crate::import::nginx::scope::Scope;
 use crate::import::syntax::Directive;
 use crate::import::text::{format_array, quote_string};
 
@@ -33,7 +33,7 @@ pub enum PasswordGuard<'a> {
 
 /// Reads the passwords that a block requires, its own or inherited ones.
 pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> PasswordGuard<'a> {
-    let Some(basic) = scope.get("auth_basic").filter(|directive| !is_off(directive)) else {
+    let Some(basic) = scope.get("auth_basic").filter(|directive| directive.arg(0) != "off") else {
         return PasswordGuard::None;
     };
     let Some(file) = scope.get("auth_basic_user_file") else {
@@ -80,6 +80,7 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
     let PasswordGuard::File { path, realm } = guard else { return };
     let mut parts = vec![format!("basic = {}", quote_string(path))];
     parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_string(realm))));
+    parts.push("user_header = \"off\"".to_owned());
     let copies: Vec<String> = body.limits.iter().filter_map(|name| out.copy_limit(name, "passwords")).collect();
     if copies.len() + body.limits.len() > LIMITS_MAX {
         let text = format!("{}: a route and its `auth` have at most {LIMITS_MAX} limits together", body.origin);
@@ -87,10 +88,9 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
         body.close(number);
     } else if !copies.is_empty() {
         parts.push(format!("limits = {}", format_array(&copies)));
-        out.add_note(
-            "Sluicegate verifies passwords before it charges the limits of a route. Limits whose names end in -passwords \
-             are copies for requests whose password is not verified yet, so guesses stay limited.",
-        );
+        let why = "passwords are verified before the limits of a route; limits whose names end in -passwords are copies for \
+                   requests whose password is not verified yet, so guesses stay limited";
+        body.add_remark(out.remarks.add_text(format!("{}: {why}", body.origin)));
     }
     let removes = |directive: &&Directive| directive.arg(0).eq_ignore_ascii_case("authorization");
     if !scope.list("proxy_set_header").iter().any(removes) {

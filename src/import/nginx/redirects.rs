@@ -119,6 +119,7 @@ mod tests {
                 file: "".into(),
                 line: 1,
                 base: Path::new("/").into(),
+                is_expanded: false,
             };
             translate_rewrite(&directive).map(|redirect| (redirect.to, redirect.status, redirect.keeps_query))
         };

@@ -6,17 +6,35 @@ use crate::import::text::quote_string;
 
 /// Translates a size of nginx, such as `8m`, to a value of a config. In nginx, 0 means no limit.
 pub fn translate_size(at: &Directive) -> Result<String> {
-    let text = at.arg(0).to_ascii_lowercase();
+    let fault = || at.error(format!("`{}` is not a size", shorten(at.arg(0))));
+    let (number, unit) = split_size(at.arg(0)).ok_or_else(fault)?;
+    match number {
+        0 => Ok(quote_string("1024GiB")),
+        number if number <= 1 << 40 && unit.is_empty() => Ok(number.to_string()),
+        number if number <= 1 << 20 => Ok(quote_string(&format!("{number}{unit}"))),
+        _ => Err(fault()),
+    }
+}
+
+/// Parses a size of nginx to bytes.
+pub fn parse_size(text: &str) -> Option<u64> {
+    let (number, unit) = split_size(text)?;
+    let shift = match unit {
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => 0,
+    };
+    number.checked_mul(1 << shift)
+}
+
+fn split_size(text: &str) -> Option<(u64, &'static str)> {
+    let text = text.to_ascii_lowercase();
     let (digits, unit) = match text.char_indices().last() {
         Some((end, 'k')) => (&text[..end], "KiB"),
         Some((end, 'm')) => (&text[..end], "MiB"),
         Some((end, 'g')) => (&text[..end], "GiB"),
         _ => (text.as_str(), ""),
     };
-    match digits.parse::<u64>() {
-        Ok(0) => Ok(quote_string("1024GiB")),
-        Ok(number) if number <= 1 << 40 && unit.is_empty() => Ok(number.to_string()),
-        Ok(number) if number <= 1 << 20 => Ok(quote_string(&format!("{number}{unit}"))),
-        _ => Err(at.error(format!("`{}` is not a size", shorten(at.arg(0))))),
-    }
+    Some((digits.parse().ok()?, unit))
 }

@@ -18,7 +18,7 @@ use crate::import::model::ImportedConfig;
 use crate::import::ratelimit::tree::{FlatRule, ImportedRate, RateUnit, RuleOutcome, TreeEntry, read_descriptors};
 use crate::import::syntax::shorten;
 use crate::import::text::{clean_name, format_array, quote_string};
-use crate::import::yaml::YamlNode;
+use crate::import::yaml::{YamlNode, parse_text};
 
 /// The status of refusals. The service sends none; Envoy chooses it.
 const STATUS: u16 = 429;
@@ -34,7 +34,7 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
     out.listeners.push(vec!["address = \"0.0.0.0:8081\"".to_owned(), "serve = \"grpc\"".to_owned()]);
     [PEERS_NOTE, STORE_NOTE, CHARGE_NOTE].iter().for_each(|note| out.add_note(note));
     let mut domains = HashSet::new();
-    for document in documents {
+    for document in &unpack_config_maps(documents)? {
         let domain = match document.text_at(&["domain"]) {
             Some(domain) if !domain.is_empty() => domain,
             _ => return Err(ImportError::new(&document.file, document.line, "there is no `domain`")),
@@ -63,6 +63,25 @@ pub fn translate_domains(documents: &[YamlNode], out: &mut ImportedConfig) -> Re
         true => Err(ImportError::new("the files", 0, "no descriptor has a rate, so there is nothing to import")),
         false => Ok(()),
     }
+}
+
+/// Replaces each Kubernetes ConfigMap by the documents in its `data`. Other files there, and other manifests, are skipped.
+fn unpack_config_maps(documents: &[YamlNode]) -> Result<Vec<YamlNode>> {
+    let mut found = Vec::new();
+    for document in documents {
+        match document.text_at(&["kind"]) {
+            Some("ConfigMap") => {
+                for (name, node) in document.get("data").map_or(&[][..], YamlNode::entries) {
+                    let file = format!("{}:{}: {}", document.file, node.line, shorten(name));
+                    let inner = parse_text(node.text().unwrap_or(""), file.into())?;
+                    found.extend(inner.into_iter().filter(|inner| inner.get("domain").is_some()));
+                }
+            }
+            Some(_) if document.get("apiVersion").is_some() => {}
+            _ => found.push(document.clone()),
+        }
+    }
+    Ok(found)
 }
 
 /// Adds a remark about a setting.

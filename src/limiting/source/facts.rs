@@ -88,6 +88,11 @@ impl SourceValues for Facts<'_> {
             Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
             Source::Host => text_value(self.host),
             Source::Path => text_value(self.path),
+            Source::Target => match self.query {
+                Some(query) => Ok(Some(format!("{}?{query}", self.path).into_bytes().into())),
+                None => text_value(self.path),
+            },
+            Source::QueryString => text_value(self.query.unwrap_or_default()),
             Source::Method => text_value(self.method),
             Source::Route => text_value(self.route),
             Source::Param(name) => self.param(name, repeated),

@@ -77,6 +77,10 @@ sources! {
     Ip(Prefixes) = "ip", Request;
     Host = "host", Request;
     Path = "path", Request;
+    /// Path and query, as they are forwarded.
+    Target = "target", Request;
+    /// The whole query, without `?`; empty if there is none.
+    QueryString = "query_string", Request;
     Method = "method", Request;
     Route = "route", Request;
     /// Path segment that matches `{NAME}` of the route.
@@ -185,6 +189,8 @@ impl SourceKind {
             }
             SourceKind::Host => alone(Source::Host),
             SourceKind::Path => alone(Source::Path),
+            SourceKind::Target => alone(Source::Target),
+            SourceKind::QueryString => alone(Source::QueryString),
             SourceKind::Method => alone(Source::Method),
             SourceKind::Route => alone(Source::Route),
             SourceKind::Param => Some(parse_param_name(name()?).map(Source::Param)),
@@ -247,7 +253,14 @@ impl Source {
     /// Returns what follows the word and a colon in a config.
     fn argument(&self) -> Option<&str> {
         match self {
-            Source::Ip(_) | Source::Host | Source::Path | Source::Method | Source::Route | Source::User => None,
+            Source::Ip(_)
+            | Source::Host
+            | Source::Path
+            | Source::Target
+            | Source::QueryString
+            | Source::Method
+            | Source::Route
+            | Source::User => None,
             Source::Header(name) => Some(name.as_str()),
             Source::Json(pointer) => Some(pointer.text()),
             Source::Tls(name) => Some(name.label()),

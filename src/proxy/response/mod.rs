@@ -9,7 +9,7 @@
 //! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `ratelimit`: rate limit headers
-//! - `compress`: compression
+//! - `compress`: compression; `edits`: the header changes of the route
 //! - `body`: the response body; `unread_body`: request bodies that nobody read
 //! - `account`: metrics, charges and deadline of one request; `log_entry`: its access log entry and span
 //!
@@ -22,6 +22,7 @@ pub(crate) mod api_error;
 pub(crate) mod body;
 pub(crate) mod cause;
 pub(crate) mod compress;
+pub(crate) mod edits;
 pub(crate) mod error_page;
 pub(crate) mod grpc;
 pub(crate) mod local_responses;

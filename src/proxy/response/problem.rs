@@ -182,6 +182,9 @@ pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
 pub fn fixed_response(status: StatusCode, body: impl Into<Bytes>, content_type: HeaderValue) -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::full(body));
     *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    // These responses have no content (RFC 9110, sections 15.3.5 and 15.4.5).
+    if !matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) {
+        response.headers_mut().insert(CONTENT_TYPE, content_type);
+    }
     response
 }

@@ -8,9 +8,9 @@ use crate::config::compile::routes::redirect::compile_redirect;
 use crate::config::compile::upstreams::{Upstreams, compile_server_list};
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
-use crate::config::values::invalid_text;
-use crate::config::{origin, schema};
-use crate::route::{Action, FixedResponse, Matcher, Rewrite};
+use crate::config::values::{TextFault, invalid_text};
+use crate::config::{origin, schema, values};
+use crate::route::{Action, FixedResponse, Matcher, Rewrite, SentHost};
 use crate::upstream::caps::ServerCaps;
 
 pub fn compile_action(section: &Section, matcher: Option<&Matcher>, upstreams: &mut Upstreams) -> Option<Action> {
@@ -83,12 +83,54 @@ fn compile_response(section: &Section) -> Option<Action> {
 }
 
 pub fn compile_rewrite(section: &Section) -> Rewrite {
-    let Some(rewrite) = section.read_section("rewrite", &schema::REWRITE) else { return Rewrite::default() };
+    let locations = read_locations(section);
+    let Some(rewrite) = section.read_section("rewrite", &schema::REWRITE) else {
+        return Rewrite { locations, ..Rewrite::default() };
+    };
     let compiled = Rewrite {
         strip_prefix: rewrite.parse_string("strip_prefix", parse_path_prefix).unwrap_or_default(),
         add_prefix: rewrite.parse_string("add_prefix", parse_path_prefix).unwrap_or_default(),
         upstream_host: rewrite.read_bool("upstream_host").unwrap_or(false),
+        host: rewrite.parse_string("host", parse_sent_host),
+        locations,
     };
+    if let Some(node) = rewrite.node("host").filter(|_| compiled.upstream_host) {
+        let what = "the server gets its own host or this one, not both";
+        rewrite.report_fault::<()>("host", node, what, "remove `upstream_host` or `host`");
+    }
     rewrite.report_unread_keys();
     compiled
+}
+
+/// Parses the `host` of a `rewrite`.
+fn parse_sent_host(text: &str) -> Result<SentHost, TextFault> {
+    let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:[]".contains(c);
+    match text {
+        "{host}" => Ok(SentHost::WithoutPort),
+        text if !text.is_empty() && text.chars().all(is_host) => values::parse_header_value(text).map(SentHost::Fixed),
+        _ => invalid_text(
+            format!("`{text}` is not a host"),
+            "write a name or an address, optionally with a port, or \"{host}\" for the client's host without its port",
+        ),
+    }
+}
+
+/// Reads `rewrite_location`.
+fn read_locations(section: &Section) -> Vec<(String, String)> {
+    const KEY: &str = "rewrite_location";
+    let is_text = |text: &str| match values::parse_header_value(text) {
+        Ok(_) if !text.is_empty() => Ok(text.to_owned()),
+        Ok(_) => invalid_text("an empty text starts every value", "write the start of a URL or a path"),
+        Err(fault) => Err(fault),
+    };
+    let table = section.node(KEY).and_then(|_| section.read_table(KEY));
+    let mut locations = Vec::new();
+    for entry in table.map_or(&[][..], |table| &table.entries) {
+        if let Err(TextFault { what, help }) = is_text(&entry.key) {
+            section.report_fault_at::<()>(KEY, entry.place, &what, &help);
+        }
+        let to = section.parse_node(&entry.key, &entry.node, is_text);
+        locations.extend(to.map(|to| (entry.key.clone(), to)));
+    }
+    locations
 }

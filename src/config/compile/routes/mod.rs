@@ -149,8 +149,8 @@ fn compile_route(
     let allow = compile_networks(section, "allow", context);
     let deny = compile_networks(section, "deny", context);
     let rewrite = action::compile_rewrite(section);
-    let request_headers = edit::compile_header_edit(section, "request_headers");
-    let response_headers = edit::compile_header_edit(section, "response_headers");
+    let request_headers = edit::compile_request_edit(section);
+    let response_headers = edit::compile_response_edit(section);
     let max_body = section.read_size("max_body").unwrap_or(context.defaults.max_body);
     let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
     let max_in_flight = to_usize(section.read_integer("max_in_flight"));
@@ -196,7 +196,7 @@ fn compile_route(
         deny: shared.networks.share_value(deny?),
         rewrite: shared.rewrites.share_value(rewrite),
         request_headers: shared.edits.share_value(request_headers?),
-        response_headers: shared.edits.share_value(response_headers?),
+        response_headers: shared.response_edits.share_value(response_headers?),
         parsing: reading,
         max_body,
         max_in_flight,

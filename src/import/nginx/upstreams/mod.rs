@@ -1,11 +1,13 @@
-//! Translates `upstream` blocks and `proxy_pass`.
+//! Translates `upstream` blocks and the servers that `proxy_pass` names. `passes`: `proxy_pass` of a location.
+
+pub mod passes;
 
 use std::collections::HashMap;
 
-use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
-use crate::import::nginx::keys::{Variables, find_variables, translate_key};
+use crate::import::model::ImportedConfig;
+use crate::import::nginx::limits::keys::{Variables, find_variables, translate_key};
+use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
-use crate::import::paths::LocationMatcher;
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{clean_name, format_array, format_duration, quote_string};
 
@@ -13,14 +15,19 @@ use crate::import::text::{clean_name, format_array, format_duration, quote_strin
 pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
 
 /// The parsed argument of `proxy_pass`.
-struct PassTarget {
-    upstream: String,
+pub struct PassTarget {
+    pub upstream: String,
     /// The path after the authority. Without one, nginx forwards the request's path unchanged.
-    path: Option<String>,
+    pub path: Option<String>,
+    /// The value of `$proxy_host`.
+    pub proxy_host: String,
+    /// The argument names an `upstream` block.
+    pub is_block: bool,
+    pub is_grpc: bool,
 }
 
 /// Defines the upstream of a `proxy_pass` or `grpc_pass`. The error says why Sluicegate lacks such an upstream.
-fn define_target(
+pub fn define_target(
     at: &Directive,
     blocks: &UpstreamBlocks,
     scope: &Scope,
@@ -36,8 +43,13 @@ fn define_target(
         "grpc" => "h2c",
         _ => return Err(format!("`{scheme}://` is not available")),
     };
+    // A target with variables and a path gets that path for every request.
+    let rest = if at.is_expanded { rest.strip_suffix("$request_uri").unwrap_or(rest) } else { rest };
     if !find_variables(rest).is_empty() {
         return Err("a server cannot depend on variables; write one route for each server".to_owned());
+    }
+    if at.is_expanded && rest.contains('/') && !rest.starts_with("unix:") {
+        return Err("with variables, nginx sends this path for every request; a route cannot".to_owned());
     }
     let (authority, path) = match rest.strip_prefix("unix:") {
         Some(socket) => match socket.split_once(':') {
@@ -76,7 +88,10 @@ fn define_target(
         lines.push(line);
     }
     out.define_upstream(&upstream, || lines);
-    Ok(PassTarget { upstream, path })
+    let default_port = if ours == "https" { ":443" } else { ":80" };
+    let proxy_host = authority.strip_suffix(default_port).unwrap_or(&authority).to_owned();
+    let is_grpc = at.name == "grpc_pass";
+    Ok(PassTarget { upstream, path, proxy_host, is_block: block.is_some(), is_grpc })
 }
 
 const UNVERIFIED: &str = "tls = { verify = false }";
@@ -149,10 +164,10 @@ fn translate_block(
                     out.remarks.add(directive, "Sluicegate cannot hash this value, so the upstream uses round robin");
                 }
             },
-            "zone" | "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time" => {}
-            _ => {
-                out.remarks.add(directive, "not available");
+            "include" => {
+                return Err(format!("the file `{}` of its upstream does not exist", shorten(directive.arg(0))));
             }
+            _ => drop(review_block(std::slice::from_ref(directive), "U", out)),
         }
     }
     if servers.is_empty() {
@@ -182,7 +197,9 @@ fn address_with_port(text: &str) -> String {
 
 /// Translates the key of `hash` to the lines of a consistent hash. Returns `None` if Sluicegate cannot hash this key.
 fn translate_hash(text: &str) -> Option<String> {
-    let lines = translate_key(text, &Variables::new()).ok()?.format_lines();
+    let found = translate_key(text, &Variables::default()).ok()?;
+    let [only] = found.keys.as_slice() else { return None };
+    let lines = only.format_lines();
     let key = lines.first().filter(|line| *line != "key = \"all\"")?;
     let on = key.replacen("key", "hash_on", 1).replace("ip/32/128", "ip");
     Some(format!("balance = \"consistent_hash\"\n{on}"))
@@ -310,96 +327,6 @@ pub fn parse_duration_ms(text: &str) -> Option<u64> {
     Some(total.min(TIME_MAX_MS))
 }
 
-/// Translates the `proxy_pass` of a location. Returns the rewrite to the path that nginx would send.
-pub fn translate_pass(
-    at: &Directive,
-    matcher: &LocationMatcher,
-    blocks: &UpstreamBlocks,
-    scope: &Scope,
-    out: &mut ImportedConfig,
-    body: &mut RouteBody,
-) -> Option<String> {
-    let target = match define_target(at, blocks, scope, out) {
-        Ok(target) => target,
-        Err(why) => {
-            let number = out.remarks.add(at, &why);
-            body.close(number);
-            return None;
-        }
-    };
-    body.action = RouteAction::Upstream(target.upstream);
-    match translate_rewrite(matcher, target.path.as_deref()?) {
-        Ok(rewrite) => {
-            if let Some(why) = rewrite.differs {
-                body.add_remark(out.remarks.add(at, why));
-            }
-            let parts = [("strip_prefix", rewrite.strip), ("add_prefix", rewrite.add)];
-            let parts = parts.iter().filter(|(_, path)| !path.is_empty());
-            let parts: Vec<String> = parts.map(|(name, path)| format!("{name} = {}", quote_string(path))).collect();
-            (!parts.is_empty()).then(|| parts.join(", "))
-        }
-        Err(why) => {
-            let number = out.remarks.add(at, why);
-            body.close(number);
-            None
-        }
-    }
-}
-
-/// The prefixes that a route strips from a path and adds to it.
-#[derive(Debug, Default, PartialEq)]
-struct PathRewrite {
-    strip: String,
-    add: String,
-    /// The reason why nginx sends another path for some requests.
-    differs: Option<&'static str>,
-}
-
-/// Translates the path of a `proxy_pass`, which replaces the text of the location. The error says why a route cannot do
-/// that.
-fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite, &'static str> {
-    let (path, exact) = match matcher {
-        LocationMatcher::Exact(path) => (path.as_str(), true),
-        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => (path.as_str(), false),
-        LocationMatcher::Regex { .. } => {
-            return Err("`proxy_pass` cannot have a path if the location is a regular expression");
-        }
-    };
-    let is_path = |text: &str| {
-        text.starts_with('/')
-            && !text.contains("//")
-            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte))
-    };
-    if path == uri {
-        return Ok(PathRewrite::default());
-    }
-    if !is_path(uri) || !is_path(path) {
-        return Err("a rewrite between these two paths is not available");
-    }
-    // The last segments that both paths share stay.
-    let (mut strip, mut add) = (path.trim_end_matches('/'), uri.trim_end_matches('/'));
-    let mut kept = path.ends_with('/') && uri.ends_with('/');
-    while path.ends_with('/') == uri.ends_with('/')
-        && let (Some((before, last)), Some((added, same))) = (strip.rsplit_once('/'), add.rsplit_once('/'))
-        && last == same
-    {
-        (strip, add, kept) = (before, added, true);
-    }
-    let differs = match () {
-        () if kept => None,
-        () if exact && uri.ends_with('/') => None,
-        () if exact => return Err("a route cannot replace its whole path; only prefixes are rewritten"),
-        () if uri == "/" => Some("nginx sends two slashes at the start of the path, Sluicegate one"),
-        () if path.ends_with('/') != uri.ends_with('/') => {
-            return Err(
-                "one of the two paths ends with a slash and the other does not, so nginx joins them without one",
-            );
-        }
-        () => Some("for the path itself, and for paths that continue without a slash, nginx sends another path"),
-    };
-    Ok(PathRewrite { strip: strip.to_owned(), add: add.to_owned(), differs })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -416,26 +343,5 @@ mod tests {
         ] {
             assert_eq!(parse_duration_ms(text), ms, "{text}");
         }
-    }
-
-    #[test]
-    fn paths_are_rewritten_as_nginx_joins_them() {
-        let prefix = |path: &str| LocationMatcher::Prefix { path: path.to_owned(), first: false };
-        let exact = |path: &str| LocationMatcher::Exact(path.to_owned());
-        let found = |matcher, uri| {
-            translate_rewrite(&matcher, uri).map(|rewrite| (rewrite.strip, rewrite.add, rewrite.differs.is_some()))
-        };
-        let pair = |strip: &str, add: &str, differs| Ok((strip.to_owned(), add.to_owned(), differs));
-        assert_eq!(found(prefix("/v1/"), "/v2/"), pair("/v1", "/v2", false));
-        assert_eq!(found(prefix("/v1/"), "/"), pair("/v1", "", false));
-        assert_eq!(found(prefix("/"), "/base/"), pair("", "/base", false));
-        assert_eq!(found(prefix("/api"), "/app/api"), pair("", "/app", false));
-        assert_eq!(found(prefix("/api"), "/"), pair("/api", "", true));
-        assert_eq!(found(exact("/a/x"), "/b/x"), pair("/a", "/b", false));
-        assert_eq!(found(exact("/a"), "/b/"), pair("/a", "/b", false));
-        assert!(found(exact("/a"), "/b").is_err());
-        assert!(found(prefix("/"), "/base").is_err());
-        assert!(found(prefix("/v1/"), "/v2").is_err());
-        assert!(found(LocationMatcher::Regex { pattern: "x".to_owned(), ignore_case: false }, "/v2").is_err());
     }
 }

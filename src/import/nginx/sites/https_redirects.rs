@@ -2,8 +2,9 @@
 //! `https://example.com...`. Such a server becomes `redirect_http`.
 
 use crate::import::model::ImportedRedirect;
+use crate::import::nginx::directives::is_protection;
 use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
-use crate::import::nginx::scope::{is_closing, is_redirect};
+use crate::import::nginx::scope::{is_redirect, read_words};
 use crate::import::syntax::Directive;
 
 /// The redirect to HTTPS of all requests of a server.
@@ -22,7 +23,12 @@ pub struct HttpsRedirect<'a> {
 /// server does anything else.
 pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Option<HttpsRedirect<'_>> {
     let block = server.inner();
-    if block.iter().any(|directive| is_closing(directive) && translate_rewrite(directive).is_none()) {
+    let is_obstacle = |directive: &Directive| match directive.name.as_str() {
+        "if" => !directive.inner().iter().all(is_redirect),
+        "rewrite" => translate_rewrite(directive).is_none(),
+        _ => is_protection(directive),
+    };
+    if block.iter().any(is_obstacle) {
         return None;
     }
     let names = || block.iter().filter(|directive| directive.name == "server_name");
@@ -40,11 +46,11 @@ pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Opt
         Some(other) if !is_redirect(other) && locations().next().is_none() => {
             let mut found = None;
             for condition in block.iter().filter(|directive| directive.name == "if") {
-                let words = words(condition);
-                let ([at], [variable, "=", host]) = (condition.inner(), words.as_slice()) else {
+                let words = read_words(condition);
+                let ([at], [variable, sign, host]) = (condition.inner(), words.as_slice()) else {
                     return None;
                 };
-                if *variable != "$host" || !is_name(host) {
+                if variable != "$host" || sign != "=" || !is_name(host) {
                     return None;
                 }
                 // `$host` and the name that the condition requires are the same here.
@@ -68,12 +74,6 @@ pub fn find_https_redirect(server: &Directive, is_served_elsewhere: bool) -> Opt
             target(at).filter(|_| may_leave_out).map(|found| HttpsRedirect { left_out: others, ..found })
         }
     }
-}
-
-/// Returns the words of a condition without its parentheses.
-fn words(condition: &Directive) -> Vec<&str> {
-    let trimmed = condition.args.iter().map(|arg| arg.trim_start_matches('(').trim_end_matches(')'));
-    trimmed.filter(|word| !word.is_empty()).collect()
 }
 
 /// Reads a redirect of all paths to HTTPS. `name`: the value of `$server_name`.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::scope::Scope;
+use crate::import::nginx::sites::certificate_checks::CertificateCheck;
 use crate::import::syntax::Directive;
 use crate::import::text::{format_list, quote_string};
 
@@ -19,10 +20,6 @@ struct ListenBlock {
     /// The HTTPS port that a redirecting server names.
     redirects_to: Option<u16>,
     serves: bool,
-    /// The check of client certificates cannot be translated, so the address stays closed.
-    is_closed: bool,
-    /// The line `hsts`.
-    hsts: Option<String>,
 }
 
 /// The listeners by address.
@@ -32,6 +29,7 @@ pub struct ListenBlocks {
 }
 
 /// A parsed `listen`.
+#[derive(Clone, Debug)]
 pub struct Listen {
     pub address: String,
     pub is_default: bool,
@@ -98,31 +96,24 @@ impl ListenBlocks {
         }
     }
 
-    /// Adds the `hsts` of listeners by their addresses.
-    pub fn add_hsts(&mut self, hsts: &HashMap<String, String>) {
-        for (address, listener) in &mut self.listeners {
-            listener.hsts = hsts.get(&join_family(address)).cloned();
-        }
-    }
-
     /// Adds the addresses of a server that serves requests.
     pub fn add_server(
         &mut self,
-        server: &Directive,
         listens: &[Listen],
         scope: &Scope,
+        checks: &HashMap<String, CertificateCheck>,
         out: &mut ImportedConfig,
-    ) -> Result<()> {
+    ) {
         for listen in listens {
             let listener = self.listeners.entry(listen.address.clone()).or_default();
             listener.serves = true;
             listener.proxy_protocol |= listen.proxy_protocol;
             if listen.tls {
                 listener.tls = true;
-                listener.add_tls(server, scope, out);
+                let check = checks.get(&join_family(&listen.address)).cloned().unwrap_or_default();
+                listener.add_tls(scope, &check, out);
             }
         }
-        Ok(())
     }
 
     /// Joins `0.0.0.0` and `[::]` with the same port. A listener on `[::]` accepts IPv4, too, so the other could not
@@ -139,11 +130,9 @@ impl ListenBlocks {
                 six.tls |= four.tls;
                 six.proxy_protocol |= four.proxy_protocol;
                 six.serves |= four.serves;
-                six.is_closed |= four.is_closed;
                 six.redirects_to = six.redirects_to.or(four.redirects_to);
                 six.certificates.extend(four.certificates);
                 six.certificates.dedup();
-                six.hsts = six.hsts.take().or(four.hsts);
                 if six.options.is_empty() {
                     six.options = four.options;
                 }
@@ -182,7 +171,7 @@ impl ListenBlocks {
                     format!("{{ cert = {}, key = {} }}", quote_string(cert), quote_string(key))
                 };
                 let pairs: Vec<String> = listener.certificates.iter().map(pair).collect();
-                if pairs.is_empty() || listener.is_closed {
+                if pairs.is_empty() {
                     out.remarks
                         .add_text(format!("{address}: the TLS settings are incomplete, so this listener is left out"));
                     continue;
@@ -190,7 +179,6 @@ impl ListenBlocks {
                 let mut parts = vec![format!("certificates = [{}]", pairs.join(", "))];
                 parts.extend(listener.options);
                 lines.push(format!("tls = {{ {} }}", parts.join(", ")));
-                lines.extend(listener.hsts);
             }
             out.listeners.push(lines);
         }
@@ -201,17 +189,14 @@ impl ListenBlocks {
         }
         if let Some((address, port)) = redirect {
             out.server.push(format!("redirect_http = {{ listen = {}, https_port = {port} }}", quote_string(&address)));
-            out.add_note("redirect_http answers with status 308, where nginx answered with the status of `return`.");
         }
     }
 }
 
 impl ListenBlock {
-    fn add_tls(&mut self, server: &Directive, scope: &Scope, out: &mut ImportedConfig) {
-        let of = |name: &str| -> Vec<&Directive> {
-            server.inner().iter().filter(|directive| directive.name == name).collect()
-        };
-        for (cert, key) in of("ssl_certificate").into_iter().zip(of("ssl_certificate_key")) {
+    fn add_tls(&mut self, scope: &Scope, check: &CertificateCheck, out: &mut ImportedConfig) {
+        let pairs = scope.list("ssl_certificate").iter().zip(scope.list("ssl_certificate_key"));
+        for (cert, key) in pairs {
             let (Some(chain), Some(secret)) = (cert.find_file(), key.find_file()) else {
                 let missing = if cert.find_file().is_none() { cert } else { key };
                 out.remarks.add(missing, "the import cannot read this file, so the certificate is left out");
@@ -233,25 +218,21 @@ impl ListenBlock {
                 out.remarks.add(directive, "only TLS 1.2 and 1.3 are available");
             }
         }
-        if let Some(verify) = scope.get("ssl_verify_client").filter(|verify| verify.arg(0) != "off") {
-            let ca = scope.get("ssl_client_certificate").and_then(Directive::find_file);
-            match (verify.arg(0), ca) {
-                ("on" | "optional", Some(ca)) => {
-                    option(format!("client_ca = {}", quote_string(&ca)));
-                    option(format!(
-                        "client_auth = \"{}\"",
-                        if verify.arg(0) == "on" { "required" } else { "optional" }
-                    ));
-                }
-                _ => {
+        let (ca, auth) = match check {
+            CertificateCheck::Required(ca) => (ca, "required"),
+            CertificateCheck::Optional(ca) => (ca, "optional"),
+            CertificateCheck::None | CertificateCheck::Unavailable => {
+                let asks = scope.get("ssl_verify_client").filter(|verify| verify.arg(0).starts_with("optional"));
+                if let Some(verify) = asks {
                     out.remarks.add(
                         verify,
-                        "this check of client certificates is not available, or the import cannot read the file of its CA"
+                        "this listener does not ask for certificates: its servers differ, or the CA is not available",
                     );
-                    // Without the check, no client may connect.
-                    self.is_closed = true;
                 }
+                return;
             }
-        }
+        };
+        option(format!("client_ca = {}", quote_string(ca)));
+        option(format!("client_auth = \"{auth}\""));
     }
 }

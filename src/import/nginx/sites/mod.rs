@@ -1,14 +1,23 @@
 //! The servers with their listeners and names. In nginx a name belongs to one address; in Sluicegate routes apply to
 //! all listeners.
+//!
+//! - `listeners`: `listen` and TLS; `certificate_checks`: client certificates.
+//! - `https_redirects`: servers that only redirect to HTTPS.
+//! - `exposure`: servers that must be closed, because clients of other addresses would reach them.
+
+mod certificate_checks;
+pub mod exposure;
+pub mod https_redirects;
+pub mod listeners;
 
 use std::collections::{HashMap, HashSet};
 
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
-use crate::import::nginx::https_redirects::{HttpsRedirect, find_https_redirect};
-use crate::import::nginx::listeners::{Listen, join_family, read_listens};
 use crate::import::nginx::redirects::{is_response, translate_rewrite};
 use crate::import::nginx::scope::is_redirect;
+use crate::import::nginx::sites::https_redirects::{HttpsRedirect, find_https_redirect};
+use crate::import::nginx::sites::listeners::{Listen, join_family, read_listens};
 use crate::import::syntax::Directive;
 
 /// A server with its listeners.
@@ -21,12 +30,21 @@ pub struct Site<'a> {
     only_redirects: bool,
     /// Names that a server with locations has at another address. That one takes their requests.
     pub deferred: HashSet<String>,
+    /// An earlier server has the same names and content, and serves the requests of this one.
+    pub is_twin: bool,
+    /// The listeners of later servers with the same names and content.
+    pub twins: Vec<Listen>,
 }
 
 impl Site<'_> {
     /// Returns the addresses of the listeners.
     pub fn addresses(&self) -> impl Iterator<Item = &str> {
         self.listens.iter().map(|listen| listen.address.as_str())
+    }
+
+    /// Returns the listeners at which clients reach this server.
+    pub fn all_listens(&self) -> impl Iterator<Item = &Listen> {
+        self.listens.iter().chain(&self.twins)
     }
 
     /// Returns the names as written, in lower case, with `.example.com` as two names.
@@ -51,7 +69,15 @@ pub fn read_sites<'a>(servers: &[&'a Directive], out: &mut ImportedConfig) -> Re
         let response = server.inner().iter().find(|directive| is_response(directive));
         let only_redirects = response.is_some_and(|at| is_redirect(at) || translate_rewrite(at).is_some());
         let listens = read_listens(server, out)?;
-        sites.push(Site { server, listens, redirect: None, only_redirects, deferred: HashSet::new() });
+        sites.push(Site {
+            server,
+            listens,
+            redirect: None,
+            only_redirects,
+            deferred: HashSet::new(),
+            is_twin: false,
+            twins: Vec::new(),
+        });
     }
     let secured: HashSet<String> = sites.iter().filter(|site| site.has_tls()).flat_map(Site::names).collect();
     for site in sites.iter_mut().filter(|site| !site.has_tls()) {
@@ -68,7 +94,39 @@ pub fn read_sites<'a>(servers: &[&'a Directive], out: &mut ImportedConfig) -> Re
         }
     }
     defer_redirects(&mut sites);
+    join_twins(&mut sites);
     Ok(sites)
+}
+
+/// Finds servers with the same names and content at different addresses, as routes apply to all listeners.
+fn join_twins(sites: &mut [Site]) {
+    for later in 1..sites.len() {
+        let (before, rest) = sites.split_at_mut(later);
+        let Some(site) = rest.first_mut().filter(|site| site.redirect.is_none()) else { continue };
+        let is_twin = |other: &&mut Site| {
+            !other.is_twin && other.redirect.is_none() && is_same_content(other.server.inner(), site.server.inner())
+        };
+        if let Some(first) = before.iter_mut().find(is_twin) {
+            first.twins.extend(site.listens.iter().cloned());
+            site.is_twin = true;
+        }
+    }
+}
+
+/// Returns whether two blocks have the same directives, apart from addresses and certificates.
+fn is_same_content(a: &[Directive], b: &[Directive]) -> bool {
+    const OWN: [&str; 5] = ["listen", "ssl_certificate", "ssl_certificate_key", "ssl_protocols", "http2"];
+    let content = |block: &'_ [Directive]| {
+        block.iter().filter(|directive| !OWN.contains(&directive.name.as_str())).cloned().collect::<Vec<Directive>>()
+    };
+    is_equal(&content(a), &content(b))
+}
+
+fn is_equal(a: &[Directive], b: &[Directive]) -> bool {
+    let is_equal = |(a, b): (&Directive, &Directive)| {
+        a.name == b.name && a.args == b.args && a.block.is_some() == b.block.is_some() && is_equal(a.inner(), b.inner())
+    };
+    a.len() == b.len() && a.iter().zip(b).all(is_equal)
 }
 
 /// Finds the names of redirecting servers that a server with locations has at another address. nginx would ignore the
@@ -88,12 +146,15 @@ fn defer_redirects(sites: &mut [Site]) {
     }
 }
 
-/// Returns the index of the server that answers requests for unknown hosts.
-pub fn find_default(serving: &[&Site]) -> usize {
-    let is_default = |site: &&Site| site.listens.iter().any(|listen| listen.is_default);
-    let stays = |site: &&Site| site.deferred.is_empty();
-    let first = serving.iter().position(|site| is_default(site) && stays(site));
-    first.or_else(|| serving.iter().position(stays)).unwrap_or(0)
+/// Returns the index of the server that answers requests for unknown hosts. `is_closed`: whether a server is closed.
+pub fn find_default(serving: &[&Site], is_closed: impl Fn(usize) -> bool) -> usize {
+    let stays = |at: &usize| serving.get(*at).is_some_and(|site| site.deferred.is_empty() && !site.is_twin);
+    let all: Vec<usize> = (0..serving.len()).filter(stays).collect();
+    let is_default =
+        |at: &usize| serving.get(*at).is_some_and(|site| site.all_listens().any(|listen| listen.is_default));
+    let open: Vec<usize> = all.iter().copied().filter(|at| !is_closed(*at)).collect();
+    let first = |of: &[usize]| of.iter().copied().find(is_default).or_else(|| of.first().copied());
+    first(&open).or_else(|| first(&all)).unwrap_or(0)
 }
 
 /// Expands `.example.com` to two names.
@@ -108,4 +169,16 @@ pub fn expand_name(arg: &str) -> Vec<String> {
 fn list_names(server: &Directive) -> Vec<String> {
     let given = server.inner().iter().filter(|directive| directive.name == "server_name");
     given.flat_map(|directive| &directive.args).flat_map(|arg| expand_name(arg)).collect()
+}
+
+/// Returns true for names that a route can have as `host`.
+pub fn is_host(name: &str) -> bool {
+    let bare = name.strip_prefix("*.").unwrap_or(name);
+    let label = |label: &str| {
+        (1..=63).contains(&label.len())
+            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+    };
+    bare.len() <= 253 && bare != "_" && bare.split('.').all(label)
 }

@@ -1,10 +1,12 @@
-//! Translates `limit_req` and `limit_conn` with their zones to limits.
+//! Translates `limit_req` and `limit_conn` with their zones to limits. `keys`: the keys of zones.
+
+pub mod keys;
 
 use std::collections::HashMap;
 
 use crate::import::error::Result;
 use crate::import::model::{ImportedConfig, RouteBody};
-use crate::import::nginx::keys::{Variables, ZoneKey, translate_key};
+use crate::import::nginx::limits::keys::{TranslatedKey, Variables, ZoneKey, translate_key};
 use crate::import::nginx::scope::Scope;
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::format_duration;
@@ -17,6 +19,8 @@ const RATE_MAX: u64 = 1_000_000_000;
 /// The longest queue: one day.
 const QUEUE_MAX_MS: u64 = 86_400_000;
 const IN_FLIGHT_MAX: u64 = 100_000;
+const DRY_REQUESTS: &str = "limit_req_dry_run";
+const DRY_CONNECTIONS: &str = "limit_conn_dry_run";
 
 /// The zones of all files.
 #[derive(Default)]
@@ -27,7 +31,7 @@ pub struct Zones {
 }
 
 struct Zone {
-    key: std::result::Result<ZoneKey, String>,
+    key: std::result::Result<TranslatedKey, String>,
     /// The requests and their period in ms. `None` for connections.
     rate: Option<(u64, u64)>,
 }
@@ -106,13 +110,13 @@ impl Zones {
         }
         let status = read_status(scope, "limit_req_status", at)?;
         let Some((zone, rate)) = self.zones.get(name).and_then(|zone| Some((zone, zone.rate?))) else {
-            body.add_remark(out.remarks.add(at, "these files do not define this zone, so this limit is left out"));
+            lose_limit(at, "these files do not define this zone", scope.is_on(DRY_REQUESTS), out, body);
             return Ok(());
         };
         let key = match &zone.key {
             Ok(key) => key.clone(),
             Err(why) => {
-                body.add_remark(out.remarks.add(at, &format!("this limit is left out: {why}")));
+                lose_limit(at, why, scope.is_on(DRY_REQUESTS), out, body);
                 return Ok(());
             }
         };
@@ -135,11 +139,7 @@ impl Zones {
             },
             None => lines.push(format!("burst = {}", burst + 1)),
         }
-        self.add_limit(
-            ZoneUse { at, name, key, lines, dry_run: scope.is_on("limit_req_dry_run"), status, server },
-            out,
-            body,
-        );
+        self.add_limit(ZoneUse { at, name, key, lines, dry_run: scope.is_on(DRY_REQUESTS), status, server }, out, body);
         Ok(())
     }
 
@@ -159,17 +159,17 @@ impl Zones {
         let key = match self.zones.get(name) {
             Some(Zone { key: Ok(key), rate: None }) => key.clone(),
             Some(Zone { key: Err(why), .. }) => {
-                body.add_remark(out.remarks.add(at, &format!("this limit is left out: {why}")));
+                lose_limit(at, why, scope.is_on(DRY_CONNECTIONS), out, body);
                 return Ok(());
             }
             _ => {
-                body.add_remark(out.remarks.add(at, "these files define no such zone, so this limit is left out"));
+                lose_limit(at, "these files do not define this zone", scope.is_on(DRY_CONNECTIONS), out, body);
                 return Ok(());
             }
         };
         let lines = limit_in_flight(number);
         self.add_limit(
-            ZoneUse { at, name, key, lines, dry_run: scope.is_on("limit_conn_dry_run"), status, server },
+            ZoneUse { at, name, key, lines, dry_run: scope.is_on(DRY_CONNECTIONS), status, server },
             out,
             body,
         );
@@ -177,36 +177,53 @@ impl Zones {
     }
 
     fn add_limit(&mut self, used: ZoneUse, out: &mut ImportedConfig, body: &mut RouteBody) {
-        let ZoneUse { at, name, key, mut lines, dry_run, status, server } = used;
-        lines.extend(key.format_lines());
-        if dry_run {
-            lines.push("mode = \"shadow\"".to_owned());
+        let ZoneUse { at, name, key: TranslatedKey { keys, remark }, lines, dry_run, status, server } = used;
+        if body.has_access_rules && !dry_run && !keys.iter().all(ZoneKey::is_per_client) {
+            let why = "clients that `deny` refuses are not counted, although other clients have the same key";
+            body.add_remark(out.remarks.add(at, why));
         }
-        let shared = lines.join("\n");
+        if let Some(why) = remark {
+            body.add_remark(out.remarks.add(at, why));
+        }
+        let format = |key: &ZoneKey| {
+            let mut lines = lines.clone();
+            lines.extend(key.format_lines());
+            lines.extend(dry_run.then(|| "mode = \"shadow\"".to_owned()));
+            lines
+        };
+        let limits: Vec<Vec<String>> = keys.iter().map(format).collect();
+        let shared = limits.concat().join("\n");
         let first = self.uses.entry(name.to_owned()).or_insert_with(|| shared.clone());
         if *first != shared {
             let why = "this zone is used with other numbers elsewhere, so this use is a limit with its own budget";
             body.add_remark(out.remarks.add(at, why));
         }
-        let server = if key.per_server { server.to_string() } else { String::new() };
-        let (limit, other_status) = out.define_limit(format!("{name}\n{server}\n{shared}"), name, lines, status);
-        if other_status {
-            body.add_remark(
-                out.remarks
-                    .add(at, "this zone refuses with another status elsewhere, and this route uses that status, too"),
-            );
-        }
-        if !body.limits.contains(&limit) {
-            body.limits.push(limit);
+        for (key, lines) in keys.iter().zip(limits) {
+            let server = if key.per_server { server.to_string() } else { String::new() };
+            let identity = format!("{name}\n{server}\n{}", lines.join("\n"));
+            let (limit, other_status) = out.define_limit(identity, name, lines, status);
+            if other_status {
+                let why = "this zone refuses with another status elsewhere, and this route uses that status, too";
+                body.add_remark(out.remarks.add(at, why));
+            }
+            if !body.limits.contains(&limit) {
+                body.limits.push(limit);
+            }
         }
     }
+}
+
+/// Closes a route whose limit cannot be translated: a limit is a protection. A dry run refuses nobody.
+fn lose_limit(at: &Directive, why: &str, is_dry: bool, out: &mut ImportedConfig, body: &mut RouteBody) {
+    let number = out.remarks.add(at, &format!("this limit is left out: {why}"));
+    if is_dry { body.add_remark(number) } else { body.close(number) }
 }
 
 /// One use of a zone.
 struct ZoneUse<'a> {
     at: &'a Directive,
     name: &'a str,
-    key: ZoneKey,
+    key: TranslatedKey,
     lines: Vec<String>,
     dry_run: bool,
     status: u16,

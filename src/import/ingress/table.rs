@@ -1,0 +1,150 @@
+//! The table of ingress-nginx's annotations: what the import does with each. The import and the manual read it.
+
+use crate::import::verdict::Verdict;
+use crate::import::verdict::Verdict::{Differs, NoEffect, Protects, Translated};
+
+/// The annotations without their prefix, grouped by verdict and remark. A `*` at the end stands for any rest.
+const ROWS: [(&[&str], Verdict, &str); 19] = [
+    (
+        &[
+            "limit-rps",
+            "limit-rpm",
+            "limit-burst-multiplier",
+            "limit-connections",
+            "limit-whitelist",
+            "limit-allowlist",
+        ],
+        Translated,
+        "one limit for each Ingress",
+    ),
+    (
+        &["whitelist-source-range", "allowlist-source-range", "denylist-source-range"],
+        Translated,
+        "as `allow` and `deny`",
+    ),
+    (&["proxy-body-size", "proxy-connect-timeout", "proxy-read-timeout"], Translated, ""),
+    (&["backend-protocol"], Translated, "HTTP, HTTPS, GRPC, GRPCS; others close the routes"),
+    (&["use-regex"], Translated, "regular expressions for all paths of the host"),
+    (
+        &["rewrite-target"],
+        Translated,
+        "from one prefix to another, such as `/$2` for the path `/foo(/|$)(.*)`; others close the routes",
+    ),
+    (&["upstream-vhost"], Translated, "`host` of `rewrite`"),
+    (&["canary"], Translated, "the Ingress of a canary is left out, with a comment"),
+    (&["canary-*"], NoEffect, "the Ingress of a canary is left out"),
+    (
+        &["auth-*", "enable-global-auth", "satisfy", "global-rate-limit", "global-rate-limit-*"],
+        Protects,
+        "it decides which clients are served",
+    ),
+    (
+        &[
+            "enable-modsecurity",
+            "enable-owasp-core-rules",
+            "enable-owasp-modsecurity-crs",
+            "modsecurity-*",
+            "ssl-passthrough",
+        ],
+        Protects,
+        "it decides which requests are served",
+    ),
+    (
+        &["configuration-snippet", "server-snippet", "location-snippet"],
+        Protects,
+        "import the snippet with `import nginx`, inside of a `server`",
+    ),
+    (
+        &["app-root", "permanent-redirect", "permanent-redirect-code", "temporal-redirect", "temporal-redirect-code"],
+        Protects,
+        "write a `redirect` in its place",
+    ),
+    (
+        &[
+            "enable-cors",
+            "from-to-www-redirect",
+            "preserve-trailing-slash",
+            "connection-proxy-header",
+            "x-forwarded-prefix",
+        ],
+        Differs,
+        "not available",
+    ),
+    (
+        &[
+            "affinity",
+            "upstream-hash-by",
+            "load-balance",
+            "proxy-next-upstream",
+            "proxy-next-upstream-*",
+            "proxy-redirect-*",
+            "proxy-cookie-*",
+            "proxy-ssl-*",
+            "mirror-*",
+        ],
+        Differs,
+        "the server is chosen, or gets and sends headers, differently",
+    ),
+    (
+        &["custom-http-errors", "custom-headers", "default-backend", "disable-proxy-intercept-errors", "server-alias"],
+        Differs,
+        "not available",
+    ),
+    (
+        &["ssl-redirect", "force-ssl-redirect", "ssl-ciphers", "ssl-prefer-server-ciphers", "http2-push-preload"],
+        NoEffect,
+        "listeners with TLS are to be written; see the comment about `tls`",
+    ),
+    (
+        &[
+            "affinity-*",
+            "session-cookie-*",
+            "upstream-hash-by-*",
+            "cors-*",
+            "service-upstream",
+            "relative-redirects",
+            "enable-access-log",
+            "enable-rewrite-log",
+            "enable-opentelemetry",
+            "enable-opentracing",
+            "opentelemetry-*",
+            "opentracing-*",
+            "stream-snippet",
+        ],
+        NoEffect,
+        "settings of other annotations, or logs",
+    ),
+    (
+        &[
+            "proxy-buffer*",
+            "proxy-busy-buffers-size",
+            "proxy-request-buffering",
+            "proxy-http-version",
+            "proxy-send-timeout",
+            "proxy-max-temp-file-size",
+            "client-body-buffer-size",
+        ],
+        NoEffect,
+        "bodies are streamed",
+    ),
+];
+
+/// Returns what the import does with an annotation. `None` for one that is not in the table.
+pub fn find_annotation(name: &str) -> Option<(Verdict, &'static str)> {
+    let is_exact = |row: &&(&[&str], Verdict, &str)| row.0.contains(&name);
+    let is_prefix = |row: &&(&[&str], Verdict, &'static str)| {
+        row.0.iter().any(|own| own.strip_suffix('*').is_some_and(|prefix| name.starts_with(prefix)))
+    };
+    let row = ROWS.iter().find(is_exact).or_else(|| ROWS.iter().find(is_prefix))?;
+    Some((row.1, row.2))
+}
+
+/// Writes the table for the manual, in Markdown.
+pub fn write_table() -> String {
+    let mut text = "\n| annotation | result | remark |\n|---|---|---|\n".to_owned();
+    for (names, verdict, note) in &ROWS {
+        let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+        text.push_str(&format!("| {} | {} | {note} |\n", names.join(", "), verdict.label()));
+    }
+    text
+}

@@ -1,0 +1,111 @@
+//! Translates settings of client connections: trusted proxies, timeouts and sizes.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+use crate::import::error::Result;
+use crate::import::model::ImportedConfig;
+use crate::import::nginx::headers::GatewayFacts;
+use crate::import::nginx::scope::Scope;
+use crate::import::nginx::sizes::{parse_size, translate_size};
+use crate::import::nginx::upstreams::parse_duration_ms;
+use crate::import::syntax::Directive;
+use crate::import::text::format_array;
+
+/// The bounds of `max_header_bytes`.
+const HEADER_BYTES_MIN: u64 = 32 << 10;
+const HEADER_BYTES_MAX: u64 = 1 << 20;
+
+/// Lists `set_real_ip_from`. nginx also accepts it in servers and locations; Sluicegate has one list for the whole gateway.
+pub fn list_trusted(http: &[Directive]) -> impl Iterator<Item = &Directive> {
+    let in_server = |directive: &'_ Directive| directive.name == "server";
+    let inner = http.iter().filter(move |directive| in_server(directive)).flat_map(|server| server.inner());
+    http.iter().chain(inner).filter(|directive| directive.name == "set_real_ip_from")
+}
+
+/// Adds a comment if clients are known by a header that the gateway does not read. Returns its number.
+pub fn find_unread_client(http: &[Directive], scope: &Scope, out: &mut ImportedConfig) -> Option<usize> {
+    let trusted = list_trusted(http).next()?;
+    let in_server = || http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
+    let header = scope.get("real_ip_header").or_else(|| in_server().find(|at| at.name == "real_ip_header"));
+    let Some(header) = header else {
+        let why = "nginx then reads X-Real-IP; Sluicegate reads X-Forwarded-For or Forwarded, so routes that depend on \
+                   the client's address are closed";
+        return Some(out.remarks.add(trusted, why));
+    };
+    match header.arg(0).to_ascii_lowercase().as_str() {
+        "x-forwarded-for" | "proxy_protocol" => None,
+        _ => {
+            let why = "Sluicegate reads the client's address from X-Forwarded-For or Forwarded, so routes that depend on it \
+                       are closed";
+            Some(out.remarks.add(header, why))
+        }
+    }
+}
+
+/// Translates the settings of client connections to `[server]`.
+pub fn translate_client_settings(
+    http: &[Directive],
+    scope: &Scope,
+    facts: &GatewayFacts,
+    out: &mut ImportedConfig,
+) -> Result<()> {
+    let mut trusted: Vec<String> = Vec::new();
+    for directive in list_trusted(http) {
+        let text = directive.arg(0);
+        let network = text.parse::<IpNet>().map(|net| net.to_string());
+        match network.or_else(|_| text.parse().map(|ip: IpAddr| ip.to_string())) {
+            Ok(text) if !trusted.contains(&text) => trusted.push(text),
+            Ok(_) => {}
+            Err(_) => drop(out.remarks.add(directive, "not an address or a network, so it is not trusted")),
+        }
+        if !scope.is_on("real_ip_recursive") && !http.iter().any(|at| at.name == "server" && is_recursive(at)) {
+            let why =
+                "without `real_ip_recursive on`, nginx takes the last address even if it is that of a trusted proxy";
+            out.remarks.add(directive, why);
+        }
+    }
+    if !trusted.is_empty() {
+        out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+    }
+    out.server.push(format!("forwarded_headers = {}", format_array(&facts.forwarded)));
+    for (theirs, ours) in [("client_header_timeout", "header_timeout"), ("keepalive_timeout", "keepalive_timeout")] {
+        if let Some(directive) = scope.get(theirs) {
+            match parse_duration_ms(directive.arg(0)).filter(|ms| *ms > 0) {
+                Some(ms) => out.server.push(format!("{ours} = \"{ms}ms\"")),
+                None => drop(out.remarks.add(directive, "Sluicegate does not accept this time")),
+            }
+        }
+    }
+    translate_header_buffers(http, out);
+    out.server.push(match scope.get("client_max_body_size") {
+        Some(directive) => format!("max_body = {}", translate_size(directive)?),
+        None => "max_body = \"1MiB\"".to_owned(),
+    });
+    Ok(())
+}
+
+fn is_recursive(server: &Directive) -> bool {
+    server.inner().iter().any(|directive| directive.name == "real_ip_recursive" && directive.arg(0) == "on")
+}
+
+/// Translates `large_client_header_buffers`: the largest of all servers.
+fn translate_header_buffers(http: &[Directive], out: &mut ImportedConfig) {
+    let in_server = http.iter().filter(|at| at.name == "server").flat_map(Directive::inner);
+    let mut most = 0;
+    for directive in http.iter().chain(in_server).filter(|at| at.name == "large_client_header_buffers") {
+        let number = directive.arg(0).parse::<u64>().ok();
+        match number.zip(parse_size(directive.arg(1))).and_then(|(number, size)| number.checked_mul(size)) {
+            Some(bytes @ 1..=HEADER_BYTES_MAX) => most = most.max(bytes),
+            Some(bytes) if bytes > 0 => {
+                most = HEADER_BYTES_MAX;
+                out.remarks.add(directive, "a request head has at most 1 MiB");
+            }
+            _ => drop(out.remarks.add(directive, "not a number and a size")),
+        }
+    }
+    if most > 0 {
+        out.server.push(format!("max_header_bytes = {}", most.max(HEADER_BYTES_MIN)));
+    }
+}

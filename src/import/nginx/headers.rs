@@ -1,0 +1,296 @@
+//! Translates the headers that a location sets, adds and removes, in requests to servers and in responses to clients.
+
+use std::collections::HashSet;
+
+use crate::import::model::{ImportedConfig, ResponseLines, RouteBody};
+use crate::import::nginx::scope::Scope;
+use crate::import::nginx::upstreams::PassTarget;
+use crate::import::syntax::Directive;
+use crate::import::text::{format_list, format_pairs, quote_string};
+
+/// Headers that `forwarded_headers` adds. A route that does not set one of them removes it.
+const FORWARDED: [&str; 6] =
+    ["x-forwarded-for", "x-real-ip", "x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-request-id"];
+
+/// Headers of servers that nginx removes unless `proxy_pass_header` names them. It also replaces `Date`, which the
+/// gateway keeps.
+const HIDDEN: [&str; 7] = [
+    "server",
+    "x-pad",
+    "x-accel-expires",
+    "x-accel-redirect",
+    "x-accel-limit-rate",
+    "x-accel-buffering",
+    "x-accel-charset",
+];
+
+/// Headers of the connection and of message framing, which a config cannot set.
+const OWN: [&str; 10] = [
+    "host",
+    "connection",
+    "upgrade",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "content-length",
+    "keep-alive",
+    "proxy-connection",
+    "expect",
+];
+
+/// What the values of variables depend on besides the request.
+#[derive(Default)]
+pub struct GatewayFacts {
+    /// `$scheme`, if all listeners have the same.
+    pub scheme: Option<&'static str>,
+    /// The ports of all listeners.
+    pub ports: Vec<u16>,
+    /// Some proxies are trusted.
+    pub has_trusted: bool,
+    /// The comment on a `real_ip_header` that the gateway does not read, so that it does not know its clients.
+    pub unread_client: Option<usize>,
+    /// The headers of [`FORWARDED`] that any route sets.
+    pub forwarded: Vec<&'static str>,
+}
+
+impl GatewayFacts {
+    /// Returns whether clients name no port in `Host`, because all ports are those of the scheme.
+    fn has_default_ports(&self) -> bool {
+        self.ports.iter().all(|port| matches!(port, 80 | 443))
+    }
+
+    /// Returns the value of a variable that is the same for all requests.
+    fn constant(&self, value: &str, server_name: Option<&str>) -> Option<String> {
+        match (value, self.ports.as_slice()) {
+            ("$scheme", _) => self.scheme.map(str::to_owned),
+            ("$server_port", [port]) => Some(port.to_string()),
+            ("$server_name", _) => server_name.map(str::to_owned),
+            _ => None,
+        }
+    }
+}
+
+/// Lists the headers of `forwarded_headers` that any directive of these blocks sets.
+pub fn list_forwarded(directives: &[&Directive]) -> Vec<&'static str> {
+    let mut found: HashSet<&str> = HashSet::new();
+    let mut rest: Vec<&Directive> = directives.to_vec();
+    while let Some(directive) = rest.pop() {
+        rest.extend(directive.inner());
+        if matches!(directive.name.as_str(), "proxy_set_header" | "grpc_set_header") && directive.arg(1).contains('$') {
+            found.extend(FORWARDED.iter().find(|name| directive.arg(0).eq_ignore_ascii_case(name)));
+        }
+    }
+    FORWARDED.into_iter().filter(|name| found.contains(name)).collect()
+}
+
+/// How the gateway's own value of a header compares with that of nginx.
+enum OwnValue {
+    Same,
+    Differs(&'static str),
+    None,
+}
+
+/// Compares the value of a header that `forwarded_headers` adds.
+fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue {
+    const OTHER_HEADER: &str =
+        "write the proxies in front of this gateway to trusted_proxies; only their header is read";
+    match (name, value) {
+        ("x-real-ip" | "x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for")
+        | ("x-real-ip", "$realip_remote_addr")
+            if !(name == "x-real-ip" && value == "$proxy_add_x_forwarded_for") =>
+        {
+            OwnValue::Same
+        }
+        ("x-request-id", "$request_id") => OwnValue::Same,
+        ("x-forwarded-proto", "$scheme") if facts.has_trusted => {
+            OwnValue::Differs("the header of a trusted proxy is kept")
+        }
+        ("x-forwarded-proto", "$scheme") => OwnValue::Same,
+        ("x-forwarded-host", "$http_host") => OwnValue::Same,
+        ("x-forwarded-host", "$host") if facts.has_default_ports() => OwnValue::Same,
+        ("x-forwarded-host", "$host" | "$host:$server_port") => {
+            OwnValue::Differs("the server gets the client's host with its port")
+        }
+        ("x-forwarded-port", "$server_port") => OwnValue::Differs("the server gets the port that the client used"),
+        (_, value) if value.starts_with("$http_") => OwnValue::Differs(OTHER_HEADER),
+        _ => OwnValue::None,
+    }
+}
+
+/// Translates the headers of requests that a location sets and removes, and the `Host` of its server. `server_name`:
+/// the first name of the server.
+pub fn translate_request_headers(
+    scope: &Scope,
+    target: &PassTarget,
+    facts: &GatewayFacts,
+    server_name: Option<&str>,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) -> Option<String> {
+    let mut host = None;
+    let (mut set, mut remove): (Vec<(String, String)>, Vec<String>) = (Vec::new(), Vec::new());
+    let mut forwards = HashSet::new();
+    let mut upgrades = false;
+    let list = if target.is_grpc { "grpc_set_header" } else { "proxy_set_header" };
+    let sent = list_sent(scope.list(list), out, body);
+    for directive in scope.list(list) {
+        let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1));
+        if value.is_empty() && sent.contains(&name) {
+            continue;
+        }
+        let constant = facts.constant(value, server_name).filter(|value| is_value(value));
+        let same = format!("$http_{}", name.replace('-', "_"));
+        match (name.as_str(), value) {
+            ("host", _) => host = Some(*directive),
+            ("upgrade", value) => upgrades |= !value.is_empty(),
+            ("connection" | "te" | "keep-alive" | "expect", _) | ("content-length" | "transfer-encoding", "") => {}
+            (name, "") if is_header(name) => remove.push(name.to_owned()),
+            (name, _) if FORWARDED.contains(&name) && !is_value(value) => {
+                let own = compare_forwarded(name, value, facts);
+                match (own, constant) {
+                    (OwnValue::Same, _) => drop(forwards.insert(name.to_owned())),
+                    (_, Some(constant)) => set.push((name.to_owned(), constant)),
+                    (OwnValue::Differs(why), None) => {
+                        forwards.insert(name.to_owned());
+                        body.add_remark(out.remarks.add(directive, why));
+                    }
+                    (OwnValue::None, None) => {
+                        remove.push(name.to_owned());
+                        body.add_remark(out.remarks.add(directive, UNAVAILABLE));
+                    }
+                }
+            }
+            // The header of the client stays.
+            (_, value) if value == same => {}
+            (name, value) if is_header(name) && is_value(value) => set.push((name.to_owned(), value.to_owned())),
+            (name, _) if is_header(name) && constant.is_some() => {
+                set.extend(constant.map(|constant| (name.to_owned(), constant)));
+            }
+            (name, _) => {
+                // Without a value of the gateway, the client must not choose one.
+                if is_header(name) {
+                    remove.push(name.to_owned());
+                }
+                body.add_remark(out.remarks.add(directive, UNAVAILABLE));
+            }
+        }
+    }
+    remove.extend(facts.forwarded.iter().filter(|name| !forwards.contains(**name)).map(|name| (*name).to_owned()));
+    remove.retain(|name| !set.iter().any(|(own, _)| own == name));
+    remove.sort();
+    remove.dedup();
+    let mut seen = HashSet::new();
+    set.retain(|(name, _)| seen.insert(name.clone()));
+    let mut parts = Vec::new();
+    if !set.is_empty() {
+        parts.push(format!("set = {}", format_pairs(&set)));
+    }
+    if !remove.is_empty() {
+        parts.push(format!("remove = {}", format_list(&remove)));
+    }
+    if !parts.is_empty() {
+        body.lines.push(format!("request_headers = {{ {} }}", parts.join(", ")));
+    }
+    if !upgrades && !target.is_grpc {
+        body.lines.push("upgrades = []".to_owned());
+    }
+    translate_host(host, target, facts, server_name, out, body)
+}
+
+/// Lists the names of headers with a value. A header that is set twice gets a comment.
+fn list_sent(directives: &[&Directive], out: &mut ImportedConfig, body: &mut RouteBody) -> HashSet<String> {
+    let mut sent = HashSet::new();
+    for directive in directives.iter().filter(|directive| !directive.arg(1).is_empty()) {
+        if !sent.insert(directive.arg(0).to_ascii_lowercase()) {
+            body.add_remark(out.remarks.add(directive, "nginx sends this header twice, Sluicegate once"));
+        }
+    }
+    sent
+}
+
+const UNAVAILABLE: &str = "the value is not available, so the server does not get this header, from the client neither";
+
+/// Translates the `Host` that the server gets to a part of `rewrite`.
+fn translate_host(
+    host: Option<&Directive>,
+    target: &PassTarget,
+    facts: &GatewayFacts,
+    server_name: Option<&str>,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) -> Option<String> {
+    let fixed = |host: &str| Some(format!("host = {}", quote_string(host)));
+    let is_host =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_:[]".contains(c));
+    match host.map(|directive| (directive, directive.arg(1))) {
+        None | Some((_, "$proxy_host")) => match target.is_block {
+            true if is_host(&target.proxy_host) => fixed(&target.proxy_host),
+            _ => Some("upstream_host = true".to_owned()),
+        },
+        Some((_, "$http_host")) => None,
+        Some((_, "$host")) => fixed("{host}"),
+        Some((_, "$host:$server_port")) if facts.ports.len() == 1 && !facts.has_default_ports() => None,
+        Some((_, "$server_name")) if server_name.is_some_and(is_host) => fixed(server_name?),
+        Some((_, text)) if is_host(text) => fixed(text),
+        Some((directive, _)) => {
+            body.add_remark(out.remarks.add(directive, "the server gets the client's Host instead"));
+            None
+        }
+    }
+}
+
+/// Translates the headers of responses that a block adds. nginx adds them to its own responses, too.
+pub fn translate_added_headers(scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
+    for directive in scope.list("add_header") {
+        let (name, value) = (directive.arg(0).to_ascii_lowercase(), directive.arg(1).trim());
+        let always = directive.arg(2) == "always";
+        let replaces = matches!(name.as_str(), "etag" | "last-modified");
+        let lines = &mut body.response;
+        match (always, replaces) {
+            _ if !is_header(&name) || !is_value(value) || replaces && !always => {
+                body.add_remark(out.remarks.add(directive, "this header is not added: the value is not available"));
+            }
+            (_, true) => {
+                // nginx replaces these headers; the last value counts, and an empty one removes.
+                lines.set.retain(|(own, _)| *own != name);
+                lines.remove.retain(|own| *own != name);
+                match value.is_empty() {
+                    true => lines.remove.push(name),
+                    false => lines.set.push((name, value.to_owned())),
+                }
+            }
+            // nginx adds no empty header.
+            _ if value.is_empty() => {}
+            (true, false) => lines.add.push((name, value.to_owned())),
+            (false, false) => lines.add_on_success.push((name, value.to_owned())),
+        }
+    }
+}
+
+/// Translates the headers of servers that clients do not get.
+pub fn translate_hidden_headers(scope: &Scope, is_grpc: bool, lines: &mut ResponseLines) {
+    let (hide, pass) = match is_grpc {
+        true => ("grpc_hide_header", "grpc_pass_header"),
+        false => ("proxy_hide_header", "proxy_pass_header"),
+    };
+    let names = |list: &str| scope.list(list).iter().map(|directive| directive.arg(0).to_ascii_lowercase()).collect();
+    let (hidden, passed): (Vec<String>, Vec<String>) = (names(hide), names(pass));
+    let is_passed = |name: &str| passed.iter().any(|passed| passed == name);
+    lines.remove.extend(HIDDEN.iter().filter(|name| !is_passed(name)).map(|name| (*name).to_owned()));
+    lines.remove.extend(hidden.into_iter().filter(|name| is_header(name) && !is_passed(name)));
+    lines.remove.retain(|name| !lines.set.iter().any(|(set, _)| set == name));
+    let mut seen = HashSet::new();
+    lines.remove.retain(|name| seen.insert(name.clone()));
+}
+
+/// Returns true for headers that a config can set.
+fn is_header(name: &str) -> bool {
+    !name.is_empty()
+        && !OWN.contains(&name)
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+}
+
+/// Returns true for values without variables that a config can have.
+fn is_value(value: &str) -> bool {
+    !value.contains('$') && value.bytes().all(|byte| (b' '..=b'~').contains(&byte)) && value.trim() == value
+}

@@ -1,0 +1,499 @@
+//! Translates the `server` blocks.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::import::error::Result;
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::compression::translate_gzip;
+use crate::import::nginx::conditions::{ListenTls, PrefixTarget, ServerCondition, read_condition, read_prefix_rewrite};
+use crate::import::nginx::headers::{GatewayFacts, translate_added_headers};
+use crate::import::nginx::limits::Zones;
+use crate::import::nginx::locations::Context;
+use crate::import::nginx::redirects::is_response;
+use crate::import::nginx::review::review_block;
+use crate::import::nginx::scope::Scope;
+use crate::import::nginx::sites::exposure::{agree_on_checks, find_exposure};
+use crate::import::nginx::sites::https_redirects::{HttpsRedirect, split_https_target};
+use crate::import::nginx::sites::listeners::{ListenBlocks, join_family};
+use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read_sites};
+use crate::import::nginx::upstreams::UpstreamBlocks;
+use crate::import::paths::{Location, LocationMatcher, order_routes};
+use crate::import::syntax::{Directive, shorten};
+use crate::import::text::quote_string;
+
+const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
+                        here, in nginx's order. To match whole segments, write path = \"/api\", for all routes of that \
+                        host: other paths are tried before regular expressions.";
+const TOO_LARGE: &str = "the config would be larger than 16 MiB; import fewer files at once";
+
+/// Translates the servers of all files.
+pub struct ServerBlocks<'a, 'o> {
+    scope: Scope<'a>,
+    upstreams: UpstreamBlocks<'a>,
+    zones: Zones,
+    facts: &'o GatewayFacts,
+    out: &'o mut ImportedConfig,
+    /// Names of the servers translated so far.
+    names: HashSet<String>,
+    /// `.example.com` for each `*.example.com` of any server.
+    wildcards: Vec<String>,
+    /// Names that servers with different content have at different addresses.
+    disputed: HashMap<String, usize>,
+    /// The comment on a server that requests for unknown hosts may be meant for.
+    unreachable: Option<usize>,
+}
+
+/// The hosts whose requests a server answers, apart from those that another route takes.
+struct ServerHosts {
+    /// Routes of the server have these hosts; empty if the server answers requests for unknown hosts.
+    hosts: Vec<String>,
+    /// The names of the server that no earlier server has.
+    own: Vec<String>,
+}
+
+impl<'a, 'o> ServerBlocks<'a, 'o> {
+    /// Creates the translation. `scope`: the directives of `http`.
+    pub fn new(
+        scope: Scope<'a>,
+        upstreams: UpstreamBlocks<'a>,
+        zones: Zones,
+        facts: &'o GatewayFacts,
+        servers: &[&Directive],
+        out: &'o mut ImportedConfig,
+    ) -> Self {
+        let given = servers.iter().flat_map(|server| server.inner()).filter(|at| at.name == "server_name");
+        let names = given.flat_map(|at| &at.args).map(|name| name.trim_start_matches('*').to_ascii_lowercase());
+        let wildcards = names.filter(|name| name.starts_with('.')).collect();
+        let (names, disputed) = (HashSet::new(), HashMap::new());
+        ServerBlocks { scope, upstreams, zones, facts, out, names, wildcards, disputed, unreachable: None }
+    }
+
+    /// Translates the servers to routes and listeners.
+    pub fn translate_servers(mut self, servers: &[&'a Directive]) -> Result<()> {
+        let mut listeners = ListenBlocks::default();
+        let sites = read_sites(servers, self.out)?;
+        let compress = translate_gzip(&self.scope, self.out)?;
+        self.out.server.extend(compress.clone());
+        let serving: Vec<&Site> = sites.iter().filter(|site| site.redirect.is_none()).collect();
+        let scopes: Vec<Scope> = serving.iter().map(|site| self.scope.enter_block(site.server.inner())).collect();
+        let checks = agree_on_checks(&serving, &scopes);
+        let mut closed = Vec::new();
+        for (site, scope) in serving.iter().zip(&scopes) {
+            let why = find_exposure(site, scope, &serving, &checks);
+            closed.push(why.map(|why| self.out.remarks.add(site.server, &why)));
+        }
+        let is_closed = |at: usize| closed.get(at).is_some_and(Option::is_some);
+        let default = find_default(&serving, is_closed);
+        self.find_disputed(&serving);
+        self.find_unreachable(&serving, default);
+        let all: HashSet<&str> = serving.iter().flat_map(|site| site.addresses()).collect();
+        for (index, ((site, scope), closed)) in serving.iter().zip(&scopes).zip(&closed).enumerate() {
+            listeners.add_server(&site.listens, scope, &checks, self.out);
+            if site.is_twin {
+                continue;
+            }
+            let own: HashSet<&str> = site.all_listens().map(|listen| listen.address.as_str()).collect();
+            if own != all && closed.is_none() {
+                let why = "routes apply to all listeners, so clients reach this server on all of them";
+                self.out.remarks.add(site.server, why);
+            }
+            let shared = ServerDefaults {
+                compress: compress.as_deref(),
+                has_tls: serving.iter().any(|site| site.has_tls()),
+                closed: *closed,
+            };
+            self.translate_server(index, index == default, site, scope, &shared)?;
+        }
+        for site in &sites {
+            if let Some(redirect) = &site.redirect {
+                review_block(site.server.inner(), "S", self.out);
+                listeners.add_redirect(&site.listens, redirect.port);
+                if redirect.redirect.status != 308 {
+                    self.out.remarks.add(redirect.at, "redirect_http answers with status 308 instead");
+                }
+                self.translate_https_redirect(site, redirect);
+            }
+        }
+        self.close_disputed()?;
+        listeners.write_listeners(self.out);
+        Ok(())
+    }
+
+    /// Finds names that several servers have at different addresses. nginx chooses by address, which routes cannot.
+    fn find_disputed(&mut self, serving: &[&Site<'a>]) {
+        let mut first: HashMap<String, &Site> = HashMap::new();
+        for site in serving.iter().filter(|site| !site.is_twin) {
+            for name in site.names().into_iter().filter(|name| is_host(name) && !site.deferred.contains(name)) {
+                let Some(known) = first.get(&name) else {
+                    first.insert(name, site);
+                    continue;
+                };
+                let addresses: HashSet<String> =
+                    known.all_listens().map(|listen| join_family(&listen.address)).collect();
+                // At the same address, nginx ignores the second server.
+                if site.all_listens().any(|listen| !addresses.contains(&join_family(&listen.address))) {
+                    let why = format!(
+                        "another server has the name `{}` at another address, and routes apply to all listeners, so this \
+                         host is closed",
+                        shorten(&name)
+                    );
+                    let number = self.out.remarks.add(site.server, &why);
+                    self.disputed.insert(name, number);
+                }
+            }
+        }
+    }
+
+    /// Finds a server whose requests cannot be told apart from those for unknown hosts.
+    fn find_unreachable(&mut self, serving: &[&Site<'a>], default: usize) {
+        for (index, site) in serving.iter().enumerate() {
+            let names = site.names();
+            let named: Vec<&String> = names.iter().filter(|name| is_host(name)).collect();
+            let is_known = named.iter().any(|name| site.deferred.contains(*name)) || site.is_twin;
+            let odd = names.iter().find(|name| !is_host(name) && !matches!(name.as_str(), "_" | "" | "-" | "*"));
+            let has_own_address = site.all_listens().any(|listen| {
+                let others = serving.iter().enumerate().filter(|(other, _)| *other < index).map(|(_, site)| site);
+                let address = join_family(&listen.address);
+                !others.flat_map(|site| site.all_listens()).any(|other| join_family(&other.address) == address)
+            });
+            // The first server of an address answers all its requests for unknown hosts.
+            let is_default_elsewhere = has_own_address || site.all_listens().any(|listen| listen.is_default);
+            let is_nameless = named.is_empty() && odd.is_none();
+            if index != default && !is_known && (odd.is_some() || is_nameless && is_default_elsewhere) {
+                let why = match odd {
+                    Some(name) => format!("the name `{}` is not available", shorten(name)),
+                    None => "this server has no name of its own, and routes apply to all listeners".to_owned(),
+                };
+                let why = format!("{why}, so requests for unknown hosts, which may be for this server, are closed");
+                self.unreachable.get_or_insert(self.out.remarks.add(site.server, &why));
+            }
+        }
+    }
+
+    /// Writes a closed route for each disputed name.
+    fn close_disputed(&mut self) -> Result<()> {
+        let mut disputed: Vec<(String, usize)> = self.disputed.drain().collect();
+        disputed.sort();
+        for (name, number) in disputed {
+            let mut body = RouteBody::with_status(format!("host {name}"), 501);
+            body.close(number);
+            self.write_route(&[name], "/", body, None)?;
+        }
+        Ok(())
+    }
+
+    fn write_route(&mut self, hosts: &[String], path: &str, body: RouteBody, at: Option<&Directive>) -> Result<()> {
+        match self.out.write_route(hosts, path, body) {
+            true => Ok(()),
+            false => Err(at.map_or_else(
+                || crate::import::error::ImportError::new("the files", 0, TOO_LARGE),
+                |at| at.error(TOO_LARGE),
+            )),
+        }
+    }
+
+    /// Adds what `redirect_http` does not do for a server that redirects to HTTPS.
+    fn translate_https_redirect(&mut self, site: &Site, redirect: &HttpsRedirect) {
+        for location in &redirect.left_out {
+            self.out
+                .remarks
+                .add(location, "redirect_http redirects these requests, too; for ACME challenges, see [acme]");
+        }
+        let Some(target) = &redirect.host else { return };
+        let names = site.names();
+        if names.iter().eq([target]) {
+            return;
+        }
+        let text = format!(
+            "redirect_http keeps the host of the request, where nginx redirects to `{target}`; other hosts need a certificate, too"
+        );
+        let number = self.out.remarks.add(redirect.at, &text);
+        // Over HTTPS, hosts without a server of their own are then redirected to the target.
+        let covers = |name: &String| name.strip_prefix('*').is_some_and(|suffix| target.ends_with(suffix));
+        let is_free = |name: &String| {
+            name != target
+                && is_host(name)
+                && !self.names.contains(name)
+                && (!covers(name) || self.names.contains(target))
+        };
+        let free: Vec<String> = names.into_iter().filter(is_free).collect();
+        if !free.is_empty() {
+            let origin = shorten(&format!("{}:{}: server", site.server.file, site.server.line));
+            let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect.redirect.clone()));
+            body.add_remark(number);
+            self.out.write_route(&free, "/", body);
+            self.names.extend(free);
+        }
+    }
+
+    fn translate_server(
+        &mut self,
+        index: usize,
+        is_default: bool,
+        site: &Site<'a>,
+        scope: &Scope<'a>,
+        shared: &ServerDefaults,
+    ) -> Result<()> {
+        let server = site.server;
+        let own = self.claim_hosts(site);
+        let mut hosts = ServerHosts { hosts: if is_default { Vec::new() } else { own.clone() }, own };
+        if hosts.hosts.is_empty() && !is_default {
+            self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
+            return Ok(());
+        }
+        self.review_server(server);
+        let first_name = site.names().into_iter().find(|name| is_host(name));
+        let mut context = Context {
+            out: &mut *self.out,
+            zones: &mut self.zones,
+            upstreams: &self.upstreams,
+            facts: self.facts,
+            server: index,
+            server_name: first_name.as_deref(),
+            closed: shared.closed,
+            site: server.inner(),
+            outer: scope,
+            compress: shared.compress,
+            seen: HashSet::new(),
+        };
+        let mut found = Vec::new();
+        let mut by_host: Vec<(Vec<String>, RouteBody)> = Vec::new();
+        let mut returned = None;
+        let tls = ListenTls { all: site.all_listens().all(|listen| listen.tls), any: site.has_tls() };
+        for directive in server.inner() {
+            let close = |context: &mut Context, why: &str| {
+                context.closed.get_or_insert(context.out.remarks.add(directive, why));
+            };
+            match directive.name.as_str() {
+                "return" | "rewrite" if is_response(directive) => {
+                    returned = Some(directive);
+                    break;
+                }
+                "if" => match read_condition(directive, tls) {
+                    Some(ServerCondition::Never | ServerCondition::SetsVariables) => {}
+                    Some(ServerCondition::Always(response)) => {
+                        returned = Some(response);
+                        break;
+                    }
+                    Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
+                        let redirected = hosts.split(&name, is_name, is_default);
+                        let body =
+                            context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
+                        by_host.extend(redirected.map(|hosts| (hosts, body)));
+                    }
+                    _ => close(&mut context, "this condition is not available, so the server is closed"),
+                },
+                "rewrite" => match translate_prefix_redirect(server, directive, scope, context.out) {
+                    Some(location) => found.push(location),
+                    None => close(&mut context, "this rewrite is not available, so the server is closed"),
+                },
+                _ => {}
+            }
+        }
+        if let Some(directive) = returned {
+            let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
+            found.push(Location { matcher: match_all(), body });
+        } else {
+            for location in server.inner().iter().filter(|directive| directive.name == "location") {
+                context.translate_location(location, scope, &mut found)?;
+            }
+        }
+        let closed = context.closed;
+        let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
+        for (hosts, body) in by_host {
+            self.write_route(&hosts, "/", body, Some(server))?;
+        }
+        let found = order_routes(found, fallback, self.out);
+        self.write_routes(server, is_default, hosts, found)
+    }
+
+    /// Adds comments on the directives of a server that are left out.
+    fn review_server(&mut self, server: &Directive) {
+        review_block(server.inner(), "S", self.out);
+        let is_global = |at: &&Directive| matches!(at.name.as_str(), "keepalive_timeout" | "client_header_timeout");
+        for directive in server.inner().iter().filter(is_global) {
+            let why = "left out: the gateway has one setting for all servers; write it in `http`";
+            self.out.remarks.add(directive, why);
+        }
+    }
+
+    /// Translates what happens to requests that no location takes.
+    fn translate_fallback(
+        &mut self,
+        server: &Directive,
+        index: usize,
+        scope: &Scope,
+        closed: Option<usize>,
+        found: &[Location],
+    ) -> Result<RouteBody> {
+        let origin = shorten(&format!("{}:{}: server", server.file, server.line));
+        let mut fallback = RouteBody::with_status(format!("{origin}, what no location matches"), 404);
+        translate_added_headers(scope, self.out, &mut fallback);
+        self.zones.apply_limits(scope, index, self.out, &mut fallback)?;
+        let is_whole =
+            |location: &Location| location.matcher.literal_path() == Some("/") && !location.matcher.is_exact();
+        if !found.iter().any(is_whole) {
+            let why = "nginx serves files for paths that no location has; Sluicegate answers 404";
+            fallback.add_remark(self.out.remarks.add(server, why));
+        }
+        for number in closed.into_iter().chain(scope.find_closing(self.out)) {
+            fallback.close(number);
+        }
+        Ok(fallback)
+    }
+
+    /// Writes the routes of a server.
+    fn write_routes(
+        &mut self,
+        server: &Directive,
+        is_default: bool,
+        ServerHosts { mut hosts, own }: ServerHosts,
+        found: Vec<(String, RouteBody)>,
+    ) -> Result<()> {
+        // An `if` may leave one host to the default server.
+        let is_default = is_default && hosts.is_empty();
+        if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
+            self.out.add_note(IN_ORDER);
+        }
+        hosts.retain(|host| !self.disputed.contains_key(host));
+        if !is_default && hosts.is_empty() {
+            return Ok(());
+        }
+        // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
+        // for another server.
+        let is_covered = |name: &String| {
+            self.unreachable.is_some() || self.wildcards.iter().any(|wildcard| name.ends_with(wildcard.as_str()))
+        };
+        let covered: Vec<String> = match is_default {
+            true => own.into_iter().filter(|name| !self.disputed.contains_key(name) && is_covered(name)).collect(),
+            false => Vec::new(),
+        };
+        for (path, mut body) in found {
+            if !covered.is_empty() {
+                self.write_route(&covered, &path, body.clone(), Some(server))?;
+            }
+            if let Some(number) = self.unreachable.filter(|_| is_default) {
+                body.close(number);
+            }
+            self.write_route(&hosts, &path, body, Some(server))?;
+        }
+        Ok(())
+    }
+
+    /// Claims the names of a server, also of the default one. Returns those that no earlier server has.
+    fn claim_hosts(&mut self, site: &Site) -> Vec<String> {
+        let mut hosts = Vec::new();
+        for directive in site.server.inner().iter().filter(|directive| directive.name == "server_name") {
+            for arg in &directive.args {
+                for name in expand_name(arg) {
+                    match is_host(&name) {
+                        true if site.deferred.contains(&name) => {
+                            let why = "another server serves this name elsewhere, and routes apply to all listeners, so this \
+                                       redirect is left out";
+                            self.out.remarks.add(directive, why);
+                        }
+                        true if self.names.insert(name.clone()) => hosts.push(name),
+                        true => {
+                            self.out
+                                .remarks
+                                .add(directive, &format!("another server has the name `{}`", shorten(&name)));
+                        }
+                        // Catch-all servers usually have one of these names.
+                        false if matches!(name.as_str(), "_" | "" | "-" | "*") => {}
+                        false => {
+                            self.out.remarks.add(directive, &format!("the name `{}` is not available", shorten(&name)));
+                        }
+                    }
+                }
+            }
+        }
+        hosts
+    }
+}
+
+impl ServerHosts {
+    /// Removes the hosts that an `if` on `$host` takes. Returns them, or `None` if no request matches.
+    fn split(&mut self, name: &str, is_name: bool, is_default: bool) -> Option<Vec<String>> {
+        let is_known = self.own.iter().any(|own| own == name);
+        if is_name {
+            self.hosts.retain(|host| host != name);
+            self.own.retain(|host| host != name);
+            return (is_known || is_default).then(|| vec![name.to_owned()]);
+        }
+        // All other hosts are redirected, also unknown ones.
+        let mut others = std::mem::take(&mut self.hosts);
+        others.retain(|host| host != name);
+        self.hosts = vec![name.to_owned()];
+        self.own = vec![name.to_owned()];
+        (is_default || !others.is_empty()).then_some(others)
+    }
+}
+
+fn match_all() -> LocationMatcher {
+    LocationMatcher::Prefix { path: "/".to_owned(), first: false }
+}
+
+/// Translates a `return` of a server, which answers every request, whatever the location.
+fn translate_return<'a>(
+    context: &mut Context<'a, '_>,
+    at: &Directive,
+    scope: &Scope<'a>,
+    has_tls: bool,
+    own: &[String],
+) -> Result<RouteBody> {
+    let mut body = context.translate_body(at, std::slice::from_ref(at), scope, &match_all())?;
+    if has_tls && is_loop(&body, own) {
+        let why = "routes apply to all listeners, so over HTTPS this redirect would lead to itself";
+        body.close(context.out.remarks.add(at, why));
+    }
+    Ok(body)
+}
+
+/// Translates a `rewrite` of a server that redirects from one prefix to another. Returns `None` for any other one.
+fn translate_prefix_redirect(
+    server: &Directive,
+    at: &Directive,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+) -> Option<Location> {
+    let found = read_prefix_rewrite(at).filter(|found| !has_location_below(server, found.prefix))?;
+    let PrefixTarget::Redirect(redirect) = found.target else { return None };
+    let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, found.prefix));
+    let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
+    let strip = quote_string(found.prefix.trim_end_matches('/'));
+    body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
+    translate_added_headers(scope, out, &mut body);
+    Some(Location { matcher: LocationMatcher::Prefix { path: found.prefix.to_owned(), first: true }, body })
+}
+
+/// Returns whether another location of a server may take requests below a prefix.
+fn has_location_below(server: &Directive, prefix: &str) -> bool {
+    let mut rest: Vec<&Directive> = server.inner().iter().collect();
+    while let Some(directive) = rest.pop() {
+        if directive.name != "location" {
+            continue;
+        }
+        rest.extend(directive.inner());
+        if directive.args.iter().any(|arg| arg.trim_start_matches(['=', '^', '~', '*']).starts_with(prefix)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// Returns true if a redirect of all paths leads to one of the hosts that it applies to.
+fn is_loop(body: &RouteBody, own: &[String]) -> bool {
+    let RouteAction::Redirect(redirect) = &body.action else { return false };
+    let host = split_https_target(redirect).map(|(host, _)| host);
+    host.is_some_and(|host| host == "{host}" || own.iter().any(|name| name == host))
+}
+
+/// Settings that all routes of a server have in common.
+struct ServerDefaults<'o> {
+    /// The `compress` of the gateway.
+    compress: Option<&'o str>,
+    /// A listener of the gateway has TLS.
+    has_tls: bool,
+    /// The comment on why the server is closed.
+    closed: Option<usize>,
+}

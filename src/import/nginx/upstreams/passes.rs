@@ -1,0 +1,180 @@
+//! Translates `proxy_pass` with its path, and `proxy_redirect`.
+
+use std::collections::HashSet;
+
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
+use crate::import::nginx::scope::Scope;
+use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target};
+use crate::import::paths::LocationMatcher;
+use crate::import::syntax::Directive;
+use crate::import::text::{format_pairs, quote_string};
+
+/// Translates the `proxy_pass` of a location. Returns its target, and the rewrite to the path that nginx would send.
+pub fn translate_pass(
+    at: &Directive,
+    matcher: &LocationMatcher,
+    blocks: &UpstreamBlocks,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) -> Option<(PassTarget, Option<String>)> {
+    let target = match define_target(at, blocks, scope, out) {
+        Ok(target) => target,
+        Err(why) => {
+            let number = out.remarks.add(at, &why);
+            body.close(number);
+            return None;
+        }
+    };
+    body.action = RouteAction::Upstream(target.upstream.clone());
+    if !target.is_grpc {
+        translate_redirects(at, matcher, &target, scope, out, body);
+    }
+    let Some(path) = target.path.as_deref() else { return Some((target, None)) };
+    match translate_rewrite(matcher, path) {
+        Ok(rewrite) => {
+            if let Some(why) = rewrite.differs {
+                body.add_remark(out.remarks.add(at, why));
+            }
+            let parts = [("strip_prefix", rewrite.strip), ("add_prefix", rewrite.add)];
+            let parts = parts.iter().filter(|(_, path)| !path.is_empty());
+            let parts: Vec<String> = parts.map(|(name, path)| format!("{name} = {}", quote_string(path))).collect();
+            Some((target, (!parts.is_empty()).then(|| parts.join(", "))))
+        }
+        Err(why) => {
+            let number = out.remarks.add(at, why);
+            body.close(number);
+            None
+        }
+    }
+}
+
+/// Translates `proxy_redirect`, which nginx has by default: how `Location` of the server starts for the client.
+fn translate_redirects(
+    at: &Directive,
+    matcher: &LocationMatcher,
+    target: &PassTarget,
+    scope: &Scope,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) {
+    let text = at.arg(0);
+    let by_default = match (&target.path, matcher) {
+        // nginx does not know the server before the request.
+        _ if at.is_expanded => None,
+        (None, _) => Some((format!("{text}/"), "/".to_owned())),
+        (Some(_), LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. }) => {
+            Some((text.to_owned(), path.clone()))
+        }
+        (Some(_), LocationMatcher::Segments(_) | LocationMatcher::Regex { .. }) => None,
+    };
+    let mut pairs: Vec<(String, String)> = Vec::new();
+    let given = scope.list("proxy_redirect");
+    if given.is_empty() {
+        pairs.extend(by_default.clone());
+    }
+    for directive in given {
+        match directive.args.as_slice() {
+            [word] if word == "off" => {
+                pairs.clear();
+                break;
+            }
+            [word] if word == "default" => pairs.extend(by_default.clone()),
+            [from, to] if is_start(from) && is_start(to) => pairs.push((from.clone(), to.clone())),
+            _ => body.add_remark(out.remarks.add(directive, "left out: only texts without variables are available")),
+        }
+    }
+    let mut seen = HashSet::new();
+    pairs.retain(|(from, _)| seen.insert(from.clone()));
+    if !pairs.is_empty() {
+        body.lines.push(format!("rewrite_location = {}", format_pairs(&pairs)));
+    }
+}
+
+/// Returns whether a text can be the start of a `Location`.
+fn is_start(text: &str) -> bool {
+    !text.is_empty()
+        && !text.starts_with('~')
+        && !text.contains('$')
+        && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// The prefixes that a route strips from a path and adds to it.
+#[derive(Debug, Default, PartialEq)]
+struct PathRewrite {
+    strip: String,
+    add: String,
+    /// The reason why nginx sends another path for some requests.
+    differs: Option<&'static str>,
+}
+
+/// Translates the path of a `proxy_pass`, which replaces the text of the location. The error says why a route cannot do
+/// that.
+fn translate_rewrite(matcher: &LocationMatcher, uri: &str) -> Result<PathRewrite, &'static str> {
+    let (path, exact) = match matcher {
+        LocationMatcher::Exact(path) => (path.as_str(), true),
+        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => (path.as_str(), false),
+        LocationMatcher::Regex { .. } => {
+            return Err("`proxy_pass` cannot have a path if the location is a regular expression");
+        }
+    };
+    let is_path = |text: &str| {
+        text.starts_with('/')
+            && !text.contains("//")
+            && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte))
+    };
+    if path == uri {
+        return Ok(PathRewrite::default());
+    }
+    if !is_path(uri) || !is_path(path) {
+        return Err("a rewrite between these two paths is not available");
+    }
+    // The last segments that both paths share stay.
+    let (mut strip, mut add) = (path.trim_end_matches('/'), uri.trim_end_matches('/'));
+    let mut kept = path.ends_with('/') && uri.ends_with('/');
+    while path.ends_with('/') == uri.ends_with('/')
+        && let (Some((before, last)), Some((added, same))) = (strip.rsplit_once('/'), add.rsplit_once('/'))
+        && last == same
+    {
+        (strip, add, kept) = (before, added, true);
+    }
+    let differs = match () {
+        () if kept => None,
+        () if exact && uri.ends_with('/') => None,
+        () if exact => return Err("a route cannot replace its whole path; only prefixes are rewritten"),
+        () if uri == "/" => Some("nginx sends two slashes at the start of the path, Sluicegate one"),
+        () if path.ends_with('/') != uri.ends_with('/') => {
+            return Err(
+                "one of the two paths ends with a slash and the other does not, so nginx joins them without one",
+            );
+        }
+        () => Some("for the path itself, and for paths that continue without a slash, nginx sends another path"),
+    };
+    Ok(PathRewrite { strip: strip.to_owned(), add: add.to_owned(), differs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_rewritten_as_nginx_joins_them() {
+        let prefix = |path: &str| LocationMatcher::Prefix { path: path.to_owned(), first: false };
+        let exact = |path: &str| LocationMatcher::Exact(path.to_owned());
+        let found = |matcher, uri| {
+            translate_rewrite(&matcher, uri).map(|rewrite| (rewrite.strip, rewrite.add, rewrite.differs.is_some()))
+        };
+        let pair = |strip: &str, add: &str, differs| Ok((strip.to_owned(), add.to_owned(), differs));
+        assert_eq!(found(prefix("/v1/"), "/v2/"), pair("/v1", "/v2", false));
+        assert_eq!(found(prefix("/v1/"), "/"), pair("/v1", "", false));
+        assert_eq!(found(prefix("/"), "/base/"), pair("", "/base", false));
+        assert_eq!(found(prefix("/api"), "/app/api"), pair("", "/app", false));
+        assert_eq!(found(prefix("/api"), "/"), pair("/api", "", true));
+        assert_eq!(found(exact("/a/x"), "/b/x"), pair("/a", "/b", false));
+        assert_eq!(found(exact("/a"), "/b/"), pair("/a", "/b", false));
+        assert!(found(exact("/a"), "/b").is_err());
+        assert!(found(prefix("/"), "/base").is_err());
+        assert!(found(prefix("/v1/"), "/v2").is_err());
+        assert!(found(LocationMatcher::Regex { pattern: "x".to_owned(), ignore_case: false }, "/v2").is_err());
+    }
+}

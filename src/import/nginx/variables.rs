@@ -1,0 +1,115 @@
+//! Replaces variables that `set` gives a constant value, such as `set $app web; proxy_pass http://$app:3000`.
+
+use std::collections::HashMap;
+
+use crate::import::nginx::limits::keys::find_variables;
+use crate::import::syntax::Directive;
+
+/// The constant variables of a block by name. A variable that may have several values is `None`.
+type Constants = HashMap<String, Option<String>>;
+
+/// Directives in which constant variables are replaced.
+const READERS: [&str; 6] = ["proxy_pass", "grpc_pass", "proxy_set_header", "grpc_set_header", "add_header", "return"];
+/// The longest value of a variable.
+const VALUE_MAX: usize = 4096;
+
+/// Replaces the constant variables in all servers of these directives.
+pub fn replace_constants(directives: &mut [Directive]) {
+    for directive in directives {
+        match (directive.name.as_str(), &mut directive.block) {
+            ("server", Some(block)) => replace_in_block(block, &Constants::new(), true),
+            ("http", Some(block)) => replace_constants(block),
+            _ => {}
+        }
+    }
+}
+
+/// Replaces variables in a server or a location. As in nginx, a location does not run the `set` of the one around it.
+fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool) {
+    let mut own = server.clone();
+    for directive in block.iter() {
+        match directive.name.as_str() {
+            "set" => set_variable(directive, &mut own),
+            "if" => {
+                for inner in directive.inner().iter().filter(|inner| inner.name == "set") {
+                    own.insert(variable_name(inner).to_owned(), None);
+                }
+            }
+            _ => {}
+        }
+    }
+    for directive in block.iter_mut() {
+        let name = directive.name.clone();
+        if READERS.contains(&name.as_str()) {
+            for arg in &mut directive.args {
+                if let Some(text) = replace_variables(arg, &own) {
+                    *arg = text;
+                    directive.is_expanded = true;
+                }
+            }
+        }
+        if let (true, Some(inner)) = (matches!(name.as_str(), "location" | "if"), &mut directive.block) {
+            replace_in_block(inner, if is_server || name == "if" { &own } else { server }, false);
+        }
+    }
+}
+
+fn variable_name(set: &Directive) -> &str {
+    set.arg(0).trim_start_matches('$')
+}
+
+fn set_variable(set: &Directive, own: &mut Constants) {
+    let value = set.arg(1);
+    let value = match find_variables(value).is_empty() {
+        true => Some(value.to_owned()),
+        false => replace_variables(value, own).filter(|value| find_variables(value).is_empty()),
+    };
+    own.insert(variable_name(set).to_owned(), value.filter(|value| value.len() <= VALUE_MAX));
+}
+
+/// Replaces the constant variables of a text. Returns `None` if it has none.
+fn replace_variables(text: &str, constants: &Constants) -> Option<String> {
+    let mut replaced = String::new();
+    let mut found = false;
+    let mut rest = text;
+    while let Some(at) = rest.find('$') {
+        let (before, after) = rest.split_at(at);
+        replaced.push_str(before);
+        let braced = after.get(1..2) == Some("{");
+        let name_at = if braced { 2 } else { 1 };
+        let name = &after[name_at.min(after.len())..];
+        let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
+        let closing = usize::from(braced && name[end..].starts_with('}'));
+        match constants.get(&name[..end]) {
+            Some(Some(value)) if !braced || closing == 1 => {
+                replaced.push_str(value);
+                found = true;
+            }
+            _ => replaced.push_str(&after[..name_at.min(after.len()) + end + closing]),
+        }
+        rest = &name[end + closing..];
+    }
+    replaced.push_str(rest);
+    (found && replaced.len() <= VALUE_MAX).then_some(replaced)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_are_replaced_and_other_variables_stay() {
+        let constants: Constants = [("a".to_owned(), Some("web".to_owned())), ("b".to_owned(), None)].into();
+        for (text, expected) in [
+            ("http://$a:80", Some("http://web:80")),
+            ("${a}x$host", Some("webx$host")),
+            ("$b", None),
+            ("$ab", None),
+            ("$", None),
+            ("${a", None),
+            ("$a$", Some("web$")),
+        ] {
+            assert_eq!(replace_variables(text, &constants).as_deref(), expected, "{text}");
+        }
+    }
+}

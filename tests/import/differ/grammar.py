@@ -1,0 +1,148 @@
+"""Random nginx servers from a grammar of directives, and requests to them."""
+
+METHODS = ["GET"] * 6 + ["HEAD", "POST", "PUT", "DELETE"]
+PATHS = ["/", "/a", "/a/", "/a/x", "/a/x/y", "/ab", "/s/x.php", "/x.php", "/X.PHP", "/v1", "/v1/", "/v1/y", "/old/z", "/e", "/e/", "/zzz"]
+STATUSES = [200, 200, 200, 200, 201, 204, 301, 302, 304, 400, 401, 403, 404, 429, 500, 502, 503]
+ADDRESSES = [2, 2, 2, 3, 5, 9]
+LOCATIONS = ["/", "/", "/a", "/a/", "= /a/x", "^~ /s/", r"~ \.php$", r"~* \.php$", "/v1/", "= /e", "/e/", "~ ^/v", "/old/"]
+VALUES = ["1", '"two words"', "prod", "$scheme", '""']
+INEXACT_VALUES = ["$host", "$http_x_color", "$remote_addr", "$request_uri"]
+AGENTS = ["", "curl/8", "SemrushBot", "abot", "Mozilla/5.0 bot"]
+KEYS = ["$binary_remote_addr", "$http_x_api_key", "$binary_remote_addr$uri", "$binary_remote_addr$request_uri", "$server_name",
+        "constant", "$key_or_address", "$bots", "$posts", "$tiers", "$binary_remote_addr$args", "$scheme$binary_remote_addr", "$request_method"]
+INEXACT_KEYS = ["$http_host", "$classes", "$args", "$remote_user"]
+MAPS = """
+map $http_x_api_key $key_or_address { "" $binary_remote_addr; default $http_x_api_key; }
+map $http_user_agent $bots { default ""; ~*(semrush|ahrefs) $http_user_agent; }
+map $http_user_agent $classes { default ""; ~*semrush semrush; ~*curl tools; }
+map $request_method $posts { default ""; POST $binary_remote_addr; PUT $binary_remote_addr; }
+geo $near { default 0; 127.0.0.2/31 1; 127.0.0.9 2; }
+map $near $tiers { 0 $binary_remote_addr; 1 ""; 2 constant; }
+"""
+
+
+class Grammar:
+    """Writes one server with a name of its own. `rng` decides; `upstream` is the address of the server behind it."""
+
+    def __init__(self, rng, number, upstream, directory):
+        self.rng, self.number, self.upstream, self.directory = rng, number, upstream, directory
+        self.name = f"s{number}.test"
+        # Most servers have only directives that are translated, so that their import has no comments.
+        self.is_tame = rng.random() < 0.75
+        self.http = []
+
+    def maybe(self, chance):
+        return self.rng.random() < chance
+
+    def choose(self, exact, inexact):
+        return self.rng.choice(exact if self.is_tame else exact + inexact)
+
+    def add_header(self):
+        name = self.choose(["X-One", "X-Two", "Cache-Control", "Vary", "Set-Cookie", "Content-Security-Policy", "X-Frame-Options", "Link",
+                            "Strict-Transport-Security", "Access-Control-Allow-Origin"], ["ETag"])
+        value = self.choose(["1", '"a b"', "public", '""', '"max-age=60; includeSubDomains"', "*"], ["$host"])
+        return f"add_header {name} {value}{self.rng.choice(['', '', ' always'])};"
+
+    def proxy_header(self):
+        return self.choose([
+            "proxy_set_header Host $host;", "proxy_set_header Host $http_host;", "proxy_set_header Host $proxy_host;", "proxy_set_header Host app.internal;",
+            "proxy_set_header X-Real-IP $remote_addr;", "proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;", "proxy_set_header X-Forwarded-For $remote_addr;",
+            "proxy_set_header X-Forwarded-Proto $scheme;", "proxy_set_header X-Forwarded-Proto https;", "proxy_set_header X-Forwarded-Host $http_host;",
+            "proxy_set_header X-Forwarded-Port $server_port;", "proxy_set_header X-Scheme $scheme;", "proxy_set_header X-Server $server_name;",
+            "proxy_set_header Accept-Encoding '';", "proxy_set_header X-Color '';", "proxy_set_header X-Color $http_x_color;", "proxy_set_header X-Color blue;",
+            f"proxy_set_header X-Var {self.choose(VALUES, INEXACT_VALUES)};", "proxy_set_header Authorization '';", "proxy_set_header Upgrade $http_upgrade;",
+        ], ["proxy_set_header X-Forwarded-Proto $http_x_forwarded_proto;", "proxy_set_header X-Forwarded-Host $host;", "proxy_set_header X-User $remote_user;"])
+
+    def zone(self):
+        """Defines a zone and returns the directive that uses it."""
+        zone = f"z{self.number}_{len(self.http)}"
+        if self.maybe(0.15):
+            self.http.append(f"limit_conn_zone {self.choose(KEYS, INEXACT_KEYS)} zone={zone}:64k;")
+            return f"limit_conn {zone} {self.rng.choice([1, 5])};"
+        self.http.append(f"limit_req_zone {self.choose(KEYS, INEXACT_KEYS)} zone={zone}:64k rate={self.rng.choice([1, 2])}r/m;")
+        burst = self.rng.choice([0, 1, 3])
+        return f"limit_req zone={zone}{f' burst={burst} nodelay' if burst else ''};"
+
+    def settings(self, chance):
+        """Directives that servers and locations may have."""
+        lines = []
+        for _ in range(self.rng.choice([0, 0, 1, 2, 3])):
+            lines.append(self.add_header())
+        for _ in range(self.rng.choice([0, 0, 1, 2, 4])):
+            lines.append(self.proxy_header())
+        for odds, choices in [
+            (chance, ["allow 127.0.0.2; deny all;", "deny 127.0.0.3;", "deny 127.0.0.9; allow 127.0.0.0/29; deny all;", "allow all;", "deny all;"]),
+            (chance, [f"auth_basic staff; auth_basic_user_file {self.directory}/users;", "auth_basic off;", *([] if self.is_tame else [f"auth_basic x; auth_basic_user_file {self.directory}/none;"])]),
+            (chance, ["limit_req_status 429;", "limit_req_status 420;", "limit_req_dry_run on;"]),
+            (chance, ["client_max_body_size 10;", "client_max_body_size 0;", "client_max_body_size 1k;"]),
+            (chance, ["proxy_hide_header X-App;", "proxy_hide_header Set-Cookie;", "proxy_pass_header Server;", "proxy_pass_header X-Accel-Expires;"]),
+            (chance, ["proxy_redirect off;", f"proxy_redirect http://{self.upstream}/ /elsewhere/;", "proxy_redirect / /x/;", *([] if self.is_tame else ["proxy_redirect ~x y;"])]),
+            (chance, ["proxy_intercept_errors on;", *([] if self.is_tame else ["error_page 404 /404.html;"]), f"error_page 502 503 /50x.html; root {self.directory};", "proxy_buffering off;", "proxy_http_version 1.1;",
+                      "default_type text/html;", "default_type application/json;", "keepalive_requests 7;", "sendfile on;", "etag off;", "absolute_redirect off;"]),
+            (0 if self.is_tame else chance / 2, ["auth_request /auth;", "satisfy any;", "expires 1h;", "sub_filter a b;", "limit_rate 1m;", "proxy_cookie_path / /x;", "charset utf-8;",
+                          "proxy_pass_request_headers off;", "proxy_set_body x;", "proxy_method POST;", "chunked_transfer_encoding off;", "if_modified_since off;"]),
+        ]:
+            if self.maybe(odds):
+                lines.append(self.rng.choice(choices))
+        for _ in range(self.rng.choice([0, 0, 0, 1, 2])):
+            lines.append(self.zone())
+        return lines
+
+    def content(self, path):
+        """The directive that answers the requests of a location."""
+        up = self.upstream
+        bare = path.split()[-1]
+        choices = [f"proxy_pass http://{up};"] * 6 + [f"proxy_pass http://app{self.number};", "return 200 fixed;", "return 404;", "return 204;", "return 301 /a/x;",
+                   "return 302 https://example.com$request_uri;", "return 403;", "internal; return 200 x;", f"set $up {up}; proxy_pass http://$up;", "return 503 busy;", "deny all;"]
+        if not path.startswith("~") and bare.endswith("/"):
+            choices += [f"proxy_pass http://{up}{path_of};" for path_of in ("/base/", "/v2/")] + [f"proxy_pass http://app{self.number}/b/;"]
+            if bare != "/":
+                choices += [f"proxy_pass http://{up}/;", f"rewrite ^{bare}(.*)$ /$1 break; proxy_pass http://{up};", f"rewrite ^{bare}(.*)$ /new/$1 permanent;"]
+        if not self.is_tame:
+            choices += ["return 200 $host;", "empty_gif;", f"if ($http_x_color = red) {{ return 403; }} proxy_pass http://{up};", f"limit_except GET {{ deny all; }} proxy_pass http://{up};",
+                        f"rewrite ^{bare.strip('~^')}x /$1 last; proxy_pass http://{up};"]
+        return self.rng.choice(choices)
+
+    def server(self, listen):
+        """Returns the text of the server, with the directives of `http` that it needs before it."""
+        lines = [f"listen {listen};", f"server_name {self.name} www.{self.name};"] + self.settings(0.15)
+        if self.maybe(0.08):
+            lines.append(self.rng.choice([f"if ($host = www.{self.name}) {{ return 301 http://{self.name}$request_uri; }}", "if ($scheme = https) { return 403; }",
+                                          "rewrite ^/old/(.*)$ /new/$1 permanent;", "merge_slashes on;", "return 204;", *([] if self.is_tame else ["if ($http_x_color = red) { return 403; }"])]))
+        # Without this location, nginx serves files.
+        paths = ["/"] if self.is_tame else []
+        for path in self.rng.sample(LOCATIONS, self.rng.choice([1, 2, 3, 4])):
+            if path not in paths:
+                paths.append(path)
+        for path in paths:
+            inner = self.settings(0.12)
+            lines.append(f"location {path} {{ {' '.join(inner)} {self.content(path)} }}")
+        self.http.append(f"upstream app{self.number} {{ server {self.upstream}; }}")
+        return "\n".join(self.http) + "\nserver {\n  " + "\n  ".join(lines) + "\n}\n"
+
+    def requests(self, count):
+        """Returns requests to the server: address of the client, method, host, target, headers and body."""
+        found = []
+        for _ in range(count):
+            method, path = self.rng.choice(METHODS), self.rng.choice(PATHS)
+            query = self.rng.choice(["", "", f"s={self.rng.choice(STATUSES)}", f"s={self.rng.choice(STATUSES)}&h=1", "h=1", "h=2", "q=1"])
+            headers = {}
+            if self.maybe(0.3):
+                headers["x-api-key"] = self.rng.choice(["k1", "k2"])
+            if self.maybe(0.3):
+                headers["user-agent"] = self.rng.choice(AGENTS)
+            if self.maybe(0.3):
+                headers["authorization"] = self.rng.choice(["Basic YWxpY2U6c2VjcmV0", "Basic YWxpY2U6d3Jvbmc=", "Bearer x"])
+            if self.maybe(0.2):
+                headers["x-color"] = self.rng.choice(["red", "blue"])
+            if self.maybe(0.1):
+                headers["accept-encoding"] = "gzip"
+            if self.maybe(0.05):
+                headers["upgrade"], headers["connection"] = "websocket", "upgrade"
+            body = b"x" * self.rng.choice([0, 5, 50, 2000]) if method in ("POST", "PUT") else b""
+            host = self.rng.choice([self.name, self.name, self.name, "www." + self.name, self.name.upper()])
+            found.append((self.rng.choice(ADDRESSES), method, host, path + ("?" + query if query else ""), headers, body))
+            # Limits show only if a client returns.
+            if self.maybe(0.3):
+                found += [found[-1]] * self.rng.choice([1, 3])
+        return found
