@@ -176,6 +176,11 @@ impl Limit {
         self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
     }
 
+    /// Returns whether the response reports the true cost of a request.
+    pub fn settles(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some())
+    }
+
     /// Returns whether the end of a request may change its charge.
     pub fn may_change_charges(&self) -> bool {
         self.charge_rules.is_some() || self.rule.has_queue()

@@ -50,6 +50,10 @@ labels! {
     OpenAdmin = "SG0304",
     /// Limits that leave equivalent methods unlimited.
     UnlimitedMethods = "SG0305",
+    /// A limit settles costs that it cannot carry over.
+    ForgottenCosts = "SG0311",
+    /// A limit refuses every request that announces no output.
+    EstimateNeverFits = "SG0312",
     /// A comment allows a warning that does not occur there.
     UnusedAllowance = "SG0901",
     /// A comment allows a code that does not exist or is no warning.

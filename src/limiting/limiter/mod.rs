@@ -84,7 +84,12 @@ impl<'a> CheckedLimits<'a> {
 impl Check {
     /// Makes a check of `limit` by the limit's rule, without overrides.
     pub fn new(limit: &Limit, key: String, cost: i64) -> Check {
-        let role = Role { shadow: limit.mode == Mode::Shadow, forwards: limit.forwards_excess(), ..Role::default() };
+        let role = Role {
+            shadow: limit.mode == Mode::Shadow,
+            forwards: limit.forwards_excess(),
+            needs_unit: cost == 0 && limit.settles(),
+            ..Role::default()
+        };
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
         Check {

@@ -55,6 +55,14 @@ impl Reserve {
         self.at_most.saturating_mul(self.weights.largest()).min(COST_MAX)
     }
 
+    /// Returns the least units of a request that announces no output, for a model without weights of its own.
+    pub fn least_units_unannounced(&self) -> i64 {
+        let output = self.default_add.min(self.at_most);
+        let input = self.base.min(self.at_most - output);
+        let Weights { input: input_weight, output: output_weight, .. } = *self.weights.default_weights();
+        input.saturating_mul(input_weight).saturating_add(output.saturating_mul(output_weight)).min(COST_MAX)
+    }
+
     /// Estimates the cost of a request.
     ///
     /// # Errors

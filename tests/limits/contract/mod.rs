@@ -259,7 +259,7 @@ fn attack_settling(store: &TimedStore, reached: &Reached) {
     let rng = &mut seeded.rng;
     for algorithm in [0, 2, 3, 9] {
         let case = Case::new(&format!("{}\nsettle = \"header:x-cost\"", random_lines(algorithm, rng)), "", true, 1);
-        assert!(case.clause(ClauseKind::Settle).text.contains("charged what the budget has left"));
+        assert!(case.clause(ClauseKind::Settle).text.contains("Responses that report more are charged the rest"));
         let one = key_of(case.limit(), rng);
         let answer = store.one(Op::Take, &one, NOW);
         let more = rng.random_range(1..60);
