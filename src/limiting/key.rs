@@ -184,7 +184,14 @@ impl KeyPart {
         match self {
             KeyPart::All => Ok(written),
             KeyPart::Source(source) => source.parse_written(written).map(|value| source.value_text(value).into_owned()),
-            KeyPart::Alternatives(_) => Ok(self.canonicalize_value(written.into()).into_owned()),
+            // The value is of one of them: the first that can have it.
+            KeyPart::Alternatives(sources) => {
+                let of = |source: &Source| {
+                    source.parse_written(written.clone()).map(|value| source.value_text(value).into_owned())
+                };
+                let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
+                Ok(self.canonicalize_value(found.into()).into_owned())
+            }
         }
     }
 }
