@@ -11,6 +11,7 @@ use crate::limiting::over::Diversion;
 use crate::proxy::dispatch::is_https;
 use crate::proxy::headers::clean_request_headers;
 use crate::proxy::inbound::hop::Via;
+use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::outbound::outgoing_request::rewrite_target;
 use crate::proxy::request_context::RoutedRequest;
@@ -37,6 +38,9 @@ pub fn run_action(
     let target = rewrite_target(head, &route.rewrite).into_owned();
     Ok(match &route.action {
         Action::Upstream(own) => {
+            if UpgradeOffer::is_refused(&walk.parsed.parts, walk.parsed.header_set, &route.upgrades) {
+                return Err(Refusal::InvalidHead(Reject::Upgrade));
+            }
             let index = diversion.map_or(*own, |diversion| diversion.index);
             let name = walk.context.config.upstreams.get(index).map(|upstream| upstream.name.clone());
             let report = ActionReport {

@@ -33,6 +33,8 @@ pub struct Check {
     pub key: String,
     /// Units to charge. For [`Op::Adjust`], units to add to an earlier charge, or to refund if negative.
     pub cost: i64,
+    /// The part of an estimated cost that is for the input of the request.
+    pub input_units: i64,
     pub role: Role,
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
     /// charge: the change applies the override that is in force by then.

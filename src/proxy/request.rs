@@ -230,6 +230,9 @@ fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Ref
 fn reserve_tunnel(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<UpgradeOffer>, Refusal> {
     let Received { parts, header_set: fields, .. } = &*request.received;
     let is_proxied = matches!(route.action, Action::Upstream(_));
+    if is_proxied && UpgradeOffer::is_refused(parts, *fields, &route.upgrades) {
+        return Err(Refusal::InvalidHead(Reject::Upgrade));
+    }
     let offer = if is_proxied { UpgradeOffer::from_request(parts, *fields, &route.upgrades) } else { None };
     let Some(offer) = offer else {
         // An extended CONNECT has no meaning without a tunnel.

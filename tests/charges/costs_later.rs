@@ -28,7 +28,10 @@ const LIMITS: &[(&str, &str)] = &[
     ("log", "algorithm = \"sliding_log\"\nrate = \"100/day\"\ncost = 0"),
     ("window", "algorithm = \"sliding_window\"\nrate = \"100/day\"\ncost = 0"),
     ("strict", "algorithm = \"sliding_window\"\nrate = \"100/day\"\nprecision = 10\ncost = 0"),
-    ("fair", "rate = \"100/day\"\nburst = 200\nfair = { key = \"header:x-tenant\", reserve = 100 }\nmissing = \"shared\"\ncost = 0"),
+    (
+        "fair",
+        "rate = \"100/day\"\nburst = 200\nfair = { key = \"header:x-tenant\", reserve = 100 }\nmissing = \"shared\"\ncost = 0",
+    ),
     ("stated", "algorithm = \"fixed_window\"\nrate = \"100/day\"\ncost = \"header:x-estimate\""),
     ("reserved", "algorithm = \"fixed_window\"\nrate = \"100/day\"\ncost = { reserve = { default_add = 0 } }"),
     ("tiers", "algorithm = \"fixed_window\"\nrate = \"100/day\"\nkey = \"ip6tiers\"\ncost = 0"),

@@ -97,6 +97,7 @@ impl Check {
             rule: limit.rule.clone(),
             key,
             cost,
+            input_units: 0,
             role,
             override_values: None,
             tag,
@@ -148,7 +149,13 @@ impl Limiter {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {
                 Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.cost_of(facts).map(|cost| self.evaluate(limit, keys, cost)),
+                None => limit.price_of(facts).map(|price| {
+                    let mut evaluation = self.evaluate(limit, keys, price.units);
+                    if let Evaluation::Check(check) = &mut evaluation {
+                        check.input_units = price.input_units;
+                    }
+                    evaluation
+                }),
             },
             Err(unclear) => Err(unclear),
         });

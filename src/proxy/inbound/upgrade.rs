@@ -40,6 +40,11 @@ impl UpgradeOffer {
         (!offered.is_empty()).then_some(UpgradeOffer(field))
     }
 
+    /// Returns whether the request offers to switch to a protocol, and the route refuses such requests.
+    pub fn is_refused(parts: &Parts, fields: HeaderSet, allowed: &Upgrades) -> bool {
+        *allowed == Upgrades::Refused && UpgradeOffer::from_request(parts, fields, &Upgrades::Any).is_some()
+    }
+
     /// Returns the offer as a value of `Upgrade`.
     pub fn header_value(&self) -> &HeaderValue {
         &self.0

@@ -17,6 +17,7 @@ use http::HeaderName;
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::timeout;
 
+use crate::proxy::body_memory::BodyPermit;
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -38,6 +39,8 @@ pub struct Upload {
     max_bytes: u64,
     /// Trailers that the client must not send.
     forbidden_trailers: Option<Arc<[HeaderName]>>,
+    /// The memory that the body takes because it was read in advance.
+    pub memory: Option<BodyPermit>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -252,7 +255,7 @@ impl Upload {
             deadline,
         });
         let on_stream = on_stream.then(|| UnreadGuard(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, forbidden_trailers: None }
+        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, forbidden_trailers: None, memory: None }
     }
 
     /// Returns true if nothing has been read of the body.
