@@ -9,6 +9,7 @@
 --              per rule: algorithm, number of parameters, parameters ...
 --              per decision: operation, number of checks, per check: key, rule, cost, role, tag;
 --              with an operation above 4, per check: link
+-- cost       units; -1 with take and peek: nothing, but the check admits only while a unit is left
 -- operation  1 take; 2 peek: decide without a charge; 3 adjust: add the cost to the charge with the receipt in tag, or
 --            refund it if negative; 4 reset: delete the state; 5 take and 6 peek with links
 -- role       1 shadow: never refuses; + 2 base: if it refuses, a later check decides instead; + 4 forwards: never
@@ -135,7 +136,13 @@ local function run(full)
         states[key] = state
       end
       if operation <= 2 then
-        admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, cost, tag)
+        if cost < 0 then
+          admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, 1, tag)
+          if admitted then cost = 0 end
+        end
+        if cost >= 0 then
+          admitted, remaining, retry, reset, receipt, ttl, next = rule.decide(rule, state, now, cost, tag)
+        end
         if role >= 8 and reply[head + 5 * floor(role / 8) - 4] == 1 then
           -- The check does not apply: the limit before it still has capacity.
           admitted, retry, ttl = true, 0, false

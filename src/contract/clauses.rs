@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use crate::contract::bound::Bound;
+use crate::contract::late_charges::describe_late_charges;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
@@ -289,10 +290,7 @@ impl ClauseWriter<'_> {
             clauses.push(self.clause(ClauseKind::Refund, text.to_owned(), self.window_numbers()));
         }
         if rules.settle.is_some() {
-            let text = "The bound counts what is charged when a request arrives. Responses that report more are charged what \
-                        the budget has left, so their true cost can exceed the bound by what requests in progress report on \
-                        top.";
-            clauses.push(self.clause(ClauseKind::Settle, text.to_owned(), Vec::new()));
+            clauses.push(self.clause(ClauseKind::Settle, describe_late_charges(&self.limit.rule), Vec::new()));
         }
         clauses
     }

@@ -107,7 +107,8 @@ impl<'a> ExplainWalk<'a> {
             return self.redirect_to_https(found, &head, port).map_err(|refusal| (None, refusal));
         }
         let route = route.ok_or((None, Refusal::NoRoute))?;
-        found.offer = fit_head_to_route(&mut headers, route, offer, facts);
+        found.offer = fit_head_to_route(&mut headers, route, offer, facts)
+            .map_err(|reject| (Some(route), Refusal::InvalidHead(reject)))?;
         let entered = self.enter_route(found, route, &head, &identity, &mut headers).await;
         entered.map(|status| (Some(route), status)).map_err(|refusal| (Some(route), refusal))
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::labels::labels;
-use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
 use crate::limiting::hot_keys::terms::LeaseTerms;
 
@@ -33,6 +33,8 @@ pub struct Check {
     pub key: String,
     /// Units to charge. For [`Op::Adjust`], units to add to an earlier charge, or to refund if negative.
     pub cost: i64,
+    /// The part of an estimated cost that is for the input of the request.
+    pub input_units: i64,
     pub role: Role,
     /// The values of the key, by which overrides are found. Only set where the end of the request may change the
     /// charge: the change applies the override that is in force by then.
@@ -71,6 +73,9 @@ pub struct Role {
     pub base: bool,
     /// Index of the check that must be exhausted before this one applies.
     pub after: Option<usize>,
+    /// A check of cost 0 is admitted only while a unit is left, because its response may cost something (`settle`).
+    /// Otherwise it is always admitted.
+    pub needs_unit: bool,
     /// Which limit the check belongs to. Set for all checks of a decision that needs it, and for no others.
     pub link: Option<CheckLink>,
 }
@@ -89,6 +94,27 @@ impl Check {
     /// Returns whether the end of the request may change the charge.
     pub fn may_change(&self) -> bool {
         self.limit.refundable || self.rule.has_queue()
+    }
+
+    /// Returns whether the check charges nothing, but is admitted only while a unit is left.
+    pub fn needs_unit(&self) -> bool {
+        self.role.needs_unit && self.cost == 0
+    }
+
+    /// Returns the check that looks at the key: it costs nothing and is always admitted.
+    pub fn to_look(&self) -> Check {
+        Check { cost: 0, role: Role { needs_unit: false, ..self.role }, ..self.clone() }
+    }
+
+    /// Decides the check by the state of its key. `lua/gate.lua` does the same in Redis.
+    pub fn decide(&self, state: Option<&State>, now_ms: i64) -> Step<State> {
+        if self.needs_unit() {
+            let step = self.rule.decide(state, now_ms, 1, self.tag);
+            if !step.answer.admitted {
+                return step;
+            }
+        }
+        self.rule.decide(state, now_ms, self.cost, self.tag)
     }
 }
 

@@ -47,6 +47,14 @@ pub enum Cost {
     Reserved(Box<Reserve>),
 }
 
+/// What a request costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    pub units: i64,
+    /// The part of an estimate that is for the input.
+    pub input_units: i64,
+}
+
 /// Cost of a request that states none.
 const COST_DEFAULT: i64 = 1;
 
@@ -184,7 +192,14 @@ impl KeyPart {
         match self {
             KeyPart::All => Ok(written),
             KeyPart::Source(source) => source.parse_written(written).map(|value| source.value_text(value).into_owned()),
-            KeyPart::Alternatives(_) => Ok(self.canonicalize_value(written.into()).into_owned()),
+            // The value is of one of them: the first that can have it.
+            KeyPart::Alternatives(sources) => {
+                let of = |source: &Source| {
+                    source.parse_written(written.clone()).map(|value| source.value_text(value).into_owned())
+                };
+                let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
+                Ok(self.canonicalize_value(found.into()).into_owned())
+            }
         }
     }
 }
@@ -237,14 +252,18 @@ impl Cost {
     ///
     /// # Errors
     /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
-    pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<i64, ValueError> {
+    pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
+        let whole = |units| Price { units, input_units: 0 };
         match self {
-            Cost::Fixed(cost) => Ok(*cost),
+            Cost::Fixed(cost) => Ok(whole(*cost)),
             Cost::Stated(source) => {
-                let Some(stated) = facts.text(source, repeated)? else { return Ok(COST_DEFAULT) };
-                Ok(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT))
+                let Some(stated) = facts.text(source, repeated)? else { return Ok(whole(COST_DEFAULT)) };
+                Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
             }
-            Cost::Reserved(reserve) => Ok(reserve.estimate(facts, repeated, not_integer)?.units),
+            Cost::Reserved(reserve) => {
+                let estimate = reserve.estimate(facts, repeated, not_integer)?;
+                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
+            }
         }
     }
 }

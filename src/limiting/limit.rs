@@ -13,7 +13,7 @@ use crate::limiting::decision::LimitRef;
 use crate::limiting::fair_share::FairShare;
 use crate::limiting::hot_keys::terms::LeaseTerms;
 use crate::limiting::integers::{NotInteger, ValueError};
-use crate::limiting::key::{Cost, Key, Missing};
+use crate::limiting::key::{Cost, Key, Missing, Price};
 use crate::limiting::over::Over;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::refuse::Refuse;
@@ -119,6 +119,14 @@ impl Limit {
     /// # Errors
     /// The cost is ambiguous or no integer.
     pub fn cost_of(&self, facts: &Facts) -> Result<i64, ValueError> {
+        Ok(self.price_of(facts)?.units)
+    }
+
+    /// Returns the cost of the request, with what of it is for its input.
+    ///
+    /// # Errors
+    /// The cost is ambiguous or no integer.
+    pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
         self.cost.for_request(facts, self.repeated, self.not_integer)
     }
 
@@ -176,6 +184,11 @@ impl Limit {
         self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
     }
 
+    /// Returns whether the response reports the true cost of a request.
+    pub fn settles(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some())
+    }
+
     /// Returns whether the end of a request may change its charge.
     pub fn may_change_charges(&self) -> bool {
         self.charge_rules.is_some() || self.rule.has_queue()
@@ -190,6 +203,11 @@ impl Limit {
     /// Returns whether the limit reads the content of the request body: for its key or its cost, or to change it.
     pub fn reads_body(&self) -> bool {
         self.key.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the body of the response reports the true cost.
+    pub fn settles_by_body(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.usage().is_some())
     }
 
     /// Returns whether the gateway asks servers to report the usage of streams.

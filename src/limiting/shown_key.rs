@@ -266,6 +266,7 @@ fn default_visibility(kind: SourceKind) -> KeyVisibility {
         | SourceKind::Tls
         | SourceKind::User => KeyVisibility::Plain,
         SourceKind::Header
+        | SourceKind::Credential
         | SourceKind::Cookie
         | SourceKind::Query
         | SourceKind::Target

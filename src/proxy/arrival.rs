@@ -99,9 +99,9 @@ pub fn fit_head(
     route: &Route,
     offer: Option<UpgradeOffer>,
     identity: ClientAddress,
-) -> Option<UpgradeOffer> {
+) -> Result<Option<UpgradeOffer>, Refusal> {
     let facts = received_facts(request, identity);
-    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts)
+    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts).map_err(Refusal::InvalidHead)
 }
 
 fn received_facts<'a>(request: &RequestContext<'a>, identity: ClientAddress) -> ReceivedFacts<'a> {

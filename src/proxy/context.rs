@@ -20,6 +20,7 @@ use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{Store, Stores};
 use crate::limiting::usage::refusals::RefusalRecorder;
 use crate::overload::process_load::ProcessLoad;
+use crate::proxy::body_memory::BodyMemory;
 use crate::proxy::connection::body::discard::DISCARDS_MAX;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::settings::ConnectionSettings;
@@ -61,6 +62,8 @@ pub struct ProcessState {
     /// Slots of requests that a limit delays.
     pub delay_slots: Arc<DelaySlots>,
     pub tunnels: Arc<TunnelCount>,
+    /// Memory of large bodies that limits read.
+    pub body_memory: Arc<BodyMemory>,
     /// Counts of the process rule.
     pub overload: Arc<ProcessLoad>,
     /// Verifies the passwords of clients.

@@ -1,7 +1,6 @@
 //! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
 //! response passes here, whether it comes from a server or from the gateway.
 
-use http::header::HeaderName;
 use http::header::{CACHE_CONTROL, CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 

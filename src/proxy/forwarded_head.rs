@@ -22,7 +22,7 @@ use crate::proxy::inbound::reject::Reject;
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
-use crate::route::{Action, Route};
+use crate::route::{Action, Route, Upgrades};
 
 /// What decides which headers of a head are forwarded, besides its route.
 #[derive(Clone, Copy)]
@@ -86,12 +86,15 @@ fn write_length_once(headers: &mut HeaderMap, body_length: Option<u64>) {
 
 /// Applies what the route says about the head: the protocols that clients may switch to, the trailers that may follow,
 /// and which headers may state another target to the server than to an auth server. Returns the offer that is left.
+///
+/// # Errors
+/// The client offers to switch protocols, and the route refuses such requests.
 pub fn fit_head_to_route(
     headers: &mut HeaderMap,
     route: &Route,
     offer: Option<UpgradeOffer>,
     facts: ReceivedFacts<'_>,
-) -> Option<UpgradeOffer> {
+) -> Result<Option<UpgradeOffer>, Reject> {
     if facts.fields.has(KnownHeader::Trailer) {
         let is_streamed = facts.fields.has(KnownHeader::TransferEncoding) || facts.fields.has_streamed_body;
         let is_call = |headers: &HeaderMap| facts.version == Version::HTTP_2 && grpc::is_grpc(headers);
@@ -103,8 +106,11 @@ pub fn fit_head_to_route(
     {
         remove_stated_requests(headers);
     }
-    let received = offer?;
+    let Some(received) = offer else { return Ok(None) };
     let is_proxied = matches!(route.action, Action::Upstream(_));
+    if is_proxied && route.upgrades == Upgrades::Refused {
+        return Err(Reject::Upgrade);
+    }
     let offer = if is_proxied { received.restrict_to(&route.upgrades) } else { None };
     match &offer {
         Some(offer) => headers::set_upgrade(headers, offer.header_value()),
@@ -113,7 +119,7 @@ pub fn fit_head_to_route(
             headers.remove(UPGRADE);
         }
     }
-    offer
+    Ok(offer)
 }
 
 /// Removes the headers by which applications replace host, method or target of a request: the application would serve

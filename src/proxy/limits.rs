@@ -57,7 +57,7 @@ pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedReques
     let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
     apply_decision(request, routed, decision).await?;
     if request.account.requests_usage() {
-        body.set_include_usage(request);
+        body.set_include_usage(request, routed.head.path());
     }
     Ok(())
 }

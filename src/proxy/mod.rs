@@ -12,7 +12,7 @@
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker; `jitter`: of the waits they state
 //! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
-//!   body
+//!   body; `body_memory`: memory of large ones
 //! - `shown_keys`: the keys of limits that the log shows
 //! - `dispatch`: runs the route's action; `outbound`: exchanges with upstream servers
 //! - `reason`: why a request has no regular response, as the log names it
@@ -26,6 +26,7 @@
 
 pub(crate) mod arrival;
 pub(crate) mod auth;
+pub(crate) mod body_memory;
 pub mod connection;
 pub(crate) mod context;
 pub(crate) mod decide;

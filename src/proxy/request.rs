@@ -135,7 +135,7 @@ async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<Res
         return Ok(response);
     }
     let route = enter_route(request, found)?;
-    let offer = fit_head(request, route, offer, identity);
+    let offer = fit_head(request, route, offer, identity)?;
     negotiate_compression(request, route);
     check_denied(route, identity)?;
     check_overload(request)?;

@@ -18,6 +18,9 @@ use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::refusal::Refusal;
 use crate::route::{Action, Route};
 
+/// Bodies up to this size need no reservation of memory: as many as there may be requests are bounded otherwise.
+const SMALL_BODY: usize = 64 << 10;
+
 /// The body as limit keys see it.
 pub enum KeyBody {
     None,
@@ -39,8 +42,18 @@ impl KeyBody {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
+        // A larger body needs a part of the memory that all of them share.
+        let most = body.size_hint().upper().map_or(max, |length| usize::try_from(length).unwrap_or(max));
+        let permit = match most {
+            0..=SMALL_BODY => None,
+            _ => match request.client.local.common.body_memory.reserve(most as u64) {
+                Some(permit) => Some(permit),
+                None => return Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
+            },
+        };
         check_announced_size(request, route)?;
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
+        upload.memory = permit;
         let read = read_ahead(request, &mut upload, max).await?;
         request.read_ahead = Some(upload);
         // Neither limits nor the server read that the client waits for permission: it has it.
@@ -49,9 +62,9 @@ impl KeyBody {
     }
 
     /// Asks the server to report the usage of its stream, if this is a request for one.
-    pub fn set_include_usage(&self, request: &mut RequestContext<'_>) {
+    pub fn set_include_usage(&self, request: &mut RequestContext<'_>, path: &str) {
         if let (KeyBody::Whole(BodyKind::Json, bytes), Some(upload)) = (self, &mut request.read_ahead)
-            && let Some(changed) = include_usage::set_include_usage(bytes)
+            && let Some(changed) = include_usage::set_include_usage(path, bytes)
         {
             upload.replace_data(changed.into());
             include_usage::remove_digests(&mut request.received.parts.headers);

@@ -384,12 +384,16 @@ pub enum Upgrades {
     #[default]
     Any,
     Only(Vec<String>),
+    /// None: a limit reads what responses contain, and the route lists no protocols. A request that offers one is
+    /// refused.
+    Refused,
 }
 
 impl Upgrades {
     pub fn has(&self, protocol: &str) -> bool {
         match self {
             Upgrades::Any => true,
+            Upgrades::Refused => false,
             Upgrades::Only(names) => names.iter().any(|name| name.eq_ignore_ascii_case(protocol)),
         }
     }

@@ -102,6 +102,7 @@ impl Workers {
             failure_log: Arc::default(),
             delay_slots: Arc::default(),
             tunnels: Arc::default(),
+            body_memory: Arc::default(),
             overload: overload.clone(),
             passwords: PasswordVerifier::new(metrics.passwords.clone()),
             compression_memory: Arc::default(),

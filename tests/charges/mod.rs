@@ -5,6 +5,8 @@ mod abandoned_streams;
 mod abandoned_tunnels;
 mod cluster_reservations;
 mod costs;
+mod costs_later;
+mod delivered;
 mod grpc_ends;
 mod key_overrides;
 mod late_refunds;

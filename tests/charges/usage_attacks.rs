@@ -86,7 +86,8 @@ fn usage_that_is_read_in_part_refunds_nothing() {
             assert_eq!(fetch(&gateway, "/", &response).0, 200);
             let result = if used == 905 { "settled" } else { "unproven" };
             gateway.assert_metric("usage_settlements_total", &[("result", result)], 1.0);
-            assert_used(&gateway, used);
+            // An event is at least a token of output.
+            assert_used(&gateway, if stream && used == 500 { 501 } else { used });
         }
     }
 }

@@ -120,6 +120,28 @@ const CASES: &[(&str, &[&str])] = &[
         "[limit.a]\nrate = \"1/s\"\nwhen = { method = \"GET\" }\n[[route]]\npath = \"/x\"\nmethods = \"GET\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &[],
     ),
+    (
+        "[limit.a]\nrate = \"1/s\"\ncost = 1\nsettle = \"header:x-cost\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0311"],
+    ),
+    (
+        "[limit.a]\nalgorithm = \"leaky_bucket\"\nrate = \"1/s\"\nsettle = \"header:x-cost\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0311"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\ndebt = 10\nsettle = \"header:x-cost\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
+    (
+        "[limit.a]\nalgorithm = \"fixed_window\"\nrate = \"100/min\"\ncost = { reserve = { default_add = 1000 } }\n\
+         settle = \"openai\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &["SG0312"],
+    ),
+    (
+        "[limit.a]\nalgorithm = \"fixed_window\"\nrate = \"1000/min\"\ncost = { reserve = { default_add = 1000 } }\n\
+         settle = \"openai\"\n[[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
+        &[],
+    ),
     // Comments.
     ("# sluicegate: allow SG0201\n[limit.idle]\nrate = \"1/s\"", &[]),
     ("[limit.idle] # sluicegate: allow SG0201\nrate = \"1/s\"", &[]),

@@ -1,5 +1,7 @@
 //! The clients of OpenAI and Anthropic (PyPI), and what limits count of their requests.
 
+use std::fs;
+
 use crate::support::app::{App, run_script};
 use crate::support::gateway::Gateway;
 use crate::support::wait_until;
@@ -7,7 +9,7 @@ use crate::support::wait_until;
 /// A gateway before a server with both APIs. `limit` is a part of the limit on tokens.
 fn gateway(app: &App, limit: &str) -> Gateway {
     Gateway::start(&format!(
-        "[[route]]\nupstream = \"{}\"\nlimits = [\"tokens\"]\nmax_key_body = \"64KiB\"\n[limit.tokens]\n\
+        "[[route]]\nupstream = \"{}\"\nlimits = [\"tokens\"]\n[limit.tokens]\n\
          algorithm = \"fixed_window\"\nrate = \"100000/1000day\"\nkey = \"all\"\nask_usage = true\n\
          weights = {{ \"large*\" = {{ input = 3, cached = 1, output = 10 }} }}\n{limit}\n",
         app.url()
@@ -45,6 +47,29 @@ fn the_usage_of_anthropic_clients_is_counted() {
         gateway(&app, "cost = { reserve = { add = \"json:/max_tokens\" } }\nsettle = [\"openai\", \"anthropic\"]");
     run("anthropic_client", &gateway);
     assert_used(&gateway, 6 * (30 * 3 + 20 + 70));
+}
+
+/// The first config of the guide, as it stands: one budget for a customer with both clients, and what is no error of it.
+#[test]
+fn the_config_of_the_guide_has_one_budget_for_both_clients() {
+    let app = App::script("llm_server.py");
+    let page = fs::read_to_string("docs/guides/llm-apis.md").unwrap();
+    let config = page.split("```toml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let gateway = Gateway::start(&config.replace("http://127.0.0.1:3000", &app.url()));
+    let left = |key: &str| {
+        let state = gateway.admin(&format!("/-/limits/tokens/state?key={key}")).json();
+        state["remaining"].as_i64().unwrap_or_else(|| panic!("{state}"))
+    };
+    run("anthropic_client", &gateway);
+    wait_until("six messages of 57 tokens", || left("key") == 1_000_000 - 6 * 57);
+    assert_eq!(left("Bearer%20key"), 1_000_000 - 6 * 57, "the key of the OpenAI client is the same");
+    run("openai_client", &gateway);
+    // 8 requests of 57 tokens, 2 of 5, and a broken stream: 1000 tokens and its input.
+    let used = 1_000_000 - 6 * 57 - 8 * 57 - 2 * 5 - left("key");
+    assert!((1010..1060).contains(&used), "{used}");
+    let before = left("key");
+    run("free_calls", &gateway);
+    assert_eq!((left("key"), left("other")), (before, 1_000_000));
 }
 
 #[test]

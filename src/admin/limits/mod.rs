@@ -206,9 +206,8 @@ impl LimitsApi {
             add_key(&mut state, limit, &parts, key, display);
             return Ok(state);
         }
-        let (mut now, shared) = (check.clone(), check.rule.clone());
-        now.cost = 0;
-        let now = run_check(&limiter, Op::Peek, now).await.map_err(|kind| store_unavailable(kind, ""))?;
+        let shared = check.rule.clone();
+        let now = run_check(&limiter, Op::Peek, check.to_look()).await.map_err(|kind| store_unavailable(kind, ""))?;
         let answer = run_check(&limiter, Op::Peek, check).await.map_err(|kind| store_unavailable(kind, ""))?;
         let mut state = format_numbers(&Answer { remaining: now.remaining, reset_ms: now.reset_ms, ..answer }, policy);
         if let Some(units) = limiter.store().leased_units(&key) {
@@ -456,10 +455,9 @@ fn format_numbers(answer: &Answer, policy: Policy) -> Value {
 }
 
 /// Refunds units without a receipt, from what is charged now; a peek finds the charge.
-async fn refund_units(limiter: &Limiter, mut check: Check) -> Result<Option<NotRefundedReason>, Problem> {
+async fn refund_units(limiter: &Limiter, check: Check) -> Result<Option<NotRefundedReason>, Problem> {
     let cost = check.cost;
-    check.cost = 0;
-    let now = run_check(limiter, Op::Peek, check.clone())
+    let now = run_check(limiter, Op::Peek, check.to_look())
         .await
         .map_err(|kind| store_unavailable(kind, "; nothing was refunded"))?;
     let receipt = check.rule.receipt_of_peek(&now);

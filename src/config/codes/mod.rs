@@ -54,6 +54,10 @@ labels! {
     UnlimitedMethods = "SG0305",
     /// A listener requires client certificates, and another one serves the same routes without.
     OpenBesideCertificates = "SG0306",
+    /// A limit settles costs that it cannot carry over.
+    ForgottenCosts = "SG0311",
+    /// A limit refuses every request that announces no output.
+    EstimateNeverFits = "SG0312",
     /// A name with `*` in the sources of a limit.
     WildcardName = "SG0321",
     /// A comment allows a warning that does not occur there.

@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use crate::config::codes::DiagnosticCode;
+use crate::config::compile::charge_lints::warn_of_costs;
 use crate::config::compile::names::Definitions;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, Place};
@@ -76,6 +77,7 @@ pub fn warn_of_gaps(
     warn_of_wildcard_names(context);
     warn_of_idle_limits(context);
     warn_of_open_admin(context);
+    warn_of_costs(sources, limits);
     for (route, section) in routes.iter().zip(route_sections) {
         warn_of_open_login(context, route, section.place);
         warn_of_unlimited_methods(context, route, section.place);

@@ -7,6 +7,7 @@
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
+mod charge_lints;
 mod context;
 mod decide;
 mod limits;

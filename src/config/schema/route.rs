@@ -2,8 +2,8 @@
 
 use crate::config::schema::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::server::{
-    BODY_RATE, COMPRESS_ALGORITHMS, COMPRESS_MIN_SIZE, COMPRESS_TYPES, ERROR_PAGES, INTERCEPT, MAX_BODY, MAX_KEY_BODY,
-    STRICTNESS, TIMEOUT,
+    BODY_RATE, COMPRESS_ALGORITHMS, COMPRESS_MIN_SIZE, COMPRESS_TYPES, ERROR_PAGES, INTERCEPT, MAX_BODY, MAX_COST_BODY,
+    MAX_KEY_BODY, STRICTNESS, TIMEOUT,
 };
 use crate::config::schema::shared::{DIALECTS, REFUSE};
 use crate::config::schema::upstream::{BREAKER, SERVERS};
@@ -76,6 +76,7 @@ pub const ROUTE: Schema = Schema {
         option("max_key_body", MAX_KEY_BODY, Described("that of `[server]`"), "as in `[server]`, for this route")
             .metric("sluicegate_rejections_total")
             .reason("unreadable_key"),
+        option("max_cost_body", MAX_COST_BODY, Described("that of `[server]`"), "as in `[server]`, for this route"),
         option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
             .metric("sluicegate_rejections_total")
             .reason("max_in_flight"),
@@ -150,7 +151,7 @@ pub const ROUTE: Schema = Schema {
         option(
             "upgrades",
             list(&Text("protocol")),
-            Described("all"),
+            Described("all; none if a limit settles by the body"),
             "protocols that clients may upgrade to; `[]` = none",
         )
         .guide("requests.md#websocket-and-other-upgrades"),

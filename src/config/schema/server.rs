@@ -14,6 +14,7 @@ pub(super) const BODY_RATE: ValueType = size(0, TIB);
 pub(super) const KERNEL_BUFFER: ValueType = size(0, GIB);
 pub(super) const MAX_BODY: ValueType = size(0, SIZE_MAX);
 pub(super) const MAX_KEY_BODY: ValueType = size(64, 64 * KIB);
+pub(super) const MAX_COST_BODY: ValueType = size(64, 16 * MIB);
 pub(super) const STRICTNESS: ValueType = Words(&["strict", "defensive", "monitor"]);
 pub(super) const ERROR_PAGES: ValueType = Map(&List { item: &Text("file"), least: 1, most: usize::MAX });
 /// A status, or a class such as `"5xx"`.
@@ -148,6 +149,8 @@ pub const SERVER: Schema = Schema {
             .guide("keys.md")
             .metric("sluicegate_rejections_total")
             .reason("unreadable_key"),
+        option("max_cost_body", MAX_COST_BODY, Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `ask_usage`)")
+            .guide("charges.md#reserve"),
         option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections(),
         option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
             .for_new_connections(),

@@ -66,6 +66,10 @@ impl Algorithm for Gcra {
         self.bucket().max_number()
     }
 
+    fn late_debt(&self) -> Option<i64> {
+        self.bucket().late_debt()
+    }
+
     fn lease_basis(&self) -> Option<LeaseBasis> {
         self.bucket().lease_basis()
     }

@@ -106,6 +106,12 @@ pub trait Algorithm: Clone {
         1
     }
 
+    /// Returns by how many units a cost that the response reports can exceed the budget and still be repaid before the
+    /// next request is admitted; more is lost. `None` if it counts until its window is over, however large it is.
+    fn late_debt(&self) -> Option<i64> {
+        None
+    }
+
     /// Returns how units of the rule can be debited in advance; `None` if they cannot, see [`LeaseBasis`].
     fn lease_basis(&self) -> Option<LeaseBasis> {
         None

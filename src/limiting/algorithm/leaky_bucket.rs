@@ -122,6 +122,10 @@ impl Algorithm for LeakyBucket {
         !self.nodelay && self.queue_ms > 0
     }
 
+    fn late_debt(&self) -> Option<i64> {
+        Some(0)
+    }
+
     fn decide(&self, state: Option<&Self::State>, now: i64, cost: i64, _tag: i64) -> Step<Self::State> {
         records::decide(self, state, now, cost)
     }

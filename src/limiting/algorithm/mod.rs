@@ -219,6 +219,11 @@ macro_rules! algorithms {
                 match self { $(Rule::$Name(rule) => rule.with_endless_lease().map(Rule::$Name)),* }
             }
 
+            /// See [`Algorithm::late_debt`].
+            pub fn late_debt(&self) -> Option<i64> {
+                match self { $(Rule::$Name(rule) => rule.late_debt()),* }
+            }
+
             /// See [`Algorithm::lease_basis`].
             pub fn lease_basis(&self) -> Option<LeaseBasis> {
                 match self { $(Rule::$Name(rule) => rule.lease_basis()),* }

@@ -167,6 +167,10 @@ impl Algorithm for TokenBucket {
         self.burst + self.debt
     }
 
+    fn late_debt(&self) -> Option<i64> {
+        Some(self.debt)
+    }
+
     /// A bucket with debt has none: a lease would take units that a single request may not.
     fn lease_basis(&self) -> Option<LeaseBasis> {
         let TokenBucket { rate, per_ms, burst, interval, .. } = *self;

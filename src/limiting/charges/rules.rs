@@ -10,7 +10,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::grpc::{GrpcCode, is_grpc};
 use crate::limiting::algorithm::Rule;
-use crate::limiting::integers::units;
+use crate::limiting::integers::{COST_MAX, units};
 use crate::limiting::settlement::scan::UsageScan;
 use crate::limiting::settlement::sources::UsageSources;
 use crate::limiting::settlement::weights::ModelWeights;
@@ -53,6 +53,8 @@ pub enum SettleField {
 pub struct UsageRules {
     pub sources: Arc<UsageSources>,
     pub weights: Arc<ModelWeights>,
+    /// Bytes of content for each token, where a response does not report its usage.
+    pub bytes_per_token: u64,
     /// The gateway asks servers to report the usage of streams.
     pub requests_usage: bool,
 }
@@ -259,15 +261,26 @@ impl fmt::Display for Settle {
 }
 
 impl UsageRules {
-    /// Returns the usage that the scanner of the response has read, and whether the model has no weights of its own.
-    pub fn read_usage(&self, scan: Option<&UsageScan>) -> (BodyUsage, bool) {
+    /// Returns the usage that the scanner of the response has read, and whether the model has no weights of its own. If
+    /// the response does not report its usage completely, it has at least the output that it delivered, and the input
+    /// whose units `input_units` estimates.
+    pub fn read_usage(&self, scan: Option<&UsageScan>, input_units: i64) -> (BodyUsage, bool) {
         let Some((scan, readings)) = scan.and_then(|scan| Some((scan, scan.readings(&self.sources)?))) else {
             return (BodyUsage::Unread, false);
         };
         if !readings.is_proven() && !scan.is_over() {
             return (BodyUsage::Awaited, false);
         }
-        let (units, has_unknown_model) = self.weights.units(readings);
+        let (mut units, mut has_unknown_model) = self.weights.units(readings);
+        let least = if readings.is_proven() { 0 } else { scan.least_tokens(readings, self.bytes_per_token) };
+        if least > 0 {
+            let mut raised = readings.clone();
+            raised.raise_output(least);
+            (units, has_unknown_model) = self.weights.units(&raised);
+            if !readings.has_input() {
+                units = units.saturating_add(input_units).min(COST_MAX);
+            }
+        }
         (BodyUsage::Read { units, is_proven: readings.is_proven() }, has_unknown_model && units > 0)
     }
 }
@@ -297,7 +310,6 @@ impl BodyUsage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiting::integers::COST_MAX;
 
     const NAME: HeaderName = HeaderName::from_static("x-actual-cost");
 

@@ -84,7 +84,12 @@ impl<'a> CheckedLimits<'a> {
 impl Check {
     /// Makes a check of `limit` by the limit's rule, without overrides.
     pub fn new(limit: &Limit, key: String, cost: i64) -> Check {
-        let role = Role { shadow: limit.mode == Mode::Shadow, forwards: limit.forwards_excess(), ..Role::default() };
+        let role = Role {
+            shadow: limit.mode == Mode::Shadow,
+            forwards: limit.forwards_excess(),
+            needs_unit: cost == 0 && limit.settles(),
+            ..Role::default()
+        };
         // Algorithms add to the number, and the sum must stay below 2^53.
         let tag = if limit.rule.needs_tag() { rand::random_range(0..1 << 52) } else { 0 };
         Check {
@@ -92,6 +97,7 @@ impl Check {
             rule: limit.rule.clone(),
             key,
             cost,
+            input_units: 0,
             role,
             override_values: None,
             tag,
@@ -143,7 +149,13 @@ impl Limiter {
             Ok(false) => Ok(Evaluation::NotApplicable),
             Ok(true) => match limit.key.unreadable_body(&facts.body) {
                 Some(why) => Ok(Evaluation::UnreadableBody(why)),
-                None => limit.cost_of(facts).map(|cost| self.evaluate(limit, keys, cost)),
+                None => limit.price_of(facts).map(|price| {
+                    let mut evaluation = self.evaluate(limit, keys, price.units);
+                    if let Evaluation::Check(check) = &mut evaluation {
+                        check.input_units = price.input_units;
+                    }
+                    evaluation
+                }),
             },
             Err(unclear) => Err(unclear),
         });

@@ -11,7 +11,7 @@ impl Limiter {
     /// left of a key never exceeds what it has at first. Returns the state of each key afterwards, if the store reports
     /// it.
     pub async fn refund_units(&self, mut checks: Vec<Check>) -> Vec<Option<Answer>> {
-        let peeks: Vec<Check> = checks.iter().map(|check| Check { cost: 0, ..check.clone() }).collect();
+        let peeks: Vec<Check> = checks.iter().map(Check::to_look).collect();
         let peeks = Rc::new(peeks);
         let nothing = || vec![None; peeks.len()];
         let Ok(before) = self.store().decide(Op::Peek, &peeks).await else { return nothing() };

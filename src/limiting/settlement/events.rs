@@ -153,9 +153,13 @@ impl EventScanner {
                 Some(_) => EventData::Other,
             };
         }
-        if self.data == EventData::Json {
-            self.json.push(bytes, tree, readings);
-        }
+        let unread = match self.data {
+            EventData::Json => self.json.push(bytes, tree, readings),
+            EventData::Other => bytes.len(),
+            EventData::None | EventData::Blank => 0,
+        };
+        // What cannot be read as JSON may be content all the same.
+        readings.add_content(unread);
     }
 
     fn keep_start(&mut self, bytes: &[u8]) {
@@ -182,6 +186,9 @@ impl EventScanner {
             readings.set_ended();
         } else if self.data == EventData::Json && !self.json.is_done() {
             readings.add_fault(self.json.fault().unwrap_or(ScanFault::Malformed));
+        }
+        if self.data != EventData::None && !self.is_done_event() {
+            readings.add_parts(1);
         }
         readings.end_document();
         self.json.reset();

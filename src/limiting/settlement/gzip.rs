@@ -10,9 +10,9 @@ use crate::telemetry::metrics::ScanFault;
 const PIECE: usize = 4096;
 /// Maximum number of decoded bytes of a response.
 const OUTPUT_MAX: u64 = 64 << 20;
-/// Maximum number of decoded bytes per encoded byte, beyond the first 256 KiB. Texts of APIs stay far below it.
+/// Maximum number of decoded bytes per encoded byte, beyond the first 16 MiB. Only texts that repeat themselves exceed it.
 const RATIO_MAX: u64 = 100;
-const RATIO_FREE: u64 = 256 << 10;
+const RATIO_FREE: u64 = 16 << 20;
 /// Maximum number of decoded bytes of one piece, which may be 1 MiB long. It bounds how long a piece delays the other
 /// requests of the worker: the ratio alone would let a response that begins with incompressible data end in a small
 /// piece of 64 MiB.
@@ -43,6 +43,11 @@ impl Gunzip {
     /// Returns whether the stream is complete.
     pub fn has_ended(&self) -> bool {
         self.has_ended
+    }
+
+    /// Returns the number of encoded bytes that were decoded.
+    pub fn decoded_from(&self) -> u64 {
+        self.inflate.total_in()
     }
 
     /// Decodes the next piece, and passes what it contains to `sink`.
@@ -140,11 +145,11 @@ mod tests {
         let outcome = decoder.push(&gzip(&vec![0; 200_000]), |decoded| length += decoded.len());
         assert_eq!(outcome, Err(ScanFault::TooLarge));
         assert!(length <= 100_000 + PIECE, "{length}");
-        // 4 KiB that decode to 4 MiB, in one piece: about a sixth of it is decoded.
-        let bomb = gzip(&vec![0; 4 << 20]);
+        // 64 KiB that decode to 64 MiB, in one piece: about a quarter of it is decoded.
+        let bomb = gzip(&vec![0; 64 << 20]);
         let (outcome, length, _) = read(&bomb, bomb.len());
         assert_eq!(outcome, Err(ScanFault::TooLarge));
-        assert!(length <= (256 << 10) + 100 * bomb.len() + PIECE, "{length} of {}", bomb.len());
+        assert!(length <= (16 << 20) + 100 * bomb.len() + PIECE, "{length} of {}", bomb.len());
         // A response that begins with incompressible data may expand more, but not all at once.
         let random: Vec<u8> = (0..20_000_u32).flat_map(|n| n.wrapping_mul(n ^ 0x9e37_79b9).to_le_bytes()).collect();
         let bomb = gzip(&[random, vec![0; 2 << 20]].concat());

@@ -10,29 +10,60 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Map, Value};
 
-/// Returns the body with `include_usage`, or `None` if it stays as it is: it does not ask for a stream of chat
-/// completions, or it asks for its usage already. All other values keep their bytes.
-pub fn set_include_usage(body: &[u8]) -> Option<Vec<u8>> {
-    let ObjectMembers(mut members) = serde_json::from_slice(body).ok()?;
-    let find = |name: &str| members.iter().rev().find(|(known, _)| known == name).map(|(_, value)| value.get());
-    // The responses API always reports its usage, and refuses options that it does not know.
-    let is_chat = find("messages").is_some() || find("prompt").is_some();
-    if !is_chat || find("stream") != Some("true") {
+use crate::limiting::settlement::api::LlmApi;
+use crate::limiting::source::is_equal_for_some_parsers;
+
+/// Returns the body with `include_usage`, or `None` if it stays as it is: a request to `path` with this body does not ask
+/// for a stream of completions, or it asks for the usage already. All other values keep their bytes.
+///
+/// Servers differ in what they take for `stream: true`, and some ignore the case of names. So the usage is asked for if
+/// any server would stream.
+pub fn set_include_usage(path: &str, body: &[u8]) -> Option<Vec<u8>> {
+    let api = LlmApi::find(path);
+    // Other APIs always report their usage, and refuse members that they do not know.
+    if api.is_some_and(|api| !api.needs_include_usage()) {
         return None;
     }
-    let mut options = match find(OPTIONS).map(serde_json::from_str::<Value>) {
+    let ObjectMembers(mut members) = serde_json::from_slice(body).ok()?;
+    let find = |name: &'static str| members.iter().filter(move |(known, _)| is_equal_for_some_parsers(name, known));
+    let is_chat = ["messages", "prompt"].into_iter().any(|name| find(name).next().is_some());
+    if !is_chat || !find("stream").any(|(_, value)| is_true_for_some_servers(value.get())) {
+        return None;
+    }
+    let mut listed = find(OPTIONS);
+    let mut options = match listed.next_back().map(|(_, value)| serde_json::from_str::<Value>(value.get())) {
         None | Some(Ok(Value::Null)) => Map::new(),
         Some(Ok(Value::Object(options))) => options,
         Some(_) => return None,
     };
-    if options.insert("include_usage".to_owned(), Value::Bool(true)) == Some(Value::Bool(true)) {
+    let is_single = find(OPTIONS).all(|(known, _)| known == OPTIONS) && listed.next().is_none();
+    options.retain(|name, _| name == INCLUDE || !is_equal_for_some_parsers(INCLUDE, name));
+    let is_set = options.insert(INCLUDE.to_owned(), Value::Bool(true)) == Some(Value::Bool(true));
+    if is_set && is_single {
         return None;
     }
-    members.retain(|(name, _)| name != OPTIONS);
+    members.retain(|(name, _)| !is_equal_for_some_parsers(OPTIONS, name));
     members.push((OPTIONS.to_owned(), to_raw_value(&options).ok()?));
     serde_json::to_vec(&ObjectMembers(members)).ok()
 }
 
+/// Returns whether some servers take a JSON value for true. Pydantic reads numbers and words like `"yes"`, and others
+/// take any text that is not empty.
+fn is_true_for_some_servers(value: &str) -> bool {
+    match serde_json::from_str::<Value>(value) {
+        Ok(Value::Bool(value)) => value,
+        Ok(Value::Number(number)) => number.as_f64() != Some(0.0),
+        Ok(Value::String(text)) => {
+            const FALSE: [&str; 6] = ["", "0", "f", "n", "no", "off"];
+            let word = text.trim().to_ascii_lowercase();
+            word != "false" && !FALSE.contains(&word.as_str())
+        }
+        Ok(Value::Null | Value::Array(_) | Value::Object(_)) | Err(_) => false,
+    }
+}
+
+/// Name of the member of the options that asks for usage.
+const INCLUDE: &str = "include_usage";
 /// The option of a request for what its stream contains.
 const OPTIONS: &str = "stream_options";
 
@@ -97,7 +128,7 @@ mod tests {
     use super::*;
 
     fn ask(body: &str) -> Option<String> {
-        set_include_usage(body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
+        set_include_usage("/llm", body.as_bytes()).map(|body| String::from_utf8(body).unwrap())
     }
 
     #[test]
@@ -119,7 +150,15 @@ mod tests {
             ),
             (r#"{"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#, None),
             (r#"{"messages":[],"stream":false}"#, None),
-            (r#"{"messages":[],"stream":"true"}"#, None),
+            (r#"{"messages":[],"stream":null}"#, None),
+            (
+                r#"{"messages":[],"stream":true,"Stream_Options":{"Include_Usage":false}}"#,
+                Some(r#"{"messages":[],"stream":true,"stream_options":{"include_usage":true}}"#),
+            ),
+            (
+                r#"{"stream_options":{"include_usage":true},"messages":[],"stream":true,"stream_options":{"x":1}}"#,
+                Some(r#"{"messages":[],"stream":true,"stream_options":{"x":1,"include_usage":true}}"#),
+            ),
             (r#"{"messages":[]}"#, None),
             (r#"{"input":"x","stream":true}"#, None),
             (r#"{"messages":[],"stream":true,"stream_options":7}"#, None),
@@ -128,6 +167,53 @@ mod tests {
             ("{", None),
         ] {
             assert_eq!(ask(body).as_deref(), changed, "{body}");
+        }
+    }
+
+    /// The values that Pydantic's lax mode, Go, JavaScript and Python take for true, and names as encoding/json of Go
+    /// reads them.
+    #[test]
+    fn a_stream_in_any_spelling_is_asked_for_its_usage() {
+        for value in [
+            "true",
+            "1",
+            "1.0",
+            "-1",
+            "2",
+            r#""true""#,
+            r#""TRUE""#,
+            r#""yes""#,
+            r#""Y""#,
+            r#""on""#,
+            r#""1""#,
+            r#""t""#,
+        ] {
+            for name in ["stream", "Stream", "STREAM", r"\u0073tream", "\u{17f}tream"] {
+                let body = format!("{{\"messages\":[],\"{name}\":{value}}}");
+                assert!(ask(&body).is_some_and(|asked| asked.contains("include_usage")), "{body}");
+                let twice = format!("{{\"messages\":[],\"{name}\":{value},\"stream\":false}}");
+                assert!(ask(&twice).is_some(), "{twice}");
+            }
+        }
+        for value in ["false", "0", "0.0", "null", "\"\"", r#""false""#, r#""No""#, r#""off""#, r#""0""#, "[]", "{}"] {
+            assert_eq!(ask(&format!("{{\"messages\":[],\"stream\":{value}}}")), None, "{value}");
+        }
+    }
+
+    /// An API refuses options that it does not know.
+    #[test]
+    fn only_completions_are_asked() {
+        let body = br#"{"model":"m","messages":[],"stream":true}"#;
+        for (path, asked) in [
+            ("/v1/chat/completions", true),
+            ("/v1/Chat/Completions/", true),
+            ("/v1/completions", true),
+            ("/v1/messages", false),
+            ("/v1/responses", false),
+            ("/api/chat", false),
+            ("/own", true),
+        ] {
+            assert_eq!(set_include_usage(path, body).is_some(), asked, "{path}");
         }
     }
 

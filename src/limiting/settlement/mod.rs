@@ -3,6 +3,7 @@
 //! response is.
 //!
 //! - `reserve`: the estimate that is charged before.
+//! - `api`: the APIs that the path of a request tells apart.
 //! - `sources`: where responses report usage: JSON pointers, events, headers, and the dialects of LLM APIs.
 //! - `weights`: what the usage costs, by the model of the response.
 //! - `readings`: the numbers read so far, and whether they are final.
@@ -11,11 +12,12 @@
 //! - `include_usage`: changes a request so that the server reports the usage of its stream.
 //!
 //! Example: a request was charged an estimate of 1000 tokens. The last event of its response reports 300, so 700 are
-//! refunded. If the stream breaks off before that event, the 1000 remain.
+//! refunded. If the stream breaks off before that event, the 1000 remain, or more if it delivered more.
 //!
-//! Usage that is not proven is not refunded: without the final report, the charge is the larger one of the estimate and
-//! the usage read so far.
+//! Usage that is not proven is not refunded: without the final report, the charge is the largest one of the estimate,
+//! the usage read so far, and what the content that passed costs at least.
 
+pub mod api;
 pub mod events;
 pub mod gzip;
 pub mod include_usage;

@@ -40,6 +40,10 @@ pub enum Target {
     Model,
     /// The type of an event; some types end the response.
     EventType,
+    /// Output of the model: all texts in this value.
+    Content,
+    /// Output of the model, if this value is a text.
+    ContentText,
 }
 
 /// Largest number of a report. JSON parsers with doubles read larger ones differently.
@@ -64,6 +68,24 @@ pub struct UsageReadings {
     is_proven: bool,
     /// The faults that occurred, by their bits.
     faults: u16,
+    /// What the response delivered, whether it reports usage or not.
+    delivered: DeliveredContent,
+}
+
+/// The content of a response that has passed: a floor for the output of a response whose usage is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeliveredContent {
+    /// Bytes of texts.
+    pub bytes: u64,
+    /// Parts that are at least a token each, such as events.
+    pub parts: u64,
+}
+
+impl DeliveredContent {
+    /// Returns the least number of tokens of the content.
+    pub fn least_tokens(self, bytes_per_token: u64) -> u64 {
+        self.bytes.div_ceil(bytes_per_token.max(1)).max(self.parts)
+    }
 }
 
 impl UsageReadings {
@@ -81,6 +103,31 @@ impl UsageReadings {
     /// Reads the type of an event.
     pub fn add_event_type(&mut self, name: &[u8]) {
         self.has_ended |= END_TYPES.contains(&name);
+    }
+
+    /// Counts bytes of content.
+    pub fn add_content(&mut self, bytes: usize) {
+        self.delivered.bytes = self.delivered.bytes.saturating_add(bytes as u64);
+    }
+
+    /// Counts parts of the content that are at least a token each.
+    pub fn add_parts(&mut self, parts: u64) {
+        self.delivered.parts = self.delivered.parts.saturating_add(parts);
+    }
+
+    pub fn delivered(&self) -> DeliveredContent {
+        self.delivered
+    }
+
+    /// Returns whether a report contains the input, or a total that includes it.
+    pub fn has_input(&self) -> bool {
+        [UsageField::Input, UsageField::Total].iter().any(|field| self.numbers[*field as usize].is_some())
+    }
+
+    /// Raises the output to at least `tokens`.
+    pub fn raise_output(&mut self, tokens: u64) {
+        let slot = &mut self.numbers[UsageField::Output as usize];
+        *slot = (*slot).max(Some(tokens));
     }
 
     /// Records that nothing follows: the server reported the end of its work, or the response is complete.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
 
+use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::settlement::weights::{ModelWeights, Weights, is_comparable};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};
 
@@ -39,6 +40,13 @@ pub struct CostEstimate {
     pub units: i64,
 }
 
+impl CostEstimate {
+    /// Returns the units of the input.
+    pub fn input_units(&self) -> i64 {
+        self.charged_input.saturating_mul(self.input_weight).min(COST_MAX)
+    }
+}
+
 impl Reserve {
     pub const BASE: i64 = 0;
     pub const BYTES_PER_TOKEN: i64 = 4;
@@ -55,6 +63,14 @@ impl Reserve {
         self.at_most.saturating_mul(self.weights.largest()).min(COST_MAX)
     }
 
+    /// Returns the least units of a request that announces no output, for a model without weights of its own.
+    pub fn least_units_unannounced(&self) -> i64 {
+        let output = self.default_add.min(self.at_most);
+        let input = self.base.min(self.at_most - output);
+        let Weights { input: input_weight, output: output_weight, .. } = *self.weights.default_weights();
+        input.saturating_mul(input_weight).saturating_add(output.saturating_mul(output_weight)).min(COST_MAX)
+    }
+
     /// Estimates the cost of a request.
     ///
     /// # Errors
@@ -65,11 +81,18 @@ impl Reserve {
         repeated: Repeated,
         not_integer: NotInteger,
     ) -> Result<CostEstimate, ValueError> {
+        let api = LlmApi::find(facts.path);
         let mut announced = None;
-        for source in &self.add {
+        for source in self.add.iter().filter(|source| api.is_none_or(|api| api.may_announce(source))) {
             let Some(stated) = facts.text(source, repeated)? else { continue };
             announced = announced.max(not_integer.apply_to(units(&stated))?);
         }
+        if api.is_none() && LlmApi::is_mixture(&self.add) {
+            // The server may ignore the member that announces little.
+            announced = announced.map(|tokens| tokens.max(self.default_add));
+        }
+        // No response to this request reports what it costs.
+        let default_add = if is_in_background(facts) { self.default_add.max(self.at_most) } else { self.default_add };
         // The length of a compressed body says nothing about its tokens.
         let plain_length = facts.body_length.filter(|length| *length == 0 || !has_content_coding(facts.headers));
         let length = plain_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));
@@ -78,7 +101,7 @@ impl Reserve {
             self.base.saturating_add(tokens)
         });
         // The output is more expensive, so the bound cuts the input first. A body of unknown length costs the most.
-        let charged_output = announced.unwrap_or(self.default_add).min(self.at_most);
+        let charged_output = announced.unwrap_or(default_add).min(self.at_most);
         let charged_input = input.unwrap_or(i64::MAX).min(self.at_most - charged_output);
         let Weights { input: input_weight, output: output_weight, .. } = self.weights_for(facts);
         let costs =
@@ -108,6 +131,17 @@ impl Reserve {
             Ok(_) | Err(_) => self.weights.heaviest(),
         }
     }
+}
+
+/// Returns whether the request asks for a response in the background, as the responses API has them: the client looks
+/// later whether it is complete.
+fn is_in_background(facts: &Facts) -> bool {
+    let BodyFacts::Json(body) = facts.body else { return false };
+    LlmApi::find(facts.path) == Some(LlmApi::Responses)
+        && match JsonPointer::member("background").find(body, Repeated::Refuse) {
+            Ok(value) => value.is_some_and(|value| *value != *b"false"),
+            Err(_) => true,
+        }
 }
 
 /// Formats the arithmetic: `10 input x 30 + 300 output x 60`, with what the bounds and the defaults did.

@@ -21,6 +21,12 @@ pub struct UsageScan {
     decoder: Option<Gunzip>,
     /// The rest of the body is not read.
     is_stopped: bool,
+    /// What the body delivers is output, even if the response reports no usage.
+    counts_content: bool,
+    /// Encoded bytes that arrived.
+    encoded: u64,
+    /// The encoded bytes that were decoded before the decoder gave up. The rest is taken to be like them.
+    given_up_at: Option<u64>,
     /// Only the end of the connection ends the body.
     ends_by_close: bool,
 }
@@ -37,6 +43,10 @@ struct SourceGroup {
 enum Parser {
     Json(JsonScanner),
     Events(EventScanner),
+    /// The body is only counted: it is a text of another format.
+    Text,
+    /// The body is only counted: it has a content coding that is not decoded.
+    Encoded,
     /// The body is not read.
     None,
 }
@@ -67,16 +77,23 @@ impl UsageScan {
             (Some(_), None) => Some(ScanFault::Encoding),
             _ => None,
         };
+        let counts_content = has_body && status.is_success() && is_text(headers);
         let format = format.filter(|_| has_body && fault.is_none());
+        let count_only = || match encoding {
+            _ if !counts_content => Parser::None,
+            Some(Coding::Identity) => Parser::Text,
+            Some(Coding::Gzip) | None => Parser::Encoded,
+        };
         let mut groups: Vec<SourceGroup> = Vec::new();
         for sources in sources {
             if groups.iter().all(|group| group.sources != *sources) {
-                groups.push(SourceGroup::start(sources.clone(), format, headers, fault));
+                groups.push(SourceGroup::start(sources.clone(), (format, count_only()), headers, fault));
             }
         }
-        let is_stopped = format.is_none() || groups.iter().all(|group| matches!(group.parser, Parser::None));
-        let decoder = (!is_stopped && encoding == Some(Coding::Gzip)).then(Gunzip::default);
-        UsageScan { groups, decoder, is_stopped, ends_by_close }
+        let is_stopped = groups.iter().all(|group| matches!(group.parser, Parser::None));
+        let is_decoded = groups.iter().any(|group| matches!(group.parser, Parser::Json(_) | Parser::Events(_)));
+        let decoder = (is_decoded && encoding == Some(Coding::Gzip)).then(Gunzip::default);
+        UsageScan { groups, decoder, is_stopped, counts_content, encoded: 0, given_up_at: None, ends_by_close }
     }
 
     /// Reads a copy of the next piece of the body.
@@ -84,22 +101,52 @@ impl UsageScan {
         if self.is_stopped {
             return;
         }
+        self.encoded = self.encoded.saturating_add(bytes.len() as u64);
+        if self.given_up_at.is_some() {
+            return;
+        }
         let groups = &mut self.groups;
         let Some(decoder) = &mut self.decoder else {
             groups.iter_mut().for_each(|group| group.push(bytes));
             return;
         };
-        let outcome = decoder.push(bytes, |decoded| groups.iter_mut().for_each(|group| group.push(decoded)));
+        // A part of the body that is only counted is counted as it was sent.
+        groups.iter_mut().filter(|group| matches!(group.parser, Parser::Encoded)).for_each(|group| group.push(bytes));
+        let outcome = decoder.push(bytes, |decoded| {
+            let decoding = groups.iter_mut().filter(|group| !matches!(group.parser, Parser::Encoded));
+            decoding.for_each(|group| group.push(decoded));
+        });
         if let Err(fault) = outcome {
             groups.iter_mut().for_each(|group| group.readings.add_fault(fault));
-            (self.decoder, self.is_stopped) = (None, true);
+            // Damaged data say nothing about the rest.
+            let is_damaged = fault == ScanFault::Gzip;
+            self.given_up_at = Some(if is_damaged { 0 } else { decoder.decoded_from() });
+            (self.decoder, self.is_stopped) = (None, !self.counts_content);
+        }
+    }
+
+    /// Returns the least number of tokens that the content of a response without known usage has.
+    pub fn least_tokens(&self, readings: &UsageReadings, bytes_per_token: u64) -> u64 {
+        if !self.counts_content {
+            return 0;
+        }
+        let tokens = readings.delivered().least_tokens(bytes_per_token);
+        match self.given_up_at {
+            None => tokens,
+            Some(0) => tokens.max(self.encoded),
+            // What was not decoded has as many tokens for each byte as what was.
+            Some(decoded) => {
+                let whole = u128::from(tokens) * u128::from(self.encoded.max(decoded)) / u128::from(decoded);
+                u64::try_from(whole).unwrap_or(u64::MAX)
+            }
         }
     }
 
     /// Records the end of the response. `is_whole`: the server completed it.
     pub fn end(&mut self, is_whole: bool) {
-        let is_decoded = self.decoder.as_ref().is_none_or(Gunzip::has_ended);
-        if is_whole && !is_decoded {
+        let has_failed = self.given_up_at.is_some();
+        let is_decoded = !has_failed && self.decoder.as_ref().is_none_or(Gunzip::has_ended);
+        if is_whole && !is_decoded && !has_failed {
             self.groups.iter_mut().for_each(|group| group.readings.add_fault(ScanFault::Gzip));
         }
         // Where a lost server looks like one that has finished, only the document itself or gzip proves the end.
@@ -134,7 +181,7 @@ impl UsageScan {
 impl SourceGroup {
     fn start(
         sources: Arc<UsageSources>,
-        format: Option<BodyFormat>,
+        (format, otherwise): (Option<BodyFormat>, Parser),
         headers: &HeaderMap,
         fault: Option<ScanFault>,
     ) -> SourceGroup {
@@ -160,7 +207,8 @@ impl SourceGroup {
         let parser = match format {
             Some(BodyFormat::Json) if !sources.json.is_empty() => Parser::Json(JsonScanner::default()),
             Some(BodyFormat::Events) if !sources.events.is_empty() => Parser::Events(EventScanner::default()),
-            _ => Parser::None,
+            _ if has_headers => Parser::None,
+            _ => otherwise,
         };
         SourceGroup { sources, parser, readings }
     }
@@ -168,7 +216,8 @@ impl SourceGroup {
     fn push(&mut self, bytes: &[u8]) {
         match &mut self.parser {
             Parser::Json(scanner) => {
-                scanner.push(bytes, &self.sources.json, &mut self.readings);
+                let unread = scanner.push(bytes, &self.sources.json, &mut self.readings);
+                self.readings.add_content(unread);
                 if scanner.is_done() {
                     self.readings.set_ended();
                     self.readings.end_document();
@@ -177,6 +226,8 @@ impl SourceGroup {
                 }
             }
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
+            Parser::Text => self.readings.add_content(bytes.len()),
+            Parser::Encoded => self.readings.add_parts(bytes.len() as u64),
             Parser::None => {}
         }
     }
@@ -187,7 +238,7 @@ impl SourceGroup {
                 self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
             }
             Parser::Events(scanner) if is_whole => scanner.end(&mut self.readings),
-            Parser::Json(_) | Parser::Events(_) | Parser::None => {}
+            Parser::Json(_) | Parser::Events(_) | Parser::Text | Parser::Encoded | Parser::None => {}
         }
     }
 }
@@ -202,6 +253,24 @@ fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
         other if other.ends_with("+json") => Some(BodyFormat::Json),
         _ => None,
     }
+}
+
+/// Returns whether the body is a text, by its content type. The length of other bodies, such as sounds and archives,
+/// says nothing about their tokens.
+fn is_text(headers: &HeaderMap) -> bool {
+    const OTHERS: [&str; 9] = [
+        "audio/",
+        "image/",
+        "video/",
+        "font/",
+        "multipart/",
+        "application/octet-stream",
+        "application/zip",
+        "application/gzip",
+        "application/pdf",
+    ];
+    let kind = headers.get(CONTENT_TYPE).map(|kind| kind.as_bytes().to_ascii_lowercase()).unwrap_or_default();
+    !OTHERS.iter().any(|other| kind.starts_with(other.as_bytes()))
 }
 
 /// A content coding that the scanner reads.

@@ -83,6 +83,11 @@ const BEDROCK: &[FieldPath] = &[
     ("cacheWriteInputTokens", UsageField::CacheWrite),
     ("outputTokens", OUTPUT),
 ];
+/// Members of messages and deltas whose texts are output. Images and sounds are none: their length says nothing about
+/// their tokens.
+const OPENAI_TEXTS: &[&str] =
+    &["content", "text", "refusal", "reasoning", "reasoning_content", "thinking", "tool_calls", "function_call"];
+const GEMINI_TEXTS: &[&str] = &["text", "functionCall", "executableCode"];
 const BEDROCK_HEADERS: [(HeaderName, UsageField); 4] = [
     (HeaderName::from_static("x-amzn-bedrock-input-token-count"), INPUT),
     (HeaderName::from_static("x-amzn-bedrock-cache-read-input-token-count"), UsageField::CacheRead),
@@ -106,6 +111,13 @@ impl UsageSources {
                 tree.add_path(steps("model"), Target::Model);
             }
         }
+        // Without known paths of content, all texts may be content.
+        let is_dialect = |source: &UsageSource| matches!(source, UsageSource::Dialect(_));
+        if !listed.iter().any(is_dialect) {
+            for tree in [&mut sources.json, &mut sources.events] {
+                tree.add_path([], Target::Content);
+            }
+        }
         sources.listed = listed;
         sources
     }
@@ -123,6 +135,13 @@ impl UsageSources {
                 }
                 self.events.add_path(steps("response/model"), Target::Model);
                 self.events.add_path(steps("type"), Target::EventType);
+                add_content(&mut self.json, "choices/*/message", OPENAI_TEXTS);
+                add_content(&mut self.json, "choices/*", &["text"]);
+                add_content(&mut self.json, "output/*", &["content", "summary", "arguments", "input", "code"]);
+                add_content(&mut self.events, "choices/*/delta", OPENAI_TEXTS);
+                add_content(&mut self.events, "choices/*", &["text"]);
+                // Of the responses API. Its later events repeat the text.
+                self.events.add_path(steps("delta"), Target::ContentText);
             }
             UsageDialect::Anthropic => {
                 add_fields(&mut self.json, "usage", ANTHROPIC, |_| true);
@@ -131,6 +150,8 @@ impl UsageSources {
                 add_fields(&mut self.events, "usage", ANTHROPIC, |field| field == OUTPUT);
                 self.events.add_path(steps("message/model"), Target::Model);
                 self.events.add_path(steps("type"), Target::EventType);
+                add_content(&mut self.json, "content/*", &["text", "thinking", "input"]);
+                add_content(&mut self.events, "delta", &["text", "thinking", "partial_json"]);
             }
             UsageDialect::Gemini => {
                 // Without `alt=sse`, a stream is one JSON array.
@@ -140,9 +161,13 @@ impl UsageSources {
                 }
                 add_fields(&mut self.events, "usageMetadata", GEMINI, |field| matches!(field, TOTAL | OUTPUT));
                 self.events.add_path(steps("modelVersion"), Target::Model);
+                add_content(&mut self.json, "candidates/*/content/parts/*", GEMINI_TEXTS);
+                add_content(&mut self.json, "*/candidates/*/content/parts/*", GEMINI_TEXTS);
+                add_content(&mut self.events, "candidates/*/content/parts/*", GEMINI_TEXTS);
             }
             UsageDialect::Bedrock => {
                 add_fields(&mut self.json, "usage", BEDROCK, |_| true);
+                add_content(&mut self.json, "output/message/content/*", &["text", "toolUse", "reasoningContent"]);
                 self.headers.extend(BEDROCK_HEADERS);
             }
         }
@@ -154,6 +179,11 @@ fn add_pointer(tree: &mut PathTree, pointer: &JsonPointer) {
         pointer.tokens().iter().map(|token| PathStep::Named(token)),
         Target::Number { field: TOTAL, is_final: true },
     );
+}
+
+/// Adds members of an object whose texts are output.
+fn add_content(tree: &mut PathTree, parent: &str, members: &[&str]) {
+    members.iter().for_each(|member| tree.add_path(steps(parent).chain(steps(member)), Target::Content));
 }
 
 /// Adds the fields of an object. `is_final`: which of their whole parts prove the usage.

@@ -5,8 +5,8 @@ use std::fmt;
 
 use http::HeaderMap;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
-use serde_json::Value;
 
 use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
 use crate::names::{TextFault, invalid_text};
@@ -71,10 +71,62 @@ impl BodyKind {
     pub fn check_body(self, bytes: &[u8]) -> BodyFacts<'_> {
         let read = match self {
             BodyKind::Form => str::from_utf8(bytes).ok().filter(|text| !looks_like_json(text)).map(BodyFacts::Form),
-            // Parsing into `IgnoredAny` would not validate the values that it skips.
-            BodyKind::Json => serde_json::from_slice::<Value>(bytes).ok().map(|_| BodyFacts::Json(bytes)),
+            // Parsing into `IgnoredAny` would not validate the values that it skips, and a `Value` takes many times the
+            // memory of the body.
+            BodyKind::Json => serde_json::from_slice::<ValidJson>(bytes).ok().map(|_| BodyFacts::Json(bytes)),
         };
         read.unwrap_or(BodyFacts::UnreadableBody(UnreadableBody::Malformed))
+    }
+}
+
+/// A valid JSON document, of which nothing is kept.
+struct ValidJson;
+
+impl<'de> Deserialize<'de> for ValidJson {
+    fn deserialize<D: serde::Deserializer<'de>>(reader: D) -> Result<ValidJson, D::Error> {
+        reader.deserialize_any(ValidJson)
+    }
+}
+
+impl<'de> Visitor<'de> for ValidJson {
+    type Value = ValidJson;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<ValidJson, E> {
+        Ok(ValidJson)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<ValidJson, A::Error> {
+        while items.next_element::<ValidJson>()?.is_some() {}
+        Ok(ValidJson)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<ValidJson, A::Error> {
+        while members.next_entry::<ValidJson, ValidJson>()?.is_some() {}
+        Ok(ValidJson)
     }
 }
 
@@ -266,7 +318,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 }
 
 /// Returns whether `name` equals `token` for parsers that ignore case, end names at a zero byte or remove zero bytes.
-fn is_equal_for_some_parsers(token: &str, name: &str) -> bool {
+pub fn is_equal_for_some_parsers(token: &str, name: &str) -> bool {
     let truncated = name.split('\0').next().unwrap_or_default();
     folded(token).eq(folded(truncated)) || folded(token).eq(folded(name).filter(|letter| *letter != '\0'))
 }

@@ -97,6 +97,7 @@ impl SourceValues for Facts<'_> {
             Source::Route => text_value(self.route),
             Source::Param(name) => self.param(name, repeated),
             Source::Header(name) => inputs::find_header(self.headers, name, repeated),
+            Source::Credential(name) => inputs::find_credential(self.headers, name, repeated),
             Source::Cookie(name) => inputs::find_cookie(self.headers, name, repeated),
             Source::Query(name) => inputs::find_query(self.query, name, repeated),
             Source::Claim(name) => match &self.claims {

@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
 use crate::labels::labels;
+use crate::limiting::source::canonical::canonicalize_credential;
 
 labels! {
     /// Which value counts if a request repeats a name.
@@ -51,6 +52,15 @@ pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repe
         }
     };
     Ok(line.map(|line| Cow::Borrowed(line.as_bytes())))
+}
+
+/// Finds the credential in the header `name`, in canonical form. `repeated` chooses one of several lines; a line with
+/// several credentials is ambiguous in any case.
+pub fn find_credential<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repeated) -> FoundValue<'h> {
+    match find_header(headers, name, repeated)? {
+        Some(Cow::Borrowed(line)) => canonicalize_credential(line),
+        Some(Cow::Owned(_)) | None => Ok(None),
+    }
 }
 
 /// Finds the query parameter `name` and decodes it: `%41` is `A`, and `+` is a space, in names too. A parameter without

@@ -4,6 +4,7 @@
 //!
 //! - `facts`: the request as limits see it, and the values of sources in it.
 //! - `inputs`: finds headers, query parameters, cookies and path segments by name.
+//! - `canonical`: the canonical form of each source's values.
 //! - `body`: finds form fields and JSON values in the body.
 //!
 //! A value is refused as ambiguous if upstream servers could read another one. Otherwise a client could change its key
@@ -12,6 +13,7 @@
 //! To add a source, add an entry to `sources!` below; the compiler lists the matches that need a case.
 
 mod body;
+mod canonical;
 mod facts;
 pub mod inputs;
 
@@ -20,11 +22,14 @@ use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 use http::HeaderName;
+use http::header::AUTHORIZATION;
 use ipnet::IpNet;
 use sha2::{Digest, Sha256};
 
 use crate::labels::labels;
-pub use crate::limiting::source::body::{BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding};
+pub use crate::limiting::source::body::{
+    BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding, is_equal_for_some_parsers,
+};
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue, SourceValues};
 pub use crate::limiting::source::inputs::{Ambiguous, Repeated};
 use crate::names::{TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name};
@@ -86,6 +91,8 @@ sources! {
     /// Path segment that matches `{NAME}` of the route.
     Param(String) = "param": "NAME", Target;
     Header(HeaderName) = "header": "NAME", Fields;
+    /// What a header says about who the client is, `Authorization` unless another is named, in canonical form.
+    Credential(HeaderName) = "credential", Fields;
     Cookie(String) = "cookie": "NAME", Fields;
     Query(String) = "query": "NAME", Target;
     /// Claim of a verified JWT.
@@ -153,18 +160,6 @@ impl Prefixes {
         let prefix = if ip.is_ipv4() { self.v4 } else { self.v6 };
         IpNet::new(ip, prefix).map_or(ip, |net| net.network())
     }
-
-    /// Parses an address, or a network of the size that counts.
-    fn parse_written(self, text: &str) -> Result<IpAddr, String> {
-        let Prefixes { v4, v6 } = self;
-        let Some((address, size)) = text.split_once('/') else {
-            return text.parse().map_err(|_| format!("`{text}` is not an address"));
-        };
-        let ip: Option<IpAddr> = address.parse().ok();
-        let is_whole = |ip: &IpAddr| size == if ip.is_ipv4() { v4 } else { v6 }.to_string();
-        ip.filter(is_whole)
-            .ok_or_else(|| format!("`{text}` is no network of this key: they are /{v4} and for IPv6 /{v6}"))
-    }
 }
 
 impl SourceKind {
@@ -173,6 +168,7 @@ impl SourceKind {
         match (self, self.argument()) {
             (SourceKind::Ip, _) => "ip, ip/24/56 (prefixes for IPv4 and IPv6)".into(),
             (SourceKind::Tls, _) => "tls:subject, tls:san".into(),
+            (SourceKind::Credential, _) => "credential (of Authorization), credential:HEADER".into(),
             (_, None) => self.word().into(),
             (_, Some(argument)) => format!("{}:{argument}", self.word()).into(),
         }
@@ -195,6 +191,8 @@ impl SourceKind {
             SourceKind::Route => alone(Source::Route),
             SourceKind::Param => Some(parse_param_name(name()?).map(Source::Param)),
             SourceKind::Header => Some(parse_header_name(name()?).map(Source::Header)),
+            SourceKind::Credential if rest.is_empty() => Some(Ok(Source::Credential(AUTHORIZATION))),
+            SourceKind::Credential => Some(parse_header_name(name()?).map(Source::Credential)),
             SourceKind::Cookie => Some(parse_cookie_name(name()?).map(Source::Cookie)),
             SourceKind::Query => Some(parse_input_name(name()?, "query parameter").map(Source::Query)),
             SourceKind::Claim => Some(parse_input_name(name()?, "claim").map(Source::Claim)),
@@ -262,6 +260,7 @@ impl Source {
             | Source::Route
             | Source::User => None,
             Source::Header(name) => Some(name.as_str()),
+            Source::Credential(name) => Some(name.as_str()).filter(|_| *name != AUTHORIZATION),
             Source::Json(pointer) => Some(pointer.text()),
             Source::Tls(name) => Some(name.label()),
             Source::Param(name)
@@ -283,31 +282,8 @@ impl Source {
     pub fn is_called(&self, name: &str) -> bool {
         match self {
             Source::Ip(_) if name == SourceKind::Ip.word() => true,
-            Source::Header(_) => name.eq_ignore_ascii_case(&self.to_string()),
+            Source::Header(_) | Source::Credential(_) => name.eq_ignore_ascii_case(&self.to_string()),
             _ => name == self.to_string(),
-        }
-    }
-
-    /// Converts a value from an override or the admin API to the form that requests have.
-    ///
-    /// # Errors
-    /// The value must be an address, or a network of the size that counts, and is none. The error says so.
-    pub fn parse_written(&self, value: Vec<u8>) -> Result<SourceValue<'static>, String> {
-        Ok(match self {
-            Source::Ip(prefixes) => SourceValue::Ip(prefixes.parse_written(&String::from_utf8_lossy(&value))?),
-            Source::Host => SourceValue::Bytes(value.to_ascii_lowercase().into()),
-            _ => SourceValue::Bytes(self.canonicalize_value(value.into())),
-        })
-    }
-
-    /// Canonicalizes a value. Some servers read a `+` in a cookie as a space. So that this neither bypasses a limit nor
-    /// refuses identifiers that contain a `+`, `+`, `%20` and `%2B` count as equal.
-    pub fn canonicalize_value<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
-        match self {
-            Source::Cookie(_) if value.contains(&b' ') => {
-                value.iter().map(|byte| if *byte == b' ' { b'+' } else { *byte }).collect()
-            }
-            _ => value,
         }
     }
 
@@ -370,6 +346,8 @@ mod tests {
             "route",
             "param:id",
             "header:x-a",
+            "credential",
+            "credential:x-api-key",
             "cookie:S",
             "query:a[b]",
             "tls:san",

@@ -62,6 +62,8 @@ rejects! {
         "A header value over HTTP/2 must not begin or end with a space or tab.";
     Connect: Always, NOT_IMPLEMENTED, "connect",
         "This gateway does not open tunnels for CONNECT.";
+    Upgrade: Always, FORBIDDEN, "upgrade",
+        "This route opens no tunnels, because its limits read responses; its operator can list protocols in `upgrades`.";
     Method: Always, BAD_REQUEST, "method",
         "The method must be a token of letters, digits and a few other characters.";
     MethodCase: Strict, BAD_REQUEST, "method_case",

@@ -16,6 +16,7 @@ use http::{HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
 use tokio::time::timeout;
 
+use crate::proxy::body_memory::BodyPermit;
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -37,6 +38,8 @@ pub struct Upload {
     max_bytes: u64,
     /// Names of the trailers that are forwarded: those that the forwarded head announces. All others are dropped.
     allowed_trailers: Vec<HeaderName>,
+    /// The memory that the body takes because it was read in advance.
+    pub memory: Option<BodyPermit>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -251,7 +254,7 @@ impl Upload {
             deadline,
         });
         let on_stream = on_stream.then(|| UnreadGuard(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, allowed_trailers: Vec::new() }
+        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, allowed_trailers: Vec::new(), memory: None }
     }
 
     /// Returns true if nothing has been read of the body.

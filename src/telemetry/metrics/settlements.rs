@@ -32,8 +32,6 @@ labels! {
     TooLarge = "too_large",
     /// The JSON is not valid, or it is cut short.
     Malformed = "malformed",
-    /// The JSON is nested more deeply than 128 levels.
-    TooDeep = "too_deep",
     /// A usage value is no integer from 0 to 2^53.
     NotInteger = "not_integer",
 }

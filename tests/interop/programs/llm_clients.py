@@ -60,4 +60,31 @@ def refused_anthropic(url):
     raise AssertionError("not refused")
 
 
+def free_calls(url):
+    """Lists, polls, counting and errors."""
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
+    for call in [client.models.list, lambda: client.responses.retrieve("1"), lambda: client.batches.retrieve("1")]:
+        try:
+            call()
+        except openai.NotFoundError:
+            pass
+    for call in [lambda: client.moderations.create(input="x"), lambda: client.post("/chat/completions", cast_to=object, body={"fail": True})]:
+        try:
+            call()
+            raise AssertionError("not an error")
+        except openai.APIStatusError as error:
+            assert error.status_code in [400, 404], error
+    counting = anthropic.Anthropic(base_url=url, api_key="key", max_retries=0)
+    try:
+        counting.messages.count_tokens(model="large", messages=MESSAGES)
+    except anthropic.NotFoundError:
+        pass
+    nobody = openai.OpenAI(base_url=f"{url}/v1", api_key="key", max_retries=0)
+    try:
+        nobody.responses.create(model="large", input="x", extra_headers={"x-api-key": "other"})
+        raise AssertionError("two credentials")
+    except openai.BadRequestError:
+        pass
+
+
 globals()[sys.argv[1]](sys.argv[2])

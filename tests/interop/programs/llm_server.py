@@ -46,6 +46,7 @@ def response(request):
 
 
 def message(request):
+    assert "stream_options" not in request, "the API refuses members that it does not know"
     whole = {
         "id": "1", "type": "message", "role": "assistant", "model": "large-2026", "stop_reason": "end_turn",
         "stop_sequence": None, "content": [{"type": "text", "text": "hello"}], "usage": MESSAGE_USAGE,
@@ -81,8 +82,21 @@ class Handler(BaseHTTPRequestHandler):
     def log_message(self, *arguments):
         pass
 
+    def refuse(self, status):
+        body = b'{"error": {"message": "no", "type": "error", "code": null, "param": null}}'
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.refuse(404)
+
     def do_POST(self):
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if self.path not in PAGES or request.get("fail"):
+            return self.refuse(400 if self.path in PAGES else 404)
         answer = PAGES[self.path](request)
         is_stream = isinstance(answer, list)
         pieces = [piece.encode() for piece in answer] if is_stream else [json.dumps(answer).encode()]

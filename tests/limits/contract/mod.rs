@@ -259,13 +259,23 @@ fn attack_settling(store: &TimedStore, reached: &Reached) {
     let rng = &mut seeded.rng;
     for algorithm in [0, 2, 3, 9] {
         let case = Case::new(&format!("{}\nsettle = \"header:x-cost\"", random_lines(algorithm, rng)), "", true, 1);
-        assert!(case.clause(ClauseKind::Settle).text.contains("charged what the budget has left"));
+        assert!(case.clause(ClauseKind::Settle).text.contains("Responses that report more are charged the rest"));
         let one = key_of(case.limit(), rng);
         let answer = store.one(Op::Take, &one, NOW);
         let more = rng.random_range(1..60);
         store.run(Op::Adjust, &[Check { cost: more, tag: answer.receipt, ..one.clone() }], NOW);
         let left = store.one(Op::Peek, &Check { cost: 0, ..one.clone() }, NOW).remaining;
         assert_eq!(left, (answer.remaining - more).max(0), "{:?} and {more} more", one.rule);
+    }
+    // What exceeds the debt is lost, and the rest is repaid before anything is admitted: the wait says so.
+    for (lines, debt) in [("rate = \"1/s\"\nburst = 5", 0), ("rate = \"1/s\"\nburst = 5\ndebt = 7", 7)] {
+        let case = Case::new(&format!("{lines}\nsettle = \"header:x-cost\""), "", true, 1);
+        assert_eq!(case.limit().rule.late_debt(), Some(debt));
+        let one = key_of(case.limit(), rng);
+        let answer = store.one(Op::Take, &one, NOW);
+        store.run(Op::Adjust, &[Check { cost: 1_000_000, tag: answer.receipt, ..one.clone() }], NOW);
+        let refused = store.one(Op::Take, &Check { cost: 1, ..one.clone() }, NOW);
+        assert_eq!((refused.admitted, refused.retry_ms), (false, 1000 * debt + if debt > 0 { 1 } else { 1000 }));
     }
     reached.note(ClauseKind::Settle);
 }

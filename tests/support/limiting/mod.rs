@@ -332,7 +332,7 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
     (0..rng.random_range(1..=most))
         .map(|_| {
             let key = format!("ip=10.0.0.{}", rng.random_range(0..4));
-            let cost = if rng.random_bool(0.1) { 0 } else { rng.random_range(1..6) };
+            let cost = if rng.random_bool(0.15) { 0 } else { rng.random_range(1..6) };
             let op = match rng.random_range(0..20) {
                 0..2 => Op::Peek,
                 2..4 => Op::Adjust,
@@ -345,6 +345,7 @@ pub fn random_decisions(limits: &[Arc<Limit>], most: usize, receipt: i64, rng: &
                 (0..count).map(|i| check(&limits[(first + i) % limits.len()], &key, cost)).collect();
             for check in &mut checks {
                 check.tag = random_tag(&check.rule, rng);
+                check.role.needs_unit = rng.random_bool(0.5);
                 if op == Op::Adjust {
                     check.cost = rng.random_range(-5..4);
                     check.rule = check.rule.for_tenant(check.tag).map_or_else(|| check.rule.clone(), Arc::new);

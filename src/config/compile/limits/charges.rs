@@ -16,6 +16,7 @@ use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::params::{LINGER, OptionValues};
 use crate::limiting::charges::rules::{ChargeCondition, ChargeRules, OutcomeSet};
+use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::weights::ModelWeights;
 
 /// Default of `linger`, equal to the default of `response_timeout`: no slot is released while the gateway itself still
@@ -28,10 +29,11 @@ pub fn compile_charge_rules(
     section: &Section,
     rule: Option<&(Rule, OptionValues)>,
     weights: Option<&Arc<ModelWeights>>,
+    reserve: Option<&Reserve>,
 ) -> Option<Option<ChargeRules>> {
     let charge_on = parse_outcomes(section, "charge_on", CLASSES);
     let refund_on = parse_outcomes(section, "refund_on", Word::ALL);
-    let settle = settlement::compile_settle(section, weights);
+    let settle = settlement::compile_settle(section, weights, reserve);
     let charge = match (charge_on?, refund_on?) {
         (Some(_), Some(_)) => {
             let node = section.node("refund_on")?;

@@ -231,7 +231,8 @@ fn compile_limit(
     let mode = read_mode(section, incumbent.is_some());
     let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
     let max_keys = to_usize(section.read_integer("max_keys"));
-    let afterwards = compile_charge_rules(section, rule.as_ref(), weights.as_ref());
+    let afterwards =
+        compile_charge_rules(section, rule.as_ref(), weights.as_ref(), cost.as_ref().and_then(Cost::reserve));
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
     let lease = compile_lease(section, rule.as_ref().map(|(rule, _)| rule), refunded_for);
     let refuse = compile_own_refuse(section).map(Box::new);

@@ -30,7 +30,11 @@ enum SettleSource {
 
 /// Compiles `settle` and `ask_usage`. `None` means a mistake; `Some(None)` means that `settle` is not set.
 #[expect(clippy::option_option, reason = "as every compiler of a section: None is a mistake")]
-pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) -> Option<Option<Settle>> {
+pub fn compile_settle(
+    section: &Section,
+    weights: Option<&Arc<ModelWeights>>,
+    reserve: Option<&Reserve>,
+) -> Option<Option<Settle>> {
     let requests_usage = match section.node("ask_usage") {
         Some(_) => section.read_bool("ask_usage")?,
         None => false,
@@ -67,7 +71,10 @@ pub fn compile_settle(section: &Section, weights: Option<&Arc<ModelWeights>>) ->
     }
     if !sources.is_empty() {
         let weights = weights.cloned()?;
-        settle.usage = Some(UsageRules { sources: Arc::new(UsageSources::new(sources)), weights, requests_usage });
+        let bytes_per_token =
+            reserve.map_or(Reserve::BYTES_PER_TOKEN, |reserve| reserve.bytes_per_token).unsigned_abs();
+        let sources = Arc::new(UsageSources::new(sources));
+        settle.usage = Some(UsageRules { sources, weights, bytes_per_token, requests_usage });
     }
     Some((settle != Settle::default()).then_some(settle))
 }

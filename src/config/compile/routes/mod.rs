@@ -3,11 +3,12 @@
 //! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
 //! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
 //! `auth` authentication, `edit` header changes, `header_lists` the headers that clients must not state, `compress`
-//! compression. This file adds limits, timeouts, upgrades and
-//! address lists, orders chained limits, and reports routes that conflict.
+//! compression, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
+//! lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;
+mod bodies;
 pub(crate) mod compress;
 pub(crate) mod edit;
 pub(crate) mod forward_auth;
@@ -48,7 +49,7 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Upgrades};
+use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin};
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
@@ -153,6 +154,7 @@ fn compile_route(
     let response_headers = edit::compile_response_edit(section);
     let max_body = section.read_size("max_body").unwrap_or(context.defaults.max_body);
     let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
+    let max_cost_body = section.read_size("max_cost_body").unwrap_or(context.defaults.max_cost_body);
     let max_in_flight = to_usize(section.read_integer("max_in_flight"));
     let breaker = compile_route_breaker(section, action.as_ref());
     let priority = section.read_integer("priority").and_then(Priority::from_number).unwrap_or_default();
@@ -160,7 +162,7 @@ fn compile_route(
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, "ratelimit_headers");
-    let upgrades = compile_upgrades(section);
+    let upgrades = bodies::compile_upgrades(section);
     let compress = compress::compile_compress(section, &schema::ROUTE_COMPRESS, &context.defaults.compress);
     let strictness = read_strictness(section).unwrap_or(context.defaults.strictness);
     let reading =
@@ -183,8 +185,8 @@ fn compile_route(
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;
-    let by_body = limits.iter().any(|limit| limit.reads_body());
-    let key_body = u32::try_from(max_key_body).ok().filter(|_| by_body);
+    let key_body = bodies::find_body_bound(&limits, max_key_body, max_cost_body);
+    let upgrades = upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits));
     let route = Route {
         name,
         matcher,
@@ -236,22 +238,6 @@ fn compile_route_breaker(section: &Section, action: Option<&Action>) -> Option<B
             section.report_fault("breaker", node, what, "remove it, or give the route an upstream")
         }
     }
-}
-
-/// Compiles `upgrades`: protocol names without versions.
-fn compile_upgrades(section: &Section) -> Upgrades {
-    let names = section.read_strings("upgrades", |text| {
-        let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
-        match text {
-            "" => invalid_text("it names no protocol", "an empty list allows none; leave it out to allow all"),
-            text if is_name => Ok(text.to_owned()),
-            _ => invalid_text(
-                format!("`{text}` is not the name of a protocol"),
-                "write \"websocket\", without a version",
-            ),
-        }
-    });
-    names.map_or(Upgrades::Any, |names| Upgrades::Only(names.into_iter().map(|at| at.value).collect()))
 }
 
 fn derive_name(host: Option<&HostPattern>, path: &str) -> String {

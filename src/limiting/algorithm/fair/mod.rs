@@ -230,6 +230,10 @@ impl Algorithm for Fair {
         state.text()
     }
 
+    fn late_debt(&self) -> Option<i64> {
+        self.pool.late_debt()
+    }
+
     /// The script reads and writes a few members of a sorted set. If many tenants become inactive at once, it removes
     /// them all.
     fn work(&self, _most_cost: i64, _correction: bool) -> i64 {

@@ -62,8 +62,7 @@ impl LockedShards<'_> {
         let mut admitted = true;
         let mut steps = Vec::with_capacity(checks.len());
         for (i, check) in checks.iter().enumerate() {
-            let mut step =
-                check.rule.decide(self.live_state(i, check), self.now.for_rule(&check.rule), check.cost, check.tag);
+            let mut step = check.decide(self.live_state(i, check), self.now.for_rule(&check.rule));
             if check.role.after.is_some_and(|base| steps.get(base).is_some_and(has_admitted)) {
                 // The check does not apply: the limit before it still has capacity.
                 step.answer.admitted = true;

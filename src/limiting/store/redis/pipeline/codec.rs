@@ -25,6 +25,9 @@ const BYTES_PER_DECISION: usize = 2;
 /// Space for a check. Most of its five integers are small; the tag of some is large.
 const BYTES_PER_CHECK: usize = 15;
 
+/// Cost of a check that charges nothing, but is admitted only while a unit is left.
+const COSTS_LATER: i64 = -1;
+
 /// Added to the operation of a decision whose checks have links.
 const LINKED: i64 = 4;
 
@@ -59,7 +62,7 @@ impl<'a> ScriptCall<'a> {
             for check in *checks {
                 asked.push_len(keys.number_of(&check.key));
                 asked.push_len(rule_number(&mut rules, &check.rule));
-                asked.push(check.cost);
+                asked.push(if decides && check.needs_unit() { COSTS_LATER } else { check.cost });
                 asked.push(check.role.encode());
                 asked.push(check.tag);
             }

@@ -1,13 +1,16 @@
 //! A push parser of JSON that reads only the values of some paths. It gets the document in pieces of any size, collects
 //! no text off its paths, and keeps a state of a few hundred bytes.
 
+#[cfg(test)]
+mod tests;
+
 use memchr::memchr2;
 
 use crate::limiting::settlement::path_tree::{NodeId, PathTree};
 use crate::limiting::settlement::readings::{NUMBER_MAX, TEXT_MAX, Target, UsageReadings};
 use crate::telemetry::metrics::ScanFault;
 
-/// Deepest nesting of arrays and objects.
+/// Deepest nesting of arrays and objects that is read. What is nested deeper is skipped: no path leads there.
 const DEPTH_MAX: u8 = 128;
 
 /// Parser of one JSON document.
@@ -21,6 +24,12 @@ pub struct JsonScanner {
     path: Vec<PathLevel>,
     /// Node of the value that comes next or is being read; `None` off the paths.
     node: Option<NodeId>,
+    /// Depth of the outermost container whose texts are content.
+    content_depth: Option<u8>,
+    /// The text being read is content.
+    is_content: bool,
+    /// Open containers below the deepest one that is read.
+    skipped: u64,
     text: TextBuffer,
     number: NumberText,
     fault: Option<ScanFault>,
@@ -56,6 +65,10 @@ enum ScanState {
     /// Inside `\uXXXX`; the digits read so far, and their value.
     Unicode(TextRole, u8, u32),
     Number,
+    /// In a container that is nested too deep.
+    Skipped,
+    SkippedText,
+    SkippedEscape,
     /// Inside `true`, `false` or `null`; the rest of the word. `null` may stand for any value.
     Literal {
         rest: &'static [u8],
@@ -144,7 +157,7 @@ impl JsonScanner {
     pub fn reset(&mut self) {
         self.path.clear();
         (self.state, self.arrays, self.depth, self.node) = (ScanState::Value, 0, 0, None);
-        self.fault = None;
+        (self.content_depth, self.is_content, self.skipped, self.fault) = (None, false, 0, None);
     }
 
     /// Returns whether the document is complete.
@@ -157,20 +170,27 @@ impl JsonScanner {
         self.fault
     }
 
-    /// Reads the next piece of the document. Values on the paths of `tree` go to `readings`.
-    pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) {
+    /// Reads the next piece of the document. Values on the paths of `tree` go to `readings`. Returns how many bytes were
+    /// not read, because the document is over or cannot be read.
+    pub fn push(&mut self, mut bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) -> usize {
         while let Some((&byte, rest)) = bytes.split_first() {
             let mut taken = 1;
             match self.state {
                 // What follows the document is not read.
-                ScanState::Failed | ScanState::Done => return,
+                ScanState::Failed | ScanState::Done => return bytes.len(),
+                ScanState::Skipped => taken = self.skip(bytes),
+                ScanState::SkippedText => taken = self.skip_text(bytes, readings),
+                ScanState::SkippedEscape => self.state = ScanState::SkippedText,
                 ScanState::Text(role) => taken = self.read_text(role, bytes, tree, readings),
                 ScanState::Number if is_number_byte(byte) => self.number.push(byte),
                 ScanState::Number => {
                     self.end_number(tree, readings);
                     taken = 0;
                 }
-                ScanState::Escape(role) => self.read_escape(role, byte),
+                ScanState::Escape(role) => {
+                    self.count_content(role, 1, readings);
+                    self.read_escape(role, byte);
+                }
                 ScanState::Unicode(role, digits, unit) => self.read_unicode(role, digits, unit, byte),
                 ScanState::Literal { rest: [next], is_null } if *next == byte => {
                     if !is_null {
@@ -200,6 +220,43 @@ impl JsonScanner {
             }
             bytes = &bytes[taken..];
         }
+        0
+    }
+
+    /// Skips a container that is nested too deep, up to the next text or its end. Returns how many bytes were skipped.
+    fn skip(&mut self, bytes: &[u8]) -> usize {
+        for (index, byte) in bytes.iter().enumerate() {
+            match byte {
+                b'"' => self.state = ScanState::SkippedText,
+                b'{' | b'[' => self.skipped = self.skipped.saturating_add(1),
+                b'}' | b']' => self.skipped = self.skipped.saturating_sub(1),
+                _ => continue,
+            }
+            if self.skipped == 0 {
+                self.end_value();
+            }
+            if self.state != ScanState::Skipped {
+                return index + 1;
+            }
+        }
+        bytes.len()
+    }
+
+    fn skip_text(&mut self, bytes: &[u8], readings: &mut UsageReadings) -> usize {
+        let end = memchr2(b'"', b'\\', bytes);
+        if self.content_depth.is_some() {
+            readings.add_content(end.unwrap_or(bytes.len()));
+        }
+        let Some(end) = end else { return bytes.len() };
+        self.state = if bytes[end] == b'"' { ScanState::Skipped } else { ScanState::SkippedEscape };
+        end + 1
+    }
+
+    /// Counts bytes of a text that is content.
+    fn count_content(&self, role: TextRole, bytes: usize, readings: &mut UsageReadings) {
+        if self.is_content && role == TextRole::Value {
+            readings.add_content(bytes);
+        }
     }
 
     fn fail(&mut self, fault: ScanFault) {
@@ -223,6 +280,8 @@ impl JsonScanner {
             }
             b'"' => {
                 let is_target = self.node.is_some_and(|node| !tree.targets(node).is_empty());
+                self.is_content = self.content_depth.is_some()
+                    || self.targets(tree).iter().any(|target| matches!(target, Target::Content | Target::ContentText));
                 self.text.start(is_target);
                 self.state = ScanState::Text(TextRole::Value);
             }
@@ -240,7 +299,11 @@ impl JsonScanner {
 
     fn open(&mut self, is_array: bool, tree: &PathTree) {
         if self.depth == DEPTH_MAX {
-            return self.fail(ScanFault::TooDeep);
+            (self.state, self.skipped) = (ScanState::Skipped, 1);
+            return;
+        }
+        if self.content_depth.is_none() && self.targets(tree).contains(&Target::Content) {
+            self.content_depth = Some(self.depth + 1);
         }
         let on_path = self.node.take().filter(|node| tree.continues(*node));
         self.depth += 1;
@@ -260,6 +323,7 @@ impl JsonScanner {
         if self.path.len() == usize::from(self.depth) {
             self.path.pop();
         }
+        self.content_depth = self.content_depth.filter(|depth| *depth != self.depth);
         self.depth = self.depth.saturating_sub(1);
         self.arrays >>= 1;
         self.end_value();
@@ -291,6 +355,7 @@ impl JsonScanner {
     /// Reads a text up to its end or its next escape. Returns how many bytes were read.
     fn read_text(&mut self, role: TextRole, bytes: &[u8], tree: &PathTree, readings: &mut UsageReadings) -> usize {
         let end = memchr2(b'"', b'\\', bytes);
+        self.count_content(role, end.unwrap_or(bytes.len()), readings);
         if self.text.is_collected {
             self.text.push(&bytes[..end.unwrap_or(bytes.len())]);
         }
@@ -361,6 +426,7 @@ impl JsonScanner {
                 Target::Model => readings.set_model(&self.text.bytes),
                 Target::EventType => readings.add_event_type(&self.text.bytes),
                 Target::Number { .. } => readings.add_fault(ScanFault::NotInteger),
+                Target::Content | Target::ContentText => {}
             }
         }
     }
@@ -380,109 +446,4 @@ impl JsonScanner {
 
 fn is_number_byte(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limiting::settlement::path_tree::PathStep;
-    use crate::limiting::settlement::readings::UsageField;
-
-    fn tree() -> PathTree {
-        let mut tree = PathTree::default();
-        let total = Target::Number { field: UsageField::Total, is_final: true };
-        tree.add_path([PathStep::Named("usage"), PathStep::Named("total")], total);
-        tree.add_path([PathStep::Named("list"), PathStep::Named("1"), PathStep::Named("total")], total);
-        tree.add_path([PathStep::AnyItem, PathStep::Named("total")], total);
-        tree.add_path([PathStep::Named("model")], Target::Model);
-        tree
-    }
-
-    /// Reads a document in pieces of `size` bytes.
-    fn read(document: &str, size: usize) -> (JsonScanner, UsageReadings) {
-        let (tree, mut scanner, mut readings) = (tree(), JsonScanner::default(), UsageReadings::default());
-        for piece in document.as_bytes().chunks(size) {
-            scanner.push(piece, &tree, &mut readings);
-        }
-        (scanner, readings)
-    }
-
-    #[test]
-    fn values_on_paths_are_read_wherever_the_pieces_end() {
-        for (document, total) in [
-            (r#"{"usage":{"total":7}}"#, 7),
-            (r#" { "usage" : { "x" : [ {"total":9} ] , "total" : 7 } } "#, 7),
-            (r#"{"us\u0061ge":{"tot\u0061l":7}}"#, 7),
-            (r#"{"usage":{"total":3,"total":9,"total":5}}"#, 9),
-            (r#"{"usage":null,"usage":{"total":8}}"#, 8),
-            (r#"{"usage":{"total":90.0}}"#, 90),
-            (r#"{"usage":{"total":0.00}}"#, 0),
-            (r#"{"usage":{"total":9007199254740992}}"#, 9_007_199_254_740_992),
-            (r#"{"list":[{"total":1},{"total":2},{"total":3}]}"#, 2),
-            (r#"[{"total":1},{"total":4},{"total":3}]"#, 4),
-            (r#"{"choices":[{"x":"a\"}{[\\"}],"usage":{"total":7},"y":[[],{}]}"#, 7),
-            (r#"{"text":"\ud83d\ude00 \u00e9 \n","usage":{"total":0}}"#, 0),
-        ] {
-            for size in [1, 2, 3, 7, 1000] {
-                let (scanner, readings) = read(document, size);
-                assert!(scanner.is_done(), "{document} by {size}: {scanner:?}");
-                assert_eq!(readings.number(UsageField::Total), total, "{document} by {size}");
-                assert_eq!(readings.faults().next(), None, "{document}");
-            }
-        }
-        let (_, readings) = read(r#"{"model":"gpt-\u006c\u00e4rge","usage":{"total":7}}"#, 1);
-        assert_eq!(readings.model(), Some("gpt-lärge".as_bytes()));
-    }
-
-    #[test]
-    fn only_integers_in_range_count() {
-        let values = r#"-1 1.5 7.01 7. 7.0.0 7.0e1 1e3 -0 007 9007199254740993 1e999 "7" true [7] {"a":7}"#;
-        for value in values.split(' ') {
-            let (scanner, readings) = read(&format!("{{\"usage\":{{\"total\":{value}}}}}"), 3);
-            assert!(scanner.is_done(), "{value}");
-            assert_eq!(readings.number(UsageField::Total), 0, "{value}");
-            assert_eq!(readings.faults().collect::<Vec<_>>(), [ScanFault::NotInteger], "{value}");
-        }
-        let digits = "9".repeat(100_000);
-        assert_eq!(read(&format!("{{\"usage\":{{\"total\":{digits}}}}}"), 999).1.number(UsageField::Total), 0);
-    }
-
-    #[test]
-    fn invalid_json_fails() {
-        for document in [
-            "{x",
-            "{\"a\" 1",
-            "{\"a\":1,}",
-            "{\"a\":1]",
-            "[1}",
-            "[1 2",
-            "nul!",
-            "{\"a\":tru}",
-            "\"\\x",
-            "\"\\u00g",
-            "]",
-            "<html>",
-        ] {
-            let (scanner, _) = read(document, 1);
-            assert_eq!(scanner.fault(), Some(ScanFault::Malformed), "{document}");
-        }
-        assert!(read("{} x", 1).0.is_done() && read("{} x", 4).0.is_done());
-        for document in ["", "{", "{\"usage\":{\"total\":7}", "[1,2", "\"abc"] {
-            let (scanner, _) = read(document, 2);
-            assert!(!scanner.is_done() && scanner.fault().is_none(), "{document}");
-        }
-    }
-
-    #[test]
-    fn depth_and_texts_are_bounded() {
-        let nested = |depth: usize| format!("{}{}", "[".repeat(depth), "]".repeat(depth));
-        assert!(read(&nested(128), 50).0.is_done());
-        assert_eq!(read(&nested(129), 50).0.fault(), Some(ScanFault::TooDeep));
-        let long = "x".repeat(1_000_000);
-        let (scanner, readings) =
-            read(&format!("{{\"{long}\":1,\"model\":\"{long}\",\"usage\":{{\"total\":2}}}}"), 777);
-        assert!(scanner.is_done() && scanner.text.bytes.capacity() <= 4 * TEXT_MAX);
-        assert_eq!(readings.model().map(<[u8]>::len), Some(TEXT_MAX + 1));
-        assert_eq!(readings.number(UsageField::Total), 2);
-    }
 }

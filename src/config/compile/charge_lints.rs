@@ -1,0 +1,36 @@
+//! Warns about limits whose costs do not work as they seem to: late charges that bound nothing, and estimates that never
+//! fit. Called by `lint`.
+
+use std::sync::Arc;
+
+use crate::config::codes::DiagnosticCode;
+use crate::config::compile::names::Definitions;
+use crate::config::report::Diagnostic;
+use crate::config::source::SourceTexts;
+use crate::limiting::limit::{Limit, Mode};
+use crate::limiting::settlement::reserve::Reserve;
+
+/// Warns about the costs of all limits.
+pub fn warn_of_costs(sources: &SourceTexts, limits: &Definitions<Arc<Limit>>) {
+    for (name, place) in limits.places() {
+        let Some(limit) = limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
+        if limit.settles() && limit.mode == Mode::Enforce && limit.rule.late_debt() == Some(0) {
+            let what =
+                format!("`{name}` does not bound what responses cost beyond the estimate: it forgets what it lacks");
+            let help = "write algorithm = \"token_bucket\" with a `debt` of the most that a response costs, or use a window \
+                        (fixed_window, calendar, sliding_window, sliding_log)";
+            let warning = Diagnostic::new(place, what).with_help(help);
+            sources.add_warning(DiagnosticCode::ForgottenCosts, warning);
+        }
+        let least = limit.cost.reserve().map_or(0, Reserve::least_units_unannounced);
+        if least > limit.rule.max_cost() {
+            let what = format!(
+                "`{name}` refuses every request that announces no output: its estimate is at least {least}, and the limit \
+                 never has more than {}",
+                limit.rule.max_cost()
+            );
+            let help = "lower `default_add` (and `base`), or raise the limit";
+            sources.add_warning(DiagnosticCode::EstimateNeverFits, Diagnostic::new(place, what).with_help(help));
+        }
+    }
+}

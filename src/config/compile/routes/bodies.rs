@@ -1,0 +1,41 @@
+//! What limits of a route that read bodies mean for it: how much of a request is read, and which tunnels the route opens.
+
+use std::sync::Arc;
+
+use crate::config::reader::Section;
+use crate::config::values::invalid_text;
+use crate::limiting::limit::Limit;
+use crate::route::Upgrades;
+
+/// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole body, so
+/// its bound applies as soon as one limit has such a key.
+pub fn find_body_bound(limits: &[Arc<Limit>], max_key_body: u64, max_cost_body: u64) -> Option<u32> {
+    let is_read = limits.iter().any(|limit| limit.reads_body());
+    let is_key = limits.iter().any(|limit| limit.key.reads_body());
+    u32::try_from(if is_key { max_key_body } else { max_cost_body }).ok().filter(|_| is_read)
+}
+
+/// Returns the protocols of a route that lists none: all, unless a limit settles by what responses report in their
+/// body. The gateway does not read tunnels, so whatever passes them would cost the estimate, or nothing.
+pub fn default_upgrades(limits: &[Arc<Limit>]) -> Upgrades {
+    match limits.iter().any(|limit| limit.settles_by_body()) {
+        true => Upgrades::Refused,
+        false => Upgrades::Any,
+    }
+}
+
+/// Compiles `upgrades`: protocol names without versions. `None` if it is not set.
+pub fn compile_upgrades(section: &Section) -> Option<Upgrades> {
+    let names = section.read_strings("upgrades", |text| {
+        let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
+        match text {
+            "" => invalid_text("it names no protocol", "an empty list allows none; leave it out to allow all"),
+            text if is_name => Ok(text.to_owned()),
+            _ => invalid_text(
+                format!("`{text}` is not the name of a protocol"),
+                "write \"websocket\", without a version",
+            ),
+        }
+    });
+    names.map(|names| Upgrades::Only(names.into_iter().map(|at| at.value).collect()))
+}

@@ -1,0 +1,115 @@
+//! The LLM APIs that the path of a request tells apart: which members of its body announce its largest output, and whether
+//! its streams report their usage only if the request asks for it.
+
+use crate::limiting::source::{JsonPointer, Source};
+
+/// An operation of an API that generates text. Servers of other makers have the same paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LlmApi {
+    ChatCompletions,
+    Completions,
+    Responses,
+    Messages,
+    Gemini,
+    Converse,
+    Ollama,
+}
+
+/// The end of a path, the operation, and the members that announce its output.
+type ApiRow = (&'static str, LlmApi, &'static [&'static str]);
+
+/// The first row whose path fits counts.
+const APIS: &[ApiRow] = &[
+    ("/chat/completions", LlmApi::ChatCompletions, &["/max_tokens", "/max_completion_tokens"]),
+    ("/completions", LlmApi::Completions, &["/max_tokens"]),
+    ("/responses", LlmApi::Responses, &["/max_output_tokens"]),
+    ("/messages", LlmApi::Messages, &["/max_tokens"]),
+    (":generatecontent", LlmApi::Gemini, GEMINI),
+    (":streamgeneratecontent", LlmApi::Gemini, GEMINI),
+    ("/converse", LlmApi::Converse, &["/inferenceConfig/maxTokens"]),
+    ("/converse-stream", LlmApi::Converse, &["/inferenceConfig/maxTokens"]),
+    ("/api/chat", LlmApi::Ollama, &["/options/num_predict"]),
+    ("/api/generate", LlmApi::Ollama, &["/options/num_predict"]),
+];
+/// Both spellings of Protocol Buffers in JSON.
+const GEMINI: &[&str] = &["/generationConfig/maxOutputTokens", "/generation_config/max_output_tokens"];
+
+impl LlmApi {
+    /// Finds the operation by a canonical path. Servers may ignore the case of a path and a slash at its end.
+    pub fn find(path: &str) -> Option<LlmApi> {
+        let path = path.trim_end_matches('/').as_bytes();
+        let ends = |end: &str| {
+            let start = path.len().checked_sub(end.len());
+            start.is_some_and(|start| path[start..].eq_ignore_ascii_case(end.as_bytes()))
+        };
+        APIS.iter().find(|(end, ..)| ends(end)).map(|(_, api, _)| *api)
+    }
+
+    /// Returns whether the operation may read the largest output there. Members that no known API has may be of the
+    /// server at hand.
+    pub fn may_announce(self, source: &Source) -> bool {
+        let Some(pointer) = pointer_of(source) else { return true };
+        let mut apis = APIS.iter().filter(|(_, _, members)| members.contains(&pointer.text())).peekable();
+        apis.peek().is_none() || apis.any(|(_, api, _)| *api == self)
+    }
+
+    /// Returns whether no single API reads all of these members. Of a request with an unknown path, the server then
+    /// reads some of them and ignores others.
+    pub fn is_mixture(sources: &[Source]) -> bool {
+        !APIS.iter().any(|(_, api, _)| sources.iter().all(|source| api.may_announce(source)))
+    }
+
+    /// Returns whether a stream reports its usage only if the request asks for it.
+    pub fn needs_include_usage(self) -> bool {
+        matches!(self, LlmApi::ChatCompletions | LlmApi::Completions)
+    }
+}
+
+fn pointer_of(source: &Source) -> Option<&JsonPointer> {
+    match source {
+        Source::Json(pointer) => Some(pointer),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiting::source::SourceKind;
+
+    fn sources(pointers: &[&str]) -> Vec<Source> {
+        let parse = |pointer: &&str| Source::parse(&format!("json:{pointer}"), SourceKind::ALL).unwrap().unwrap();
+        pointers.iter().map(parse).collect()
+    }
+
+    #[test]
+    fn an_operation_is_found_by_its_path() {
+        for (path, api) in [
+            ("/v1/chat/completions", Some(LlmApi::ChatCompletions)),
+            ("/openai/deployments/x/Chat/Completions/", Some(LlmApi::ChatCompletions)),
+            ("/v1/completions", Some(LlmApi::Completions)),
+            ("/v1/responses", Some(LlmApi::Responses)),
+            ("/v1/responses/resp_1", None),
+            ("/v1/messages", Some(LlmApi::Messages)),
+            ("/v1/messages/count_tokens", None),
+            ("/v1beta/models/gemini:streamGenerateContent", Some(LlmApi::Gemini)),
+            ("/model/nova/converse", Some(LlmApi::Converse)),
+            ("/api/chat", Some(LlmApi::Ollama)),
+            ("/", None),
+            ("", None),
+        ] {
+            assert_eq!(LlmApi::find(path), api, "{path}");
+        }
+    }
+
+    #[test]
+    fn only_members_of_the_api_announce() {
+        let listed = sources(&["/max_tokens", "/max_completion_tokens", "/max_output_tokens", "/meta/most"]);
+        let of = |api: LlmApi| listed.iter().map(|source| api.may_announce(source)).collect::<Vec<_>>();
+        assert_eq!(of(LlmApi::ChatCompletions), [true, true, false, true]);
+        assert_eq!(of(LlmApi::Completions), [true, false, false, true]);
+        assert_eq!(of(LlmApi::Responses), [false, false, true, true]);
+        assert_eq!(of(LlmApi::Gemini), [false, false, false, true]);
+        assert!(LlmApi::is_mixture(&listed) && !LlmApi::is_mixture(&listed[..2]) && !LlmApi::is_mixture(&[]));
+    }
+}

@@ -1,0 +1,225 @@
+//! What a response delivered is a floor of its charge, however its client, or its server, keeps its usage from being
+//! read; and which ways there are to get a response that nobody reads.
+
+use std::io::Write as _;
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+
+use super::usage_ends::{assert_used, chunked, config, left, limited, mirror, whole};
+use crate::support::client::{get, post};
+use crate::support::gateway::Gateway;
+use crate::support::upstream::{Upstream, accept};
+
+const EVENTS: &str = "text/event-stream";
+const JSON: &str = "application/json";
+const DIALECTS: &str = "settle = [\"openai\", \"anthropic\", \"gemini\", \"bedrock\"]";
+
+/// A chunk of a stream of chat completions, with one word.
+const CHUNK: &str = "data: {\"id\":\"chatcmpl-1234567890\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\
+                     \"choices\":[{\"index\":0,\"delta\":{\"content\":\" a\"}}]}\n\n";
+
+/// Sends a request whose response is `response`, and leaves when it has arrived, if the server does not end it.
+fn exchange(gateway: &Gateway, target: &str, response: &[u8]) {
+    let mut client = gateway.client();
+    client.send([post(target, response.len() as u64, "content-type: text/plain\r\n").as_bytes(), response].concat());
+    if target == "/hold" {
+        client.try_read_head().unwrap();
+        let body = response.windows(4).position(|end| end == b"\r\n\r\n").unwrap() + 4;
+        client.bytes(response.len() - body);
+    } else {
+        let _ = client.try_read_response("POST");
+    }
+}
+
+fn gzip(text: &str) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(text.as_bytes()).unwrap();
+    encoder.finish().unwrap()
+}
+
+#[test]
+fn what_was_delivered_is_charged() {
+    let upstream = mirror();
+    let gemini =
+        |text: &str| format!("data: {{\"candidates\":[{{\"content\":{{\"parts\":[{{\"text\":\"{text}\"}}]}}}}]}}\n\n");
+    let anthropic = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":70,\"output_tokens\":1}}}\n\n\
+                     data: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"text_delta\",\"text\":\"";
+    let long = "x".repeat(4000);
+    let message = format!(
+        "{{\"id\":\"{long}\",\"choices\":[{{\"message\":{{\"role\":\"assistant\",\"content\":\"{long}\"}}}}]}}"
+    );
+    let coded = |kind: &str, coding: &str, body: &[u8]| whole(&format!("{kind}\r\ncontent-encoding: {coding}"), body);
+    for (name, target, response, used) in [
+        // One token for each event, whoever ends the stream.
+        ("the client leaves", "/hold", chunked(EVENTS, &CHUNK.repeat(300), ""), 300),
+        ("the server fails", "/cut", chunked(EVENTS, &CHUNK.repeat(300), ""), 300),
+        ("no usage at the end", "/", chunked(EVENTS, &(CHUNK.repeat(300) + "data: [DONE]\n\n"), "0\r\n\r\n"), 300),
+        (
+            "comments and the end are no events",
+            "/",
+            chunked(EVENTS, &(": ping\n\n".repeat(900) + CHUNK), "0\r\n\r\n"),
+            100,
+        ),
+        // Or one for each four bytes of text.
+        ("long events", "/cut", chunked(EVENTS, &gemini(&long), ""), 1000),
+        ("reported input", "/cut", chunked(EVENTS, &format!("{anthropic}{long}\"}}}}\n\n"), ""), 1070),
+        ("within an event", "/hold", chunked(EVENTS, &format!("{anthropic}{long}"), ""), 1070),
+        ("broken events", "/cut", chunked(EVENTS, &format!("data: {{oh {long}\n\n"), ""), 1001),
+        ("JSON without usage", "/", whole(JSON, message.as_bytes()), 1000),
+        ("JSON that breaks off", "/cut", chunked(JSON, &message[..message.len() - 5], ""), 1000),
+        ("a member that is no content", "/", whole(JSON, format!("{{\"id\":\"{long}\"}}").as_bytes()), 100),
+        // Other formats.
+        ("text", "/", whole("text/plain", long.as_bytes()), 1000),
+        ("no JSON", "/", whole(JSON, format!("oh {long}").as_bytes()), 1001),
+        ("sound", "/", whole("audio/mpeg", long.as_bytes()), 100),
+        ("another coding", "/", coded(EVENTS, "br", &[7; 500]), 500),
+        ("coded text", "/", coded("text/plain", "gzip", &[7; 500]), 500),
+        ("damaged gzip", "/", coded(JSON, "gzip", &[7; 500]), 500),
+        (
+            "a partial response",
+            "/",
+            [b"HTTP/1.1 206 Part\r\ncontent-length: 4000\r\n\r\n", long.as_bytes()].concat(),
+            1000,
+        ),
+        // Errors deliver nothing.
+        ("an error", "/", [b"HTTP/1.1 500 No\r\ncontent-length: 4000\r\n\r\n", long.as_bytes()].concat(), 100),
+        // Repetition that compresses a thousandfold, with usage: it is read.
+        (
+            "gzip",
+            "/",
+            coded(
+                EVENTS,
+                "gzip",
+                &gzip(&(CHUNK.repeat(20_000) + "data: {\"usage\":{\"total_tokens\":900}}\n\ndata: [DONE]\n\n")),
+            ),
+            900,
+        ),
+    ] {
+        let gateway = limited(&upstream, DIALECTS);
+        exchange(&gateway, target, &response);
+        assert_used_by(&gateway, name, used);
+    }
+}
+
+/// Like `assert_used`, with a name and some room: the last event may be read in part.
+fn assert_used_by(gateway: &Gateway, name: &str, used: i64) {
+    crate::support::wait_until(&format!("{name}: {used} used"), || (10_000 - left(gateway) - used).abs() <= 1);
+}
+
+/// What the decoder does not reach has as many tokens for each byte as what it read.
+#[test]
+fn gzip_beyond_the_bounds_is_extrapolated() {
+    let upstream = mirror();
+    let gateway = limited(&upstream, DIALECTS);
+    let long = "x".repeat(40 << 20);
+    let event = format!("data: {{\"choices\":[{{\"delta\":{{\"content\":\"{long}\"}}}}]}}\n\n");
+    let response = whole(&format!("{EVENTS}\r\ncontent-encoding: gzip"), &gzip(&event));
+    exchange(&gateway, "/", &response);
+    gateway.assert_metric("usage_scan_failures_total", &[("reason", "too_large")], 1.0);
+    assert_eq!(left(&gateway), 0, "more than the whole budget");
+}
+
+#[test]
+fn the_input_is_charged_beside_the_delivered_output() {
+    let upstream = mirror();
+    let limit = "cost = { reserve = { default_add = 5, bytes_per_token = 100 } }\nsettle = \"openai\"\n\
+                 weights = { m = { input = 2, output = 3 } }";
+    let gateway = Gateway::start(&config(&upstream.url(), "", limit));
+    let response = chunked(EVENTS, &CHUNK.repeat(30), "");
+    exchange(&gateway, "/cut", &response);
+    let input = response.len().div_ceil(100) as i64;
+    assert_used(&gateway, input * 2 + 30 * 3);
+}
+
+/// The gateway reads nothing in tunnels, so a route whose limit reads usage opens none.
+#[test]
+fn a_route_with_usage_opens_no_tunnels_unless_it_lists_them() {
+    let upstream = Upstream::start(|peer| {
+        while let Some(request) = peer.head()? {
+            match request.get("upgrade") {
+                Some(_) => {
+                    peer.send(format!(
+                        "HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                         sec-websocket-accept: {}\r\n\r\n",
+                        accept(&request)
+                    ))?;
+                    return peer.wait_for_end();
+                }
+                None => peer.send("HTTP/1.1 426 No\r\ncontent-length: 0\r\n\r\n")?,
+            }
+        }
+        Ok(())
+    });
+    for (settle, upgrades, status) in [
+        ("settle = \"openai\"", "", 403),
+        ("settle = \"openai\"", "upgrades = [\"websocket\"]\n", 101),
+        ("settle = \"json:/units\"", "", 403),
+        ("settle = \"header:x-cost\"", "", 101),
+        ("", "", 101),
+    ] {
+        let text = config(&upstream.url(), "", &format!("cost = 100\n{settle}"));
+        let gateway = Gateway::start(&text.replace("name = \"llm\"\n", &format!("name = \"llm\"\n{upgrades}")));
+        for offer in ["websocket", "websocket,", "WebSocket", "h2c, websocket"] {
+            let mut client = gateway.client();
+            client.send(get(
+                "/v1/realtime",
+                &format!("connection: Upgrade\r\nupgrade: {offer}\r\nsec-websocket-key: x\r\n"),
+            ));
+            assert_eq!(client.try_read_head().unwrap().status(), status, "{settle} {upgrades} {offer}");
+        }
+    }
+}
+
+/// A member that the API of the path does not know announces nothing.
+#[test]
+fn only_members_of_the_api_are_announced() {
+    let upstream = Upstream::text("");
+    let limit = "cost = { reserve = { add = [\"json:/max_tokens\", \"json:/max_completion_tokens\", \
+                 \"json:/max_output_tokens\"], default_add = 500, at_most = 3000 } }\nsettle = \"openai\"";
+    for (path, member, output) in [
+        ("/v1/chat/completions", "max_tokens", 7),
+        ("/v1/chat/completions", "max_completion_tokens", 7),
+        ("/v1/chat/completions", "max_output_tokens", 500),
+        ("/v1/Chat/Completions/", "max_output_tokens", 500),
+        ("/v1/completions", "max_completion_tokens", 500),
+        ("/v1/responses", "max_output_tokens", 7),
+        ("/v1/responses", "max_tokens", 500),
+        ("/v1/messages", "max_tokens", 7),
+        ("/own", "max_tokens", 500),
+    ] {
+        let gateway = Gateway::start(&config(&upstream.url(), "", limit));
+        let body = format!("{{\"{member}\":7}}");
+        let head = post(path, body.len() as u64, "content-type: application/json\r\n");
+        assert_eq!(gateway.client().fetch(&head, &body).status(), 200);
+        assert_used(&gateway, (body.len().div_ceil(4)) as i64 + output);
+    }
+    // The usage of a response in the background is in no response to its request.
+    for (body, output) in
+        [("{\"background\":true}", 2995), ("{\"background\":false}", 500), ("{\"background\":1}", 2996)]
+    {
+        let gateway = Gateway::start(&config(&upstream.url(), "", limit));
+        let head = post("/v1/responses", body.len() as u64, "content-type: application/json\r\n");
+        assert_eq!(gateway.client().fetch(&head, body).status(), 200);
+        assert_used(&gateway, (body.len().div_ceil(4) as i64 + output).min(3000));
+    }
+}
+
+/// Requests with pictures and long conversations are read like others, within memory that all of them share.
+#[test]
+fn large_bodies_are_asked_for_their_usage() {
+    let upstream = Upstream::start(|peer| {
+        while peer.request()?.is_some() {
+            peer.send("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")?;
+        }
+        Ok(())
+    });
+    let text = config(&upstream.url(), "", "cost = 100\nsettle = \"openai\"\nask_usage = true");
+    let gateway = Gateway::start(&text.replace("max_cost_body = \"64KiB\"\n", ""));
+    for (length, asked) in [(900_000, true), (1_100_000, false)] {
+        let body = format!("{{\"stream\":true,\"messages\":\"{}\"}}", "x".repeat(length));
+        let head = post("/v1/chat/completions", body.len() as u64, "content-type: application/json\r\n");
+        assert_eq!(gateway.client().fetch(&head, &body).status(), 200);
+        assert_eq!(upstream.request().text().contains("include_usage"), asked, "{length}");
+    }
+}
