@@ -60,6 +60,13 @@ impl ResponseLines {
         ResponseLines { add: self.add.clone(), add_on_success: self.add_on_success.clone(), ..Self::default() }
     }
 
+    /// Returns about how many bytes the option takes in the config.
+    fn size(&self) -> usize {
+        let pairs = [&self.set, &self.add, &self.add_on_success].into_iter().flatten();
+        self.remove.iter().map(String::len).sum::<usize>()
+            + pairs.map(|(name, value)| name.len() + value.len()).sum::<usize>()
+    }
+
     /// Formats the option. Returns `None` if nothing changes.
     fn format_option(&self) -> Option<String> {
         let mut parts = Vec::new();
@@ -291,7 +298,7 @@ impl ImportedConfig {
 
     /// Counts the bytes of a route that will be written. Returns false if the config would be too large.
     pub fn reserve_route(&mut self, body: &RouteBody) -> bool {
-        self.reserved += body.lines.iter().map(String::len).sum::<usize>();
+        self.reserved += body.lines.iter().map(String::len).sum::<usize>() + body.response.size();
         self.reserved <= BYTES_MAX
     }
 

@@ -2,7 +2,7 @@
 
 /// What an import does with a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum Translation {
     /// The written config does the same. Values for which it cannot become a comment, or close the route.
     Translated,
     /// No client and no server can tell whether the setting is there.
@@ -13,14 +13,14 @@ pub enum Verdict {
     Protects,
 }
 
-impl Verdict {
+impl Translation {
     /// Returns the verdict in the words of the manual.
     pub fn label(self) -> &'static str {
         match self {
-            Verdict::Translated => "translated",
-            Verdict::NoEffect => "no effect here",
-            Verdict::Differs => "a comment",
-            Verdict::Protects => "closes the route",
+            Translation::Translated => "translated",
+            Translation::NoEffect => "no effect here",
+            Translation::Differs => "a comment",
+            Translation::Protects => "closes the route",
         }
     }
 }

@@ -9,7 +9,7 @@
 //! - [`fit_head_to_route`] applies what depends on the route.
 //! - [`check_described_head`] is for heads that other proxies describe. These proxies forward them, so nothing is removed.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRAILER, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRAILER, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::auth::AuthMethod;
@@ -18,10 +18,10 @@ use crate::config::Config;
 use crate::grpc;
 use crate::proxy::headers;
 use crate::proxy::inbound::hop::Via;
-use crate::proxy::inbound::reject::Reject;
+use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 use crate::proxy::inbound::upgrade::UpgradeOffer;
 use crate::proxy::inbound::validate::ValidatedHead;
-use crate::proxy::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name};
 use crate::route::{Action, Route, Upgrades};
 
 /// What decides which headers of a head are forwarded, besides its route.
@@ -50,9 +50,13 @@ pub fn make_forwarded_head(
     let ReceivedFacts { fields, version, body_length, trusted_peer, via, config } = facts;
     let offer = UpgradeOffer::from_headers(headers, fields, version);
     head.report_faults(|head, policy| {
+        if fields.has_ambiguous_names {
+            check_aliases(headers, &config.guarded_headers, policy)?;
+        }
         headers::clean_request_headers(headers, fields, head, trusted_peer, via, policy)
     })?;
     remove_own_headers(headers, config);
+    set_te_connection(headers);
     // Only HTTP/1.1 has this expectation, and only a body needs it.
     if fields.has(KnownHeader::Expect) && (version != Version::HTTP_11 || body_length == Some(0)) {
         headers.remove(EXPECT);
@@ -66,11 +70,34 @@ pub fn make_forwarded_head(
     Ok(offer)
 }
 
+/// Reports a header whose name differs only in punctuation from one of `guarded`, which the config reads: servers that map
+/// headers to variables would confuse `x_api_key` with `x-api-key`.
+/// The cleaning removes such a header; to refuse the request tells its client.
+///
+/// # Errors
+/// `policy` refuses such a head.
+fn check_aliases(headers: &HeaderMap, guarded: &[HeaderName], policy: &mut FaultPolicy) -> Result<(), Reject> {
+    let fold = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+    for name in headers.keys().map(HeaderName::as_str).filter(|name| is_ambiguous_name(name)) {
+        if guarded.iter().any(|guarded| guarded.as_str() != name && fold(guarded.as_str()) == fold(name)) {
+            policy.report(Reject::HeaderAlias)?;
+        }
+    }
+    Ok(())
+}
+
 /// Removes the headers in which the gateway states identities and exceeded limits. A client must not be able to claim
 /// one, whether its route uses them or not.
 pub fn remove_own_headers(headers: &mut HeaderMap, config: &Config) {
     for name in &*config.identity_headers {
         headers.remove(name);
+    }
+}
+
+/// Has `Connection` name `TE`, which is for the next hop only.
+fn set_te_connection(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 }
 
@@ -117,6 +144,7 @@ pub fn fit_head_to_route(
         None => {
             headers.remove(CONNECTION);
             headers.remove(UPGRADE);
+            set_te_connection(headers);
         }
     }
     Ok(offer)
@@ -138,7 +166,11 @@ fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>)
     let mut names: Vec<HeaderName> = Vec::new();
     if let Some(guarded) = guarded {
         let announced = headers::announced_trailers(headers);
-        names.extend(announced.filter(|name| !headers.contains_key(name) && !guarded.contains(name)));
+        for name in announced.filter(|name| !headers.contains_key(name) && !guarded.contains(name)) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
     }
     let listed = names.iter().map(HeaderName::as_str).collect::<Vec<_>>().join(", ");
     match HeaderValue::try_from(listed) {

@@ -64,7 +64,7 @@ fn on_full(memory: &MemoryStore, op: Op, checks: &[Check], now: i64) -> Result<D
             let charges = before.find_charged(checks);
             let new = checks.iter().zip(&before.answers).enumerate().filter(|(place, (check, answer))| {
                 (charges.contains(*place) || !answer.admitted) && !is_there(memory, check, now) && {
-                    check.rule.decide(None, now, check.cost, check.tag).next.is_some()
+                    check.decide(None, now).next.is_some()
                 }
             });
             let new: Vec<Check> = new.map(|(_, (check, _))| check.clone()).collect();

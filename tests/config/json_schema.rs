@@ -143,7 +143,11 @@ fn linters_accept_good_configs() {
 fn allows_text(of: &ValueType) -> bool {
     match *of {
         ValueType::Boolean | ValueType::True | ValueType::Integer { .. } | ValueType::Integers(_) => false,
-        ValueType::Fraction | ValueType::Sample | ValueType::Array { .. } | ValueType::Map(_) => false,
+        ValueType::Decimal(_)
+        | ValueType::Fraction
+        | ValueType::Sample
+        | ValueType::Array { .. }
+        | ValueType::Map(_) => false,
         ValueType::Table(_) | ValueType::Named(_) | ValueType::TableOrNamed(_) => false,
         ValueType::List { item, .. } => allows_text(item),
         ValueType::Either(types) => types.iter().any(allows_text),

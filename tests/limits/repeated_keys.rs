@@ -69,7 +69,8 @@ fn junk_beside_the_key_buys_nothing() {
         assert_eq!(statuses(&gateway, target, fields, 4), [200, 200, 429, 429], "{target} {fields:?}");
     }
     let rejected = |limit| [("route", limit), ("limit", limit), ("reason", "repeated_key")];
-    gateway.assert_metric("rejections_total", &rejected("header"), 12.0);
+    gateway.assert_metric("rejections_total", &rejected("header"), 8.0);
+    gateway.assert_metric("http_rejected_total", &[("reason", "header_alias")], 4.0);
     gateway.assert_metric("rejections_total", &rejected("cost"), 4.0);
     // Base64 contains `+`, so such cookies are accepted.
     let spellings = ["c+d", "c%20d", "c%2Bd", "c+d"].map(|sid| get("/cookie", &format!("cookie: sid={sid}\r\n")));

@@ -132,14 +132,18 @@ fn the_table_of_contents_lists_every_page_once() {
     assert_none(&mistakes);
 }
 
+/// Pages with tables that are written from the code, to search rather than to read.
+const GENERATED: [&str; 2] = ["docs/migrating/nginx.md", "docs/reference/options.md"];
+
 #[test]
 fn no_page_is_long_and_each_has_one_title() {
     let mut mistakes = Vec::new();
     for path in pages().iter().map(String::as_str).chain(OTHERS) {
         let text = fs::read_to_string(path).unwrap();
         let lines = text.lines().count();
-        if lines > 500 {
-            mistakes.push(format!("{path} has {lines} lines, more than 500"));
+        let most = if GENERATED.contains(&path) { 1000 } else { 500 };
+        if lines > most {
+            mistakes.push(format!("{path} has {lines} lines, more than {most}"));
         }
         let titles = prose(&text).iter().filter(|line| line.starts_with("# ")).count();
         if titles != 1 || !text.starts_with("# ") {

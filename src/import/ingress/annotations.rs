@@ -10,7 +10,7 @@ use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
 use crate::import::syntax::{Directive, shorten};
 use crate::import::text::{format_array, quote_string};
-use crate::import::verdict::Verdict;
+use crate::import::verdict::Translation;
 use crate::import::yaml::YamlNode;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
@@ -168,14 +168,14 @@ impl Annotations {
     fn report_annotation(&mut self, key: &str, value: &str, node: &YamlNode, out: &mut ImportedConfig) {
         let at = describe_node(key, value, node);
         match find_annotation(key) {
-            Some((Verdict::Translated | Verdict::NoEffect, _)) => {}
+            Some((Translation::Translated | Translation::NoEffect, _)) => {}
             Some(_) if value == "false" => {}
-            Some((Verdict::Protects, note)) => {
+            Some((Translation::Protects, note)) => {
                 let number =
                     out.remarks.add(&at, &format!("{note}; until then, the routes of this Ingress are closed"));
                 self.closed.get_or_insert(number);
             }
-            Some((Verdict::Differs, note)) => self.remarks.push(out.remarks.add(&at, &format!("left out: {note}"))),
+            Some((Translation::Differs, note)) => self.remarks.push(out.remarks.add(&at, &format!("left out: {note}"))),
             None => {
                 let why = "the import does not know this annotation, so it is left out";
                 self.remarks.push(out.remarks.add(&at, why));

@@ -1,10 +1,10 @@
 //! The table of ingress-nginx's annotations: what the import does with each. The import and the manual read it.
 
-use crate::import::verdict::Verdict;
-use crate::import::verdict::Verdict::{Differs, NoEffect, Protects, Translated};
+use crate::import::verdict::Translation;
+use crate::import::verdict::Translation::{Differs, NoEffect, Protects, Translated};
 
 /// The annotations without their prefix, grouped by verdict and remark. A `*` at the end stands for any rest.
-const ROWS: [(&[&str], Verdict, &str); 19] = [
+const ROWS: [(&[&str], Translation, &str); 19] = [
     (
         &[
             "limit-rps",
@@ -130,9 +130,9 @@ const ROWS: [(&[&str], Verdict, &str); 19] = [
 ];
 
 /// Returns what the import does with an annotation. `None` for one that is not in the table.
-pub fn find_annotation(name: &str) -> Option<(Verdict, &'static str)> {
-    let is_exact = |row: &&(&[&str], Verdict, &str)| row.0.contains(&name);
-    let is_prefix = |row: &&(&[&str], Verdict, &'static str)| {
+pub fn find_annotation(name: &str) -> Option<(Translation, &'static str)> {
+    let is_exact = |row: &&(&[&str], Translation, &str)| row.0.contains(&name);
+    let is_prefix = |row: &&(&[&str], Translation, &'static str)| {
         row.0.iter().any(|own| own.strip_suffix('*').is_some_and(|prefix| name.starts_with(prefix)))
     };
     let row = ROWS.iter().find(is_exact).or_else(|| ROWS.iter().find(is_prefix))?;

@@ -3,7 +3,7 @@
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::directives::find_row;
 use crate::import::syntax::Directive;
-use crate::import::verdict::Verdict;
+use crate::import::verdict::Translation;
 
 /// Adds comments on the directives of a block that behave differently or are unknown. `context`: the letters of the block
 /// in the table. Returns the numbers of the comments. `Scope::find_closing` treats directives that protect.
@@ -15,7 +15,7 @@ pub fn review_block(block: &[Directive], context: &str, out: &mut ImportedConfig
             Some(row) if !row.is_allowed_in(context) => {
                 "nginx does not accept this directive here, so it is left out".to_owned()
             }
-            Some(row) if row.verdict == Verdict::Differs && row.has_effect(directive) => {
+            Some(row) if row.verdict == Translation::Differs && row.has_effect(directive) => {
                 format!("left out: {}", row.note)
             }
             Some(_) => continue,

@@ -68,7 +68,7 @@ fn list_name(name: &str) -> &str {
 }
 
 /// Returns true for the file that only files served by nginx itself need.
-pub fn is_mime_types(directive: &Directive) -> bool {
+fn is_mime_types(directive: &Directive) -> bool {
     directive.name == "include" && directive.arg(0).ends_with("mime.types")
 }
 

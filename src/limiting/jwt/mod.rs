@@ -19,8 +19,9 @@ use jsonwebtoken::{Validation, decode};
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
+use crate::limiting::source::Ambiguous;
 use crate::limiting::source::inputs;
-use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
+use crate::limiting::source::inputs::{FoundValue, Repeated};
 
 /// Settings for the verification of tokens, and a cache of recently verified ones.
 pub struct TokenVerifier {

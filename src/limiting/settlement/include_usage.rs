@@ -157,7 +157,7 @@ mod tests {
             ),
             (
                 r#"{"stream_options":{"include_usage":true},"messages":[],"stream":true,"stream_options":{"x":1}}"#,
-                Some(r#"{"messages":[],"stream":true,"stream_options":{"x":1,"include_usage":true}}"#),
+                Some(r#"{"messages":[],"stream":true,"stream_options":{"include_usage":true,"x":1}}"#),
             ),
             (r#"{"messages":[]}"#, None),
             (r#"{"input":"x","stream":true}"#, None),

@@ -8,7 +8,8 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use serde::Deserialize;
 use serde::de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
+use crate::limiting::source::canonical::Ambiguous;
+use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::names::{TextFault, invalid_text};
 
 /// The body of a request, if its limits read it.

@@ -21,7 +21,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use http::header::AUTHORIZATION;
 
-use crate::limiting::source::inputs::Ambiguous;
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 
 impl Source {
@@ -60,6 +59,10 @@ impl Source {
         Ok(SourceValue::Bytes(bytes.into()))
     }
 }
+
+/// Servers may disagree about the value of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ambiguous;
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
 

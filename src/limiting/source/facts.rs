@@ -8,7 +8,8 @@ use http::HeaderMap;
 use crate::limiting::jwt::TokenClaims;
 use crate::limiting::key::KeyPart;
 use crate::limiting::source::body::BodyFacts;
-use crate::limiting::source::inputs::{Ambiguous, FoundValue, Repeated};
+use crate::limiting::source::canonical::Ambiguous;
+use crate::limiting::source::inputs::{FoundValue, Repeated};
 use crate::limiting::source::{CertificateName, Source, inputs};
 use crate::tls::ClientCertificate;
 

@@ -9,7 +9,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use percent_encoding::percent_decode;
 
 use crate::labels::labels;
-use crate::limiting::source::canonical::canonicalize_credential;
+use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential};
 
 labels! {
     /// Which value counts if a request repeats a name.
@@ -22,10 +22,6 @@ labels! {
     First = "first",
     Last = "last",
 }
-
-/// Servers may disagree about the value of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ambiguous;
 
 /// Result of a search: the value, or `None` if it is absent.
 pub type FoundValue<'a> = Result<Option<Cow<'a, [u8]>>, Ambiguous>;

@@ -6,8 +6,7 @@ use http::header::STRICT_TRANSPORT_SECURITY;
 use http::{HeaderValue, StatusCode};
 
 use crate::config::Service;
-use crate::proxy::connection::http2::frame_head::FrameHead;
-use crate::proxy::connection::http2::frames::SETTINGS;
+use crate::proxy::connection::http2::frame_head::{FrameHead, SETTINGS};
 use crate::proxy::connection::http2::head_check::MalformedHead;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::worker_context::WorkerContext;

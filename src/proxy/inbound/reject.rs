@@ -122,6 +122,8 @@ rejects! {
         "The query contains non-ASCII bytes, which must be percent-encoded.";
     ConnectionField: Strict, BAD_REQUEST, "connection_field",
         "The Connection header names a header that must reach the server.";
+    HeaderAlias: Strict, BAD_REQUEST, "header_alias",
+        "A header differs only in punctuation from one that this gateway reads, and servers may confuse the two.";
     Loop: Always, LOOP_DETECTED, "loop",
         "The request has already passed this gateway; an upstream points back to it.";
 }

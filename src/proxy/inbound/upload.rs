@@ -254,7 +254,15 @@ impl Upload {
             deadline,
         });
         let on_stream = on_stream.then(|| UnreadGuard(progress.clone()));
-        Upload { body, on_stream, ahead: VecDeque::new(), progress, max_bytes, allowed_trailers: Vec::new(), memory: None }
+        Upload {
+            body,
+            on_stream,
+            ahead: VecDeque::new(),
+            progress,
+            max_bytes,
+            allowed_trailers: Vec::new(),
+            memory: None,
+        }
     }
 
     /// Returns true if nothing has been read of the body.

@@ -185,13 +185,13 @@ fn compile_route(
     over::check_forwarding(section, &limits, &action)?;
     check_descriptors(section, &limits)?;
     let limits = Some(limits).filter(|limits| check_params(section, limits, &params))?;
-    let key_body = bodies::find_body_bound(&limits, max_key_body, max_cost_body);
-    let upgrades = upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits));
     let route = Route {
         name,
         matcher,
         params,
         action,
+        key_body: bodies::find_body_bound(&limits, max_key_body, max_cost_body),
+        upgrades: upgrades.unwrap_or_else(|| bodies::default_upgrades(&limits)),
         limits,
         auth,
         allow: shared.networks.share_value(allow?),
@@ -204,7 +204,6 @@ fn compile_route(
         max_in_flight,
         breaker,
         priority,
-        key_body,
         timeouts: shared.timeouts.share_value(timeouts),
         timeout_origins: read_timeout_origins(section, SettingOrigin::Route, context.defaults.timeout_origins),
         refuse: shared.refusals.share_value(refuse),
@@ -212,7 +211,6 @@ fn compile_route(
         ratelimit_headers,
         request_trailers: section.read_bool("request_trailers").unwrap_or(false),
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
-        upgrades,
     };
     let redirect = section.node("redirect").map_or(place, |node| node.place);
     Some(PlacedRoute { route, place, named, redirect, section: section.place })

@@ -15,7 +15,7 @@ use std::fmt::Write;
 use std::sync::OnceLock;
 
 use crate::import::syntax::Directive;
-use crate::import::verdict::Verdict;
+use crate::import::verdict::Translation;
 
 /// One directive of nginx.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub struct DirectiveRow {
     /// The blocks that may contain the directive: `M`ain, `H`TTP, `S`erver, `L`ocation, `U`pstream, `limit_except` (`X`),
     /// and `if` in a location (`i`) or a server (`I`).
     contexts: &'static str,
-    pub verdict: Verdict,
+    pub verdict: Translation,
     /// The reason, or the part that is not translated.
     pub note: &'static str,
     /// Values that have no effect.
@@ -34,24 +34,24 @@ pub struct DirectiveRow {
     pub is_list: bool,
 }
 
-const fn row(name: &'static str, contexts: &'static str, verdict: Verdict, note: &'static str) -> DirectiveRow {
+const fn row(name: &'static str, contexts: &'static str, verdict: Translation, note: &'static str) -> DirectiveRow {
     DirectiveRow { name, contexts, verdict, note, defaults: &[], is_list: false }
 }
 
 const fn translated(name: &'static str, contexts: &'static str, note: &'static str) -> DirectiveRow {
-    row(name, contexts, Verdict::Translated, note)
+    row(name, contexts, Translation::Translated, note)
 }
 
 const fn no_effect(name: &'static str, contexts: &'static str, note: &'static str) -> DirectiveRow {
-    row(name, contexts, Verdict::NoEffect, note)
+    row(name, contexts, Translation::NoEffect, note)
 }
 
 const fn differs(name: &'static str, contexts: &'static str, note: &'static str) -> DirectiveRow {
-    row(name, contexts, Verdict::Differs, note)
+    row(name, contexts, Translation::Differs, note)
 }
 
 const fn protects(name: &'static str, contexts: &'static str, note: &'static str) -> DirectiveRow {
-    row(name, contexts, Verdict::Protects, note)
+    row(name, contexts, Translation::Protects, note)
 }
 
 impl DirectiveRow {
@@ -97,7 +97,7 @@ pub fn find_row(name: &str) -> Option<&'static DirectiveRow> {
 
 /// Returns whether a directive may decide which clients are served, and is not translated.
 pub fn is_protection(directive: &Directive) -> bool {
-    find_row(&directive.name).is_some_and(|row| row.verdict == Verdict::Protects && row.has_effect(directive))
+    find_row(&directive.name).is_some_and(|row| row.verdict == Translation::Protects && row.has_effect(directive))
 }
 
 /// Writes the table for the manual, in Markdown.
@@ -135,7 +135,7 @@ mod tests {
             assert!(names.insert(row.name), "{} occurs twice", row.name);
             assert!(row.contexts.chars().all(|context| "MHSLUXiI".contains(context)), "{}", row.name);
             assert!(
-                matches!(row.verdict, Verdict::Translated | Verdict::NoEffect) || !row.note.is_empty(),
+                matches!(row.verdict, Translation::Translated | Translation::NoEffect) || !row.note.is_empty(),
                 "{}",
                 row.name
             );
@@ -145,11 +145,11 @@ mod tests {
     #[test]
     fn longer_names_are_found_by_their_prefix() {
         let verdict = |name| find_row(name).map(|row| row.verdict);
-        assert_eq!(verdict("proxy_cache"), Some(Verdict::Differs));
-        assert_eq!(verdict("proxy_cache_valid"), Some(Verdict::NoEffect));
-        assert_eq!(verdict("auth_basic"), Some(Verdict::Translated));
-        assert_eq!(verdict("auth_ldap"), Some(Verdict::Protects));
-        assert_eq!(verdict("access_by_lua_block"), Some(Verdict::Protects));
+        assert_eq!(verdict("proxy_cache"), Some(Translation::Differs));
+        assert_eq!(verdict("proxy_cache_valid"), Some(Translation::NoEffect));
+        assert_eq!(verdict("auth_basic"), Some(Translation::Translated));
+        assert_eq!(verdict("auth_ldap"), Some(Translation::Protects));
+        assert_eq!(verdict("access_by_lua_block"), Some(Translation::Protects));
         assert_eq!(verdict("strange"), None);
     }
 }

@@ -1,4 +1,9 @@
-//! Translates `limit_req` and `limit_conn` with their zones to limits. `keys`: the keys of zones.
+//! Translates `limit_req` and `limit_conn` with their zones to limits.
+//!
+//! Input: the zones of `http`, and the directives in force at a location. Output: limits, and the names that a route
+//! lists; what cannot be said exactly closes the route. `keys` translates the keys of zones.
+//!
+//! To translate another kind of key, add it in `keys`.
 
 pub mod keys;
 

@@ -1,4 +1,9 @@
-//! Translates `upstream` blocks and the servers that `proxy_pass` names. `passes`: `proxy_pass` of a location.
+//! Translates `upstream` blocks and the servers that `proxy_pass` names.
+//!
+//! Input: `upstream` blocks, and the `proxy_*` directives in force at a location. Output: upstreams with their servers,
+//! and the rewrite of a route. `passes` translates `proxy_pass` of a location.
+//!
+//! To translate another parameter of servers, add it where `server` is read.
 
 pub mod passes;
 

@@ -1,5 +1,8 @@
 //! A push parser of JSON that reads only the values of some paths. It gets the document in pieces of any size, collects
 //! no text off its paths, and keeps a state of a few hundred bytes.
+//!
+//! Input: the pieces of a document, and the paths to read. Output: the values there, or that the document is malformed.
+//! `tests.rs` compares it with a parser of whole documents.
 
 #[cfg(test)]
 mod tests;

@@ -173,49 +173,58 @@ impl ReadFilter for Http1Filter {
     }
 
     fn poll_read(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        if io.filter.is_new && !io.unread.is_empty() {
-            io.filter.is_new = false;
-            let start = std::mem::take(&mut io.unread);
-            if !io.replace_line(&start) {
-                io.unread = start;
+        loop {
+            if let Some(result) = read_unless_held(io, cx, buf) {
+                return result;
             }
         }
-        if io.read_unread(buf) {
-            io.begin_head();
-            return Poll::Ready(Ok(()));
-        }
-        if !io.filter.kept_back.is_empty() {
-            return Poll::Ready(Err(broken_framing()));
-        }
-        let before = buf.filled().len();
-        let connection = io.client.connection();
-        // Bytes of a body that looks like a request line stay as they are.
-        let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
-        let result = Pin::new(&mut io.stream).poll_read(cx, buf);
-        let fresh = &buf.filled()[before..];
-        let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
-        if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
-            // The parser would drop the request or its response. It reads again once that is written.
-            return Poll::Pending;
-        }
-        if !fresh.is_empty() {
-            io.begin_head();
-        }
-        let passed = count_visible_bytes(&io.client, fresh);
-        if passed < fresh.len() {
-            io.filter.kept_back = Bytes::copy_from_slice(&fresh[passed..]);
-            buf.set_filled(before + passed);
-            if passed == 0 {
-                return Poll::Ready(Err(broken_framing()));
-            }
-        }
-        let fresh = &buf.filled()[before..];
-        io.filter.is_new &= fresh.is_empty();
-        let may_replace = matches!(result, Poll::Ready(Ok(()))) && (is_line || !io.filter.line.is_empty());
-        if may_replace && io.replace_line(fresh) {
-            buf.set_filled(before);
-            return Http1Filter::poll_read(io, cx, buf);
-        }
-        result
     }
+}
+
+/// Reads once. Returns `None` if what was read is held, or has been replaced by `unread`: the next read goes on.
+fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Option<Poll<io::Result<()>>> {
+    if io.filter.is_new && !io.unread.is_empty() {
+        io.filter.is_new = false;
+        let start = std::mem::take(&mut io.unread);
+        if !io.replace_line(&start) {
+            io.unread = start;
+        }
+    }
+    if io.read_unread(buf) {
+        io.begin_head();
+        return Some(Poll::Ready(Ok(())));
+    }
+    if !io.filter.kept_back.is_empty() {
+        return Some(Poll::Ready(Err(broken_framing())));
+    }
+    let before = buf.filled().len();
+    let connection = io.client.connection();
+    // Bytes of a body that looks like a request line stay as they are.
+    let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
+    let result = Pin::new(&mut io.stream).poll_read(cx, buf);
+    let fresh = &buf.filled()[before..];
+    let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+    if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
+        // The parser would drop the request or its response. It reads again once that is written.
+        return Some(Poll::Pending);
+    }
+    if !fresh.is_empty() {
+        io.begin_head();
+    }
+    let passed = count_visible_bytes(&io.client, fresh);
+    if passed < fresh.len() {
+        io.filter.kept_back = Bytes::copy_from_slice(&fresh[passed..]);
+        buf.set_filled(before + passed);
+        if passed == 0 {
+            return Some(Poll::Ready(Err(broken_framing())));
+        }
+    }
+    let fresh = &buf.filled()[before..];
+    io.filter.is_new &= fresh.is_empty();
+    let may_replace = matches!(result, Poll::Ready(Ok(()))) && (is_line || !io.filter.line.is_empty());
+    if may_replace && io.replace_line(fresh) {
+        buf.set_filled(before);
+        return None;
+    }
+    Some(result)
 }

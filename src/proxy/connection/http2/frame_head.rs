@@ -5,8 +5,13 @@
 pub const HEAD: usize = 9;
 
 pub const DATA: u8 = 0;
+pub const SETTINGS: u8 = 4;
 pub const END_STREAM: u8 = 1;
 pub const PADDED: u8 = 8;
+
+/// The most frames that a peer has earned and not sent yet: those for 250,000 pieces that it has not acknowledged. About
+/// a tenth of a second of work.
+pub const EARNED_MAX: u32 = 1_000_000;
 
 /// The head of a frame.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,7 @@
 //! Reads the heads of an HTTP/2 client's frames beside the library. Finds floods of frames that cost work and bring
 //! nothing, and knows whether a head is incomplete.
 
-use crate::proxy::connection::http2::frame_head::{DATA, END_STREAM, FrameHead, FrameSplitter};
+use crate::proxy::connection::http2::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, SETTINGS};
 use crate::proxy::connection::preface::PREFACE;
 use crate::telemetry::metrics::Cutoff;
 
@@ -63,7 +63,6 @@ const INITIAL_WINDOW_SIZE: [u8; 2] = [0, 4];
 
 pub const HEADERS: u8 = 1;
 pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
 pub const CONTINUATION: u8 = 9;
 pub const END_HEADERS: u8 = 4;
 
@@ -76,9 +75,6 @@ const RESETS: (u32, u32) = (200, 10);
 const PER_PIECE: u32 = 4;
 /// Bytes of a piece that earn one more frame.
 const BYTES: usize = 1024;
-/// The most frames that are earned and not used yet: those for 250,000 pieces that a client has not acknowledged. About
-/// a tenth of a second of work.
-pub const EARNED_MAX: u32 = 1_000_000;
 /// Frames earned by a response: the head of its request, windows, a priority and a ping.
 const PER_ANSWER: u32 = 8;
 
