@@ -95,7 +95,7 @@ impl<T> GuessQueue<T> {
 
     /// Returns how many passwords wait.
     #[cfg(test)]
-    pub fn len(&self) -> usize {
+    pub fn count_waiting(&self) -> usize {
         self.waiting.len()
     }
 
@@ -171,7 +171,7 @@ mod tests {
         for number in 0..100 {
             assert_eq!(queue.push(guess(1, 1), number).is_some(), number >= 64);
         }
-        assert_eq!(queue.len(), 64);
+        assert_eq!(queue.count_waiting(), 64);
         assert_eq!(queue.take_if(|item| item % 2 == 0).len(), 32);
         let now = Instant::now();
         for user in 0..100_000 {

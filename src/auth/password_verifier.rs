@@ -417,11 +417,11 @@ mod tests {
         let queue = |id| verifier.queue_password(claim(&verifier, id), guess(), candidate(), b"wrong".to_vec());
         let waiting: Vec<_> = (0..64).map(queue).collect();
         assert_eq!(wait(queue(64)), Verified::Busy);
-        assert_eq!((verifier.lock_queue().jobs.len(), verifier.lock_memory().pending.len()), (64, 64));
+        assert_eq!((verifier.lock_queue().jobs.count_waiting(), verifier.lock_memory().pending.len()), (64, 64));
         // Nobody waits any longer, so they give up their places to the next one.
         drop(waiting);
         let _next = queue(64);
-        assert_eq!((verifier.lock_queue().jobs.len(), verifier.lock_memory().pending.len()), (1, 1));
+        assert_eq!((verifier.lock_queue().jobs.count_waiting(), verifier.lock_memory().pending.len()), (1, 1));
     }
 
     #[test]

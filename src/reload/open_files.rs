@@ -82,7 +82,7 @@ impl OpenFiles {
         let mut longest = None;
         for (path, file) in open.iter_mut().filter(|(_, file)| file.is_written && !file.is_given_up) {
             let is_known = path.metadata().is_ok_and(|metadata| known.contains(&identity(&metadata)));
-            if !is_known && !(file.is_new && may_be_included(path, files)) {
+            if !(is_known || file.is_new && may_be_included(path, files)) {
                 continue;
             }
             let until = (file.last_write + PAUSE_MAX).min(file.first_write + WRITE_MAX);

@@ -32,7 +32,7 @@ pub fn list_own_headers(routes: &[Route]) -> Arc<[HeaderName]> {
 /// the gateway has not seen.
 pub fn list_guarded_headers(routes: &[Route], upstreams: &[Upstream], jwt: Option<&TokenVerifier>) -> Vec<HeaderName> {
     let read_by = |source: &Source| match source {
-        Source::Header(name) => Some(name.clone()),
+        Source::Header(name) | Source::Credential(name) => Some(name.clone()),
         _ => None,
     };
     let mut names: Vec<HeaderName> = list_own_headers(routes).to_vec();

@@ -6,8 +6,8 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
     (
         "Access and passwords",
         &[
-            translated("allow", "HSLX", "").as_list(),
-            translated("deny", "HSLX", "").as_list(),
+            translated("allow", "HSLX", "").listed(),
+            translated("deny", "HSLX", "").listed(),
             translated("auth_basic", "HSLX", "hashes of MD5 and files that cannot be read close the route"),
             translated("auth_basic_user_file", "HSLX", "hashes of MD5 and files that cannot be read close the route"),
             protects("auth_request", "HSL", "write auth = { forward = \"URL\" } with the URL of the auth server")
@@ -26,8 +26,8 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
         &[
             translated("limit_req_zone", "H", "a limit with a key that is not available closes its routes"),
             translated("limit_conn_zone", "H", "a limit with a key that is not available closes its routes"),
-            translated("limit_req", "HSL", "").as_list(),
-            translated("limit_conn", "HSL", "").as_list(),
+            translated("limit_req", "HSL", "").listed(),
+            translated("limit_conn", "HSL", "").listed(),
             translated("limit_req_status", "HSL", ""),
             translated("limit_conn_status", "HSL", ""),
             translated("limit_req_dry_run", "HSL", ""),
@@ -102,8 +102,8 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 7] = [
     (
         "TLS",
         &[
-            translated("ssl_certificate", "HS", "").as_list(),
-            translated("ssl_certificate_key", "HS", "").as_list(),
+            translated("ssl_certificate", "HS", "").listed(),
+            translated("ssl_certificate_key", "HS", "").listed(),
             translated("ssl_protocols", "HS", "TLS 1.2 and 1.3"),
             translated("ssl_verify_client", "HS", "if a listener cannot check it, the routes are closed"),
             translated("ssl_client_certificate", "HS", "if a listener cannot check it, the routes are closed"),

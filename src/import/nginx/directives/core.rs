@@ -63,7 +63,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             translated("default_type", "HSL", "for `return`"),
             translated("internal", "L", "answers 404"),
             translated("root", "HSLi", "for `error_page`. A location that serves files is closed"),
-            translated("error_page", "HSLi", "files only; other pages are comments").as_list(),
+            translated("error_page", "HSLi", "files only; other pages are comments").listed(),
             protects("alias", "L", "nginx serves files here"),
             protects("limit_except", "L", "which methods it protects is not available"),
             protects("satisfy", "HSL", "combinations of address and password are not available").unless(&["all"]),

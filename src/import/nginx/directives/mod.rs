@@ -60,7 +60,7 @@ impl DirectiveRow {
         DirectiveRow { defaults, ..self }
     }
 
-    const fn as_list(self) -> DirectiveRow {
+    const fn listed(self) -> DirectiveRow {
         DirectiveRow { is_list: true, ..self }
     }
 
