@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests, some subjects at a time, and prints the time of each. Repeats the output of failed tests at the end.
-# If at most five failed, each runs once more, alone: one that passes then is reported as FLAKY and fails nothing.
+# If at most twelve failed, each runs once more, alone: one that passes then is reported as FLAKY and fails nothing.
 # Arguments: subjects, such as `limits outages`; default: all subjects, the crate's unit tests and its doc tests.
 # A subject is a module that tests/limiting.rs or tests/proxying.rs declares, or `tidy`, `lib` or `doc`.
 # LANES=1 runs one subject after another, for instance to find out what a subject alone takes.
@@ -181,7 +181,7 @@ echo
 flaky=()
 for pair in "${again[@]}"; do
     read -r subject name <<<"$pair"
-    if [ ${#again[@]} -le 5 ] &&
+    if [ ${#again[@]} -le 12 ] &&
         RUST_TEST_THREADS=1 "${binary[${program[$subject]}]}" --color never --exact "$name" >"$logs/again" 2>&1 &&
         grep -q '^test result: ok\. 1 passed' "$logs/again"; then
         flaky+=("$name")
