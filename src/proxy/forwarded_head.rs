@@ -51,7 +51,7 @@ pub fn make_forwarded_head(
     let offer = UpgradeOffer::from_headers(headers, fields, version);
     head.report_faults(|head, policy| {
         if fields.has_ambiguous_names {
-            check_aliases(headers, &config.guarded_headers, policy)?;
+            check_aliases(headers, config, policy)?;
         }
         headers::clean_request_headers(headers, fields, head, trusted_peer, via, policy)
     })?;
@@ -70,16 +70,20 @@ pub fn make_forwarded_head(
     Ok(offer)
 }
 
-/// Reports a header whose name differs only in punctuation from one of `guarded`, which the config reads: servers that map
+/// Reports a header whose name differs only in punctuation from one that the config reads: servers that map
 /// headers to variables would confuse `x_api_key` with `x-api-key`.
 /// The cleaning removes such a header; to refuse the request tells its client.
 ///
 /// # Errors
 /// `policy` refuses such a head.
-fn check_aliases(headers: &HeaderMap, guarded: &[HeaderName], policy: &mut FaultPolicy) -> Result<(), Reject> {
+fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy) -> Result<(), Reject> {
     let fold = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
     for name in headers.keys().map(HeaderName::as_str).filter(|name| is_ambiguous_name(name)) {
-        if guarded.iter().any(|guarded| guarded.as_str() != name && fold(guarded.as_str()) == fold(name)) {
+        // Headers that only the gateway states are removed in every spelling.
+        let mut read = config.guarded_headers.iter().filter(|name| !config.identity_headers.contains(name));
+        if read
+            .any(|read| read.as_str().len() == name.len() && read.as_str() != name && fold(read.as_str()) == fold(name))
+        {
             policy.report(Reject::HeaderAlias)?;
         }
     }
