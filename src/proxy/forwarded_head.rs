@@ -24,7 +24,7 @@ use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name};
 use crate::route::{Action, Route, Upgrades};
 
-/// What decides which headers of a head are forwarded, besides its route.
+/// The facts, besides the route, that decide which headers of a head are forwarded.
 #[derive(Clone, Copy)]
 pub struct ReceivedFacts<'a> {
     /// The well-known headers that were received.
@@ -70,9 +70,9 @@ pub fn make_forwarded_head(
     Ok(offer)
 }
 
-/// Reports a header whose name differs only in punctuation from one that the config reads: servers that map
-/// headers to variables would confuse `x_api_key` with `x-api-key`.
-/// The cleaning removes such a header; to refuse the request tells its client.
+/// Reports a header whose name differs only in punctuation from one that the config reads, such as `x_api_key` for
+/// `x-api-key`. Servers that map headers to variables would confuse the two. `clean_request_headers` removes the header
+/// if `policy` admits the request.
 ///
 /// # Errors
 /// `policy` refuses such a head.
