@@ -46,14 +46,15 @@ pub fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress)
     }
 }
 
-/// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes of HTTP/1.1 that the parser silently
-/// repairs. Returns the fault that it repaired.
+/// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes that the parser, or the check before
+/// it, silently repairs. Returns the fault that was repaired.
 pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>, Refusal> {
     let max_headers = request.view.snapshot.config.server.max_headers;
     if request.received.is_http2() {
-        http2_head::normalize_headers(&mut request.received.parts.headers, max_headers)
-            .map_err(Refusal::InvalidHead)?;
-        return Ok(None);
+        let Received { parts, header_set, .. } = &mut *request.received;
+        let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
+        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::InvalidHead)?;
+        return Ok(encoded);
     }
     let Received { parts, body, .. } = &*request.received;
     let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());

@@ -242,6 +242,33 @@ fn an_hpack_bomb_is_bounded() {
     assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
 }
 
+/// The same on a connection whose blocks the gateway writes anew, because it encodes a path.
+#[test]
+fn an_hpack_bomb_behind_an_encoded_path_is_bounded() {
+    let gateway = Gateway::start(FIXED);
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let mut field = block(&[("x-bomb", &"x".repeat(4000))]);
+    field[0] = 0x40;
+    let mut first = [block(&request("GET", "/?<")), field].concat();
+    first.resize(16_000, 0x80 | 62);
+    let more = vec![0x80 | 62; 16_000];
+    let memory = gateway.watch_memory();
+    for stream in (1..20).step_by(2) {
+        wire.send(frame(HEADERS, END_STREAM, stream, &first));
+        for _ in 0..4 {
+            wire.send(frame(CONTINUATION, 0, stream, &more));
+        }
+        wire.send(frame(CONTINUATION, END_HEADERS, stream, &more));
+        // 431, which says nothing more.
+        let refused = wire.read_response(stream);
+        assert_eq!((refused.ended, refused.body.len()), (StreamEnd::Complete, 0));
+    }
+    let peak = memory.peak();
+    assert!(peak < 8 * MB, "{peak} bytes more");
+    wire.get(21, "/?<");
+    assert_eq!(wire.read_response(21).body, b"fixed");
+}
+
 /// The maximum number of streams, each of which reads a part of a large response and then stops.
 #[test]
 fn readers_that_stop_hold_little_for_each_stream() {

@@ -422,8 +422,54 @@ fn characters_that_a_path_should_not_have_are_encoded() {
         wire.send(frame(HEADERS, END_STREAM | END_HEADERS, 101, &fields));
         let response = wire.read_response(101);
         match strictness {
-            "strict" => assert_eq!(response.ended, StreamEnd::Reset(PROTOCOL_ERROR)),
+            "strict" => assert_eq!(response.problem_status(), 400),
             _ => assert_eq!((&response.body[..], upstream.request().target()), (&b"up"[..], "/?%E9")),
         }
     }
+}
+
+/// As over HTTP/1.1, the route says whether bytes that are not UTF-8 pass, encoded. A client cannot make the gateway see
+/// such bytes where there are none.
+#[test]
+fn raw_bytes_are_judged_by_their_route() {
+    let upstream = Upstream::text("up");
+    let url = upstream.url();
+    let gateway = Gateway::start(&format!(
+        "[[route]]\npath = \"/\"\nupstream = \"{url}\"\n\
+         [[route]]\npath = \"/defensive\"\nstrictness = \"defensive\"\nupstream = \"{url}\"\n\
+         [[route]]\npath = \"/monitor\"\nstrictness = \"monitor\"\nupstream = \"{url}\"\n"
+    ));
+    let mut wire = Wire::connect(gateway.addr, &[]);
+    let mut stream = 1;
+    for (path, refused) in [
+        ("/monitor?q=#", None),
+        ("/monitor/#", None),
+        ("/defensive?q=#", None),
+        ("/strict?q=#", Some("query_non_ascii")),
+        ("/strict/#?q", Some("path_non_ascii")),
+        ("/monitor/plain", None),
+        ("/strict/plain", None),
+    ] {
+        let mut fields = block(&request("GET", path));
+        fields.iter_mut().filter(|byte| **byte == b'#').for_each(|byte| *byte = 0xe9);
+        wire.send(frame(HEADERS, END_STREAM | END_HEADERS, stream, &fields));
+        let response = wire.read_response(stream);
+        stream += 2;
+        if let Some(reason) = refused {
+            assert_eq!(response.problem_status(), 400, "{path}");
+            wait_until(reason, || gateway.metric("http_rejected_total", &[("reason", reason)]) == Some(1.0));
+        } else {
+            assert_eq!(response.body, b"up", "{path}");
+            let seen = upstream.request();
+            assert_eq!(seen.target(), path.replace('#', "%E9"));
+            assert!(!seen.head.contains("raw-bytes"), "{}", seen.head);
+        }
+    }
+    for (path, name) in [("/strict/plain", "\"raw-bytes"), ("/strict?<", "\"raw-bytes")] {
+        let fields = [&request("GET", path)[..], &[(name, "query_non_ascii")]].concat();
+        wire.send(headers(stream, END_STREAM | END_HEADERS, &fields));
+        assert_eq!(wire.read_response(stream).ended, StreamEnd::Reset(PROTOCOL_ERROR), "{path}");
+        stream += 2;
+    }
+    assert_eq!(upstream.requests().len(), 0);
 }

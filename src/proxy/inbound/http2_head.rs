@@ -2,9 +2,20 @@
 //! which the rest of the code reads.
 
 use http::header::COOKIE;
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::labels::Label;
 use crate::proxy::inbound::reject::Reject;
+
+/// The header by which `head_check` states that it has encoded bytes of a path that are not UTF-8. Its value is the label
+/// of that fault. No client can send it: the check refuses the name, which is no token, but the library accepts it.
+pub const RAW_BYTES: HeaderName = HeaderName::from_static("\"raw-bytes");
+
+/// Removes [`RAW_BYTES`]. Returns the fault that it states.
+pub fn take_raw_bytes(headers: &mut HeaderMap) -> Option<Reject> {
+    let label = headers.remove(RAW_BYTES)?;
+    Reject::ALL.iter().copied().find(|reject| label == reject.label())
+}
 
 /// Checks the number of headers, counting each part of a split cookie, and joins those parts (RFC 9113, section 8.2.3).
 pub fn normalize_headers(headers: &mut HeaderMap, max_headers: usize) -> Result<(), Reject> {

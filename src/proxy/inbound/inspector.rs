@@ -180,10 +180,8 @@ impl Inspector {
             if memchr(b'#', text).is_some() {
                 self.head.fault.get_or_insert(Reject::TargetFragment);
             }
-            if let Err(error) = str::from_utf8(text) {
-                // `raw_target` encodes such bytes.
-                let is_query = memchr(b'?', &text[..error.valid_up_to()]).is_some();
-                let fault = if is_query { Reject::QueryNonAscii } else { Reject::PathNonAscii };
+            // `raw_target` encodes such bytes.
+            if let Some(fault) = Reject::from_raw_bytes(text) {
                 self.head.fault.get_or_insert(fault);
             }
         } else if matches!(text[0], b'c' | b'C' | b't' | b'T')

@@ -2,6 +2,7 @@
 //! its status, its metric label and its text.
 
 use http::StatusCode;
+use memchr::memchr;
 
 use crate::config::Strictness;
 use crate::labels::Label;
@@ -129,6 +130,13 @@ rejects! {
 }
 
 impl Reject {
+    /// Returns the fault of a target, or of the line that contains it, with bytes that are not UTF-8.
+    pub fn from_raw_bytes(target: &[u8]) -> Option<Reject> {
+        let error = str::from_utf8(target).err()?;
+        let is_query = memchr(b'?', &target[..error.valid_up_to()]).is_some();
+        Some(if is_query { Reject::QueryNonAscii } else { Reject::PathNonAscii })
+    }
+
     pub fn status(self) -> StatusCode {
         self.row().status
     }

@@ -21,9 +21,7 @@ pub enum FieldKind {
     Authority,
     Path,
     /// A path with characters that the library refuses, until `raw_target` encodes them.
-    RawPath {
-        is_text: bool,
-    },
+    RawPath,
     Protocol,
     ContentLength(u64),
     /// Any other well-formed header.
@@ -69,7 +67,7 @@ impl FieldKind {
             b"path" if PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
             b"path" => raw_target::encode_target(value)
                 .filter(|encoded| PathAndQuery::try_from(&encoded[..]).is_ok())
-                .map(|_| FieldKind::RawPath { is_text: str::from_utf8(value).is_ok() }),
+                .map(|_| FieldKind::RawPath),
             b"protocol" => {
                 let is_token = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);
                 is_token.then_some(FieldKind::Protocol)
@@ -119,7 +117,7 @@ impl FieldRules {
             }
             FieldKind::Scheme => &mut self.scheme,
             FieldKind::Authority => &mut self.authority,
-            FieldKind::Path | FieldKind::RawPath { .. } => &mut self.path,
+            FieldKind::Path | FieldKind::RawPath => &mut self.path,
             FieldKind::Protocol => &mut self.protocol,
             FieldKind::ContentLength(length) => {
                 self.has_regular = true;

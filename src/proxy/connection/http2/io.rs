@@ -38,8 +38,7 @@ impl Http2Io {
         client: Rc<ClientConnection>,
         frames: Rc<RefCell<FrameMonitor>>,
     ) -> Http2Io {
-        let is_strict = client.inspector.is_some();
-        let heads = HeadCheck::new(client.settings.max_header_bytes).refuse_raw_bytes(is_strict);
+        let heads = HeadCheck::new(client.settings.max_header_bytes);
         let filter = Http2Filter { frames, heads, checked: Bytes::new() };
         ClientIo { stream, unread: start, client, filter }
     }

@@ -2,9 +2,9 @@
 //! ends the whole connection, and with it the requests of other clients behind the same CDN. This check replaces a
 //! malformed block of headers by one for which the library resets the stream, and which adds the same entries to the
 //! library's table as the original adds to the table here. If the path of a request has characters that the library
-//! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals. Headers on a
-//! stream that the client has closed end the connection. The check also removes empty DATA, of which the library
-//! accepts few. All other bytes pass unchanged.
+//! refuses, the check encodes them. From then on it writes all blocks of the connection anew, as literals, and of each
+//! no more than the library needs to see that the block is too large. Headers on a stream that the client has closed end
+//! the connection. The check also removes empty DATA, of which the library accepts few. All other bytes pass unchanged.
 //!
 //! Input: the bytes of a client. Output: the bytes for the library, and reports of malformed blocks.
 //! `tests.rs` compares this decoder with the library's on random input.
@@ -15,13 +15,16 @@ mod tests;
 
 use std::cell::RefCell;
 
+use crate::labels::Label;
 use crate::proxy::connection::http2::field_kind::{FieldKind, FieldRules};
 use crate::proxy::connection::http2::frame_head::{DATA, END_STREAM, FrameHead, HEAD, PADDED};
 use crate::proxy::connection::http2::frames::{CONTINUATION, END_HEADERS, HEADERS, RST_STREAM};
 use crate::proxy::connection::http2::head_check::open_streams::OpenStreams;
-use crate::proxy::connection::http2::hpack::{HeaderField, HpackDecoder, write_literal};
+use crate::proxy::connection::http2::hpack::{FIELD_OVERHEAD, HeaderField, HpackDecoder, write_literal};
 use crate::proxy::connection::preface::PREFACE;
+use crate::proxy::inbound::http2_head::RAW_BYTES;
 use crate::proxy::inbound::raw_target;
+use crate::proxy::inbound::reject::Reject;
 use crate::telemetry::metrics::Cutoff;
 
 const PUSH_PROMISE: u8 = 5;
@@ -87,13 +90,13 @@ pub struct HeadCheck {
     /// Bytes that pass in place of those that were read.
     passing: Vec<u8>,
     max_continuations: usize,
+    /// Largest list of headers that the library accepts.
+    max_list: usize,
     /// The last stream that the client has opened. Headers on it, or on one before it, are trailers.
     last_stream: u32,
     open: OpenStreams,
     /// The library ends the connection, and further bytes do not matter.
     is_over: bool,
-    /// Paths with bytes that are not UTF-8 are malformed. Otherwise they are encoded.
-    refuses_bytes: bool,
     /// All blocks are written anew: the library's table differs from that of the client.
     writes_literals: bool,
 }
@@ -128,18 +131,12 @@ impl HeadCheck {
             held: Vec::new(),
             passing: Vec::new(),
             max_continuations: (least + least / 4).max(CONTINUATIONS),
+            max_list: max_header_bytes,
             last_stream: 0,
             open: OpenStreams::default(),
             is_over: false,
-            refuses_bytes: false,
             writes_literals: false,
         }
-    }
-
-    /// Has paths with bytes that are not UTF-8 be malformed, for connections that a strict route may get requests from.
-    pub fn refuse_raw_bytes(mut self, refuses: bool) -> HeadCheck {
-        self.refuses_bytes = refuses;
-        self
     }
 
     /// Returns whether the library ends the connection for bytes that have passed.
@@ -330,28 +327,32 @@ impl HeadCheck {
                 &joined[..]
             }
         };
-        let mut rules = FieldRules::default();
-        let (writes_literals, refuses_bytes) = (&mut self.writes_literals, self.refuses_bytes);
+        let (mut rules, mut list_size, mut raw_bytes) = (FieldRules::default(), 0, None);
+        let (writes_literals, max_list) = (&mut self.writes_literals, self.max_list);
         let BlockBuffers { strings, head: request_line, literals } = room;
         let decoded = self.decoder.decode(block, strings, |field| {
             request_line.record(field);
-            match field.kind {
-                FieldKind::RawPath { is_text: false } if refuses_bytes => {
-                    return rules.add(FieldKind::Malformed(Cutoff::H2PseudoField));
-                }
-                FieldKind::RawPath { .. } if !*writes_literals => {
+            if field.kind == FieldKind::RawPath {
+                raw_bytes = raw_bytes.or(Reject::from_raw_bytes(field.value));
+                if !*writes_literals {
                     *writes_literals = true;
                     request_line.write_without_path(literals);
                 }
-                _ => {}
             }
-            if *writes_literals {
+            // A few bytes can stand for thousands. Of a larger list, the library gets enough to refuse it.
+            if *writes_literals && list_size < max_list {
                 write_field(field, literals);
             }
+            list_size += field.name.len() + field.value.len() + FIELD_OVERHEAD;
             rules.add(field.kind);
         });
         if decoded.is_err() {
             return BlockVerdict::Undecodable;
+        }
+        if let Some(fault) = raw_bytes
+            && list_size < max_list
+        {
+            write_literal(literals, RAW_BYTES.as_str().as_bytes(), fault.label().as_bytes());
         }
         let ends_stream = head.flags & END_STREAM != 0;
         let followed = if is_trailers { rules.check_trailers(ends_stream) } else { rules.check_head(ends_stream) };
@@ -367,7 +368,7 @@ impl HeadCheck {
 /// Writes a header as a literal, with an encoded path.
 fn write_field(field: HeaderField<'_>, literals: &mut Vec<u8>) {
     let encoded = match field.kind {
-        FieldKind::RawPath { .. } => raw_target::encode_target(field.value),
+        FieldKind::RawPath => raw_target::encode_target(field.value),
         _ => None,
     };
     write_literal(literals, field.name, encoded.as_deref().unwrap_or(field.value));
@@ -412,7 +413,7 @@ impl MalformedHead {
         let kept = match (field.kind, field.name) {
             (FieldKind::Method { .. }, _) | (FieldKind::Malformed(_), b":method") => &mut self.method,
             (FieldKind::Authority, _) | (FieldKind::Malformed(_), b":authority") => &mut self.authority,
-            (FieldKind::Path | FieldKind::RawPath { .. }, _) | (FieldKind::Malformed(_), b":path") => &mut self.path,
+            (FieldKind::Path | FieldKind::RawPath, _) | (FieldKind::Malformed(_), b":path") => &mut self.path,
             (FieldKind::Scheme, _) => &mut self.scheme,
             (FieldKind::Protocol, _) => &mut self.protocol,
             _ => return,

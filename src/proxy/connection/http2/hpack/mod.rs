@@ -22,7 +22,7 @@ use crate::telemetry::metrics::Cutoff;
 /// The largest dynamic table, which is the protocol's default: the gateway announces no other limit.
 const TABLE_SIZE: usize = 4096;
 /// Size of an entry beside its name and value, by the RFC.
-const FIELD_OVERHEAD: usize = 32;
+pub const FIELD_OVERHEAD: usize = 32;
 /// The longest integer. Its value is therefore below 2^29.
 const INTEGER_BYTES: usize = 5;
 /// Replaces the bytes of malformed headers.
@@ -217,7 +217,7 @@ impl DynamicField {
     /// Appends the instruction that adds this entry to a table, or its replacement if it is malformed.
     fn write(&self, block: &mut Vec<u8>) -> Option<()> {
         let field = self.field();
-        let is_malformed = matches!(field.kind, FieldKind::Malformed(_) | FieldKind::RawPath { .. });
+        let is_malformed = matches!(field.kind, FieldKind::Malformed(_) | FieldKind::RawPath);
         let keeps_name = field.name_fault().is_none();
         let name = if keeps_name { field.name } else { &[FILLER] };
         let value_length = self.bytes.len().checked_sub(name.len())?;
