@@ -1,9 +1,9 @@
-//! Listen addresses, sets of networks and strings for `allow`, `deny`, `when` and `trusted_proxies`, and keepalive of
-//! sockets. The config compiler builds the sets, and requests look up addresses in them.
+//! Listen addresses, sets of networks and strings for `allow`, `deny`, `when` and `trusted_proxies`, the network of a
+//! client, and keepalive of sockets. The config compiler builds the sets, and requests look up addresses in them.
 
 use std::collections::HashSet;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -119,6 +119,15 @@ pub fn parse_network(text: &str) -> Option<IpNet> {
     text.parse::<IpNet>().ok().filter(|net| net.addr() == net.network())
 }
 
+/// Returns the address under which the gateway counts a client, whichever address it has at the moment: its IPv4 address,
+/// or the /64 network in which an IPv6 client chooses its addresses.
+pub fn client_network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into(),
+        ip => ip,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,6 +154,15 @@ mod tests {
         assert_eq!(one, set(["2001:db8::/32", "192.0.2.7", "10.0.0.0/8"]));
         assert_ne!(one, set(["2001:db8::/32", "192.0.2.8", "10.0.0.0/8"]));
         assert_ne!(one, set(["2001:db8::/33", "192.0.2.7", "10.0.0.0/8"]));
+    }
+
+    #[test]
+    fn addresses_of_one_network_are_one_client() {
+        let client = |ip: &str| client_network(ip.parse().unwrap());
+        assert_eq!(client("2001:db8::1"), client("2001:db8::2"));
+        assert_ne!(client("2001:db8::1"), client("2001:db8:0:1::1"));
+        assert_eq!(client("::ffff:192.0.2.1"), client("192.0.2.1"));
+        assert_ne!(client("192.0.2.1"), client("192.0.2.2"));
     }
 
     #[test]

@@ -36,7 +36,7 @@ use crate::limiting::store::Stores;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::ListenAddr;
 use crate::overload::process_load::ProcessLoad;
-use crate::proxy::connection::registry::ConnectionCount;
+use crate::proxy::connection::connection_count::ConnectionCount;
 use crate::proxy::connection::timeouts::TICK;
 use crate::proxy::connection::worker_context::{DrainStage, WorkerContext};
 use crate::proxy::context::ProcessState;

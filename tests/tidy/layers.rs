@@ -19,7 +19,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
     ("limiting", &["labels", "names", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("overload", &["labels", "upstream"]),
-    ("auth", &["telemetry", "limiting"]),
+    ("auth", &["net", "telemetry", "limiting"]),
     ("route", &["labels", "template", "net", "limiting", "upstream", "auth"]),
     ("envoy", &["grpc", "limiting", "route"]),
     (

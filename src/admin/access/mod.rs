@@ -17,7 +17,7 @@ pub mod recording;
 mod sessions;
 
 use std::cell::{Cell, RefCell};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use http::StatusCode;
@@ -32,6 +32,7 @@ use crate::admin::problem::{Problem, ProblemKind};
 use crate::config::Admin;
 use crate::config::admin_tokens::{AdminToken, Role, TokenDigest};
 use crate::labels::labels;
+use crate::net::client_network;
 use crate::telemetry::metrics::AdminMetrics;
 use crate::telemetry::sampled::LogSampler;
 
@@ -141,8 +142,8 @@ impl Peer {
     /// address.
     fn counted(self) -> Peer {
         match self {
-            Peer::Tcp(IpAddr::V6(ip)) => Peer::Tcp(Ipv6Addr::from_bits(ip.to_bits() & (u128::MAX << 64)).into()),
-            peer => peer,
+            Peer::Tcp(ip) => Peer::Tcp(client_network(ip)),
+            Peer::Unix => Peer::Unix,
         }
     }
 }

@@ -48,7 +48,8 @@
 //! - `body/`: request bodies that the HTTP library receives, and their rest after the response.
 //! - `parse_failure.rs`: heads that cannot be parsed.
 //! - `upgrade.rs`, `tunnel.rs`: upgraded connections.
-//! - `registry.rs`: all connections of a worker. `worker_context.rs`: what connections need from their worker.
+//! - `registry.rs`: all connections of a worker. `connection_count.rs`: their number over all workers.
+//! - `worker_context.rs`: what connections need from their worker.
 //! - `settings.rs`: the settings of a connection.
 //!
 //! To add a phase, add it to `Phase` with its transitions, enter it with `ConnectionState::enter_phase`, and describe
@@ -56,6 +57,7 @@
 
 pub(crate) mod body;
 pub(crate) mod client_io;
+pub(crate) mod connection_count;
 pub(crate) mod http1;
 pub(crate) mod http2;
 pub(crate) mod min_rate;

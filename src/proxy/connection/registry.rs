@@ -1,16 +1,18 @@
-//! The registry of client connections: how many there are over all workers and per address (`max_connections`,
-//! `max_connections_per_ip`), and the state of each connection of a worker.
+//! The registry of a worker's client connections, with the state of each. At `max_connections` it closes idle ones for
+//! new ones.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
+use crate::net::client_network;
+use crate::proxy::connection::connection_count::{ConnectionCount, CountedConnection};
 use crate::proxy::connection::phase::{GoAway, Phase};
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::timeouts::Ticks;
@@ -27,24 +29,13 @@ const CLOSING_PART: usize = 2;
 /// The age from which a connection without any request counts as idle.
 const SILENT_MS: u64 = 1_000;
 
-/// The number of connections over all workers.
-#[derive(Default)]
-pub struct ConnectionCount {
-    all: AtomicUsize,
-    by_ip: Mutex<HashMap<IpAddr, usize>>,
-    /// Connections that are closing to make room for others, and that still count.
-    closing: AtomicUsize,
-    /// New connections that a worker without an idle one has refused: the other workers close as many.
-    wanted: AtomicUsize,
-}
-
 /// The connections of one worker.
 pub struct ConnectionRegistry {
     count: Arc<ConnectionCount>,
     ticks: Ticks,
     states: RefCell<Slab<Rc<Registered>>>,
-    /// Connections to close next at `max_connections`, the first of them at the end.
-    selected: RefCell<Vec<Rc<Registered>>>,
+    /// Connections to close next at `max_connections`, the first of them at the end. Weak, because they may end before.
+    selected: RefCell<Vec<Weak<Registered>>>,
     /// The tick at which no connection was idle: until the next one, none is searched for.
     none_idle_ms: Cell<Option<u64>>,
 }
@@ -65,12 +56,6 @@ pub struct ConnectionTicket {
     registered: Rc<Registered>,
     key: usize,
     counted: CountedConnection,
-}
-
-/// Counts one connection, among all and among those of an address, until it is dropped.
-pub struct CountedConnection {
-    count: Arc<ConnectionCount>,
-    peer: IpAddr,
 }
 
 impl ConnectionRegistry {
@@ -156,7 +141,7 @@ impl ConnectionRegistry {
                 self.none_idle_ms.set(selected.is_empty().then_some(now_ms));
             }
             while let Some(registered) = selected.pop() {
-                if registered.close_if_idle(now_ms) {
+                if registered.upgrade().is_some_and(|registered| registered.close_if_idle(now_ms)) {
                     self.count.closing.fetch_add(1, Ordering::Relaxed);
                     return true;
                 }
@@ -166,9 +151,9 @@ impl ConnectionRegistry {
     }
 
     /// Selects the idle connections to close next, the first of them at the end.
-    fn select_idle(&self, now_ms: u64) -> Vec<Rc<Registered>> {
+    fn select_idle(&self, now_ms: u64) -> Vec<Weak<Registered>> {
         let states = self.states.borrow();
-        let mut counts = HashMap::<u64, usize>::new();
+        let mut counts = HashMap::<IpAddr, usize>::new();
         for (_, registered) in &*states {
             *counts.entry(registered.client()).or_default() += 1;
         }
@@ -181,7 +166,7 @@ impl ConnectionRegistry {
             .collect();
         idle.sort_unstable_by_key(|(count, idleness, _)| (*count, *idleness));
         idle.truncate(SELECTED);
-        idle.into_iter().rev().map(|(_, _, registered)| registered.clone()).collect()
+        idle.into_iter().rev().map(|(_, _, registered)| Rc::downgrade(registered)).collect()
     }
 
     /// Records that a connection that closed to make room has ended, or goes on.
@@ -275,17 +260,15 @@ impl Registered {
         true
     }
 
-    /// Returns whether the connection is about to end. Over HTTP/2, its client has been told.
+    /// Returns whether the connection is about to end. An HTTP/2 client that has been told may still open streams until
+    /// it has acknowledged that, and ends the connection only with the last of them.
     fn is_ending(&self) -> bool {
-        self.state.is_over() || self.state.goaway.get() != GoAway::No
+        let is_told = self.state.goaway.get() != GoAway::No;
+        self.state.is_over() || (is_told && !self.state.phase().has_requests())
     }
 
-    /// Identifies the client: an IPv4 address, or the network in which an IPv6 client chooses its addresses.
-    fn client(&self) -> u64 {
-        match self.peer.get() {
-            IpAddr::V4(ip) => u64::from(ip.to_bits()),
-            IpAddr::V6(ip) => u64::try_from(ip.to_bits() >> 64).unwrap_or(u64::MAX),
-        }
+    fn client(&self) -> IpAddr {
+        client_network(self.peer.get())
     }
 }
 
@@ -320,52 +303,6 @@ impl Drop for ConnectionTicket {
     fn drop(&mut self) {
         self.connections.states.borrow_mut().remove(self.key);
         self.connections.end_closing(&self.registered);
-    }
-}
-
-impl CountedConnection {
-    fn new(
-        count: &Arc<ConnectionCount>,
-        peer: IpAddr,
-        max: usize,
-        max_per_ip: usize,
-    ) -> Result<CountedConnection, Cutoff> {
-        count.add_connection(peer, max, max_per_ip)?;
-        Ok(CountedConnection { count: count.clone(), peer })
-    }
-}
-
-impl Drop for CountedConnection {
-    fn drop(&mut self) {
-        self.count.remove_connection(self.peer);
-    }
-}
-
-impl ConnectionCount {
-    fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), Cutoff> {
-        if self.all.fetch_add(1, Ordering::Relaxed) >= max.saturating_add(self.closing.load(Ordering::Relaxed)) {
-            self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(Cutoff::MaxConnections);
-        }
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_ip.entry(peer).or_default();
-        if *count >= max_per_ip {
-            self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(Cutoff::MaxConnectionsPerIp);
-        }
-        *count += 1;
-        Ok(())
-    }
-
-    fn remove_connection(&self, peer: IpAddr) {
-        self.all.fetch_sub(1, Ordering::Relaxed);
-        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_ip.get_mut(&peer) {
-            *count -= 1;
-            if *count == 0 {
-                by_ip.remove(&peer);
-            }
-        }
     }
 }
 
@@ -448,6 +385,34 @@ mod tests {
         assert_eq!((count.closing.load(Ordering::Relaxed), registry.count_of_all_workers()), (0, 2));
         drop((new, idle));
         assert_eq!((count.closing.load(Ordering::Relaxed), registry.count_of_all_workers()), (0, 0));
+    }
+
+    #[test]
+    fn a_stream_after_goaway_has_the_connection_counted_again() {
+        let (registry, count) = registry();
+        let idle = open_idle(&registry, ip(1), 1);
+        idle.connection().set_multiplexed(KEEPALIVE);
+        registry.check_timers(5_000);
+        let _new = registry.register(ip(2), 1, 99).ok().unwrap();
+        idle.connection().begin_goaway(KEEPALIVE);
+        registry.check_timers(5_100);
+        assert_eq!(count.closing.load(Ordering::Relaxed), 1);
+        let _stream = idle.connection().begin_request(true);
+        registry.check_timers(5_200);
+        assert_eq!(count.closing.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_connection_that_has_ended_makes_no_room() {
+        let (registry, count) = registry();
+        let silent = |from| (0..3).map(|_| registry.register(ip(from), 3, 99).ok().unwrap().0).collect::<Vec<_>>();
+        let first = silent(1);
+        registry.check_timers(SILENT_MS);
+        // One of them closes, and the others are selected.
+        drop((registry.register(ip(2), 3, 99).ok().unwrap(), first));
+        let _fresh = silent(3);
+        assert!(matches!(registry.register(ip(2), 3, 99), Err(Cutoff::MaxConnections)));
+        assert_eq!(count.closing.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
 use crate::limiting::charges::guard::LeaseGuard;
-use crate::proxy::connection::registry::CountedConnection;
+use crate::proxy::connection::connection_count::CountedConnection;
 use crate::proxy::context::ClientConnection;
 use crate::route::Timeouts;
 use crate::telemetry::metrics::Cutoff;

@@ -1,0 +1,72 @@
+//! How many client connections there are, over all workers and per address (`max_connections`,
+//! `max_connections_per_ip`).
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::telemetry::metrics::Cutoff;
+
+/// The number of connections over all workers.
+#[derive(Default)]
+pub struct ConnectionCount {
+    pub(super) all: AtomicUsize,
+    by_ip: Mutex<HashMap<IpAddr, usize>>,
+    /// Connections that are closing to make room for others, and that still count.
+    pub(super) closing: AtomicUsize,
+    /// New connections that a worker without an idle one has refused: the other workers close as many.
+    pub(super) wanted: AtomicUsize,
+}
+
+/// Counts one connection, among all and among those of an address, until it is dropped.
+pub struct CountedConnection {
+    count: Arc<ConnectionCount>,
+    pub(super) peer: IpAddr,
+}
+
+impl CountedConnection {
+    pub(super) fn new(
+        count: &Arc<ConnectionCount>,
+        peer: IpAddr,
+        max: usize,
+        max_per_ip: usize,
+    ) -> Result<CountedConnection, Cutoff> {
+        count.add_connection(peer, max, max_per_ip)?;
+        Ok(CountedConnection { count: count.clone(), peer })
+    }
+}
+
+impl Drop for CountedConnection {
+    fn drop(&mut self) {
+        self.count.remove_connection(self.peer);
+    }
+}
+
+impl ConnectionCount {
+    fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), Cutoff> {
+        if self.all.fetch_add(1, Ordering::Relaxed) >= max.saturating_add(self.closing.load(Ordering::Relaxed)) {
+            self.all.fetch_sub(1, Ordering::Relaxed);
+            return Err(Cutoff::MaxConnections);
+        }
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = by_ip.entry(peer).or_default();
+        if *count >= max_per_ip {
+            self.all.fetch_sub(1, Ordering::Relaxed);
+            return Err(Cutoff::MaxConnectionsPerIp);
+        }
+        *count += 1;
+        Ok(())
+    }
+
+    fn remove_connection(&self, peer: IpAddr) {
+        self.all.fetch_sub(1, Ordering::Relaxed);
+        let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = by_ip.get_mut(&peer) {
+            *count -= 1;
+            if *count == 0 {
+                by_ip.remove(&peer);
+            }
+        }
+    }
+}
