@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use arc_swap::Cache;
 use http::HeaderValue;
-use tokio::sync::Semaphore;
 
 use crate::auth::password_verifier::PasswordVerifier;
 use crate::config::ListenerSettings;
@@ -21,7 +20,7 @@ use crate::limiting::store::{Store, Stores};
 use crate::limiting::usage::refusals::RefusalRecorder;
 use crate::overload::process_load::ProcessLoad;
 use crate::proxy::body_memory::BodyMemory;
-use crate::proxy::connection::body::discard::DISCARDS_MAX;
+use crate::proxy::connection::body::discard::DiscardPlaces;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::settings::ConnectionSettings;
 use crate::proxy::connection::state::ConnectionState;
@@ -87,8 +86,8 @@ pub struct WorkerState {
     pub write_buffer: RefCell<Vec<u8>>,
     /// Permits of connections to hold many bytes for their sockets.
     pub large_writes: Rc<LargeWrites>,
-    /// Permits to discard the rest of a request body after its response.
-    pub discards: Arc<Semaphore>,
+    /// Places for the rests of request bodies that are discarded after their responses.
+    pub discards: Rc<DiscardPlaces>,
     pub compression: Rc<WorkerCompression>,
     /// Buffer that tunnels use for each read.
     pub tunnel_buffer: RefCell<Vec<u8>>,
@@ -248,7 +247,7 @@ impl WorkerState {
             is_draining: Cell::new(false),
             write_buffer: RefCell::default(),
             large_writes: Rc::default(),
-            discards: Arc::new(Semaphore::new(DISCARDS_MAX)),
+            discards: Rc::default(),
             compression: Rc::new(WorkerCompression::new(&common.metrics)),
             tunnel_buffer: RefCell::default(),
             view: RefCell::new(Rc::new(view)),

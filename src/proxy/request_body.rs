@@ -18,9 +18,6 @@ use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::refusal::Refusal;
 use crate::route::{Action, Route};
 
-/// Bodies up to this size need no reservation of memory: as many as there may be requests are bounded otherwise.
-const SMALL_BODY: usize = 64 << 10;
-
 /// The body as limit keys see it.
 pub enum KeyBody {
     None,
@@ -42,18 +39,8 @@ impl KeyBody {
             Ok(kind) => kind,
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
-        // A larger body needs a part of the memory that all of them share.
-        let most = body.size_hint().upper().map_or(max, |length| usize::try_from(length).unwrap_or(max));
-        let permit = match most {
-            0..=SMALL_BODY => None,
-            _ => match request.client.local.common.body_memory.reserve(most as u64) {
-                Some(permit) => Some(permit),
-                None => return Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
-            },
-        };
         check_announced_size(request, route)?;
         let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
-        upload.memory = permit;
         let read = read_ahead(request, &mut upload, max).await?;
         request.read_ahead = Some(upload);
         // Neither limits nor the server read that the client waits for permission: it has it.
@@ -124,7 +111,8 @@ pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Res
     }
 }
 
-/// Reads the body to its end under its deadlines. Returns `None` as soon as more than `max` bytes have arrived.
+/// Reads the body to its end under its deadlines. Returns `None` as soon as more than `max` bytes have arrived, or no
+/// memory is left.
 ///
 /// # Errors
 /// The body is larger than the route's `max_body`, or it did not arrive completely.
@@ -134,7 +122,8 @@ async fn read_ahead(
     max: usize,
 ) -> Result<Option<Bytes>, Refusal> {
     let (deadline, begun) = (request.account.deadline(), Instant::now());
-    let read = deadline.run_within(upload.read_ahead(max)).await;
+    let memory = &request.client.local.common.body_memory;
+    let read = deadline.run_within(upload.read_ahead(max, memory)).await;
     deadline.disarm();
     request.account.add_wait(begun);
     let error = match read {

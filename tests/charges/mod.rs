@@ -9,6 +9,7 @@ mod costs_later;
 mod delivered;
 mod grpc_ends;
 mod key_overrides;
+mod large_bodies;
 mod late_refunds;
 mod leases;
 mod outcomes;

@@ -166,6 +166,9 @@ impl WorkerContext {
     pub fn enter_stage(&self, stage: DrainStage) {
         self.stage.set(stage);
         self.local.is_draining.set(self.is_leaving());
+        if self.is_closing() {
+            self.local.discards.close();
+        }
         self.connections.wake_all();
     }
 

@@ -35,7 +35,7 @@ pub async fn read_message(request: &mut RequestContext<'_>, max: usize) -> Resul
     request.account.add_wait(start);
     let message = read.unwrap_or_else(|_| Err(CallError::new(GrpcCode::DeadlineExceeded, "the message is late")));
     if message.is_err() {
-        // Without the rest of the body, its stream is reset after the answer.
+        // The connection discards the rest of the body after the answer.
         request.received.body = Some(body);
     }
     message

@@ -8,24 +8,22 @@ use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
-use tokio::time::timeout;
 
-use crate::proxy::body_memory::BodyPermit;
+use crate::proxy::body_memory::{BodyMemory, BodyPermit, GatheredBody};
+use crate::proxy::connection::body::discard::{data_length, discard_within};
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::inbound::body::{BodyFault, RequestBody};
 use crate::proxy::inbound::http2_head;
 use crate::route::Timeouts;
-
-/// How long the rest of an unwanted body is read, so that the client can read its response.
-const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// A request body with its size limit and its deadlines.
 pub struct Upload {
@@ -38,8 +36,8 @@ pub struct Upload {
     max_bytes: u64,
     /// Names of the trailers that are forwarded: those that the forwarded head announces. All others are dropped.
     allowed_trailers: Vec<HeaderName>,
-    /// The memory that the body takes because it was read in advance.
-    pub memory: Option<BodyPermit>,
+    /// The permit for the memory of a large body that was read in advance, until its frames are taken.
+    permit: Option<Arc<BodyPermit>>,
 }
 
 /// Marks the upload as unread if it is dropped before its end.
@@ -261,7 +259,7 @@ impl Upload {
             progress,
             max_bytes,
             allowed_trailers: Vec::new(),
-            memory: None,
+            permit: None,
         }
     }
 
@@ -289,41 +287,45 @@ impl Upload {
         frames.rev().for_each(|frame| self.ahead.push_front(frame));
     }
 
-    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived. The next reader still
-    /// gets the whole body.
+    /// Reads the body to its end. Returns `None` as soon as more than `max` bytes have arrived, or more than `memory` has
+    /// room for. The next reader still gets the whole body.
     ///
     /// # Errors
     /// The body did not arrive completely.
-    pub async fn read_ahead(&mut self, max: usize) -> Result<Option<Bytes>, UploadState> {
-        let (mut ahead, mut read) = (VecDeque::new(), 0);
+    pub async fn read_ahead(&mut self, max: usize, memory: &Arc<BodyMemory>) -> Result<Option<Bytes>, UploadState> {
+        let (mut body, mut trailers) = (GatheredBody::new(memory), None);
         let whole = loop {
             match poll_fn(|cx| self.poll(cx)).await {
                 None => break true,
                 Some(Err(UploadError(state))) => return Err(state),
-                Some(Ok(frame)) => {
-                    read += frame.data_ref().map_or(0, Bytes::len);
-                    ahead.push_back(frame);
-                }
-            }
-            if read > max {
-                break false;
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(piece) => {
+                        if !body.push(piece) || body.len() > max {
+                            break false;
+                        }
+                    }
+                    Err(frame) => trailers = Some(frame),
+                },
             }
             if self.progress.state() == UploadState::Done {
                 break true;
             }
         };
         self.progress.wait.set(None);
-        self.ahead = ahead;
-        let mut pieces = self.ahead.iter().filter_map(Frame::data_ref);
-        Ok(whole.then(|| match (pieces.next(), pieces.next()) {
-            (first, None) => first.cloned().unwrap_or_default(),
-            _ => self.ahead.iter().filter_map(Frame::data_ref).flatten().copied().collect(),
-        }))
+        let (data, permit) = body.finish();
+        self.permit = permit;
+        let first = Some(data.clone()).filter(|data| !data.is_empty()).map(Frame::data);
+        self.put_back([first, trailers].into_iter().flatten());
+        Ok(whole.then_some(data))
     }
 
     /// Replaces the data of a body that was read ahead completely. The trailers stay.
     pub fn replace_data(&mut self, data: Bytes) {
         self.ahead.retain(|frame| frame.is_trailers());
+        let data = match &self.permit {
+            Some(permit) => permit.keep_for(data),
+            None => data,
+        };
         self.ahead.push_front(Frame::data(data));
     }
 
@@ -338,6 +340,8 @@ impl Upload {
             return self.fail(UploadState::Broken);
         }
         if let Some(frame) = self.ahead.pop_front() {
+            // From here on, the frame keeps it.
+            self.permit = None;
             return Poll::Ready(Some(Ok(frame)));
         }
         if self.progress.state() == UploadState::Done {
@@ -418,15 +422,14 @@ impl Upload {
         self.ahead.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum()
     }
 
-    /// Reads and discards the rest, for a limited time. Closing the connection at once would reset it, and the client
+    /// Reads and discards the rest, within the bounds for that. Closing the connection at once would reset it, and the client
     /// could lose the response.
     pub async fn discard(mut self) {
         if self.on_stream.is_some() {
             // The connection discards the rest of a body that is dropped.
             return;
         }
-        let rest = async { while let Some(Ok(_)) = poll_fn(|cx| self.poll(cx)).await {} };
-        let _ = timeout(DISCARD_TIME, rest).await;
+        discard_within(|cx| self.poll(cx).map(|next| next?.ok().map(|frame| data_length(&frame)))).await;
     }
 
     fn fail(&mut self, state: UploadState) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {

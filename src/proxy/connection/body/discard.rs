@@ -1,14 +1,19 @@
 //! The rest of a request body after the response. Many clients read a response only once they have sent their body, and
 //! lose it if their stream or connection is reset before. So the gateway reads what still comes and discards it, within
-//! bounds: bytes and time for each client, and clients for each worker. Beyond them it resets or closes at once.
+//! bounds: bytes and time for each rest, and rests for each client and for the worker. Beyond them, and when the worker
+//! closes, it resets or closes at once.
 //!
 //! Over HTTP/2, [`discard_stream`] keeps the stream half-closed; the library resets it with NO_ERROR when the body is
-//! dropped. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any more.
+//! dropped. Over HTTP/1.1, [`discard_connection`] is the end of a connection that nobody reads any more. Bodies that are
+//! read to their end, so that their connection stays usable, have the bounds of [`discard_within`] only.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -16,9 +21,9 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use hyper::body::Incoming;
 use tokio::io::ReadBuf;
-use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::net::client_network;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::stream::Stream;
@@ -28,15 +33,67 @@ const DISCARD_BYTES: usize = 32 * 1024 * 1024;
 /// The longest time from the end of the response, and the longest pause of the client in it.
 const DISCARD_TIME: Duration = Duration::from_secs(10);
 const DISCARD_PAUSE: Duration = Duration::from_secs(2);
-/// The most streams and connections of a worker whose rest is discarded at the same time.
-pub const DISCARDS_MAX: usize = 1000;
+/// The most streams and connections of a worker whose rest is discarded at the same time, and those of one client.
+const DISCARDS_MAX: usize = 1000;
+const DISCARDS_PER_CLIENT: usize = 100;
 /// Bytes of one read from a connection.
 const READ_SIZE: usize = 16 * 1024;
 
-/// Discards the rest of the body of a request over HTTP/2. Until the response has ended, only the bytes are bounded:
-/// the stream is open anyway. Ends when the client has sent everything or has reset the stream, and at once if the
-/// gateway cuts the stream. `permits`: those of the worker.
-pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, permits: Arc<Semaphore>) {
+/// The places of a worker for what it discards.
+#[derive(Default)]
+pub struct DiscardPlaces {
+    taken: Cell<usize>,
+    by_client: RefCell<HashMap<IpAddr, usize>>,
+    is_closed: Cell<bool>,
+}
+
+/// A place, until it is dropped.
+struct DiscardPlace {
+    places: Rc<DiscardPlaces>,
+    client: IpAddr,
+}
+
+impl DiscardPlaces {
+    /// Takes a place for the client with the address `ip`. `None` if the client or the worker has none left.
+    fn take(self: &Rc<Self>, ip: IpAddr) -> Option<DiscardPlace> {
+        let (client, mut by_client) = (client_network(ip), self.by_client.borrow_mut());
+        let of_client = by_client.get(&client).copied().unwrap_or(0);
+        if self.is_closed() || self.taken.get() >= DISCARDS_MAX || of_client >= DISCARDS_PER_CLIENT {
+            return None;
+        }
+        self.taken.set(self.taken.get() + 1);
+        by_client.insert(client, of_client + 1);
+        Some(DiscardPlace { places: self.clone(), client })
+    }
+
+    /// Has the worker discard nothing more. Tasks that wait for their client notice that when they are polled next.
+    pub fn close(&self) {
+        self.is_closed.set(true);
+    }
+
+    fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+}
+
+impl Drop for DiscardPlace {
+    fn drop(&mut self) {
+        let DiscardPlaces { taken, by_client, .. } = &*self.places;
+        taken.set(taken.get() - 1);
+        let mut by_client = by_client.borrow_mut();
+        if let Some(count) = by_client.get_mut(&self.client) {
+            *count -= 1;
+            if *count == 0 {
+                by_client.remove(&self.client);
+            }
+        }
+    }
+}
+
+/// Discards the rest of the body of a request over HTTP/2, sent by the client with the address `ip`. Until the response
+/// has ended, only the bytes are bounded: the stream is open anyway. Ends when the client has sent everything or has
+/// reset the stream, and at once if the gateway cuts the stream.
+pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, places: Rc<DiscardPlaces>, ip: IpAddr) {
     let mut left = DISCARD_BYTES;
     let is_answered = poll_fn(|cx| {
         while left > 0 && !deadline.is_over() {
@@ -49,8 +106,12 @@ pub async fn discard_stream(mut body: Incoming, deadline: RequestDeadline, permi
         if deadline.poll_stream_cut(cx.waker()) || deadline.is_over() { Poll::Ready(true) } else { Poll::Pending }
     })
     .await;
-    if is_answered && let Ok(_permit) = permits.try_acquire() {
-        discard_within(left, async || poll_fn(|cx| poll_data(&mut body, &deadline, cx)).await).await;
+    if is_answered && let Some(_place) = places.take(ip) {
+        let next = |cx: &mut Context<'_>| match places.is_closed() {
+            true => Poll::Ready(None),
+            false => poll_data(&mut body, &deadline, cx),
+        };
+        discard_bytes(left, next).await;
     }
     if is_answered {
         deadline.unregister_tasks();
@@ -62,36 +123,74 @@ fn poll_data(body: &mut Incoming, deadline: &RequestDeadline, cx: &mut Context<'
     if deadline.poll_stream_cut(cx.waker()) {
         return Poll::Ready(None);
     }
-    let length = |frame: Frame<Bytes>| frame.data_ref().map_or(0, Bytes::len);
-    Pin::new(body).poll_frame(cx).map(|frame| frame.and_then(Result::ok).map(length))
+    Pin::new(body).poll_frame(cx).map(|frame| frame.and_then(Result::ok).map(|frame| data_length(&frame)))
+}
+
+pub fn data_length(frame: &Frame<Bytes>) -> usize {
+    frame.data_ref().map_or(0, Bytes::len)
 }
 
 /// Discards what still comes on a connection whose sending side is closed, until the client closes its side as well.
-pub async fn discard_connection(mut stream: Stream, connection: &ConnectionState) {
-    discard_within(DISCARD_BYTES, async || poll_fn(|cx| poll_bytes(&mut stream, connection, cx)).await).await;
+pub async fn discard_connection(
+    mut stream: Stream,
+    connection: &ConnectionState,
+    places: &Rc<DiscardPlaces>,
+    ip: IpAddr,
+) {
+    let Some(_place) = places.take(ip) else { return };
+    discard_within(|cx| {
+        connection.register_task(cx.waker());
+        if connection.is_cut() || places.is_closed() { Poll::Ready(None) } else { poll_bytes(&mut stream, cx) }
+    })
+    .await;
 }
 
 /// Returns the number of bytes that have come. `None` after the last ones.
-fn poll_bytes(stream: &mut Stream, connection: &ConnectionState, cx: &mut Context<'_>) -> Poll<Option<usize>> {
-    connection.register_task(cx.waker());
-    if connection.is_cut() {
-        return Poll::Ready(None);
-    }
+fn poll_bytes(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<Option<usize>> {
     let mut space = [MaybeUninit::uninit(); READ_SIZE];
     let mut bytes = ReadBuf::uninit(&mut space);
     let read = ready!(stream.poll_discard(cx, &mut bytes));
     Poll::Ready(read.is_ok().then_some(bytes.filled().len()).filter(|count| *count > 0))
 }
 
-/// Calls `next` until it returns `None` or a bound is reached. `left`: bytes that may still come.
-async fn discard_within(mut left: usize, mut next: impl AsyncFnMut() -> Option<usize>) {
+/// Discards what `poll_next` reads, until it returns `None` or the bounds of a rest are reached. It returns the number
+/// of bytes.
+pub async fn discard_within(poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>) {
+    discard_bytes(DISCARD_BYTES, poll_next).await;
+}
+
+/// The same, for a rest of which `left` bytes may still come.
+async fn discard_bytes(mut left: usize, mut poll_next: impl FnMut(&mut Context<'_>) -> Poll<Option<usize>>) {
     let all = async {
         while left > 0
-            && let Ok(Some(count)) = timeout(DISCARD_PAUSE, next()).await
+            && let Ok(Some(count)) = timeout(DISCARD_PAUSE, poll_fn(&mut poll_next)).await
         {
             left = left.saturating_sub(count);
         }
     };
     // A bound that is reached needs no report: the response has been sent.
     let _ = timeout(DISCARD_TIME, all).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_client_leaves_places_to_others() {
+        let places = Rc::<DiscardPlaces>::default();
+        let of = |ip: &str| places.take(ip.parse().unwrap());
+        let mut taken: Vec<_> = (0..DISCARDS_PER_CLIENT).map(|_| of("2001:db8::1").unwrap()).collect();
+        assert!(of("2001:db8::2").is_none(), "the same network");
+        taken.extend(
+            (0..DISCARDS_MAX - DISCARDS_PER_CLIENT).map(|number| of(&format!("10.0.{}.1", number / 9)).unwrap()),
+        );
+        assert!(of("192.0.2.1").is_none());
+        taken.remove(0);
+        let last = of("192.0.2.1").unwrap();
+        drop((taken, last));
+        assert!(places.by_client.borrow().is_empty() && places.taken.get() == 0);
+        places.close();
+        assert!(of("192.0.2.1").is_none());
+    }
 }

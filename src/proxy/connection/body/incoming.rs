@@ -4,17 +4,17 @@
 
 use std::error::Error;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use hyper::body::Incoming;
-use tokio::sync::Semaphore;
 use tokio::task::spawn_local;
 
-use crate::proxy::connection::body::discard::discard_stream;
+use crate::proxy::connection::body::discard::{DiscardPlaces, discard_stream};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::inbound::body::{BodyFault, BodyStream, RequestBody};
 
@@ -23,13 +23,19 @@ pub fn wrap_body(body: Incoming) -> RequestBody {
     if body.is_end_stream() { RequestBody::empty() } else { RequestBody::new(IncomingBody(body)) }
 }
 
-/// Returns the body that the library receives on a stream. `deadline` belongs to the request.
-pub fn wrap_stream_body(body: Incoming, deadline: &RequestDeadline, discards: &Arc<Semaphore>) -> RequestBody {
+/// Returns the body that the library receives on a stream. `deadline` belongs to the request, and `places` to the
+/// worker. `ip`: address of the client.
+pub fn wrap_stream_body(
+    body: Incoming,
+    deadline: &RequestDeadline,
+    places: &Rc<DiscardPlaces>,
+    ip: IpAddr,
+) -> RequestBody {
     if body.is_end_stream() {
         return RequestBody::empty();
     }
-    let (deadline, discards) = (deadline.clone(), discards.clone());
-    RequestBody::new(StreamRequestBody { body: Some(IncomingBody(body)), deadline, discards })
+    let (deadline, places) = (deadline.clone(), places.clone());
+    RequestBody::new(StreamRequestBody { body: Some(IncomingBody(body)), deadline, places, ip })
 }
 
 struct IncomingBody(Incoming);
@@ -53,7 +59,8 @@ struct StreamRequestBody {
     /// `None` once it is dropped.
     body: Option<IncomingBody>,
     deadline: RequestDeadline,
-    discards: Arc<Semaphore>,
+    places: Rc<DiscardPlaces>,
+    ip: IpAddr,
 }
 
 impl BodyStream for StreamRequestBody {
@@ -73,7 +80,7 @@ impl BodyStream for StreamRequestBody {
 impl Drop for StreamRequestBody {
     fn drop(&mut self) {
         if let Some(IncomingBody(body)) = self.body.take().filter(|body| !body.is_end()) {
-            spawn_local(discard_stream(body, self.deadline.clone(), self.discards.clone()));
+            spawn_local(discard_stream(body, self.deadline.clone(), self.places.clone(), self.ip));
         }
     }
 }

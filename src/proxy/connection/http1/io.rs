@@ -133,9 +133,8 @@ impl Http1Io {
     /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
     /// connection, and the client might lose the response.
     pub async fn discard_rest(self: Box<Self>) {
-        if let Ok(_permit) = self.client.local.discards.try_acquire() {
-            discard_connection(self.stream, self.client.connection()).await;
-        }
+        let client = self.client;
+        discard_connection(self.stream, client.connection(), &client.local.discards, client.peer).await;
     }
 
     /// Starts the timer of a head with its first byte.
