@@ -1,4 +1,5 @@
-//! Parses names of headers, cookies and parameters in the config and in requests to the admin API. Also has the error
+//! Parses names of headers, cookies and parameters in the config and in requests to the admin API, and compares those of
+//! headers. Also has the error
 //! type for such texts, [`TextFault`].
 
 use http::HeaderName;
@@ -23,6 +24,14 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
         Ok(name) => Ok(name),
         Err(_) => invalid_text(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
     }
+}
+
+/// Returns whether servers that map headers to variables may confuse two headers: the names differ, but only in
+/// punctuation, such as `x_api_key` and `x-api-key`.
+pub fn is_header_alias(one: &HeaderName, other: &HeaderName) -> bool {
+    let fold = |byte: u8| if byte.is_ascii_alphanumeric() { byte } else { b'_' };
+    let (one, other) = (one.as_str(), other.as_str());
+    one.len() == other.len() && one != other && one.bytes().map(fold).eq(other.bytes().map(fold))
 }
 
 /// Checks a cookie name.

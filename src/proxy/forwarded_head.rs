@@ -9,13 +9,13 @@
 //! - [`fit_head_to_route`] applies what depends on the route.
 //! - [`check_described_head`] is for heads that other proxies describe. These proxies forward them, so nothing is removed.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TE, TRAILER, UPGRADE};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, TRAILER, UPGRADE};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::auth::AuthMethod;
 use crate::auth::forward::states_request;
 use crate::config::Config;
-use crate::grpc;
+use crate::names::is_header_alias;
 use crate::proxy::headers;
 use crate::proxy::inbound::hop::Via;
 use crate::proxy::inbound::reject::{FaultPolicy, Reject};
@@ -38,7 +38,7 @@ pub struct ReceivedFacts<'a> {
 }
 
 /// Turns received headers into those of the forwarded head, as far as that does not depend on the route. Returns the
-/// protocols that the client offers to switch to. The head then offers the first of them.
+/// protocol that the client offers to switch to, which is the only one that the head then has.
 ///
 /// # Errors
 /// The request has already passed this gateway. Other faults are added to those of `head`.
@@ -56,7 +56,7 @@ pub fn make_forwarded_head(
         headers::clean_request_headers(headers, fields, head, trusted_peer, via, policy)
     })?;
     remove_own_headers(headers, config);
-    set_te_connection(headers);
+    headers::set_te_connection(headers);
     // Only HTTP/1.1 has this expectation, and only a body needs it.
     if fields.has(KnownHeader::Expect) && (version != Version::HTTP_11 || body_length == Some(0)) {
         headers.remove(EXPECT);
@@ -77,13 +77,10 @@ pub fn make_forwarded_head(
 /// # Errors
 /// `policy` refuses such a head.
 fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy) -> Result<(), Reject> {
-    let fold = |name: &str| name.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
-    for name in headers.keys().map(HeaderName::as_str).filter(|name| is_ambiguous_name(name)) {
+    for name in headers.keys().filter(|name| is_ambiguous_name(name.as_str())) {
         // Headers that only the gateway states are removed in every spelling.
         let mut read = config.guarded_headers.iter().filter(|name| !config.identity_headers.contains(name));
-        if read
-            .any(|read| read.as_str().len() == name.len() && read.as_str() != name && fold(read.as_str()) == fold(name))
-        {
+        if read.any(|read| is_header_alias(read, name)) {
             policy.report(Reject::HeaderAlias)?;
         }
     }
@@ -95,13 +92,6 @@ fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy)
 pub fn remove_own_headers(headers: &mut HeaderMap, config: &Config) {
     for name in &*config.identity_headers {
         headers.remove(name);
-    }
-}
-
-/// Has `Connection` name `TE`, which is for the next hop only.
-fn set_te_connection(headers: &mut HeaderMap) {
-    if headers.contains_key(TE) {
-        headers.insert(CONNECTION, HeaderValue::from_static("te"));
     }
 }
 
@@ -128,8 +118,7 @@ pub fn fit_head_to_route(
 ) -> Result<Option<UpgradeOffer>, Reject> {
     if facts.fields.has(KnownHeader::Trailer) {
         let is_streamed = facts.fields.has(KnownHeader::TransferEncoding) || facts.fields.has_streamed_body;
-        let is_call = |headers: &HeaderMap| facts.version == Version::HTTP_2 && grpc::is_grpc(headers);
-        let may_follow = is_streamed && (route.request_trailers || is_call(headers));
+        let may_follow = is_streamed && route.request_trailers;
         announce_trailers(headers, may_follow.then_some(&facts.config.guarded_headers));
     }
     if let Some(auth) = &route.auth
@@ -142,14 +131,11 @@ pub fn fit_head_to_route(
     if is_proxied && route.upgrades == Upgrades::Refused {
         return Err(Reject::Upgrade);
     }
-    let offer = if is_proxied { received.restrict_to(&route.upgrades) } else { None };
-    match &offer {
-        Some(offer) => headers::set_upgrade(headers, offer.header_value()),
-        None => {
-            headers.remove(CONNECTION);
-            headers.remove(UPGRADE);
-            set_te_connection(headers);
-        }
+    let offer = Some(received).filter(|offer| is_proxied && offer.is_allowed_by(&route.upgrades));
+    if offer.is_none() {
+        headers.remove(CONNECTION);
+        headers.remove(UPGRADE);
+        headers::set_te_connection(headers);
     }
     Ok(offer)
 }
@@ -165,13 +151,15 @@ fn remove_stated_requests(headers: &mut HeaderMap) {
 }
 
 /// Has `Trailer` list the trailers that may follow. Without `guarded`, none may. Some servers merge trailers with the
-/// headers, so no trailer may have the name of a header of the request, or of one that the config reads or states.
+/// headers, so no trailer may have the name of a header of the request, of one that the config reads or states, or of one
+/// that states another request.
 fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>) {
     let mut names: Vec<HeaderName> = Vec::new();
     if let Some(guarded) = guarded {
         let announced = headers::announced_trailers(headers);
-        for name in announced.filter(|name| !headers.contains_key(name) && !guarded.contains(name)) {
-            if !names.contains(&name) {
+        for name in announced {
+            let is_guarded = headers.contains_key(&name) || guarded.contains(&name) || states_request(&name);
+            if !is_guarded && !names.contains(&name) {
                 names.push(name);
             }
         }

@@ -10,7 +10,7 @@ use crate::config::Strictness;
 use crate::proxy::inbound::hop::Via;
 use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 use crate::proxy::inbound::validate::ValidatedHead;
-use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, names_client};
+use crate::proxy::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, list_elements, names_client};
 use crate::route::HeaderEdit;
 
 /// Cleans the headers of a request for the next hop:
@@ -105,7 +105,7 @@ pub fn clean_response_headers(headers: &mut HeaderMap, via: Option<&Via>) {
 /// request: framing, routing, authentication, and what the gateway states about the client or the trace. Some servers
 /// merge trailers with the headers.
 pub fn announced_trailers(headers: &HeaderMap) -> impl Iterator<Item = HeaderName> {
-    let names = headers.get_all(TRAILER).iter().flat_map(list_tokens);
+    let names = list_elements(headers, &TRAILER);
     names.filter_map(|token| HeaderName::from_bytes(token).ok()).filter(|name| {
         let text = name.as_str();
         is_allowed_trailer(name) && !names_client(text) && !matches!(text, "traceparent" | "tracestate")
@@ -125,6 +125,13 @@ fn is_allowed_trailer(name: &HeaderName) -> bool {
     let text = name.as_str();
     let framing = matches!(text, "cache-control" | "expect" | "max-forwards" | "set-cookie");
     !framing && !is_protected(text) && !is_hop_by_hop(text) && !is_ambiguous_name(text)
+}
+
+/// Has `Connection` name `TE`, which is for the next hop only (RFC 9110, section 10.1.4).
+pub fn set_te_connection(headers: &mut HeaderMap) {
+    if headers.contains_key(TE) {
+        headers.insert(CONNECTION, HeaderValue::from_static("te"));
+    }
 }
 
 /// Sets the headers that offer or confirm a switch to `protocol`.
@@ -182,9 +189,7 @@ fn is_hop_by_hop(name: &str) -> bool {
 
 fn remove_hop_by_hop(headers: &mut HeaderMap, fields: HeaderSet, remove: Vec<HeaderName>) {
     if fields.has(KnownHeader::Te) {
-        let trailers =
-            headers.get_all(TE).iter().any(|line| list_tokens(line).any(|t| t.eq_ignore_ascii_case(b"trailers")));
-        if trailers {
+        if list_elements(headers, &TE).any(|element| element.eq_ignore_ascii_case(b"trailers")) {
             headers.insert(TE, HeaderValue::from_static("trailers"));
         } else {
             headers.remove(TE);
@@ -208,7 +213,7 @@ fn collect_connection_named(
     remove: &mut Vec<HeaderName>,
     policy: &mut FaultPolicy,
 ) -> Result<(), Reject> {
-    for token in headers.get_all(CONNECTION).iter().flat_map(list_tokens) {
+    for token in list_elements(headers, &CONNECTION) {
         if token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close") {
             continue;
         }
@@ -227,10 +232,6 @@ fn is_protected(name: &str) -> bool {
     matches!(name, "host" | "authorization" | "cookie" | "set-cookie" | "forwarded" | "x-real-ip")
         || name.starts_with("content-")
         || name.starts_with("x-forwarded-")
-}
-
-fn list_tokens(line: &HeaderValue) -> impl Iterator<Item = &[u8]> {
-    line.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
 #[cfg(test)]

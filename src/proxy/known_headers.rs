@@ -1,7 +1,7 @@
 //! The set of well-known headers that a head contains, found in one pass over its names. Looking up each of them in the
-//! header map would cost one hash computation per absent header.
+//! header map would cost one hash computation per absent header. Also reads those of them that are lists.
 
-use http::HeaderMap;
+use http::{HeaderMap, HeaderName};
 
 /// A header with a meaning for the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +103,12 @@ impl HeaderSet {
         let bits = known.iter().fold(0, |bits, known| bits | known.bit());
         self.known & bits != 0
     }
+}
+
+/// Returns the list elements of all lines of a header.
+pub fn list_elements<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
+    let elements = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
+    elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
 }
 
 /// Returns true for headers that name the client. They are removed unless a trusted peer sent them.

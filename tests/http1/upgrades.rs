@@ -272,6 +272,8 @@ fn upgrades_without_a_tunnel_continue_as_plain_requests() {
         (&gateway, get("/", "connection: keep-alive\r\nupgrade: websocket\r\n")),
         (&gateway, old(UPGRADE)),
         (&only, get("/", UPGRADE)),
+        // No other protocol takes the place of the first one.
+        (&only, get("/", "connection: upgrade\r\nupgrade: foo, tcp\r\n")),
         (&none, get("/", UPGRADE)),
     ] {
         assert_eq!(gateway.fetch(&head).text(), "plain", "{head}");
@@ -286,6 +288,30 @@ fn upgrades_without_a_tunnel_continue_as_plain_requests() {
     client.send(get("/", "connection: upgrade\r\nupgrade: h2c, TCP, websocket\r\n"));
     client.try_read_head().unwrap();
     assert_eq!(upstream.request().get("upgrade"), Some("TCP"));
+}
+
+/// A list of protocols shows a route, and with it its limits, no other protocol than the server.
+#[test]
+fn a_list_of_protocols_evades_no_route() {
+    let upstream = echoing();
+    let gateway = Gateway::start(&format!(
+        "[[route]]\nname = \"ws\"\npath = \"/\"\nheader = {{ upgrade = \"websocket\" }}\nupstream = \"{0}\"\nlimits = [\"one\"]\n\
+         [[route]]\npath = \"/\"\nupgrades = [\"websocket\"]\nupstream = \"{0}\"\n\
+         [limit.one]\nrate = \"1/day\"\nkey = \"all\"\n",
+        upstream.url()
+    ));
+    for (offered, status) in [
+        ("websocket", 101),
+        ("websocket", 429),
+        ("h2c, WebSocket", 429),
+        ("websocket, foo", 429),
+        ("foo, websocket", 200),
+        ("foo/1, h2c, websocket", 200),
+    ] {
+        let mut client = gateway.client();
+        client.send(get("/", &format!("connection: upgrade\r\nupgrade: {offered}\r\n")));
+        assert_eq!(client.try_read_head().unwrap().status(), status, "{offered}");
+    }
 }
 
 #[test]

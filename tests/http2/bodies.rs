@@ -175,6 +175,20 @@ fn announced_trailers_pass_both_ways_if_the_route_forwards_those_of_requests() {
     assert_eq!(upstream.request().head, "whole");
 }
 
+/// No gRPC call has trailers in its request, whatever a request that claims to be one says.
+#[test]
+fn a_claim_of_grpc_forwards_no_trailers() {
+    let upstream = Upstream::text("up");
+    let gateway = Gateway::start(&to(&upstream, ""));
+    let mut request = post("/");
+    request.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
+    request.headers_mut().insert("trailer", "x-sum".parse().unwrap());
+    let trailers = HeaderMap::from_iter([("x-sum".parse().unwrap(), "10".parse().unwrap())]);
+    H2Client::connect(gateway.addr).fetch(request, Sent { body: b"body", trailers: Some(trailers) });
+    let seen = upstream.request();
+    assert_eq!((seen.get("trailer"), seen.text().as_str()), (None, "body"), "{}", seen.head);
+}
+
 /// The gateway resets the stream of a refused upload once its client pauses. Other streams continue.
 #[test]
 fn an_upload_that_is_refused_ends_with_its_response_and_without_an_error() {

@@ -46,6 +46,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
         "proxy",
         &[
             "labels",
+            "names",
             "telemetry",
             "descriptors",
             "heap",

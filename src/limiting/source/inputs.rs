@@ -10,6 +10,7 @@ use percent_encoding::percent_decode;
 
 use crate::labels::labels;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential};
+use crate::names::is_header_alias;
 
 labels! {
     /// Which value counts if a request repeats a name.
@@ -35,13 +36,7 @@ pub fn find_header<'h>(headers: &'h HeaderMap, name: &HeaderName, repeated: Repe
         Repeated::Last => lines.next_back(),
         Repeated::Refuse => {
             let line = lines.next();
-            let is_alias = |other: &HeaderName| {
-                let (other, name) = (other.as_str(), name.as_str());
-                other.len() == name.len()
-                    && other != name
-                    && other.bytes().map(fold_byte).eq(name.bytes().map(fold_byte))
-            };
-            if lines.next().is_some() || headers.keys().any(is_alias) {
+            if lines.next().is_some() || headers.keys().any(|other| is_header_alias(other, name)) {
                 return Err(Ambiguous);
             }
             line

@@ -8,6 +8,7 @@ use http::header::VIA;
 use http::{HeaderMap, HeaderValue, Version};
 
 use crate::config::ForwardedHeaders;
+use crate::proxy::known_headers::list_elements;
 
 /// The facts of a client connection as header values. Created once per connection, so that a request only clones
 /// references.
@@ -69,8 +70,7 @@ impl Via {
 
     /// Returns true if the request has already passed this process.
     pub fn is_listed_in(&self, headers: &HeaderMap) -> bool {
-        let elements = headers.get_all(VIA).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
-        elements.into_iter().any(|element| {
+        list_elements(headers, &VIA).any(|element| {
             let mut words = element.split(|byte| matches!(byte, b' ' | b'\t')).filter(|word| !word.is_empty());
             words.nth(1).is_some_and(|received_by| received_by.eq_ignore_ascii_case(self.pseudonym.as_bytes()))
         })

@@ -1,16 +1,16 @@
-//! The protocols that a client offers to switch to (`Upgrade`), and the check that a server's response accepts one of
-//! them.
+//! The protocol that a client offers to switch to (`Upgrade`), and the check that a server's response accepts it.
 
 use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderMap, HeaderValue, Version};
 
-use crate::proxy::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::known_headers::{HeaderSet, KnownHeader, list_elements};
 use crate::route::Upgrades;
 
-/// The protocols that a client offers: at least one, in the client's order. The server gets the first one that the route
-/// allows, in one spelling: a limit that reads `Upgrade` would otherwise miss a protocol behind another one.
+/// The protocol that a client offers, as a value of `Upgrade`: the first of its list that is not HTTP, in one spelling.
+/// Conditions of routes, limits and the server all see this one. If a route does not allow it, no other takes its place,
+/// because a limit that reads `Upgrade` could miss that.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UpgradeOffer(Vec<HeaderValue>);
+pub struct UpgradeOffer(HeaderValue);
 
 /// HTTP itself, which is never tunnelled: the gateway does not read tunnels, so requests in them would bypass all
 /// limits.
@@ -18,55 +18,43 @@ const HTTP_PROTOCOLS: [&str; 6] = ["h2c", "h2", "h3", "http", "https", "tls"];
 static WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
 impl UpgradeOffer {
-    /// Returns the protocols that a received head offers. Returns `None` if there are none, or if the offer is not
+    /// Returns the protocol that a received head offers. Returns `None` if there is none, or if the offer is not
     /// well-formed. The request is then an ordinary one.
     pub fn from_headers(headers: &HeaderMap, fields: HeaderSet, version: Version) -> Option<UpgradeOffer> {
         if !fields.has(KnownHeader::Upgrade) || !fields.has(KnownHeader::Connection) {
             return None;
         }
-        let named = |token: &str| token.eq_ignore_ascii_case("upgrade");
+        let named = |token: &[u8]| token.eq_ignore_ascii_case(b"upgrade");
         // Over HTTP/2, such a request is a translated extended CONNECT.
         if !matches!(version, Version::HTTP_11 | Version::HTTP_2) || !list_elements(headers, &CONNECTION).any(named) {
             return None;
         }
-        let offered = list_elements(headers, &UPGRADE).filter(|protocol| {
+        let mut offered = list_elements(headers, &UPGRADE).filter_map(|protocol| str::from_utf8(protocol).ok());
+        let first = offered.find(|protocol| {
             let is_http = HTTP_PROTOCOLS.iter().any(|http| protocol_name(protocol).eq_ignore_ascii_case(http));
             is_protocol(protocol) && !is_http
-        });
-        let offered = offered.filter_map(|protocol| match protocol.eq_ignore_ascii_case("websocket") {
-            true => Some(WEBSOCKET.clone()),
-            false => HeaderValue::from_str(protocol).ok(),
-        });
-        let offered: Vec<HeaderValue> = offered.collect();
-        (!offered.is_empty()).then_some(UpgradeOffer(offered))
+        })?;
+        match first.eq_ignore_ascii_case("websocket") {
+            true => Some(UpgradeOffer(WEBSOCKET.clone())),
+            false => HeaderValue::from_str(first).ok().map(UpgradeOffer),
+        }
     }
 
-    /// Keeps the protocols that a route allows. Returns `None` if it allows none of them.
-    pub fn restrict_to(mut self, allowed: &Upgrades) -> Option<UpgradeOffer> {
-        self.0.retain(|protocol| protocol.to_str().is_ok_and(|protocol| allowed.has(protocol_name(protocol))));
-        (!self.0.is_empty()).then_some(self)
+    /// Returns whether `allowed` has the protocol.
+    pub fn is_allowed_by(&self, allowed: &Upgrades) -> bool {
+        self.0.to_str().is_ok_and(|protocol| allowed.has(protocol_name(protocol)))
     }
 
-    /// Returns the protocol that the server gets, as a value of `Upgrade`.
+    /// Returns the protocol, as a value of `Upgrade`.
     pub fn header_value(&self) -> &HeaderValue {
-        self.0.first().unwrap_or(&WEBSOCKET)
+        &self.0
     }
 
     /// Returns true if a 101 response with these headers switches to the protocol that was offered, and to nothing else.
     pub fn is_accepted_by(&self, answer: &HeaderMap) -> bool {
         let mut taken = list_elements(answer, &UPGRADE).peekable();
-        taken.peek().is_some()
-            && taken.all(|protocol| self.header_value().as_bytes().eq_ignore_ascii_case(protocol.as_bytes()))
+        taken.peek().is_some() && taken.all(|protocol| self.0.as_bytes().eq_ignore_ascii_case(protocol))
     }
-}
-
-/// Returns the list elements of all lines of a header.
-fn list_elements<'a>(headers: &'a HeaderMap, name: &http::HeaderName) -> impl Iterator<Item = &'a str> {
-    headers.get_all(name).iter().flat_map(list_tokens)
-}
-
-fn list_tokens(line: &HeaderValue) -> impl Iterator<Item = &str> {
-    line.to_str().unwrap_or_default().split(',').map(str::trim_ascii).filter(|token| !token.is_empty())
 }
 
 /// Returns the name of a protocol, without its version.
@@ -96,7 +84,7 @@ mod tests {
         }
         let headers = request.body(()).unwrap().into_parts().0.headers;
         let offer = UpgradeOffer::from_headers(&headers, HeaderSet::from_headers(&headers), version)?;
-        Some(offer.restrict_to(allowed)?.header_value().to_str().unwrap().to_owned())
+        offer.is_allowed_by(allowed).then(|| offer.header_value().to_str().unwrap().to_owned())
     }
 
     #[test]
@@ -128,7 +116,7 @@ mod tests {
         let fields = [("connection", "upgrade"), ("upgrade", "Websocket, tcp/1")];
         let only = |names: &[&str]| Upgrades::Only(names.iter().map(|name| (*name).to_owned()).collect());
         for (allowed, offered) in
-            [(only(&["websocket"]), Some("websocket")), (only(&["TCP", "other"]), Some("tcp/1")), (only(&[]), None)]
+            [(only(&["WebSocket", "other"]), Some("websocket")), (only(&["tcp"]), None), (only(&[]), None)]
         {
             assert_eq!(offer(&fields, Version::HTTP_11, &allowed).as_deref(), offered, "{allowed:?}");
         }
@@ -136,7 +124,7 @@ mod tests {
 
     #[test]
     fn an_answer_may_select_only_the_offered_protocol() {
-        let offer = UpgradeOffer(vec![HeaderValue::from_static("foo/2"), WEBSOCKET.clone()]);
+        let offer = UpgradeOffer(HeaderValue::from_static("foo/2"));
         for (upgrade, taken) in [
             (&["foo/2"][..], true),
             (&["FOO/2"], true),

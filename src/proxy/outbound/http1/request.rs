@@ -1,6 +1,6 @@
 //! Writes the head of a request as bytes of HTTP/1.1.
 
-use http::header::{CONNECTION, CONTENT_LENGTH, HOST, TE, TRANSFER_ENCODING};
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 /// Initial capacity for a head; most heads fit.
@@ -59,20 +59,13 @@ impl RequestHead {
             }
             None => Some(bytes.len()),
         };
-        let (mut states_length, mut has_te) = (false, false);
+        let mut states_length = false;
         for (name, value) in headers {
             if *name == CONTENT_LENGTH {
                 states_length = true;
-            } else if *name == TE {
-                has_te = true;
-                write_header(&mut bytes, name, value);
             } else if *name != HOST && *name != TRANSFER_ENCODING {
                 write_header(&mut bytes, name, value);
             }
-        }
-        if has_te && !headers.contains_key(CONNECTION) {
-            // RFC 9110, section 10.1.4.
-            write_header(&mut bytes, &CONNECTION, &HeaderValue::from_static("te"));
         }
         write_more(&mut bytes);
         match framing {
