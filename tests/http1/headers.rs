@@ -268,9 +268,11 @@ fn characters_that_a_target_should_not_have_are_encoded_or_refused_with_a_whole_
             ("http://a.test?\"", "/?%22"),
             ("/plain", "/plain"),
         ] {
-            // One after another, whole and byte by byte, behind a body that looks like a request.
+            // One after another, whole and byte by byte, behind a body that looks like a request and an empty line.
             let head = get(target, "content-length: 23\r\n") + "GET /<a> HTTP/1.1\r\nx: <";
             for piece in [1000, 1] {
+                client.send("\r\n");
+                std::thread::sleep(std::time::Duration::from_millis(20));
                 for bytes in head.as_bytes().chunks(piece) {
                     client.send(bytes);
                 }

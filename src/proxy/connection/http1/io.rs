@@ -62,7 +62,9 @@ impl Http1Io {
     /// `fresh` as it is. Otherwise it reads `unread` instead.
     fn replace_line(&mut self, fresh: &[u8]) -> bool {
         if self.filter.line.is_empty() {
-            if !raw_target::begins_request_line(fresh) {
+            // Empty lines may come before it.
+            let is_empty_line = !fresh.is_empty() && fresh.trim_ascii().is_empty();
+            if !is_empty_line && !raw_target::begins_request_line(fresh) {
                 return false;
             }
             if raw_target::has_whole_line(fresh) {
