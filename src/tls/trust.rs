@@ -123,11 +123,16 @@ impl ServerCertVerifier for AcceptTrusted {
         let result = self.signed.verify_server_cert(certificate, intermediates, name, ocsp, now);
         match result {
             Err(_) if self.is_listed(certificate) => verify_listed(certificate, name, now),
-            Err(_) if parse(certificate)?.is_ca() => Err(Error::General(
-                "the server shows the certificate of an authority (CA:TRUE), and `ca` does not list it; list it there \
-                 to trust it, or give the server a certificate of its own"
-                    .to_owned(),
-            )),
+            // The library has no name for this fault, unlike for all others that an authority's certificate may have.
+            Err(Error::InvalidCertificate(CertificateError::Other(_)))
+                if parse(certificate).is_ok_and(|certificate| certificate.is_ca()) =>
+            {
+                Err(Error::General(
+                    "the server shows the certificate of an authority (CA:TRUE), and `ca` does not list it; list it \
+                     there to trust it, or give the server a certificate of its own"
+                        .to_owned(),
+                ))
+            }
             result => result,
         }
     }
@@ -302,7 +307,7 @@ fn is_key_of(key: &[u8], algorithm: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+    use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, KeyPair, SanType};
 
     use super::*;
 
@@ -353,6 +358,36 @@ mod tests {
         assert!(at(1_577_836_801).is_ok());
         assert_eq!(at(1_577_000_000).unwrap_err(), CertificateError::NotValidYet.into());
         assert_eq!(at(1_610_000_000).unwrap_err(), CertificateError::Expired.into());
+    }
+
+    #[test]
+    fn the_certificate_of_an_authority_is_the_fault_only_if_nothing_else_is() {
+        let authority = |until_year| {
+            let mut params = CertificateParams::new(vec!["app.test".to_owned()]).unwrap();
+            params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+            (params.not_before, params.not_after) =
+                (rcgen::date_time_ymd(2020, 1, 1), rcgen::date_time_ymd(until_year, 1, 1));
+            params.self_signed(&KeyPair::generate().unwrap()).unwrap().der().clone()
+        };
+        let (listed, provider) = (authority(2040), crypto_provider());
+        let mut store = RootCertStore::empty();
+        store.add(listed.clone()).unwrap();
+        let signed = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider.clone()).build().unwrap();
+        let verifier = AcceptTrusted { signed, certificates: [listed].into(), provider };
+        let name = ServerName::try_from("app.test").unwrap();
+        let in_2022 = UnixTime::since_unix_epoch(std::time::Duration::from_secs(1_650_000_000));
+        let fault = |certificate: &CertificateDer<'_>| {
+            verifier.verify_server_cert(certificate, &[], &name, &[], in_2022).unwrap_err().to_string()
+        };
+        for (certificate, expected) in [
+            (authority(2030), "CA:TRUE"),
+            (authority(2021), "expired"),
+            (named("app.test", &["app.test"]), "UnknownIssuer"),
+            (vec![1, 2, 3].into(), "BadEncoding"),
+        ] {
+            let stated = fault(&certificate);
+            assert!(stated.contains(expected), "{expected}: {stated}");
+        }
     }
 
     #[test]
