@@ -171,7 +171,11 @@ fn a_route_with_usage_opens_no_tunnels_unless_it_lists_them() {
         ("", "", 101),
         // What refuses nothing does not refuse tunnels either.
         ("settle = \"openai\"\nmode = \"shadow\"", "", 101),
-        ("[limit.next]\nrate = \"1/s\"\nkey = \"all\"\ncost = 100\nsettle = \"openai\"\ncandidate_of = \"tokens\"", "", 101),
+        (
+            "[limit.next]\nrate = \"1000/s\"\nkey = \"all\"\ncost = 100\nsettle = \"openai\"\ncandidate_of = \"tokens\"",
+            "",
+            101,
+        ),
     ] {
         let text = config(&upstream.url(), "", &format!("cost = 100\n{settle}"));
         let gateway = Gateway::start(&text.replace("name = \"llm\"\n", &format!("name = \"llm\"\n{upgrades}")));

@@ -254,12 +254,12 @@ descriptor = { other = "*" }
 limits = ["free"]
 [limit.free]
 rate = "4/h"
-key = "descriptor:user|descriptor:account|descriptor:other"
+key = "descriptor:user | descriptor:account | descriptor:other"
 algorithm = "fixed_window"
 overrides = [{ key = ["blocked"], rate = 0 }]
 [limit.paid]
 rate = "4/h"
-key = "descriptor:user|descriptor:account|descriptor:other"
+key = "descriptor:user | descriptor:account | descriptor:other"
 algorithm = "fixed_window"
 after = "free"
 "#;

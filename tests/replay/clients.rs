@@ -65,10 +65,13 @@ fn nothing_is_recommended_from_the_address_of_a_proxy() {
     let (_, stdout, _) = dir.replay(&["few.log"], b"");
     assert!(stdout.contains("tightest  none: the client that needs most may be a proxy"), "{stdout}");
     // Other clients that send the header themselves change nothing, unless one of them needs most.
-    let clients: String = few.lines().map(|line| match line.ends_with("\"-\"") {
-        true => format!("{line}\n"),
-        false => format!("{}\n", line.replace("10.0.0.1", "192.0.2.1")),
-    }).collect();
+    let clients: String = few
+        .lines()
+        .map(|line| match line.ends_with("\"-\"") {
+            true => format!("{line}\n"),
+            false => format!("{}\n", line.replace("10.0.0.1", "192.0.2.1")),
+        })
+        .collect();
     dir.write("clients.log", clients.as_bytes());
     assert_eq!(dir.json(&["clients.log"], b"")["limits"][0]["tightest"]["value"], 4);
 }

@@ -116,7 +116,7 @@ mod tests {
                 true,
             ),
             // A broken line is content, and does not hide the next one.
-            ([broken, LAST].concat(), [5, 3, 3 + 8, 3], true, false),
+            ([broken, LAST].concat(), [5, 3, 3 + 7, 3], true, false),
             // A report that is not the last one, or that is cut off, proves nothing.
             (LAST.replace("true", "false"), [5, 3, 0, 1], false, true),
             (LAST.replace("}\n", ""), [5, 0, 0, 1], false, true),
