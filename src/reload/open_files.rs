@@ -172,7 +172,9 @@ pub fn find_writer(path: &Path) -> Option<String> {
     // The links are compared, because reading what they lead to may block.
     let real = path.canonicalize().ok()?;
     let processes = std::fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let mut writers = processes.filter(|process| {
+    let is_process =
+        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
+    let mut writers = processes.filter(is_process).filter(|process| {
         let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
         descriptors.into_iter().any(|descriptor| {
             std::fs::read_link(descriptor.path()).is_ok_and(|target| target == real)
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!((case.state(81), path(&case)), (OpenState::Closed, None));
         (100..=159).for_each(|second| case.record(WRITTEN, "set.txt", second));
         assert_eq!(case.state(159), open(1), "it is written all the time");
-        assert_eq!((case.state(160), case.state(161)), (OpenState::TooLong, open(8)));
+        assert_eq!((case.state(160), case.state(161)), (OpenState::TooLong, OpenState::Open(None)));
     }
 
     /// Otherwise, no reload would ever succeed again.

@@ -73,7 +73,7 @@ fn nothing_is_recommended_from_the_address_of_a_proxy() {
         })
         .collect();
     dir.write("clients.log", clients.as_bytes());
-    assert_eq!(dir.json(&["clients.log"], b"")["limits"][0]["tightest"]["value"], 4);
+    assert_eq!(dir.json(&["clients.log"], b"")["limits"][0]["tightest"]["value"], 102);
 }
 
 #[test]
