@@ -87,7 +87,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
             "proxy",
         ],
     ),
-    ("fuzzing", &["grpc", "limiting", "envoy", "proxy"]),
+    ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (
