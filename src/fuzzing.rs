@@ -1,5 +1,6 @@
 //! Re-exports private functions for the fuzz targets. Compiled only with the feature `fuzzing`.
 
+pub use crate::canonical::{Authority, parse_authority};
 pub use crate::envoy::authorization::CheckRequest;
 pub use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 pub use crate::envoy::rate_limit::RateLimitRequest;
@@ -9,6 +10,6 @@ pub use crate::grpc::CallError;
 pub use crate::grpc::frame::MessageReader;
 pub use crate::limiting::source::DescriptorEntry;
 pub use crate::proxy::connection::proxy_protocol::{ProxyHeaderResult, parse_header, read_bytes};
-pub use crate::proxy::inbound::canonical::{Authority, canonicalize_path, parse_authority};
+pub use crate::proxy::inbound::canonical::canonicalize_path;
 pub use crate::proxy::inbound::identity::{ClientAddress, identify};
 pub use crate::proxy::inbound::reject::FaultPolicy;

@@ -11,6 +11,7 @@
 mod acme;
 mod admin;
 pub mod auth;
+mod canonical;
 pub mod cli;
 pub mod config;
 pub mod contract;

@@ -168,19 +168,19 @@ impl Watcher {
         self.submit_reload(true).await;
     }
 
-    /// Waits until no event occurs and all files are closed. A file that is never closed is loaded as it is, after a
-    /// warning.
-    async fn wait_until_written(&self) {
+    /// Waits until no event occurs and all files are closed. If that takes too long, requests a reload, which fails and
+    /// says why, and continues to wait.
+    async fn wait_until_written(&mut self) {
         loop {
             wait_until_quiet(&self.changed).await;
             let state = self.shared.open_files.find_open(&self.files.borrow(), std::time::Instant::now());
             match state {
                 OpenState::Closed => return,
-                OpenState::Open(left) => drop(timeout(left, self.changed.notified()).await),
-                OpenState::TooLong(path) => tracing::warn!(
-                    "{}: a program still has the file open for writing; loading it as it is, maybe without its end",
-                    path.display()
-                ),
+                OpenState::Open(left) => {
+                    let _ = timeout(left.unwrap_or(WRITE_MAX), self.changed.notified()).await;
+                    self.watch_directories();
+                }
+                OpenState::TooLong => self.submit_reload(false).await,
             }
         }
     }
@@ -222,6 +222,7 @@ impl Watcher {
             if !kept {
                 // Fails if the directory, and with it the watch, is gone.
                 let _ = events.unwatch(dir);
+                self.shared.open_files.forget_directory(dir);
             }
             kept
         });

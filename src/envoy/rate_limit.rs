@@ -146,12 +146,12 @@ impl RateLimitRequest {
         if !(1..=DOMAIN_MAX).contains(&self.domain.len()) {
             return invalid(format!("a domain has 1 to {DOMAIN_MAX} bytes"));
         }
-        if !(1..=DESCRIPTORS_MAX).contains(&self.descriptors.len()) {
-            return invalid(format!("a request has 1 to {DESCRIPTORS_MAX} descriptors"));
+        if self.descriptors.is_empty() {
+            return invalid("the request has no descriptors".to_owned());
         }
         for descriptor in &self.descriptors {
-            if !(1..=ENTRIES_MAX).contains(&descriptor.entries.len()) {
-                return invalid(format!("a descriptor has 1 to {ENTRIES_MAX} entries"));
+            if descriptor.entries.is_empty() {
+                return invalid("a descriptor has no entries".to_owned());
             }
             for DescriptorItem { key, .. } in &descriptor.entries {
                 if !(1..=TEXT_MAX).contains(&key.len()) {
@@ -162,10 +162,20 @@ impl RateLimitRequest {
         Ok(())
     }
 
-    /// Returns whether a value is too long to be decided about. Clients choose values, so this is a reason to refuse
-    /// the request, and no error.
-    pub fn has_long_value(&self) -> bool {
-        self.descriptors.iter().flat_map(|descriptor| &descriptor.entries).any(|entry| entry.value.len() > TEXT_MAX)
+    /// Returns which bound the request exceeds that clients may exceed: they choose values, and Envoy leaves out
+    /// descriptors and entries for which a request lacks a header. So this is a reason to refuse the request, and no
+    /// error.
+    pub fn find_excess(&self) -> Option<String> {
+        if self.descriptors.len() > DESCRIPTORS_MAX {
+            return Some(format!("the request has more than {DESCRIPTORS_MAX} descriptors"));
+        }
+        let has_many = |descriptor: &RateLimitDescriptor| descriptor.entries.len() > ENTRIES_MAX;
+        if self.descriptors.iter().any(has_many) {
+            return Some(format!("a descriptor of the request has more than {ENTRIES_MAX} entries"));
+        }
+        let mut entries = self.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
+        let is_long = entries.any(|entry| entry.value.len() > TEXT_MAX);
+        is_long.then(|| format!("a value of the request has more than {TEXT_MAX} bytes"))
     }
 }
 
@@ -186,23 +196,24 @@ mod tests {
 
     #[test]
     fn bounds_hold_on_both_sides() {
-        for (descriptors, entries, text, domain, is_valid) in [
-            (1, 1, 1, 1, true),
-            (DESCRIPTORS_MAX, 1, 1, 1, true),
-            (1, ENTRIES_MAX, 1, 1, true),
-            (1, 1, TEXT_MAX, DOMAIN_MAX, true),
-            (0, 1, 1, 1, false),
-            (DESCRIPTORS_MAX + 1, 1, 1, 1, false),
-            (1, 0, 1, 1, false),
-            (1, ENTRIES_MAX + 1, 1, 1, false),
-            (1, 1, 0, 1, false),
-            (1, 1, TEXT_MAX + 1, 1, false),
-            (1, 1, 1, 0, false),
-            (1, 1, 1, DOMAIN_MAX + 1, false),
+        // Whether the config of Envoy may cause it, and whether clients may.
+        for (descriptors, entries, text, domain, is_valid, is_decided) in [
+            (1, 1, 1, 1, true, true),
+            (DESCRIPTORS_MAX, 1, 1, 1, true, true),
+            (1, ENTRIES_MAX, 1, 1, true, true),
+            (1, 1, TEXT_MAX, DOMAIN_MAX, true, true),
+            (0, 1, 1, 1, false, true),
+            (DESCRIPTORS_MAX + 1, 1, 1, 1, true, false),
+            (1, 0, 1, 1, false, true),
+            (1, ENTRIES_MAX + 1, 1, 1, true, false),
+            (1, 1, 0, 1, false, true),
+            (1, 1, TEXT_MAX + 1, 1, false, false),
+            (1, 1, 1, 0, false, true),
+            (1, 1, 1, DOMAIN_MAX + 1, false, true),
         ] {
-            let checked = request(descriptors, entries, text, domain).check_bounds();
-            assert_eq!(checked.is_ok(), is_valid, "{descriptors} {entries} {text} {domain}");
-            assert!(checked.is_ok_and(|()| true) || !is_valid);
+            let request = request(descriptors, entries, text, domain);
+            assert_eq!(request.check_bounds().is_ok(), is_valid, "{descriptors} {entries} {text} {domain}");
+            assert_eq!(request.find_excess().is_none(), is_decided, "{descriptors} {entries} {text} {domain}");
         }
     }
 

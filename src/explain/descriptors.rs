@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::config::Config;
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 use crate::envoy::rate_limit::{
-    DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT, TEXT_MAX,
+    DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT,
 };
 use crate::envoy::rules::{RateLimitDomain, RateLimitRule};
 use crate::explain::conditions::{describe_conditions, is_shown};
@@ -21,7 +21,6 @@ use crate::explain::question::describe_call_error;
 use crate::explain::routes::{COMPARED_MAX, SHOWN};
 use crate::explain::verdict::{describe_admission, describe_refusal};
 use crate::explain::walk::{ExplainContext, Findings};
-use crate::grpc::CallError;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
@@ -102,28 +101,30 @@ pub async fn explain_rate_limit(input: &RateLimitInput, context: &ExplainContext
     let request = &mut found.explanation.request;
     (request.method, request.path) = ("POST".to_owned(), SHOULD_RATE_LIMIT.to_owned());
     let question = input.to_message();
-    let decided = match question.check_bounds() {
-        Ok(()) if question.has_long_value() => {
-            let detail = format!("a value has more than {TEXT_MAX} bytes, so the answer is OVER_LIMIT");
-            let decision = RequestDecision::Reject.label().to_owned();
-            Ok(VerdictReport { decision, detail, ..VerdictReport::default() })
-        }
-        Ok(()) => decide_request(&question, input, context, &mut found).await,
-        Err(error) => Err(error),
-    };
-    found.explanation.verdict = match decided {
-        Ok(verdict) => verdict,
-        Err(error) => describe_call_error(&error),
+    found.explanation.verdict = match (question.check_bounds(), question.find_excess()) {
+        (Err(error), _) => describe_call_error(&error),
+        (Ok(()), Some(excess)) => describe_undecidable(&excess),
+        (Ok(()), None) => match decide_request(&question, input, context, &mut found).await {
+            Ok(verdict) => verdict,
+            Err(why) => describe_undecidable(&why),
+        },
     };
     found.explanation
 }
 
+/// Describes a request that is refused because the limits cannot decide it.
+fn describe_undecidable(why: &str) -> VerdictReport {
+    let detail = format!("{why}, so the answer is OVER_LIMIT");
+    VerdictReport { decision: RequestDecision::Reject.label().to_owned(), detail, ..VerdictReport::default() }
+}
+
+/// Decides the request. An error says why the limits cannot.
 async fn decide_request(
     question: &RateLimitRequest,
     input: &RateLimitInput,
     context: &ExplainContext<'_>,
     found: &mut Findings,
-) -> Result<VerdictReport, CallError> {
+) -> Result<VerdictReport, String> {
     let config = context.config;
     let domain = config.rls.find(&question.domain);
     let describe = |descriptor| describe_descriptor(descriptor, question, domain, context.display);

@@ -16,7 +16,7 @@ use crate::grpc::CallError;
 use crate::net::ListenAddr;
 use crate::proxy::arrival::check_denied;
 use crate::proxy::decide::question::{HeadFault, QuestionPurpose, lacks_host, read_question};
-use crate::proxy::forwarded_head::check_described_head;
+use crate::proxy::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::grpc::authorization::{NAME, build_parts, find_http, find_limits};
 use crate::proxy::inbound::identity::{ClientAddress, identify};
 use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
@@ -129,22 +129,23 @@ pub async fn explain_check(
             return Ok((found.explanation, Vec::new()));
         }
     };
-    let headers = parts.headers.clone();
+    let mut headers = parts.headers.clone();
     let header_set = HeaderSet::from_headers(&headers);
     let parsed = ParsedHead { parts, header_set, fault, body_length: Some(0) };
     let walk = ExplainWalk { context, input, endpoint: input.endpoint()?, parsed: &parsed, question: None };
     let (identity, report) = describe_source(input.peer());
     found.explanation.client = report;
     let validated = validate_head(&parsed.parts, header_set, &LastHost::default());
-    let decided =
-        match validated.and_then(|mut head| check_described_head(&headers, header_set, &mut head).map(|()| head)) {
-            Ok(head) => {
-                found.explanation.request = walk.describe_head(&head);
-                let routed = RoutedRequest { route, head: &head, identity: &identity };
-                decide_limits(&walk, &mut found, routed, &headers).await
-            }
-            Err(reject) => Err(Refusal::InvalidHead(reject)),
-        };
+    let checked = validated.and_then(|mut head| check_described_head(&headers, header_set, &mut head).map(|()| head));
+    remove_own_headers(&mut headers, config);
+    let decided = match checked {
+        Ok(head) => {
+            found.explanation.request = walk.describe_head(&head);
+            let routed = RoutedRequest { route, head: &head, identity: &identity };
+            decide_limits(&walk, &mut found, routed, &headers).await
+        }
+        Err(reject) => Err(Refusal::InvalidHead(reject)),
+    };
     found.explanation.verdict = match decided {
         Ok(()) => describe_admission(&found, Some(route), None),
         Err(refusal) => describe_refusal(&found, Some(route), &refusal),

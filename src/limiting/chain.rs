@@ -64,7 +64,10 @@ pub fn link_chains(limits: &[Arc<Limit>], evaluations: &mut [Evaluation]) {
                 check.role.base = true;
                 Evaluation::NotApplicable
             }
-            (Some(Evaluation::Blocked(chain_state, _)), Evaluation::Check(_) | Evaluation::Unlimited) => {
+            (
+                Some(Evaluation::Blocked(chain_state, _)),
+                Evaluation::Check(_) | Evaluation::Shared(_) | Evaluation::Unlimited,
+            ) => {
                 *chain_state = ChainState::HandedOver;
                 continue;
             }

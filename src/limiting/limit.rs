@@ -17,6 +17,7 @@ use crate::limiting::key::{Cost, Key, Missing, Price};
 use crate::limiting::over::Over;
 use crate::limiting::overrides::Overrides;
 use crate::limiting::refuse::Refuse;
+use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, SourceValues};
 use crate::limiting::state_key::{BudgetNames, KeyError, StateKeyFrame};
 use crate::limiting::when::When;
@@ -200,9 +201,24 @@ impl Limit {
         self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources())
     }
 
-    /// Returns whether the limit reads the content of the request body: for its key or its cost, or to change it.
+    /// Returns whether the limit reads the content of request bodies: for its key or its cost, or to change them.
     pub fn reads_body(&self) -> bool {
+        self.reads_every_body() || self.finds_background()
+    }
+
+    /// Returns whether the limit reads the body of a request to that path.
+    pub fn reads_body_of(&self, path: &str) -> bool {
+        self.reads_every_body() || self.finds_background() && LlmApi::find(path) == Some(LlmApi::Responses)
+    }
+
+    fn reads_every_body(&self) -> bool {
         self.key.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the estimate must know which responses are generated in the background: they do not report the
+    /// usage by which the limit settles.
+    fn finds_background(&self) -> bool {
+        matches!(self.cost, Cost::Reserved(_)) && self.settles_by_body()
     }
 
     /// Returns whether the body of the response reports the true cost.

@@ -1,7 +1,7 @@
 //! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
 //! response passes here, whether it comes from a server or from the gateway.
 
-use http::header::{CACHE_CONTROL, CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
+use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::connection::tunnel::Tunnel;
@@ -11,6 +11,7 @@ use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::cause::Cause;
 use crate::proxy::response::error_page::intercept;
+use crate::proxy::response::problem::forbid_caching;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_response::ErrorFormat;
 use crate::proxy::response::{compress, edits, error_page, grpc, unread_body};
@@ -38,8 +39,7 @@ pub fn finish_response(
         }
     };
     if is_for_one {
-        // Caches must not give the verdict on one request to others, nor keep it once a limit admits again.
-        response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
+        forbid_caching(&mut response);
     }
     apply_deny_status(&request, &mut response);
     add_auth_cookies(&mut request, &mut response);

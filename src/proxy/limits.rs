@@ -171,7 +171,7 @@ async fn read_key_body(
 
 /// Returns whether a limit that applies to the request reads the body.
 pub fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
-    let needs_body = |limit: &Arc<Limit>| limit.reads_body() && limit.applies_to(facts) == Ok(true);
+    let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.applies_to(facts) == Ok(true);
     route.limits.iter().any(needs_body)
 }
 

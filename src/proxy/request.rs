@@ -39,7 +39,7 @@ use crate::proxy::response::account::RequestAccount;
 use crate::proxy::response::body::ResponseBody;
 use crate::proxy::response::compress::negotiate;
 use crate::proxy::response::local_responses;
-use crate::proxy::response::problem::fixed_response;
+use crate::proxy::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::shedding::{check_breakers, check_overload};
 use crate::route::{Action, ParsingRules, Route};
@@ -113,7 +113,9 @@ async fn respond_to_question(
     // Fails if the task has panicked.
     response.await.unwrap_or_else(|_| {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
-        fixed_response(StatusCode::INTERNAL_SERVER_ERROR, "internal error\n", text)
+        let mut response = fixed_response(StatusCode::INTERNAL_SERVER_ERROR, "internal error\n", text);
+        forbid_caching(&mut response);
+        response
     })
 }
 

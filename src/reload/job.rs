@@ -84,6 +84,12 @@ pub enum ReloadFailure {
     LocalCa(LocalCaError),
     #[error("error: {0}")]
     Hung(LoadTimeout),
+    #[error(
+        "error: {path} is being written: {writer} has it open, so its end may be missing\n  = help: close the file, or write \
+         a new file and rename it; it is loaded once it is closed",
+        path = path.display()
+    )]
+    BeingWritten { path: PathBuf, writer: String },
 }
 
 /// SHA-256 digest of files.
@@ -143,6 +149,10 @@ impl ReloadFailure {
             ReloadFailure::Bind(error) => json!([{ "message": error.to_string() }]),
             ReloadFailure::LocalCa(error) => json!([{ "message": error.to_string() }]),
             ReloadFailure::Hung(error) => json!([{ "message": error.to_string() }]),
+            ReloadFailure::BeingWritten { path, writer } => json!([{
+                "message": format!("{} is being written: {writer} has it open", path.display()),
+                "help": "close the file, or write a new file and rename it",
+            }]),
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::limiting::state_key::state_key_parts;
 use crate::limiting::usage::hash_key;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
 use crate::replay::in_progress::LoggedEnd;
-use crate::replay::input::entry::ReplayEntry;
+use crate::replay::input::entry::{ClientOrigin, ReplayEntry};
 use crate::replay::logged_facts::LoggedFacts;
 use crate::replay::tightest::{NumberRefund, Tightest};
 use crate::telemetry::metrics::CandidateEffect;
@@ -104,6 +104,9 @@ impl Tally {
         self.seen += 1;
         let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(&check.key);
         self.keys.add_key(hash);
+        if entry.client_origin == ClientOrigin::Untrusted && self.limit.reads_address() {
+            self.tightest.mark_proxy(hash);
+        }
         // A limit that follows another refuses in its place.
         if !answer.admitted && !check.role.base {
             self.refused += 1;

@@ -5,6 +5,8 @@
 //! depend on the number. The final number therefore admits every request, and one less would have refused the request
 //! that raised it last.
 
+use std::collections::HashSet;
+
 use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
@@ -19,6 +21,10 @@ pub struct Tightest {
     /// States by the hash of the state key.
     keys: Partition<u64>,
     max_keys: usize,
+    /// The key that raised the number last.
+    decisive_key: Option<u64>,
+    /// Keys of addresses that may be proxies; at most `max_keys`.
+    proxies: HashSet<u64>,
 }
 
 /// Refund of a request at its end.
@@ -46,12 +52,30 @@ impl Tightest {
             impossible: rule.never_enough_reason(),
             keys: Partition::default(),
             max_keys,
+            decisive_key: None,
+            proxies: HashSet::new(),
         }
+    }
+
+    /// Records that the client of a request with this key may be a proxy, with many clients behind it.
+    pub fn mark_proxy(&mut self, key: u64) {
+        if self.proxies.len() < self.max_keys {
+            self.proxies.insert(key);
+        }
+    }
+
+    /// Returns whether the number may be that of a proxy. If more keys were marked than are kept, any key may be one.
+    fn is_of_proxy(&self) -> bool {
+        let is_full = self.proxies.len() >= self.max_keys;
+        self.decisive_key.is_some_and(|key| is_full || self.proxies.contains(&key))
     }
 
     pub fn needed_number(&self) -> NeededNumber {
         match self.impossible {
             _ if !self.taken => NeededNumber::Nothing,
+            _ if self.is_of_proxy() => NeededNumber::None(
+                "the client that needs most may be a proxy, because its requests have an X-Forwarded-For; list the proxies in `trusted_proxies`",
+            ),
             Some(why) => NeededNumber::None(why),
             None => NeededNumber::Number(self.number),
         }
@@ -70,6 +94,7 @@ impl Tightest {
         }
         let mut step = self.decide(&self.rule, key, check, now_ms);
         if !step.answer.admitted {
+            self.decisive_key = Some(key);
             self.raise_number(key, check, now_ms);
             step = self.decide(&self.rule, key, check, now_ms);
         }

@@ -390,6 +390,15 @@ pub enum Upgrades {
 }
 
 impl Upgrades {
+    /// Returns whether it allows a protocol that `other` does not.
+    pub fn allows_more_than(&self, other: &Upgrades) -> bool {
+        match self {
+            Upgrades::Any => *other != Upgrades::Any,
+            Upgrades::Only(names) => names.iter().any(|name| !other.has(name)),
+            Upgrades::Refused => false,
+        }
+    }
+
     pub fn has(&self, protocol: &str) -> bool {
         match self {
             Upgrades::Any => true,

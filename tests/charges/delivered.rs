@@ -13,11 +13,18 @@ use crate::support::upstream::{Upstream, accept};
 
 const EVENTS: &str = "text/event-stream";
 const JSON: &str = "application/json";
+const LINES: &str = "application/x-ndjson";
 const DIALECTS: &str = "settle = [\"openai\", \"anthropic\", \"gemini\", \"bedrock\"]";
 
 /// A chunk of a stream of chat completions, with one word.
 const CHUNK: &str = "data: {\"id\":\"chatcmpl-1234567890\",\"object\":\"chat.completion.chunk\",\"model\":\"m\",\
                      \"choices\":[{\"index\":0,\"delta\":{\"content\":\" a\"}}]}\n\n";
+
+/// A document of a stream of Ollama's own API, and the last one.
+const OLLAMA: &str = "{\"model\":\"m\",\"created_at\":\"2026-01-01T00:00:00.123456789Z\",\"message\":{\"role\":\"assistant\",\
+                      \"content\":\" a\"},\"done\":false}\n";
+const OLLAMA_LAST: &str = "{\"model\":\"m\",\"message\":{\"role\":\"assistant\",\"content\":\"\"},\"done\":true,\
+                           \"prompt_eval_count\":5,\"eval_count\":7}\n";
 
 /// Sends a request whose response is `response`, and leaves when it has arrived, if the server does not end it.
 fn exchange(gateway: &Gateway, target: &str, response: &[u8]) {
@@ -69,6 +76,11 @@ fn what_was_delivered_is_charged() {
         ("JSON without usage", "/", whole(JSON, message.as_bytes()), 1000),
         ("JSON that breaks off", "/cut", chunked(JSON, &message[..message.len() - 5], ""), 1000),
         ("a member that is no content", "/", whole(JSON, format!("{{\"id\":\"{long}\"}}").as_bytes()), 100),
+        // Documents in lines, of Ollama: one token for each, or for each four bytes of text.
+        ("lines", "/hold", chunked(LINES, &OLLAMA.repeat(300), ""), 300),
+        ("lines with usage", "/", chunked(LINES, &(OLLAMA.repeat(300) + OLLAMA_LAST), "0\r\n\r\n"), 12),
+        ("the client leaves after the last line", "/hold", chunked(LINES, &(OLLAMA.repeat(300) + OLLAMA_LAST), ""), 12),
+        ("long lines", "/cut", chunked(LINES, &format!("{{\"response\":\"{long}\"}}\n"), ""), 1000),
         // Other formats.
         ("text", "/", whole("text/plain", long.as_bytes()), 1000),
         ("no JSON", "/", whole(JSON, format!("oh {long}").as_bytes()), 1001),
@@ -157,6 +169,13 @@ fn a_route_with_usage_opens_no_tunnels_unless_it_lists_them() {
         ("settle = \"json:/units\"", "", 403),
         ("settle = \"header:x-cost\"", "", 101),
         ("", "", 101),
+        // What refuses nothing does not refuse tunnels either.
+        ("settle = \"openai\"\nmode = \"shadow\"", "", 101),
+        (
+            "[limit.next]\nrate = \"1000/s\"\nkey = \"all\"\ncost = 100\nsettle = \"openai\"\ncandidate_of = \"tokens\"",
+            "",
+            101,
+        ),
     ] {
         let text = config(&upstream.url(), "", &format!("cost = 100\n{settle}"));
         let gateway = Gateway::start(&text.replace("name = \"llm\"\n", &format!("name = \"llm\"\n{upgrades}")));
@@ -202,6 +221,19 @@ fn only_members_of_the_api_are_announced() {
         let head = post("/v1/responses", body.len() as u64, "content-type: application/json\r\n");
         assert_eq!(gateway.client().fetch(&head, body).status(), 200);
         assert_used(&gateway, (body.len().div_ceil(4) as i64 + output).min(3000));
+    }
+    // The gateway finds that out also if it reads no bodies otherwise.
+    let limit = "cost = { reserve = { default_add = 500, at_most = 3000 } }\nsettle = \"openai\"";
+    for (path, fields, body, used) in [
+        ("/v1/responses", "application/json", "{\"background\":true}", 3000),
+        ("/v1/responses", "application/json; charset=latin1", "{\"background\":true}", 3000),
+        ("/v1/responses", "application/json", "{}", 501),
+        ("/v1/chat/completions", "application/json", "{}", 501),
+    ] {
+        let gateway = Gateway::start(&config(&upstream.url(), "", limit));
+        let head = post(path, body.len() as u64, &format!("content-type: {fields}\r\n"));
+        assert_eq!(gateway.client().fetch(&head, body).status(), 200);
+        assert_used(&gateway, used);
     }
 }
 

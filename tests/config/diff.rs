@@ -66,6 +66,23 @@ fn changed(edits: &[(&str, &str)]) -> Vec<String> {
     lines(BASE, &text)
 }
 
+/// What limits read of tunnels and bodies decides what they charge.
+#[test]
+fn unread_usage_is_weaker() {
+    let base = "[[route]]\nname = \"llm\"\nupstream = \"http://127.0.0.1:3000\"\nlimits = [\"tokens\"]\nOPTION\n\
+                [limit.tokens]\nrate = \"100000/day\"\nkey = \"all\"\nsettle = \"openai\"\n\
+                cost = { reserve = { add = [\"json:/max_tokens\"] } }\n";
+    for (before, after, line) in [
+        ("", "upgrades = [\"websocket\"]", "route llm: upgrades: added \"websocket\" [weaker]"),
+        ("upgrades = [\"a\", \"b\"]", "upgrades = [\"b\"]", "route llm: upgrades: removed \"a\""),
+        ("upgrades = [\"b\"]", "upgrades = [\"a\", \"b\"]", "route llm: upgrades: added \"a\" [weaker]"),
+        ("max_cost_body = \"2MiB\"", "", "route llm: max_cost_body \"2MiB\" \u{2192} default [weaker]"),
+        ("max_cost_body = \"64KiB\"", "", "route llm: max_cost_body \"64KiB\" \u{2192} default"),
+    ] {
+        assert_eq!(lines(&base.replace("OPTION", before), &base.replace("OPTION", after)), [line], "{before} {after}");
+    }
+}
+
 #[test]
 fn each_difference_is_a_line() {
     for (from, to, line) in [

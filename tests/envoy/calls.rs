@@ -236,6 +236,45 @@ mode = "shadow"
     });
 }
 
+/// Clients choose the values of descriptors, so they choose whether two descriptors share budgets.
+#[test]
+fn descriptors_may_share_a_chain() {
+    let more = r#"
+[[rls]]
+domain = "edge"
+descriptor = { user = "*" }
+limits = ["free", "paid"]
+[[rls]]
+domain = "edge"
+descriptor = { account = "*" }
+limits = ["free", "paid"]
+[[rls]]
+domain = "edge"
+descriptor = { other = "*" }
+limits = ["free"]
+[limit.free]
+rate = "4/h"
+key = "descriptor:user | descriptor:account | descriptor:other"
+algorithm = "fixed_window"
+overrides = [{ key = ["blocked"], rate = 0 }]
+[limit.paid]
+rate = "4/h"
+key = "descriptor:user | descriptor:account | descriptor:other"
+algorithm = "fixed_window"
+after = "free"
+"#;
+    on_both_stores(|redis| {
+        let store =
+            redis.map_or_else(String::new, |redis| format!("[store]\nurl = \"{}\"\ndeadline = \"5s\"\n", redis.url()));
+        let gateway = gateway(TRUSTED, &format!("{more}{store}"));
+        if redis.is_some() {
+            gateway.wait_for_store();
+        }
+        scenario("chains", &gateway);
+        gateway.assert_metric("rls_descriptors_total", &[("result", "undecidable")], 4.0);
+    });
+}
+
 #[test]
 fn each_bound_has_its_status() {
     let gateway = gateway(TRUSTED, "");

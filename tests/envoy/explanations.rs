@@ -123,7 +123,7 @@ fn a_descriptor_is_explained_as_it_is_decided() {
         (
             &["path=/login", "remote_address=x"],
             3,
-            &["reject: the call fails with INVALID_ARGUMENT: the value of remote_address"],
+            &["reject: a limit reads remote_address, whose value is not an IP address, so the answer is OVER_LIMIT"],
         ),
         (&["=x"], 3, &["INVALID_ARGUMENT: keys have 1 to 1024 bytes"]),
         (&["a"], 2, &[]),

@@ -59,6 +59,11 @@ fn checks_obey_deny_allow_tokens_and_strictness() {
          [[route]]\nname = \"lenient\"\nhost = \"lenient.test\"\nupstream = \"echo:\"\nlimits = [\"one\"]\nstrictness = \"monitor\"\n\
          [limit.one]\nrate = \"1/h\"\nkey = [\"ip\", \"route\"]\n\
          [decide.free]\nlimits = [\"free\"]\n[limit.free]\nrate = \"1000000/h\"\nkey = \"all\"\n\
+         [decide.claims]\nlimits = [\"claimed\"]\n\
+         [limit.claimed]\nrate = \"1/h\"\nkey = \"header:x-user\"\nmissing = \"refuse\"\nrefuse = {{ body = \"no\" }}\n\
+         [[route]]\nname = \"known\"\nhost = \"known.test\"\nupstream = \"echo:\"\n\
+         auth = {{ jwt = \"staff\", user_header = \"x-user\" }}\n\
+         [jwt.staff]\nkey = \"{SECRET}\"\nalgorithms = [\"HS256\"]\n\
          [decide.tokens]\nlimits = [\"per-user\"]\n\
          [limit.per-user]\nrate = \"2/h\"\nkey = \"jwt:sub\"\nmissing = \"refuse\"\n"
     ));

@@ -59,7 +59,12 @@ fn a_bucket_never_admits_more_than_its_burst_and_refill() {
         let lease = "lease = { horizon = \"100ms\", hot_after = \"50/s\" }";
         let gateways = gateways(2, &config(&server.url(), &format!("{lines}\n{lease}")));
         let mut admissions = Vec::new();
-        for pause in [0, 60, 120, 400] {
+        let has_spent = || gateways.iter().any(|gateway| units(gateway, "spent") > 0.0);
+        // On a busy machine, a key may not be hot in the first rounds.
+        for (round, pause) in [0, 60, 120, 400].into_iter().cycle().take(40).enumerate() {
+            if round >= 4 && has_spent() {
+                break;
+            }
             std::thread::sleep(Duration::from_millis(pause));
             let deadline = Instant::now() + Duration::from_millis(400);
             // First a few requests, so that leases are granted, then as many as possible.
@@ -77,7 +82,7 @@ fn a_bucket_never_admits_more_than_its_burst_and_refill() {
                 assert!(within <= most, "{within} within {:?}", *deadline - *from);
             }
         }
-        assert!(gateways.iter().any(|gateway| units(gateway, "spent") > 0.0), "{algorithm}");
+        assert!(has_spent(), "{algorithm}");
     }
 }
 

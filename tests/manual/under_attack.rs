@@ -214,14 +214,15 @@ fn block_an_address(walk: &mut Walk) {
     assert!(seen.lines().nth(3).unwrap().ends_with("ip=127.0.0.66"), "{seen}");
 
     let cause = "2. Find the cause";
-    let attack = || drop(walk.send(ATTACKER, 1, "/search?q=1", ""));
-    walk.play_during(cause, "sluicegate tap", attack);
+    let attack = |walk: &Walk| drop(walk.send(ATTACKER, 1, "/search?q=1", ""));
+    walk.play_during(cause, "sluicegate tap", || attack(walk));
     let refused = walk.gateway.client_from(ATTACKER).fetch(&request("/search?q=1", ""), "");
     let id = id_of(&refused);
     walk.learned.insert("5f1c8a0d2b7e4c93a6d0f8e17b3c2a49".to_owned(), id.clone());
     let page = walk.play(cause, "curl");
     assert!(page.contains(&id), "{page}");
-    walk.play(cause, "sluicegate explain");
+    // On a slow machine, the attacker would have a unit again before the command has run.
+    walk.play_during(cause, "sluicegate explain", || attack(walk));
 
     let block = "3. Block an address";
     let mut open = walk.gateway.client_from(ATTACKER);

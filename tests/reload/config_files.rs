@@ -123,20 +123,31 @@ fn a_file_that_is_still_being_written_is_not_loaded() {
     });
 }
 
-/// A program that never closes a file delays an edit, and no more.
+/// The first half of a config can be a valid config without some of its limits, however long its writer pauses.
 #[test]
-fn a_file_that_is_never_closed_is_loaded_after_a_while_with_a_warning() {
+fn a_file_that_is_never_closed_is_never_loaded_and_says_so() {
     let gateway = Program::start();
     // Until the files are watched, nobody knows who has them open.
     std::thread::sleep(Duration::from_millis(700));
     let mut file = fs::File::create(&gateway.config).unwrap();
     file.write_all(version(2).as_bytes()).unwrap();
-    std::thread::sleep(Duration::from_secs(5));
-    assert!(gateway.in_force(1), "it may still be written");
-    gateway.until_in_force(2, "a write without a close");
+    file.flush().unwrap();
+    let writer = format!("(process {}) has it open", std::process::id());
+    let refused = gateway.reload("");
+    assert_eq!(refused.status(), 422, "{}", refused.text());
+    assert!(refused.text().contains("is being written") && refused.text().contains(&writer), "{}", refused.text());
+    gateway.signal("HUP");
+    wait_until("SIGHUP is refused", || gateway.reloads("failure", "signal") == 1.0);
+    wait_until("the watcher reports it", || gateway.reloads("failure", "file") == 1.0);
+    assert!(gateway.in_force(1) && !gateway.last_reload_successful());
     let log = gateway.log();
-    assert!(log.contains("still has the file open for writing"), "{log}");
+    assert!(log.contains("is being written") && log.contains(&writer) && log.contains("rename it"), "{log}");
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(gateway.reloads("failure", "file"), 1.0, "it is reported once");
+    file.write_all(b"# end\n").unwrap();
     drop(file);
+    gateway.until_in_force(2, "the close");
+    assert!(gateway.last_reload_successful());
 }
 
 #[test]

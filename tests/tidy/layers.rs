@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 31] = [
+pub const LAYERS: [(&str, &[&str]); 32] = [
     ("labels", &[]),
+    ("canonical", &[]),
     ("names", &[]),
     ("template", &[]),
     ("net", &[]),
@@ -16,7 +17,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
     ("replace_file", &[]),
     ("tls", &["labels"]),
     ("telemetry", &["labels", "net", "grpc", "tls"]),
-    ("limiting", &["labels", "names", "template", "net", "grpc", "tls", "telemetry"]),
+    ("limiting", &["labels", "canonical", "names", "template", "net", "grpc", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("overload", &["labels", "upstream"]),
     ("auth", &["net", "telemetry", "limiting"]),
@@ -46,6 +47,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
         "proxy",
         &[
             "labels",
+            "canonical",
             "names",
             "telemetry",
             "descriptors",
@@ -67,7 +69,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
         "worker",
         &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
     ),
-    ("replay", &["net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
+    ("replay", &["canonical", "net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
     (
         "explain",
@@ -86,7 +88,7 @@ pub const LAYERS: [(&str, &[&str]); 31] = [
             "proxy",
         ],
     ),
-    ("fuzzing", &["grpc", "limiting", "envoy", "proxy"]),
+    ("fuzzing", &["canonical", "grpc", "limiting", "envoy", "proxy"]),
     ("reload", &["labels", "config", "local_ca", "limiting", "route", "upstream", "worker"]),
     ("acme", &["replace_file", "labels", "tls", "telemetry", "upstream", "config", "snapshot"]),
     (

@@ -35,7 +35,7 @@ use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{AppliedReload, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
-use crate::reload::open_files::OpenState;
+use crate::reload::open_files;
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
 
@@ -61,7 +61,7 @@ const STABLE_TIME: Duration = Duration::from_millis(20);
 /// Number of attempts; a file that never stops changing is loaded anyway.
 const STABLE_ATTEMPTS: usize = 10;
 
-/// Longest wait of a manual reload for files that are being written.
+/// Longest wait of a reload for files that are being written.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
 
 /// Pause before reading again when file descriptors are exhausted.
@@ -137,8 +137,11 @@ impl Reloader {
 
     /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
     async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
-        if matches!(order.trigger, Trigger::Api | Trigger::Signal) {
-            self.wait_until_closed().await;
+        // Changes over HTTP have the texts that they write.
+        if matches!(order.trigger, Trigger::Api | Trigger::Signal | Trigger::File)
+            && let Err(failure) = self.wait_until_closed().await
+        {
+            return (Err(failure), ContentDigest::default());
         }
         let mut first = self.load_stable(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
@@ -162,17 +165,26 @@ impl Reloader {
     }
 
     /// Waits for a moment while a program has a config file open for writing: it may be another one than the operator
-    /// has edited. The watcher, which requests reloads of its own, waits longer.
-    async fn wait_until_closed(&self) {
+    /// has edited. The watcher, which requests reloads of its own, has waited longer.
+    ///
+    /// # Errors
+    /// The file is still open, so only a part of it may be written.
+    async fn wait_until_closed(&self) -> Result<(), ReloadFailure> {
         let until = Instant::now() + CLOSE_WAIT_MAX;
         let files = self.current.load().config.files.clone();
-        while let OpenState::Open(_) = self.shared.open_files.find_open(&files, Instant::now()) {
+        while let Some(path) = self.shared.open_files.find_path(&files) {
             if Instant::now() >= until {
-                tracing::warn!("a program still has a config file open for writing; loading it as it is");
-                return;
+                let find_writer = {
+                    let path = path.clone();
+                    move || open_files::find_writer(&path)
+                };
+                let writer = self.loader.run_task(find_writer).await.ok().flatten();
+                let writer = writer.unwrap_or_else(|| "a program".to_owned());
+                return Err(ReloadFailure::BeingWritten { path, writer });
             }
             tokio::time::sleep(STABLE_TIME).await;
         }
+        Ok(())
     }
 
     /// Loads until nothing changed around the load, because a file cut short by a save in progress can be a valid

@@ -8,7 +8,7 @@
 //! - `weights`: what the usage costs, by the model of the response.
 //! - `readings`: the numbers read so far, and whether they are final.
 //! - `scan`: the scanner of one response. It selects the format and decodes gzip.
-//! - `path_tree`, `json`, `events`, `gzip`: the parsers, without I/O.
+//! - `path_tree`, `json`, `lines`, `events`, `gzip`: the parsers, without I/O.
 //! - `include_usage`: changes a request so that the server reports the usage of its stream.
 //!
 //! Example: a request was charged an estimate of 1000 tokens. The last event of its response reports 300, so 700 are
@@ -22,6 +22,7 @@ pub mod events;
 pub mod gzip;
 pub mod include_usage;
 pub mod json;
+pub mod lines;
 pub mod path_tree;
 pub mod readings;
 pub mod reserve;

@@ -40,6 +40,8 @@ pub enum Target {
     Model,
     /// The type of an event; some types end the response.
     EventType,
+    /// `true` says that the document is the last one of the response.
+    IsLast,
     /// Output of the model: all texts in this value.
     Content,
     /// Output of the model, if this value is a text.

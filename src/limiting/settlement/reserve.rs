@@ -91,8 +91,7 @@ impl Reserve {
             // The server may ignore the member that announces little.
             announced = announced.map(|tokens| tokens.max(self.default_add));
         }
-        // No response to this request reports what it costs.
-        let default_add = if is_in_background(facts) { self.default_add.max(self.at_most) } else { self.default_add };
+        let default_add = if hides_output(facts) { self.default_add.max(self.at_most) } else { self.default_add };
         // The length of a compressed body says nothing about its tokens.
         let plain_length = facts.body_length.filter(|length| *length == 0 || !has_content_coding(facts.headers));
         let length = plain_length.map(|length| i64::try_from(length).unwrap_or(i64::MAX));
@@ -133,11 +132,23 @@ impl Reserve {
     }
 }
 
-/// Returns whether the request asks for a response in the background, as the responses API has them: the client looks
+/// Returns whether the output of a request that announces none may be the largest one:
+///
+/// - Its body cannot be read, but it goes to an API that generates text. Servers are lenient: they read bodies of another
+///   content type or charset, or with `NaN`. The client must gain nothing by that.
+/// - It asks for a response in the background, so that no response to this request reports what it costs.
+fn hides_output(facts: &Facts) -> bool {
+    match facts.body {
+        BodyFacts::None => false,
+        BodyFacts::Form(_) | BodyFacts::UnreadableBody(_) => LlmApi::find(facts.path).is_some(),
+        BodyFacts::Json(body) => is_in_background(facts.path, body),
+    }
+}
+
+/// Returns whether a request asks for a response in the background, as the responses API has them: the client looks
 /// later whether it is complete.
-fn is_in_background(facts: &Facts) -> bool {
-    let BodyFacts::Json(body) = facts.body else { return false };
-    LlmApi::find(facts.path) == Some(LlmApi::Responses)
+fn is_in_background(path: &str, body: &[u8]) -> bool {
+    LlmApi::find(path) == Some(LlmApi::Responses)
         && match JsonPointer::member("background").find(body, Repeated::Refuse) {
             Ok(value) => value.is_some_and(|value| *value != *b"false"),
             Err(_) => true,
@@ -216,6 +227,29 @@ mod tests {
             let facts = Facts { body_length: Some(length), ..Facts::of(&coded) };
             let estimate = plain.estimate(&facts, Repeated::Refuse, NotInteger::Refuse).unwrap();
             assert_eq!(estimate.units, units, "an encoded body of {length} bytes");
+        }
+    }
+
+    #[test]
+    fn an_unreadable_body_does_not_hide_the_output_of_an_api() {
+        use crate::limiting::source::UnreadableBody::{Malformed, TooLong, Type};
+
+        let (plain, headers) = (reserve(5000, &[]), HeaderMap::new());
+        for body in
+            [Malformed, TooLong, Type].map(BodyFacts::UnreadableBody).into_iter().chain([BodyFacts::Form("a=b")])
+        {
+            for (path, units) in [
+                ("/v1/chat/completions", 5000),
+                ("/v1/responses", 5000),
+                ("/v1/messages/", 5000),
+                ("/api/generate", 5000),
+                ("/v1/messages/count_tokens", 1020),
+                ("/other", 1020),
+            ] {
+                let facts = Facts { body, path, body_length: Some(40), ..Facts::of(&headers) };
+                let estimate = plain.estimate(&facts, Repeated::Refuse, NotInteger::Refuse).unwrap();
+                assert_eq!(estimate.units, units, "{path} {body:?}");
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use crate::limiting::integers::integer;
 use crate::limiting::settlement::events::EventScanner;
 use crate::limiting::settlement::gzip::Gunzip;
 use crate::limiting::settlement::json::JsonScanner;
+use crate::limiting::settlement::lines::LineScanner;
 use crate::limiting::settlement::readings::{NUMBER_MAX, UsageReadings};
 use crate::limiting::settlement::sources::UsageSources;
 use crate::telemetry::metrics::ScanFault;
@@ -42,6 +43,7 @@ struct SourceGroup {
 #[derive(Debug)]
 enum Parser {
     Json(JsonScanner),
+    Lines(LineScanner),
     Events(EventScanner),
     /// The body is only counted: it is a text of another format.
     Text,
@@ -55,6 +57,8 @@ enum Parser {
 #[derive(Clone, Copy, PartialEq)]
 enum BodyFormat {
     Json,
+    /// A sequence of JSON documents.
+    Lines,
     Events,
 }
 
@@ -91,7 +95,8 @@ impl UsageScan {
             }
         }
         let is_stopped = groups.iter().all(|group| matches!(group.parser, Parser::None));
-        let is_decoded = groups.iter().any(|group| matches!(group.parser, Parser::Json(_) | Parser::Events(_)));
+        let is_decoded =
+            groups.iter().any(|group| matches!(group.parser, Parser::Json(_) | Parser::Lines(_) | Parser::Events(_)));
         let decoder = (is_decoded && encoding == Some(Coding::Gzip)).then(Gunzip::default);
         UsageScan { groups, decoder, is_stopped, counts_content, encoded: 0, given_up_at: None, ends_by_close }
     }
@@ -206,6 +211,7 @@ impl SourceGroup {
         }
         let parser = match format {
             Some(BodyFormat::Json) if !sources.json.is_empty() => Parser::Json(JsonScanner::default()),
+            Some(BodyFormat::Lines) if !sources.json.is_empty() => Parser::Lines(LineScanner::default()),
             Some(BodyFormat::Events) if !sources.events.is_empty() => Parser::Events(EventScanner::default()),
             _ if has_headers => Parser::None,
             _ => otherwise,
@@ -225,6 +231,7 @@ impl SourceGroup {
                     self.readings.add_fault(fault);
                 }
             }
+            Parser::Lines(scanner) => scanner.push(bytes, &self.sources.json, &mut self.readings),
             Parser::Events(scanner) => scanner.push(bytes, &self.sources.events, &mut self.readings),
             Parser::Text => self.readings.add_content(bytes.len()),
             Parser::Encoded => self.readings.add_parts(bytes.len() as u64),
@@ -237,19 +244,33 @@ impl SourceGroup {
             Parser::Json(scanner) if is_whole && !scanner.is_done() => {
                 self.readings.add_fault(scanner.fault().unwrap_or(ScanFault::Malformed));
             }
+            Parser::Lines(scanner) if is_whole => scanner.end(&mut self.readings),
             Parser::Events(scanner) if is_whole => scanner.end(&mut self.readings),
-            Parser::Json(_) | Parser::Events(_) | Parser::Text | Parser::Encoded | Parser::None => {}
+            Parser::Json(_) | Parser::Lines(_) | Parser::Events(_) | Parser::Text | Parser::Encoded | Parser::None => {}
         }
     }
 }
 
-/// Determines the format from the content type; `None` if it is neither JSON nor an event stream.
+/// Content types of JSON documents in lines.
+const LINES: [&str; 7] = [
+    "application/stream+json",
+    "application/x-ndjson",
+    "application/ndjson",
+    "application/jsonl",
+    "application/x-jsonl",
+    "application/jsonlines",
+    "application/x-jsonlines",
+];
+
+/// Determines the format from the content type; `None` if it is neither JSON, nor a sequence of JSON documents, nor an
+/// event stream.
 fn find_format(headers: &HeaderMap) -> Option<BodyFormat> {
     let text = headers.get(CONTENT_TYPE)?.to_str().ok()?;
     let media_type = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     match media_type.as_str() {
         "text/event-stream" => Some(BodyFormat::Events),
         "application/json" => Some(BodyFormat::Json),
+        lines if LINES.contains(&lines) => Some(BodyFormat::Lines),
         other if other.ends_with("+json") => Some(BodyFormat::Json),
         _ => None,
     }

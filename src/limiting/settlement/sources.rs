@@ -13,7 +13,7 @@ use crate::limiting::source::JsonPointer;
 labels! {
     /// An API whose reports of usage are known.
     UsageDialect:
-    /// OpenAI chat completions, embeddings and responses, and servers that speak like them.
+    /// OpenAI chat completions, embeddings and responses, and servers that speak like them. Also Ollama's own API.
     OpenAi = "openai",
     /// Anthropic messages.
     Anthropic = "anthropic",
@@ -62,6 +62,8 @@ const OPENAI: &[FieldPath] = &[
     ("input_tokens_details/cached_tokens", UsageField::CachedInput),
     ("output_tokens", OUTPUT),
 ];
+/// Fields of the last document of a response of Ollama's own API.
+const OLLAMA: &[FieldPath] = &[("prompt_eval_count", INPUT), ("eval_count", OUTPUT)];
 const ANTHROPIC: &[FieldPath] = &[
     ("input_tokens", INPUT),
     ("cache_read_input_tokens", UsageField::CacheRead),
@@ -135,6 +137,12 @@ impl UsageSources {
                 }
                 self.events.add_path(steps("response/model"), Target::Model);
                 self.events.add_path(steps("type"), Target::EventType);
+                for (path, field) in OLLAMA {
+                    self.json.add_path(steps(path), Target::Number { field: *field, is_final: true });
+                }
+                self.json.add_path(steps("done"), Target::IsLast);
+                add_content(&mut self.json, "message", &["content", "thinking", "tool_calls"]);
+                ["response", "thinking"].iter().for_each(|name| self.json.add_path(steps(name), Target::ContentText));
                 add_content(&mut self.json, "choices/*/message", OPENAI_TEXTS);
                 add_content(&mut self.json, "choices/*", &["text"]);
                 add_content(&mut self.json, "output/*", &["content", "summary", "arguments", "input", "code"]);

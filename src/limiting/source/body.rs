@@ -60,7 +60,8 @@ impl BodyKind {
         };
         let foreign = |part: &str| {
             let (name, charset) = part.split_once('=').unwrap_or((part, ""));
-            name.trim().starts_with("charset") && !matches!(charset.trim().trim_matches('"'), "utf-8" | "us-ascii")
+            name.trim().starts_with("charset")
+                && !matches!(charset.trim().trim_matches('"'), "utf-8" | "utf8" | "us-ascii")
         };
         match parts.any(foreign) || has_content_coding(headers) {
             true => Err(UnreadableBody::Type),

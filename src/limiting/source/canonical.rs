@@ -15,12 +15,16 @@
 //! | others | as they are |
 
 use std::borrow::Cow;
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv6Addr};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STANDARD, URL_SAFE_NO_PAD};
 use http::header::AUTHORIZATION;
 
+use crate::canonical;
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 
 impl Source {
@@ -59,6 +63,14 @@ impl Source {
         Ok(SourceValue::Bytes(bytes.into()))
     }
 }
+
+/// Base64url as lenient servers read it.
+const LENIENT_BASE64URL: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::URL_SAFE,
+    GeneralPurposeConfig::new()
+        .with_decode_allow_trailing_bits(true)
+        .with_decode_padding_mode(DecodePaddingMode::RequireNone),
+);
 
 /// Servers may disagree about the value of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,27 +113,20 @@ impl Prefixes {
     }
 }
 
-/// Canonicalizes a host name or an address.
+/// Canonicalizes a host name or an address, as the gateway reads them in requests.
 fn canonicalize_host(text: &str) -> Result<String, String> {
-    let lower = text.to_ascii_lowercase();
-    if let Some((address, rest)) = lower.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        return match (address.parse::<Ipv6Addr>(), rest) {
-            (Ok(ip), "") => Ok(format!("[{ip}]")),
-            (Ok(ip), _) => Err(format!("the host of a request has no port here; write `[{ip}]`")),
-            (Err(_), _) => Err(format!("`{text}` is not an address")),
-        };
-    }
-    if let Ok(ip) = lower.parse::<Ipv6Addr>() {
+    if let Ok(ip) = text.parse::<Ipv6Addr>() {
         return Ok(format!("[{ip}]"));
     }
-    let name = lower.strip_suffix('.').unwrap_or(&lower);
-    if let Some((host, _)) = name.split_once(':') {
-        return Err(format!("the host of a request has no port here; write `{host}`"));
-    }
-    let is_name = |byte: u8| byte.is_ascii_graphic() && !b"/?#@[]\"<>\\^`{|}".contains(&byte);
-    match !name.is_empty() && name.bytes().all(is_name) {
-        true => Ok(name.to_owned()),
-        false => Err(format!("`{text}` is not a host; write a name like `api.example.com`, without scheme and path")),
+    let authority = canonical::parse_authority(text.as_bytes()).ok_or_else(|| {
+        format!("`{text}` is not a host; write a name like `api.example.com`, without scheme and path")
+    })?;
+    let mut host = authority.rewritten.unwrap_or_else(|| text.to_owned());
+    host.truncate(authority.host_len);
+    let name = text.rsplit(']').next().unwrap_or_default();
+    match name.contains(':') {
+        true => Err(format!("the host of a request has no port here; write `{host}`")),
+        false => Ok(host),
     }
 }
 
@@ -131,41 +136,12 @@ fn canonicalize_path(text: &str) -> Result<String, String> {
     if !path.starts_with('/') {
         return Err(format!("`{text}` is not a path; write `/{}`", path.trim_start_matches('*')));
     }
-    let mut segments: Vec<String> = Vec::new();
-    let mut ends_with_slash = true;
-    for segment in path.split('/') {
-        let written = canonicalize_segment(segment.as_bytes());
-        ends_with_slash = matches!(written.as_str(), "" | "." | "..");
-        match written.as_str() {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            _ => segments.push(written),
-        }
+    // A route with a lenient `strictness` accepts every fault.
+    let accept = |_| Ok::<(), Infallible>(());
+    match canonical::canonicalize_path(path, accept) {
+        Ok(rewritten) => Ok(rewritten.unwrap_or_else(|| path.to_owned())),
+        Err(never) => match never {},
     }
-    let slash = if ends_with_slash && !segments.is_empty() { "/" } else { "" };
-    Ok(format!("/{}{slash}", segments.join("/")))
-}
-
-/// Decodes unreserved characters, and encodes what is not printable ASCII.
-fn canonicalize_segment(mut bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len());
-    while let [byte, rest @ ..] = bytes {
-        let escaped = match bytes {
-            [b'%', high, low, ..] => {
-                let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-                digit(*high).zip(digit(*low)).map(|(high, low)| high << 4 | low)
-            }
-            _ => None,
-        };
-        bytes = if escaped.is_some() { &bytes[3..] } else { rest };
-        match (escaped, byte) {
-            (Some(byte), _) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(char::from(byte)),
-            (Some(byte), _) => out.push_str(&format!("%{byte:02X}")),
-            (None, b'!'..=b'~') => out.push(char::from(*byte)),
-            (None, byte) => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
 }
 
 /// Canonicalizes the scheme of a whole `Authorization` header, which has no case, and the spaces after it.
@@ -183,10 +159,12 @@ fn canonicalize_scheme(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 
 /// Canonicalizes the credential in a header such as `Authorization`; `None` if there is none.
 ///
-/// - The scheme has no case, and one space follows it. `Bearer` is left out: so a token is the same customer after
-///   `Bearer`, alone, and in a header like `x-api-key`.
-/// - What servers may read in different ways is ambiguous: several tokens or commas after `Bearer`, bytes beyond ASCII,
-///   which some servers trim, and base64 after `Basic` that is not the only spelling of its bytes.
+/// - A scheme with one token after it is left out, except `Basic`: so a token is the same customer after `Bearer`, after
+///   `Token`, alone, and in a header like `x-api-key`.
+/// - Other credentials keep their scheme, in lower case, with one space between words.
+/// - What servers may read in different ways is ambiguous: after `Bearer` or `Token` everything that is not one token, a
+///   `Bearer` inside, which some servers search for, bytes beyond ASCII, which some servers trim, and base64 after
+///   `Basic` that is not the only spelling of its bytes.
 pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Ambiguous> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
     let text = value.trim_ascii();
@@ -196,24 +174,64 @@ pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Am
     let (scheme, rest) = match text.iter().position(is_space) {
         Some(end) => (&text[..end], text[end..].trim_ascii_start()),
         None if text.is_empty() => return Ok(None),
-        None if [&b"bearer"[..], b"basic"].iter().any(|scheme| text.eq_ignore_ascii_case(scheme)) => return Ok(None),
+        None if is_scheme(text, &["bearer", "token", "basic"]) => return Ok(None),
         None => (&b""[..], text),
     };
-    let is_token = |token: &[u8]| !token.iter().any(|byte| is_space(byte) || *byte == b',');
-    if scheme.is_empty() || scheme.eq_ignore_ascii_case(b"bearer") {
-        return if is_token(rest) { Ok(Some(Cow::Borrowed(rest))) } else { Err(Ambiguous) };
+    let is_basic = is_scheme(scheme, &["basic"]);
+    if is_token(rest) && !is_basic && scheme.iter().all(is_token_character) {
+        return Ok(Some(canonicalize_signature(rest)));
     }
-    if !scheme.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
-        || scheme.eq_ignore_ascii_case(b"basic") && STANDARD.decode(rest).is_err()
+    let words = || rest.split(is_space).filter(|word| !word.is_empty());
+    let has_bearer = words().any(|word| word.to_ascii_lowercase().ends_with(b"bearer"));
+    if scheme.is_empty()
+        || is_scheme(scheme, &["bearer", "token"])
+        || has_bearer
+        || !scheme.iter().all(is_token_character)
+        || is_basic && STANDARD.decode(rest).is_err()
     {
         return Err(Ambiguous);
     }
     let mut canonical = scheme.to_ascii_lowercase();
-    for word in rest.split(is_space).filter(|word| !word.is_empty()) {
+    for word in words() {
         canonical.push(b' ');
         canonical.extend_from_slice(word);
     }
     Ok(Some(canonical.into()))
+}
+
+fn is_scheme(text: &[u8], schemes: &[&str]) -> bool {
+    schemes.iter().any(|scheme| text.eq_ignore_ascii_case(scheme.as_bytes()))
+}
+
+/// Returns whether the byte may be part of the name of a scheme (`token` in RFC 9110).
+fn is_token_character(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte)
+}
+
+/// Returns whether all servers read `text` as one token. Rails, for example, accepts lists separated by `,`, `;` or tabs,
+/// quotes, and `token=` before the token. So `=` may only pad base64 at the end.
+fn is_token(text: &[u8]) -> bool {
+    let padding = text.iter().rev().take_while(|byte| **byte == b'=').count();
+    let token = &text[..text.len() - padding];
+    !token.is_empty() && token.iter().all(|byte| byte.is_ascii_graphic() && !b",;\"'\\=".contains(byte))
+}
+
+/// Writes the signature of a JSON Web Token in its only correct spelling. Some servers accept others: with padding, with
+/// other bits after the end, in the alphabet of base64, or with characters between that they skip.
+fn canonicalize_signature(token: &[u8]) -> Cow<'_, [u8]> {
+    let mut dots = token.iter().enumerate().filter(|(_, byte)| **byte == b'.').map(|(at, _)| at);
+    let (Some(_), Some(dot), None) = (dots.next(), dots.next(), dots.next()) else { return token.into() };
+    let (signed, signature) = token.split_at(dot + 1);
+    let character = |byte: &u8| match byte {
+        b'+' => Some(b'-'),
+        b'/' => Some(b'_'),
+        byte if byte.is_ascii_alphanumeric() || b"-_".contains(byte) => Some(*byte),
+        _ => None,
+    };
+    match LENIENT_BASE64URL.decode(signature.iter().filter_map(character).collect::<Vec<u8>>()) {
+        Ok(bytes) if !bytes.is_empty() => [signed, URL_SAFE_NO_PAD.encode(bytes).as_bytes()].concat().into(),
+        _ => token.into(),
+    }
 }
 
 #[cfg(test)]
@@ -230,20 +248,38 @@ mod tests {
 
     #[test]
     fn a_credential_has_one_form() {
-        for written in
-            ["Bearer sk-1", "bEaReR sk-1", "Bearer   sk-1", "bearer\t sk-1", "  sk-1 ", "sk-1", "BEARER sk-1 "]
-        {
+        for written in [
+            "Bearer sk-1",
+            "bEaReR sk-1",
+            "Bearer   sk-1",
+            "bearer\t sk-1",
+            "  sk-1 ",
+            "sk-1",
+            "BEARER sk-1 ",
+            "Token sk-1",
+            "token  sk-1",
+            "JWT sk-1",
+            "xBearer sk-1",
+        ] {
             assert_eq!(credential(written), Ok(Some("sk-1".to_owned())), "{written}");
         }
         for (written, canonical) in [
             ("Basic dXNlcjpwYXNz", "basic dXNlcjpwYXNz"),
             ("BASIC  dXNlcjpwYXNz", "basic dXNlcjpwYXNz"),
-            ("Token\tabc", "token abc"),
+            ("Token 1|ab:c", "1|ab:c"),
+            ("Bearer YQ==", "YQ=="),
+            ("ApiKey id=1", "apikey id=1"),
+            ("Bearer a.b.ab8", "a.b.ab8"),
+            ("Bearer a.b.ab9", "a.b.ab8"),
+            ("Bearer a.b.a!b9==", "a.b.ab8"),
+            ("Bearer a.b.+/Z~", "a.b.-_Y"),
+            ("Bearer a.b.c.ab9", "a.b.c.ab9"),
+            ("Bearer a.b.", "a.b."),
             ("Digest  username=\"a\",   realm=\"b\"", "digest username=\"a\", realm=\"b\""),
         ] {
             assert_eq!(credential(written).as_ref().map(|found| found.as_deref()), Ok(Some(canonical)), "{written}");
         }
-        for absent in ["", "  ", "Bearer", "basic "] {
+        for absent in ["", "  ", "Bearer", "basic ", "Token"] {
             assert_eq!(credential(absent), Ok(None), "{absent}");
         }
         for ambiguous in [
@@ -251,6 +287,18 @@ mod tests {
             "Bearer a,b",
             "Bearer a, Bearer b",
             "a,b",
+            // Rails reads all of these as sk-1, and Laravel and others search for `Bearer`.
+            "Bearer sk-1;x=1",
+            "Bearer \"sk-1\"",
+            "Bearer token=sk-1",
+            "Token token=\"sk-1\"",
+            "Token sk-1;",
+            "Token sk-1, x",
+            "token=sk-1",
+            "\"sk-1\"",
+            "Digest Bearer sk-1",
+            "Digest x, xBearer sk-1",
+            "Bearer =",
             "Bearer sk-1\u{a0}",
             "Bearer\u{85} sk-1",
             "Bear/er sk-1",
@@ -278,7 +326,10 @@ mod tests {
             ("host", "API.Example.com.", Ok("api.example.com")),
             ("host", "[2001:DB8::1]", Ok("[2001:db8::1]")),
             ("host", "api.example.com:8080", Err("write `api.example.com`")),
-            ("host", "http://api.example.com", Err("write `http`")),
+            ("host", "http://api.example.com", Err("not a host")),
+            ("host", "api.example.com:", Err("write `api.example.com`")),
+            ("host", "a..b", Err("not a host")),
+            ("host", "::1", Ok("[::1]")),
             ("host", "", Err("not a host")),
             ("path", "/a/b", Ok("/a/b")),
             ("path", "/a/", Ok("/a/")),
@@ -288,6 +339,10 @@ mod tests {
             ("path", "/%61%2f", Err("write `/a%2F`")),
             ("path", "/café", Err("write `/caf%C3%A9`")),
             ("path", "/a?b=c", Err("write `/a`")),
+            ("path", "/docs[1]", Err("write `/docs%5B1%5D`")),
+            ("path", "/{a}|^\"<>\\`", Err("write `/%7Ba%7D%7C%5E%22%3C%3E%5C%60`")),
+            ("path", "/a%", Err("write `/a%25`")),
+            ("path", "/a;v=1/b:c@d", Ok("/a;v=1/b:c@d")),
             ("path", "a", Err("write `/a`")),
             ("method", "GET", Ok("GET")),
             ("method", "get", Err("write `GET`")),

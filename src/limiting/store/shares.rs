@@ -1,6 +1,7 @@
 //! How many keys in memory each limit may have. Limits share one pool; a limit with its own `max_keys` has that many for
 //! itself. A limit evicts only when the pool is full: then the limit with the most keys gives one up, so none falls below
-//! its equal part of the pool, its floor. The control thread sets the shares with each config.
+//! its equal part of the pool, its floor. Limits that the last reload removed give up their keys first, and have no floor.
+//! The control thread sets the shares with each config.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -32,6 +33,8 @@ pub struct KeyShare {
     /// Name of the limit, for the log.
     pub name: String,
     capacity: Capacity,
+    /// The last reload removed the limit.
+    is_leaving: bool,
     /// Counts live keys that were evicted.
     pub evicted: Option<IntCounter>,
     totals: KeyTotals,
@@ -69,8 +72,13 @@ pub const SHARE_MIN: usize = 64;
 const LIMITS_COMPARED: usize = 16;
 
 impl KeyShare {
-    fn new(id: u64, name: &str, capacity: Capacity, evicted: Option<IntCounter>) -> Arc<KeyShare> {
-        Arc::new(KeyShare { id, name: name.to_owned(), capacity, evicted, totals: KeyTotals::default() })
+    fn new(id: u64, name: &str, capacity: Capacity, evicted: Option<IntCounter>) -> KeyShare {
+        KeyShare { id, name: name.to_owned(), capacity, is_leaving: false, evicted, totals: KeyTotals::default() }
+    }
+
+    /// Returns whether the limit has keys, and its last config was the one before.
+    fn gives_up_first(&self, count: KeyCount) -> bool {
+        self.is_leaving && count.len > 0
     }
 
     /// Records a change of the keys in one shard.
@@ -139,7 +147,7 @@ impl KeyShares {
             current: ShareTable::default(),
             leaving: ShareTable::default(),
             pooled: Vec::new(),
-            other: KeyShare::new(0, "", Capacity::Own(max_keys), None),
+            other: Arc::new(KeyShare::new(0, "", Capacity::Own(max_keys), None)),
             divided: false,
         }
     }
@@ -155,7 +163,7 @@ impl KeyShares {
         let capacity = |own: Option<usize>| own.map_or_else(|| Capacity::Pool(pool.clone()), Capacity::Own);
         let share_of = |limit: &Arc<Limit>| {
             let id = limit.store_ref.id;
-            (id, KeyShare::new(id, &limit.name, capacity(limit.max_keys), counter(&limit.name)))
+            (id, Arc::new(KeyShare::new(id, &limit.name, capacity(limit.max_keys), counter(&limit.name))))
         };
         let current: ShareTable = limits.iter().map(share_of).collect();
         let gone = self.current.values().filter(|share| !current.contains_key(&share.id));
@@ -165,7 +173,8 @@ impl KeyShares {
                     Capacity::Own(max_keys) => Some(max_keys),
                     Capacity::Pool(_) => None,
                 };
-                (share.id, KeyShare::new(share.id, &share.name, capacity(own), share.evicted.clone()))
+                let left = KeyShare::new(share.id, &share.name, capacity(own), share.evicted.clone());
+                (share.id, Arc::new(KeyShare { is_leaving: true, ..left }))
             })
             .collect();
         let is_pooled = |share: &&Arc<KeyShare>| matches!(share.capacity, Capacity::Pool(_));
@@ -174,7 +183,7 @@ impl KeyShares {
             current,
             leaving,
             pooled,
-            other: KeyShare::new(0, "", Capacity::Own(SHARE_MIN), None),
+            other: Arc::new(KeyShare::new(0, "", Capacity::Own(SHARE_MIN), None)),
             divided: true,
         }
     }
@@ -189,15 +198,15 @@ impl KeyShares {
         !self.divided || self.current.contains_key(&id) || self.leaving.contains_key(&id)
     }
 
-    /// Returns the limit that gives up a key for a new one of `own`, which already counts it: the one with the most
-    /// keys, if it has more than `own` and a key that is not spent. Otherwise `own` gives up one of its keys. If it has
-    /// fewer than its floor, the limit with the most keys gives up one, be it spent.
+    /// Returns the limit that gives up a key for a new one of `own`, which already counts it: one that the last reload
+    /// removed, or the one with the most keys, if it has more than `own` and a key that is not spent. Otherwise `own` gives
+    /// up one of its keys. If it has fewer than its floor, the limit with the most keys gives up one, be it spent.
     pub fn find_donor<'s>(&'s self, own: &'s KeyShare) -> &'s KeyShare {
         let Capacity::Pool(pool) = &own.capacity else { return own };
         let held = own.key_count().len.saturating_sub(1);
         let Some(donor) = self.compare_limits(pool, LIMITS_COMPARED) else { return own };
         let count = donor.key_count();
-        if pool.has_spare_key(count) && count.len > held {
+        if donor.gives_up_first(count) || pool.has_spare_key(count) && count.len > held {
             return donor;
         }
         if held >= pool.floor.max(1) {
@@ -214,8 +223,10 @@ impl KeyShares {
         let from = pool.hand.fetch_add(count, Ordering::Relaxed);
         let next = (0..count.min(all)).map(|step| from.wrapping_add(step) % all);
         let rank = |index: &usize| {
-            let count = self.pooled.get(*index).map(|share| share.key_count()).unwrap_or_default();
-            (pool.has_spare_key(count), count.len)
+            self.pooled.get(*index).map(|share| {
+                let count = share.key_count();
+                (share.gives_up_first(count), pool.has_spare_key(count), count.len)
+            })
         };
         let best = next.chain([pool.donor.load(Ordering::Relaxed) % all]).max_by_key(rank)?;
         pool.donor.store(best, Ordering::Relaxed);

@@ -12,9 +12,10 @@ use http::request::Parts;
 use http::uri::{PathAndQuery, Uri};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::canonical;
 use crate::config::{Config, percent_decode};
+use crate::proxy::inbound::described;
 use crate::proxy::inbound::reject::Reject;
-use crate::proxy::inbound::{canonical, described};
 use crate::proxy::response::refusal::{QuestionFault, Refusal};
 use crate::route::decide::{DecidePoint, FactFamily};
 

@@ -20,7 +20,7 @@ use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::{Verdict, clock};
-use crate::proxy::forwarded_head::check_described_head;
+use crate::proxy::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::grpc::{call, status};
 use crate::proxy::inbound::described;
 use crate::proxy::inbound::identity::{self, ClientAddress};
@@ -30,7 +30,7 @@ use crate::proxy::known_headers::HeaderSet;
 use crate::proxy::limits::head_facts;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::response::body::ResponseBody;
-use crate::proxy::response::problem::{PROBLEM, fixed_response, problem_document};
+use crate::proxy::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_record;
 use crate::proxy::response::refusal_response::ErrorFormat;
@@ -58,7 +58,7 @@ pub async fn check_request(
     request.route = Some((index, route));
     request.account.count_on_route(route, request.view.route_counters(index));
     let http = find_http(attributes)?;
-    let (parts, repaired) = match build_parts(http) {
+    let (mut parts, repaired) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => return Ok(deny(refuse_head(&Refusal::InvalidHead(reject)))),
     };
@@ -68,6 +68,7 @@ pub async fn check_request(
         None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
     };
     let head = read_head(&parts, repaired, route).map_err(Refusal::InvalidHead);
+    remove_own_headers(&mut parts.headers, config);
     match head {
         Err(refusal) => Ok(deny(refuse_head(&refusal))),
         Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&Refusal::Denied))),
@@ -238,7 +239,9 @@ fn allow(headers: &HeaderMap) -> CheckResponse {
     }
 }
 
+/// Denies the request with the response that Envoy gives to its client.
 fn deny(mut response: Response<ResponseBody>) -> CheckResponse {
+    forbid_caching(&mut response);
     let denied = DeniedResponse {
         status: Some(HttpStatus { code: response.status().as_u16().into() }),
         headers: list_options(response.headers()),

@@ -29,7 +29,7 @@ use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
-use crate::proxy::response::problem::{PROBLEM, fixed_response, problem_document};
+use crate::proxy::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::response::refusal::Refusal;
 use crate::telemetry::metrics::RpcMethod;
 
@@ -56,7 +56,10 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Response<Re
 /// Answers a request that is no gRPC call.
 fn explain_protocol() -> Response<ResponseBody> {
     let status = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-    fixed_response(status, problem_document(status, "this listener answers gRPC calls over HTTP/2", None), PROBLEM)
+    let problem = problem_document(status, "this listener answers gRPC calls over HTTP/2", None);
+    let mut response = fixed_response(status, problem, PROBLEM);
+    forbid_caching(&mut response);
+    response
 }
 
 fn find_method(path: &str) -> RpcMethod {
@@ -82,7 +85,8 @@ async fn answer_call(
     match method {
         RpcMethod::ShouldRateLimit => {
             let Some(message) = read_whole(request, messages::MESSAGE_MAX).await? else {
-                return Ok(encode_message(&rate_limit::refuse_long_values(0)));
+                let why = format!("the rate limit request has more than {} bytes", messages::MESSAGE_MAX);
+                return Ok(encode_message(&rate_limit::refuse_undecidable(0, &why)));
             };
             let question = decode_message(message)?;
             let answer = rate_limit::decide_request(request, head, identity, &question).await?;

@@ -3,6 +3,7 @@
 //!
 //! All checks that charge are decided together. Descriptors with 0 hits only look, and negative hits refund.
 
+use std::mem::discriminant;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -10,7 +11,6 @@ use http::HeaderMap;
 
 use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
-use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::decision::Check;
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::limit::Limit;
@@ -41,6 +41,16 @@ pub enum DescriptorPlan {
     Exempt,
     /// Places in the checks of its operation.
     Limited(HitOp, Vec<usize>),
+}
+
+impl DescriptorPlan {
+    /// Returns the places of a descriptor with this operation.
+    fn places_of(&self, op: HitOp) -> Option<&[usize]> {
+        match self {
+            DescriptorPlan::Limited(own, places) if *own == op => Some(places),
+            _ => None,
+        }
+    }
 }
 
 /// The operation of the hits of a descriptor.
@@ -103,14 +113,17 @@ pub fn find_address(entries: &[DescriptorEntry<'_>]) -> Option<IpAddr> {
 /// Plans a request. If candidates make it impossible to decide, it is decided without them.
 ///
 /// # Errors
-/// The request cannot be decided: it has too many limits, or values that they cannot read.
+/// The request cannot be decided, and the text says why: too many limits apply, a limit cannot read its value, or
+/// descriptors share a budget in a way that has no single charge. Clients of Envoy choose the values of descriptors, and
+/// by their headers also which descriptors there are. So the caller refuses the request: Envoy may let requests pass
+/// whose calls fail.
 pub fn make_plan(
     limiter: &Limiter,
     domain: &RateLimitDomain,
     route: &Route,
     request: &RateLimitRequest,
     facts: &Facts<'_>,
-) -> Result<Plan, CallError> {
+) -> Result<Plan, String> {
     let is_candidate = |index: usize| route.limits[index].candidate_of.is_some();
     plan_limits(limiter, domain, route, (request, facts), |_| true).or_else(|error| {
         match route.limits.iter().any(|limit| limit.candidate_of.is_some()) {
@@ -127,7 +140,7 @@ fn plan_limits(
     route: &Route,
     (request, facts): (&RateLimitRequest, &Facts<'_>),
     is_wanted: impl Fn(usize) -> bool,
-) -> Result<Plan, CallError> {
+) -> Result<Plan, String> {
     let mut plan = Plan::default();
     let mut count = 0;
     for descriptor in &request.descriptors {
@@ -139,8 +152,7 @@ fn plan_limits(
                 let limits = || rule.limits.iter().copied().filter(|index| is_wanted(*index));
                 count += limits().filter(|index| !route.limits[*index].is_wider_tier()).count();
                 if count > LIMITS_MAX {
-                    let what = format!("more than {LIMITS_MAX} limits apply to the descriptors of the request");
-                    return Err(CallError::new(GrpcCode::InvalidArgument, what));
+                    return Err(format!("more than {LIMITS_MAX} limits apply to the descriptors of the request"));
                 }
                 let (op, hits) = read_hits(descriptor, request);
                 let reads_address = || limits().any(|index| route.limits[index].reads_address());
@@ -150,8 +162,12 @@ fn plan_limits(
                     HitOp::Look => &mut plan.peeks,
                     HitOp::Refund => &mut plan.refunds,
                 };
+                let start = checks.limits.len();
                 let places = limits().map(|index| add_check(limiter, checks, route, index, (&facts, hits)));
-                DescriptorPlan::Limited(op, places.collect::<Result<_, _>>()?)
+                let places: Vec<usize> = places.collect::<Result<_, _>>()?;
+                let earlier = plan.descriptors.iter().filter_map(|descriptor| descriptor.places_of(op));
+                check_shared_chains(checks, route, (&places, start), earlier)?;
+                DescriptorPlan::Limited(op, places)
             }
         };
         plan.descriptors.push(step);
@@ -165,10 +181,9 @@ fn descriptor_facts<'f>(
     entries: &'f [DescriptorEntry<'f>],
     facts: &Facts<'f>,
     reads_address: impl Fn() -> bool,
-) -> Result<Facts<'f>, CallError> {
+) -> Result<Facts<'f>, String> {
     if find_address(entries).is_none() && reads_address() {
-        let what = "the value of remote_address is no IP address, but a limit reads it";
-        return Err(CallError::new(GrpcCode::InvalidArgument, what));
+        return Err("a limit reads remote_address, whose value is not an IP address".to_owned());
     }
     Ok(add_descriptor(entries, facts))
 }
@@ -201,30 +216,24 @@ pub fn bare_facts<'f>(route: &'f Route, no_headers: &'f HeaderMap) -> Facts<'f> 
 
 /// Adds a limit to the checks, and returns its place. Descriptors that use the same budget share a check, because a
 /// decision reads and writes each budget once.
+///
+/// # Errors
+/// The descriptors use the budget for two tenants.
 fn add_check(
     limiter: &Limiter,
     checks: &mut Checks,
     route: &Route,
     index: usize,
     (facts, hits): (&Facts<'_>, i64),
-) -> Result<usize, CallError> {
+) -> Result<usize, String> {
     let limit = &route.limits[index];
     let evaluation = evaluate(limiter, limit, facts, hits);
     if let Evaluation::Check(check) = &evaluation
         && let Some(place) = find_same(checks, index, check)
     {
-        let is_chained = route.limits.iter().any(|other| other.after.as_ref() == Some(&limit.name));
-        if is_chained || limit.after.is_some() {
-            let what = format!(
-                "two descriptors use the same budget of the limit {}, which comes after or before another",
-                limit.name
-            );
-            return Err(CallError::new(GrpcCode::InvalidArgument, what));
-        }
         if let Evaluation::Check(earlier) = &mut checks.evaluations[place] {
             if earlier.tenant != check.tenant {
-                let what = format!("two descriptors use the same budget of the limit {} for two tenants", limit.name);
-                return Err(CallError::new(GrpcCode::InvalidArgument, what));
+                return Err(format!("two descriptors use the same budget of the limit {} for two tenants", limit.name));
             }
             earlier.cost = earlier.cost.saturating_add(check.cost).min(COST_MAX);
         }
@@ -232,6 +241,56 @@ fn add_check(
         return Ok(place);
     }
     Ok(checks.push(limit, index, evaluation))
+}
+
+/// Checks the chains of the newest descriptor, which has these places in the checks. It shares those before `start` with
+/// one of the `earlier` descriptors of the same operation.
+///
+/// A chain may share all of its budgets with an earlier chain, which is then charged with the sum. It must not share some
+/// of them: a budget that refuses hands over to the limit after it, which would be the wrong one for one of the chains.
+///
+/// # Errors
+/// A chain shares some of its budgets.
+fn check_shared_chains<'p>(
+    checks: &Checks,
+    route: &Route,
+    (places, start): (&[usize], usize),
+    earlier: impl Iterator<Item = &'p [usize]> + Clone,
+) -> Result<(), String> {
+    let first_limit = |place: usize| first_of_chain(route, checks.indexes[place]);
+    let decides_alike = |one: usize, other: usize| {
+        let is_checked = matches!(checks.evaluations[other], Evaluation::Check(_) | Evaluation::Shared(_));
+        let is_same = discriminant(&checks.evaluations[one]) == discriminant(&checks.evaluations[other]);
+        one == other || !is_checked && is_same && checks.indexes[one] == checks.indexes[other]
+    };
+    for shared in places.iter().copied().filter(|place| *place < start) {
+        let limit = &checks.limits[shared];
+        if limit.after.is_none() && !route.limits.iter().any(|other| other.after.as_ref() == Some(&limit.name)) {
+            continue;
+        }
+        let chain = |places: &[usize]| -> Vec<usize> {
+            places.iter().copied().filter(|place| first_limit(*place) == first_limit(shared)).collect()
+        };
+        // The first descriptor with the place made the check.
+        let owner = earlier.clone().find(|places| places.contains(&shared)).map(chain).unwrap_or_default();
+        let own = chain(places);
+        if owner.len() != own.len() || !owner.iter().zip(&own).all(|(one, other)| decides_alike(*one, *other)) {
+            let name = &limit.name;
+            return Err(format!("two descriptors use the same budget of the limit {name}, but not of the whole chain"));
+        }
+    }
+    Ok(())
+}
+
+/// Returns the index of the first limit of the chain that a limit is part of.
+fn first_of_chain(route: &Route, index: usize) -> usize {
+    let mut first = index;
+    while let Some(base) = &route.limits[first].after
+        && let Some(at) = route.limits.iter().position(|limit| limit.name == *base)
+    {
+        first = at;
+    }
+    first
 }
 
 /// Returns the place of an earlier check of the same budget.

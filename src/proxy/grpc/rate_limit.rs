@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use tokio::time::timeout_at;
 
 use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, RateLimitResponse};
@@ -17,26 +16,30 @@ use crate::proxy::grpc::{call, status};
 use crate::proxy::inbound::identity::ClientAddress;
 use crate::proxy::inbound::validate::ValidatedHead;
 use crate::proxy::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::response::refusal_record;
 use crate::proxy::shown_keys::ShownKeys;
 use crate::telemetry::metrics::DescriptorResult;
 
-/// Refuses a request whose values are longer than the gateway reads: Envoy may let requests pass whose calls fail, and
-/// its clients choose the values.
-pub fn refuse_long_values(descriptors: usize) -> RateLimitResponse {
+/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
+/// also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
+pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);
+    forbid_caching(&mut response);
     let refused = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
     RateLimitResponse {
         overall_code: LimitCode::OverLimit.into(),
         statuses: vec![refused; descriptors],
-        response_headers_to_add: Vec::new(),
-        raw_body: Bytes::from_static(b"a value of the request is too long to be limited\n"),
+        response_headers_to_add: status::list_headers(response.headers()),
+        raw_body: response.body_mut().take_full().unwrap_or_default(),
     }
 }
 
 /// Decides a request.
 ///
 /// # Errors
-/// The request exceeds a bound, or cannot be decided.
+/// The config of the asking Envoy exceeds a bound.
 pub async fn decide_request(
     request: &mut RequestContext<'_>,
     head: &ValidatedHead,
@@ -44,11 +47,15 @@ pub async fn decide_request(
     question: &RateLimitRequest,
 ) -> Result<RateLimitResponse, CallError> {
     question.check_bounds()?;
-    if question.has_long_value() {
-        return Ok(refuse_long_values(question.descriptors.len()));
-    }
     let (view, client) = (request.view, request.client);
     let metrics = &client.local.common.metrics;
+    let refuse = |why: &str| {
+        question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::Undecidable));
+        Ok(refuse_undecidable(question.descriptors.len(), why))
+    };
+    if let Some(excess) = question.find_excess() {
+        return refuse(&excess);
+    }
     let config = &view.snapshot.config;
     let Some(domain) = config.rls.find(&question.domain) else {
         question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::UnknownDomain));
@@ -68,7 +75,10 @@ pub async fn decide_request(
         ..plan::bare_facts(route, &no_headers)
     };
     let facts = plan::add_descriptor(&entries, &call);
-    let plan = plan::make_plan(&view.limiter, domain, route, question, &facts)?;
+    let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
+        Ok(plan) => plan,
+        Err(why) => return refuse(&why),
+    };
     for descriptor in &plan.descriptors {
         metrics.rpc.count_descriptor(match descriptor {
             DescriptorPlan::Unmatched => DescriptorResult::Unmatched,

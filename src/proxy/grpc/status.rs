@@ -13,6 +13,7 @@ use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::{ChainState, LimitResult, Outcome, STORE_RETRY_MS, Verdict, clock};
 use crate::proxy::request_context::RequestContext;
 use crate::proxy::response::body::ResponseBody;
+use crate::proxy::response::problem::forbid_caching;
 use crate::proxy::response::refusal::Refusal;
 use crate::proxy::response::refusal_response::ErrorFormat;
 use crate::route::error_pages::PageFormat;
@@ -136,6 +137,9 @@ pub fn build_verdict_response(request: &RequestContext<'_>, verdict: &Verdict) -
         }
         false => Response::new(ResponseBody::full(Bytes::new())),
     };
+    if verdict.refused {
+        forbid_caching(&mut response);
+    }
     let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
     view.ratelimit.add_headers(&mut response, dialects, (index, route), verdict);
     // They describe how the gateway chose this format, which the client of another proxy did not ask for.

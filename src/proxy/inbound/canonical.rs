@@ -1,263 +1,25 @@
-//! The canonical form of hosts and paths. Requests that a server could treat as equal have the same canonical form, and
-//! routing, limits, logs and upstream servers see only that form.
+//! Reports what is wrong with a path as reasons to refuse the request. `crate::canonical` has the canonical forms.
 
-use std::fmt::Write;
-use std::net::Ipv6Addr;
-
+use crate::canonical::{self, PathFault};
 use crate::proxy::inbound::reject::{FaultPolicy, Reject};
 
-/// A host with an optional port, read from a `Host` header or a request target.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Authority {
-    /// The canonical text. `None` if the text read is canonical already.
-    pub rewritten: Option<String>,
-    /// Length of the host at the start of the canonical text. IPv6 addresses keep their brackets.
-    pub host_len: usize,
-    pub port: Option<u16>,
-}
-
-/// Longest hostname. DNS allows 253 characters.
-const HOST_MAX: usize = 255;
-
-/// Parses `host[:port]`. The canonical form is in lower case, without a trailing dot and without an empty port; IPv6
-/// addresses have their shortest form. Percent-encoding is refused, since it gives one name a second spelling. So is
-/// the comma, which shows that two headers were merged into one.
-pub fn parse_authority(text: &[u8]) -> Option<Authority> {
-    if text.first() == Some(&b'[') {
-        return parse_ipv6_literal(text);
-    }
-    let mut as_is = true;
-    let mut after_dot = true;
-    let mut end = text.len();
-    for (i, byte) in text.iter().enumerate() {
-        match byte {
-            b':' => {
-                end = i;
-                break;
-            }
-            b'.' if after_dot => return None,
-            b'A'..=b'Z' => as_is = false,
-            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' => {}
-            b'_' | b'~' | b'!' | b'$' | b'&' | b'\'' | b'(' | b')' | b'*' | b'+' | b';' | b'=' => {}
-            _ => return None,
-        }
-        after_dot = *byte == b'.';
-    }
-    let mut host = &text[..end];
-    if let [name @ .., b'.'] = host {
-        host = name;
-        as_is = false;
-    }
-    if host.is_empty() || host.len() > HOST_MAX {
-        return None;
-    }
-    let (port, port_as_is) = parse_port(&text[end..])?;
-    let rewritten =
-        if as_is && port_as_is { None } else { Some(join_port(str::from_utf8(host).ok()?.to_ascii_lowercase(), port)) };
-    Some(Authority { rewritten, host_len: host.len(), port })
-}
-
-/// Parses an IPv6 address in brackets, with an optional port.
-fn parse_ipv6_literal(text: &[u8]) -> Option<Authority> {
-    let close = text.iter().position(|byte| *byte == b']')?;
-    let address: Ipv6Addr = str::from_utf8(&text[1..close]).ok()?.parse().ok()?;
-    let (port, port_as_is) = parse_port(&text[close + 1..])?;
-    let host = format!("[{address}]");
-    let host_len = host.len();
-    let as_is = port_as_is && host.as_bytes() == &text[..=close];
-    Some(Authority { rewritten: (!as_is).then(|| join_port(host, port)), host_len, port })
-}
-
-/// Parses what follows the host: nothing or `:port`. Also returns whether it is canonical.
-fn parse_port(text: &[u8]) -> Option<(Option<u16>, bool)> {
-    match text {
-        [] => Some((None, true)),
-        [b':'] => Some((None, false)),
-        [b':', digits @ ..] if digits.len() <= 5 && digits.iter().all(u8::is_ascii_digit) => {
-            let port = str::from_utf8(digits).ok()?.parse().ok()?;
-            Some((Some(port), digits[0] != b'0' || digits.len() == 1))
-        }
-        _ => None,
-    }
-}
-
-fn join_port(mut host: String, port: Option<u16>) -> String {
-    if let Some(port) = port {
-        let _ = write!(host, ":{port}");
-    }
-    host
-}
-
 /// Returns the canonical form of an absolute path, or `None` if the path is canonical already.
-///
-/// Unreserved characters are decoded, other encodings are in upper case, and characters that a path must not contain
-/// are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays.
 ///
 /// # Errors
 /// A fault that the strictness of `policy` refuses.
 pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<Option<String>, Reject> {
-    if is_canonical(raw.as_bytes()) {
-        return Ok(None);
-    }
-    let mut out = String::with_capacity(raw.len() + 8);
-    let mut depth_exceeded = false;
-    let (mut dot_parameter, mut slash_dots) = (false, false);
-    for segment in raw.split('/') {
-        let start = out.len();
-        out.push('/');
-        write_segment(segment.as_bytes(), &mut out, policy)?;
-        match &out[start + 1..] {
-            "" | "." => out.truncate(start),
-            ".." => {
-                out.truncate(start);
-                match out.rfind('/') {
-                    Some(parent) => out.truncate(parent),
-                    None => depth_exceeded = true,
-                }
-            }
-            written => {
-                dot_parameter |= written.starts_with(".;") || written.starts_with("..;");
-                slash_dots |= written.contains("%2F") && written.split("%2F").any(is_dot_segment);
-            }
-        }
-    }
-    if depth_exceeded {
-        policy.report(Reject::PathAboveRoot)?;
-    }
-    if dot_parameter {
-        policy.report(Reject::PathDotParameter)?;
-    }
-    if slash_dots {
-        policy.report(Reject::PathSlashDots)?;
-    }
-    if ends_with_slash(raw) || out.is_empty() {
-        out.push('/');
-    }
-    Ok((out != raw).then_some(out))
-}
-
-/// Returns true if a server that decodes slashes could read `piece` as a dot segment.
-fn is_dot_segment(piece: &str) -> bool {
-    matches!(piece.split(';').next(), Some("." | ".."))
-}
-
-/// Returns true if the last segment is empty or a dot segment, in any spelling.
-fn ends_with_slash(raw: &str) -> bool {
-    let last = raw.rsplit('/').next().unwrap_or_default();
-    if last.len() > "%2e%2e".len() {
-        return false;
-    }
-    matches!(last.to_ascii_lowercase().replace("%2e", ".").as_str(), "" | "." | "..")
-}
-
-/// Checks in one scan, without allocating, whether a path is certainly canonical. Never returns true for a path that is
-/// not. May return false for one that is: `/.well-known` is recognized, `/a%20b` is not.
-fn is_canonical(raw: &[u8]) -> bool {
-    if raw.first() != Some(&b'/') {
-        return false;
-    }
-    let mut at_start = false;
-    for (i, byte) in raw.iter().enumerate() {
-        match CLASS[usize::from(*byte)] {
-            PLAIN => at_start = false,
-            SLASH if at_start => return false,
-            SLASH => at_start = true,
-            DOT if at_start => {
-                if matches!(raw.get(i + 1), None | Some(b'/' | b'.' | b';')) {
-                    return false;
-                }
-                at_start = false;
-            }
-            DOT => {}
-            _ => return false,
-        }
-    }
-    true
-}
-
-const OTHER: u8 = 0;
-const PLAIN: u8 = 1;
-const SLASH: u8 = 2;
-const DOT: u8 = 3;
-
-const CLASS: [u8; 256] = {
-    let mut class = [OTHER; 256];
-    let plain = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_~!$&'()*+,;=:@";
-    let mut i = 0;
-    while i < plain.len() {
-        class[plain[i] as usize] = PLAIN;
-        i += 1;
-    }
-    class[b'/' as usize] = SLASH;
-    class[b'.' as usize] = DOT;
-    class
-};
-
-fn write_segment(segment: &[u8], out: &mut String, policy: &mut FaultPolicy) -> Result<(), Reject> {
-    let mut i = 0;
-    while let Some(byte) = segment.get(i) {
-        i += 1;
-        match *byte {
-            b'%' => {
-                let digits =
-                    (segment.get(i).copied().and_then(hex_value), segment.get(i + 1).copied().and_then(hex_value));
-                let (Some(high), Some(low)) = digits else {
-                    policy.report(Reject::PathPercent)?;
-                    write_encoded(b'%', out);
-                    continue;
-                };
-                i += 2;
-                write_decoded(high << 4 | low, out, policy)?;
-            }
-            b'\\' => {
-                policy.report(Reject::PathBackslash)?;
-                write_encoded(b'\\', out);
-            }
-            byte if byte < 0x20 || byte == 0x7f => {
-                policy.report(Reject::PathControl)?;
-                write_encoded(byte, out);
-            }
-            byte if !byte.is_ascii() => {
-                policy.report(Reject::PathNonAscii)?;
-                write_encoded(byte, out);
-            }
-            byte if CLASS[usize::from(byte)] == OTHER => write_encoded(byte, out),
-            byte => out.push(char::from(byte)),
-        }
-    }
-    Ok(())
-}
-
-/// Writes a byte that was percent-encoded: plain if it is unreserved, else encoded in upper case.
-fn write_decoded(byte: u8, out: &mut String, policy: &mut FaultPolicy) -> Result<(), Reject> {
-    match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-            out.push(char::from(byte));
-            return Ok(());
-        }
-        b'/' => policy.report(Reject::PathSlash)?,
-        b'\\' => policy.report(Reject::PathBackslash)?,
-        0..0x20 | 0x7f => policy.report(Reject::PathControl)?,
-        _ => {}
-    }
-    write_encoded(byte, out);
-    Ok(())
-}
-
-fn write_encoded(byte: u8, out: &mut String) {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    out.push('%');
-    out.push(HEX[usize::from(byte >> 4)]);
-    out.push(HEX[usize::from(byte & 15)]);
-}
-
-fn hex_value(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
+    canonical::canonicalize_path(raw, |fault| {
+        policy.report(match fault {
+            PathFault::Control => Reject::PathControl,
+            PathFault::Slash => Reject::PathSlash,
+            PathFault::Backslash => Reject::PathBackslash,
+            PathFault::Percent => Reject::PathPercent,
+            PathFault::NonAscii => Reject::PathNonAscii,
+            PathFault::AboveRoot => Reject::PathAboveRoot,
+            PathFault::DotParameter => Reject::PathDotParameter,
+            PathFault::SlashDots => Reject::PathSlashDots,
+        })
+    })
 }
 
 #[cfg(test)]
@@ -331,62 +93,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn hosts_have_one_spelling() {
-        for (text, canonical, host_len, port) in [
-            ("example.com", "example.com", 11, None),
-            ("EXAMPLE.com.", "example.com", 11, None),
-            ("example.com.:8080", "example.com:8080", 11, Some(8080)),
-            ("example.com:", "example.com", 11, None),
-            ("example.com:0080", "example.com:80", 11, Some(80)),
-            ("my_app:80", "my_app:80", 6, Some(80)),
-            ("192.0.2.1:1", "192.0.2.1:1", 9, Some(1)),
-            ("[2001:DB8:0::1]", "[2001:db8::1]", 13, None),
-            ("[::1]:443", "[::1]:443", 5, Some(443)),
-        ] {
-            let read = parse_authority(text.as_bytes()).unwrap();
-            assert_eq!(read.rewritten.as_deref().unwrap_or(text), canonical);
-            assert_eq!(read.rewritten.is_none(), text == canonical, "{text}");
-            assert_eq!((read.host_len, read.port), (host_len, port), "{text}");
-        }
-    }
-
-    #[test]
-    fn invalid_hosts_are_refused() {
-        let long = "a".repeat(256);
-        let bad = [
-            "",
-            ".",
-            "..",
-            ".a",
-            "a..b",
-            "a..",
-            "a/b?c",
-            "u@a",
-            "a b",
-            "a,b",
-            "a%41",
-            ":80",
-            "a:x",
-            "a:65536",
-            "a:000080",
-            "a:1:2",
-            "::1",
-            "[::1",
-            "[::1]x",
-            "[::1%25eth0]",
-            "[v1.a]",
-            "[127.0.0.1]",
-            "é",
-            "a#b",
-            "a\\b",
-            &long,
-        ];
-        for text in bad {
-            assert_eq!(parse_authority(text.as_bytes()), None, "{text}");
-        }
-    }
-
     fn checked(canonical: &str) {
         assert!(canonical.starts_with('/') && canonical.is_ascii());
         assert!(!canonical.contains("//"), "{canonical}");
@@ -437,20 +143,6 @@ mod tests {
                 spelt.push('/');
             }
             prop_assert_eq!(at(Strictness::Strict, &spelt), Ok(plain));
-        }
-
-        #[test]
-        fn a_canonical_host_stays_as_it_is(text in prop_oneof![
-            proptest::collection::vec(any::<u8>(), 0..40),
-            r"[a-cA-C.\-_:0-9]{1,20}".prop_map(String::into_bytes),
-            r"\[[0-9a-fA-F:.]{2,20}\](:[0-9]{0,6})?".prop_map(String::into_bytes),
-        ]) {
-            let Some(first) = parse_authority(&text) else { return Ok(()) };
-            let canonical = first.rewritten.clone().unwrap_or_else(|| String::from_utf8(text).unwrap());
-            let second = parse_authority(canonical.as_bytes()).unwrap();
-            prop_assert_eq!(second.rewritten, None);
-            prop_assert_eq!((second.host_len, second.port), (first.host_len, first.port));
-            prop_assert!(!canonical.contains(|c: char| c.is_ascii_uppercase()));
         }
     }
 }

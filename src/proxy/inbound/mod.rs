@@ -3,7 +3,7 @@
 //! Input: the head and body of a request. Output: its canonical host, path and method, the client's address, or a
 //! [`reject::Reject`]. Nothing here depends on routes, except for the strictness with which a route judges faults.
 //!
-//! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
+//! - `validate`: checks a head; `canonical` and `method`: canonical path and method
 //! - `reject`: every reason to refuse a head, with status, label, text and strictness
 //! - `described`: parses a head that another proxy describes
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows

@@ -72,7 +72,7 @@ rejects! {
     TargetForm: Always, BAD_REQUEST, "target_form",
         "The request target must be a path that starts with '/', or '*' with the OPTIONS method.";
     TargetCharacter: Strict, BAD_REQUEST, "target_character",
-        "The request target contains a character that must be percent-encoded.";
+        "The request target contains a space or a control character, which must be percent-encoded.";
     TargetScheme: Defensive, BAD_REQUEST, "target_scheme",
         "The scheme of the request target must be http or https.";
     HeaderCharacter: Always, BAD_REQUEST, "header_character",

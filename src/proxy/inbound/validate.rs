@@ -8,10 +8,11 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 
+use crate::canonical::{self, Authority};
 use crate::config::Strictness;
-use crate::proxy::inbound::canonical::Authority;
+use crate::proxy::inbound::canonical::canonicalize_path;
+use crate::proxy::inbound::method;
 use crate::proxy::inbound::reject::{FaultPolicy, Reject, RequestFaults};
-use crate::proxy::inbound::{canonical, method};
 use crate::proxy::known_headers::{HeaderSet, KnownHeader};
 use crate::route::ParsingRules;
 
@@ -55,7 +56,7 @@ impl ValidatedHead {
         &self.method
     }
 
-    /// Returns the canonical path, see [`canonical::canonicalize_path`]. `*` for `OPTIONS *`.
+    /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`.
     pub fn path(&self) -> &str {
         self.path.as_deref().unwrap_or_else(|| self.target.path())
     }
@@ -120,7 +121,7 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
         policy.report(Reject::Expect)?;
     }
     let target = target(parts, &method, &mut policy)?;
-    let path = if target.path() == "*" { None } else { canonical::canonicalize_path(target.path(), &mut policy)? };
+    let path = if target.path() == "*" { None } else { canonicalize_path(target.path(), &mut policy)? };
     if target.query().is_some_and(|query| !query.is_ascii()) {
         policy.report(Reject::QueryNonAscii)?;
     }

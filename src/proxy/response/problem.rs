@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
@@ -176,6 +176,12 @@ pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
         _ => "request quota exceeded",
     };
     title.into()
+}
+
+/// Forbids caches to store a verdict on one request, unless the response says how to store it: they must not give it to
+/// others, nor keep it once a limit admits again.
+pub fn forbid_caching<B>(response: &mut Response<B>) {
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
 }
 
 /// Builds a response whose body is complete.

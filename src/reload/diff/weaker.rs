@@ -329,11 +329,20 @@ fn weaker_route_options(
         ("strictness", rank(after.parsing.strictness) > rank(before.parsing.strictness)),
         ("max_body", after.max_body > before.max_body),
         ("max_in_flight", bound(after.max_in_flight) > bound(before.max_in_flight)),
+        ("max_cost_body", reads_less(before, after)),
+        ("upgrades", after.upgrades.allows_more_than(&before.upgrades)),
         ("min_body_rate", after.timeouts.min_body_rate < before.timeouts.min_body_rate),
     ]
     .into_iter()
     .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
     .collect()
+}
+
+/// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what
+/// they do not read, which is stricter.
+fn reads_less(before: &Route, after: &Route) -> bool {
+    let refuses_rest = after.limits.iter().any(|limit| limit.key.reads_body());
+    matches!((before.key_body, after.key_body), (Some(before), Some(after)) if after < before) && !refuses_rest
 }
 
 fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {

@@ -4,9 +4,10 @@ use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
+use crate::canonical;
 use crate::limiting::shown_key::ShownPart;
 use crate::net::IpSet;
-use crate::proxy::inbound::{canonical, identity};
+use crate::proxy::inbound::identity;
 
 #[derive(Debug, PartialEq)]
 pub struct ReplayEntry {

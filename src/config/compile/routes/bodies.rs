@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::reader::Section;
 use crate::config::values::invalid_text;
-use crate::limiting::limit::Limit;
+use crate::limiting::limit::{Limit, Mode};
 use crate::route::Upgrades;
 
 /// Returns how many bytes of a body the limits of a route read; `None` if they read none. A key needs the whole body, so
@@ -15,10 +15,11 @@ pub fn find_body_bound(limits: &[Arc<Limit>], max_key_body: u64, max_cost_body: 
     u32::try_from(if is_key { max_key_body } else { max_cost_body }).ok().filter(|_| is_read)
 }
 
-/// Returns the protocols of a route that lists none: all, unless a limit settles by what responses report in their
-/// body. The gateway does not read tunnels, so whatever passes them would cost the estimate, or nothing.
+/// Returns the protocols of a route that lists none: all, unless an enforced limit settles by what responses report in
+/// their body. The gateway does not read tunnels, so whatever passes them would cost the estimate, or nothing.
+/// Candidates and limits in shadow mode refuse nothing.
 pub fn default_upgrades(limits: &[Arc<Limit>]) -> Upgrades {
-    match limits.iter().any(|limit| limit.settles_by_body()) {
+    match limits.iter().any(|limit| limit.mode == Mode::Enforce && limit.settles_by_body()) {
         true => Upgrades::Refused,
         false => Upgrades::Any,
     }

@@ -293,6 +293,10 @@ impl JsonScanner {
                 self.number.push(byte);
                 self.state = ScanState::Number;
             }
+            b't' if self.targets(tree).contains(&Target::IsLast) => {
+                readings.set_ended();
+                self.state = ScanState::Literal { rest: b"rue", is_null: false };
+            }
             b't' => self.state = ScanState::Literal { rest: b"rue", is_null: false },
             b'f' => self.state = ScanState::Literal { rest: b"alse", is_null: false },
             b'n' => self.state = ScanState::Literal { rest: b"ull", is_null: true },
@@ -429,7 +433,7 @@ impl JsonScanner {
                 Target::Model => readings.set_model(&self.text.bytes),
                 Target::EventType => readings.add_event_type(&self.text.bytes),
                 Target::Number { .. } => readings.add_fault(ScanFault::NotInteger),
-                Target::Content | Target::ContentText => {}
+                Target::Content | Target::ContentText | Target::IsLast => {}
             }
         }
     }

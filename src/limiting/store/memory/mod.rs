@@ -32,6 +32,8 @@ pub struct MemoryStore {
     shards: Vec<Mutex<MemoryShard>>,
     hasher: RandomState,
     shares: ArcSwap<KeyShares>,
+    /// Held while keys move to new shares. Of two moves at once, some keys would end in the older shares.
+    moving: Mutex<()>,
     clock: SteadyClock,
     marks: Mutex<UsedMarks>,
     /// Number of live keys that were evicted, and the time of the last on the store's clock.
@@ -130,6 +132,7 @@ impl MemoryStore {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hasher: RandomState::new(),
             shares: ArcSwap::from_pointee(KeyShares::undivided(max_keys)),
+            moving: Mutex::default(),
             clock: SteadyClock::start(),
             marks: Mutex::default(),
             evicted: AtomicU64::new(0),
@@ -141,6 +144,7 @@ impl MemoryStore {
     /// Lets `limits` share `max_keys`. Keys of a limit that is not among them are kept until the next
     /// call. `counter` returns the eviction counter of a limit by its name.
     pub fn set_shares(&self, max_keys: usize, limits: &[Arc<Limit>], counter: impl Fn(&str) -> Option<IntCounter>) {
+        let _moving = self.moving.lock().unwrap_or_else(PoisonError::into_inner);
         let shares = Arc::new(self.shares.load().next_config(max_keys, limits, counter));
         self.shares.store(shares.clone());
         for i in 0..SHARDS {

@@ -167,6 +167,29 @@ fn own_keys_are_a_limits_own_and_the_others_share_the_rest() {
     assert_eq!(flood(&limits[1]), [6400, 3200, 3200], "a limit does not take from one that has as few");
 }
 
+/// Keys of a removed limit would otherwise leave less than a floor for each of the others.
+#[test]
+fn a_removed_limit_gives_up_its_keys_first() {
+    for spent in [false, true] {
+        let memory = MemoryStore::new(900);
+        let most = if spent { 1 } else { 9 };
+        let of = |name| limit(name, most, 3_600_000, Mode::Enforce);
+        let (gone, limits) = (of("gone"), [of("a"), of("b"), of("c")]);
+        let flood = |limit: &Arc<Limit>, count| {
+            (0..count).for_each(|i| drop(memory.run(Op::Take, &[check(limit, &format!("{}{i}", limit.name), 1)], NOW)));
+        };
+        memory.set_shares(900, &[gone.clone(), limits[0].clone(), limits[1].clone()], |_| None);
+        [&gone, &limits[0], &limits[1]].into_iter().for_each(|limit| flood(limit, 300));
+        memory.set_shares(900, &limits, |_| None);
+        // One of its keys for each new one, and none of the limits that have their floors.
+        flood(&limits[2], 200);
+        let counts = || [&gone, &limits[0], &limits[1], &limits[2]].map(|limit| key_count(&memory, limit).len);
+        assert_eq!(counts(), [100, 300, 300, 200], "spent: {spent}");
+        flood(&limits[2], 300);
+        assert_eq!(counts(), [0, 300, 300, 300], "spent: {spent}");
+    }
+}
+
 fn key_count(memory: &MemoryStore, limit: &Arc<Limit>) -> KeyCount {
     memory.shares.load().share_of(limit.store_ref.id).key_count()
 }

@@ -27,6 +27,8 @@ labels! {
     Unmatched = "unmatched",
     /// No rule has the domain.
     UnknownDomain = "unknown_domain",
+    /// Its request exceeds a bound or cannot be decided, and is refused.
+    Undecidable = "undecidable",
 }
 
 #[derive(Clone)]
