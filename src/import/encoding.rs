@@ -41,7 +41,7 @@ pub fn encode_regex(pattern: &str, ignore_case: bool) -> Option<(String, bool)> 
     let mut builder = ParserBuilder::new();
     builder.utf8(false).unicode(false).case_insensitive(ignore_case).nest_limit(NEST_MAX);
     let tree = builder.build().parse(pattern).ok()?;
-    if check_alignment(&tree, false).is_some() {
+    if check_alignment(&tree)[0].is_some() {
         return Some((pattern.to_owned(), ignore_case));
     }
     let written = format_tree(&tree)?;
@@ -65,41 +65,51 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte)
 }
 
-/// Checks whether an expression matches the same encoded and decoded. `aligned`: it cannot start inside of an encoded
-/// byte. Returns whether what follows cannot start there either, or `None` if the expression must be rewritten.
-fn check_alignment(tree: &Hir, aligned: bool) -> Option<bool> {
+/// What follows an expression that starts inside of an encoded byte, perhaps (the first value), or that cannot start there
+/// (the second): whether it cannot start there either. `None` if the expression must be rewritten.
+type Alignment = [Option<bool>; 2];
+
+/// Checks whether an expression matches the same encoded and decoded.
+fn check_alignment(tree: &Hir) -> Alignment {
     match tree.kind() {
-        HirKind::Empty => Some(aligned),
+        HirKind::Empty | HirKind::Look(Look::End) => [Some(false), Some(true)],
+        HirKind::Look(Look::Start) => [Some(true); 2],
+        HirKind::Look(_) => [None; 2],
         HirKind::Literal(literal) => {
-            let starts = literal.0.first().is_none_or(|first| aligned || !is_digit(*first));
-            (starts && literal.0.iter().copied().all(is_unreserved)).then_some(true)
+            let is_same = literal.0.iter().copied().all(is_unreserved);
+            let starts = !literal.0.first().copied().is_some_and(is_digit);
+            [is_same && starts, is_same].map(|fits| fits.then_some(true))
         }
         HirKind::Class(class) => {
-            let set = read_class(class)?;
-            let fits = |byte: u8| is_unreserved(byte) && (aligned || !is_digit(byte));
-            list_bytes(&set).all(fits).then_some(true)
+            let Some(set) = read_class(class) else { return [None; 2] };
+            let (is_same, starts) = (list_bytes(&set).all(is_unreserved), !list_bytes(&set).any(is_digit));
+            [is_same && starts, is_same].map(|fits| fits.then_some(true))
         }
-        HirKind::Look(Look::Start) => Some(true),
-        HirKind::Look(Look::End) => Some(aligned),
-        HirKind::Look(_) => None,
         HirKind::Repetition(repetition) => {
+            let (min, max) = (repetition.min, repetition.max);
             if let HirKind::Class(class) = repetition.sub.kind()
-                && repetition.max.is_none()
-                && repetition.min <= u32::from(aligned)
-                && is_wide(&read_class(class)?)
+                && max.is_none()
+                && read_class(class).is_some_and(|set| is_wide(&set))
             {
-                return Some(false);
+                return [min == 0, min <= 1].map(|fits| fits.then_some(false));
             }
-            let mut after = check_alignment(&repetition.sub, aligned)?;
-            if repetition.max != Some(1) {
-                after &= check_alignment(&repetition.sub, after)?;
-            }
-            Some(after && (repetition.min > 0 || aligned))
+            let once = check_alignment(&repetition.sub);
+            [false, true].map(|aligned| {
+                let mut after = once[usize::from(aligned)]?;
+                if max != Some(1) {
+                    after &= once[usize::from(after)]?;
+                }
+                Some(after && (min > 0 || aligned))
+            })
         }
-        HirKind::Capture(capture) => check_alignment(&capture.sub, aligned),
-        HirKind::Concat(parts) => parts.iter().try_fold(aligned, |aligned, part| check_alignment(part, aligned)),
+        HirKind::Capture(capture) => check_alignment(&capture.sub),
+        HirKind::Concat(parts) => {
+            let parts: Vec<Alignment> = parts.iter().map(check_alignment).collect();
+            [false, true].map(|aligned| parts.iter().try_fold(aligned, |aligned, part| part[usize::from(aligned)]))
+        }
         HirKind::Alternation(parts) => {
-            parts.iter().try_fold(true, |all, part| Some(check_alignment(part, aligned)? && all))
+            let parts: Vec<Alignment> = parts.iter().map(check_alignment).collect();
+            [0, 1].map(|start| parts.iter().try_fold(true, |all, part| Some(part[start]? && all)))
         }
     }
 }
@@ -268,6 +278,14 @@ mod tests {
         }
         for pattern in [r"\badmin", "(?m)^/a", "(?=a)", r"(a)\1"] {
             assert_eq!(encoded(pattern), None, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn nested_groups_end_soon() {
+        let nested = format!("{}.*{}", "(".repeat(22), ")*".repeat(22));
+        for _ in 0..1000 {
+            assert_eq!(encoded(&nested).as_deref(), Some(nested.as_str()));
         }
     }
 

@@ -161,7 +161,7 @@ fn conditions_on_the_host_are_for_the_hosts_of_their_server() {
             let own = format!(
                 "server {{ listen 127.0.0.1:0; server_name {names}; if ($host {condition}) {{ return 302 https://c.test/; }} {pass} }}"
             );
-            let other = format!("server {{ listen 127.0.0.1:0; server_name .b.test; location / {{ return 204; }} }}");
+            let other = "server { listen 127.0.0.1:0; server_name .b.test; location / { return 204; } }";
             let text = if is_first { format!("{own} {other}") } else { format!("{other} {own}") };
             let dir = tempfile::tempdir().unwrap();
             let path = dir.path().join("nginx.conf");
