@@ -184,15 +184,9 @@ pub fn translate_request_headers(
             }
         }
     }
-    let left: Vec<&str> = facts.forwarded.iter().copied().filter(|name| !forwards.contains(*name)).collect();
-    if facts.has_trusted
-        && let Some(name) =
-            left.iter().find(|name| !remove.iter().chain(set.iter().map(|(set, _)| set)).any(|own| own == *name))
-    {
-        let text = format!("{}: {name} of a trusted proxy is removed here, as other locations set it", body.origin);
-        body.add_remark(out.remarks.add_text(text));
-    }
-    remove.extend(left.into_iter().map(str::to_owned));
+    let unset: Vec<&str> = facts.forwarded.iter().copied().filter(|name| !forwards.contains(*name)).collect();
+    note_lost_forwarded(facts, &unset, remove.iter().chain(set.iter().map(|(name, _)| name)), out, body);
+    remove.extend(unset.into_iter().map(str::to_owned));
     remove.retain(|name| !set.iter().any(|(own, _)| own == name));
     remove.sort();
     remove.dedup();
@@ -212,6 +206,23 @@ pub fn translate_request_headers(
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, facts, server_name, out, body)
+}
+
+/// Adds a comment if a route removes a forwarding header only because other routes set it: nginx forwards that of a
+/// trusted proxy. `unset`: the forwarding headers that the route does not set. `own`: the headers that it changes itself.
+fn note_lost_forwarded<'h>(
+    facts: &GatewayFacts,
+    unset: &[&str],
+    own: impl Iterator<Item = &'h String>,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) {
+    let own: Vec<&String> = own.collect();
+    let lost = unset.iter().find(|name| !own.iter().any(|own| own == *name));
+    if let Some(name) = lost.filter(|_| facts.has_trusted) {
+        let text = format!("{}: {name} of a trusted proxy is removed here, as other locations set it", body.origin);
+        body.add_remark(out.remarks.add_text(text));
+    }
 }
 
 /// Lists the names of headers with a value. A header that is set twice gets a comment.

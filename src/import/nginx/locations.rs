@@ -124,11 +124,7 @@ impl<'a> Context<'a, '_> {
         }
         translate_added_headers(scope, self.out, &mut body);
         if let Some(directive) = block.iter().find(|directive| directive.name == "internal") {
-            if !has_page_at(matcher, self.site, self.outer) {
-                let why = "clients get 404, as in nginx, but `X-Accel-Redirect` of a server does not lead here";
-                body.add_remark(self.out.remarks.add(directive, why));
-                note_lost_pages(scope, 404, self.out, &mut body);
-            }
+            self.review_internal(directive, matcher, scope, &mut body);
             return Ok(body);
         }
         body.has_pass = block.iter().any(|directive| directive.name.ends_with("_pass"));
@@ -159,9 +155,6 @@ impl<'a> Context<'a, '_> {
         if let Some(directive) = returned {
             // nginx responds before it checks limits, passwords, `allow` and `deny`.
             self.respond(directive, scope, &mut body);
-            if let RouteAction::Respond { status, body: None, .. } = body.action {
-                note_lost_pages(scope, status, self.out, &mut body);
-            }
             return Ok(body);
         }
         if self.denies_all(scope)? {
@@ -278,6 +271,19 @@ impl<'a> Context<'a, '_> {
             content_type: text.and(kind).filter(|_| !is_url).map(str::to_owned),
             location: text.filter(|_| is_url).cloned(),
         };
+        if let RouteAction::Respond { status, body: None, .. } = body.action {
+            note_lost_pages(scope, status, self.out, body);
+        }
+    }
+
+    /// Adds comments on an internal location, unless it only has the page of an error.
+    fn review_internal(&mut self, at: &Directive, matcher: &LocationMatcher, scope: &Scope, body: &mut RouteBody) {
+        if has_page_at(matcher, self.site, self.outer) {
+            return;
+        }
+        let why = "clients get 404, as in nginx, but `X-Accel-Redirect` of a server does not lead here";
+        body.add_remark(self.out.remarks.add(at, why));
+        note_lost_pages(scope, 404, self.out, body);
     }
 
     /// Returns whether a block refuses all clients, whatever would answer them.

@@ -288,14 +288,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
             found.push(Location { matcher: match_all(), body });
         } else {
-            let block = LocationBlock::read(server.inner(), None)?;
-            for location in server.inner().iter().filter(|directive| directive.name == "location") {
-                context.translate_location(location, &block, scope, &mut found)?;
-            }
-            if let Some(number) = context.inner_regex {
-                let is_regex = |location: &&mut Location| location.matcher.literal_path().is_none();
-                found.iter_mut().filter(is_regex).for_each(|location| location.body.close(number));
-            }
+            translate_locations(&mut context, server, scope, &mut found)?;
         }
         let closed = context.closed;
         let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
@@ -413,6 +406,24 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
 
 fn match_all() -> LocationMatcher {
     LocationMatcher::Prefix { path: "/".to_owned(), first: false }
+}
+
+/// Translates the locations of a server.
+fn translate_locations<'a>(
+    context: &mut Context<'a, '_>,
+    server: &'a Directive,
+    scope: &Scope<'a>,
+    found: &mut Vec<Location>,
+) -> Result<()> {
+    let block = LocationBlock::read(server.inner(), None)?;
+    for location in server.inner().iter().filter(|directive| directive.name == "location") {
+        context.translate_location(location, &block, scope, found)?;
+    }
+    if let Some(number) = context.inner_regex {
+        let is_regex = |location: &&mut Location| location.matcher.literal_path().is_none();
+        found.iter_mut().filter(is_regex).for_each(|location| location.body.close(number));
+    }
+    Ok(())
 }
 
 /// Translates a `return` of a server, which answers every request, whatever the location.
