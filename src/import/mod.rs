@@ -11,6 +11,7 @@
 //! - `syntax`: parses nginx's syntax to a tree of directives.
 //! - `model`: collects the routes, limits and upstreams, and writes the config.
 //! - `paths`: turns the locations of a host into route paths in nginx's order.
+//! - `encoding`: writes paths and regular expressions for the canonical spelling of paths.
 //! - `access`: turns a list of `allow` and `deny` into networks.
 //! - `verdict`: what an import does with a setting; `remarks`: the numbered comments.
 //! - `text`: formats TOML values.
@@ -20,6 +21,7 @@
 //! here, and add its name to `Format` in `cli::import` and a sample to `tests/import`.
 
 mod access;
+mod encoding;
 mod error;
 mod ingress;
 mod input;
@@ -92,9 +94,4 @@ fn finish_import(out: ImportedConfig, files: &[PathBuf]) -> Imported {
     let more = if files.len() > names.len() { " and others" } else { "" };
     let (text, remarks) = out.write_config(&format!("{}{more}", names.join(", ")));
     Imported { text, remarks }
-}
-
-/// Hashes settings for a name that differs when they differ. FNV-1a gives the same hash in every run.
-fn hash_text(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }

@@ -114,6 +114,8 @@ pub struct RouteBody {
     pub lines: Vec<String>,
     /// nginx redirects from the path without its final slash, whether or not it then serves the client.
     pub redirects_to_slash: bool,
+    /// The original route forwards requests, whether or not it then serves the client.
+    pub has_pass: bool,
     /// The original route has `allow` or `deny`.
     pub has_access_rules: bool,
     /// The number of the remark that explains why the route is closed. `None` if the route is open.
@@ -131,6 +133,7 @@ impl RouteBody {
             response: ResponseLines::default(),
             lines: Vec::new(),
             redirects_to_slash: false,
+            has_pass: false,
             has_access_rules: false,
             closed: None,
         }
@@ -156,7 +159,7 @@ impl RouteBody {
 
     /// Returns true if the original route forwards requests, or if the route is closed.
     pub fn is_proxied(&self) -> bool {
-        self.redirects_to_slash || matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
+        self.has_pass || matches!(self.action, RouteAction::Upstream(_)) || self.closed.is_some()
     }
 }
 
@@ -187,7 +190,9 @@ pub struct ImportedConfig {
     regexes: usize,
     limits: IndexMap<String, WrittenLimit>,
     limit_names: HashSet<String>,
-    upstreams: IndexMap<String, Vec<String>>,
+    /// The names of the upstreams, by what the original config calls their servers, and by their lines.
+    upstreams: IndexMap<String, IndexMap<Vec<String>, String>>,
+    upstream_names: HashSet<String>,
     /// The names of the sets, by their networks.
     sets: IndexMap<Vec<IpNet>, String>,
     accesses: HashMap<Vec<(bool, IpNet)>, Option<AccessUse>>,
@@ -216,7 +221,7 @@ impl ImportedConfig {
         if let Some(limit) = self.limits.get(&identity) {
             return (limit.name.clone(), limit.status != status);
         }
-        let name = self.choose_limit_name(wanted);
+        let name = choose_name(wanted, &mut self.limit_names);
         self.limits.insert(identity, WrittenLimit { name: name.clone(), lines, status });
         (name, false)
     }
@@ -232,22 +237,13 @@ impl ImportedConfig {
         Some(self.define_limit(format!("{suffix} {name}"), &format!("{name}-{suffix}"), lines, status).0)
     }
 
-    fn choose_limit_name(&mut self, wanted: &str) -> String {
-        let wanted = clean_name(wanted);
-        let mut free = wanted.clone();
-        let mut next = 1;
-        while !self.limit_names.insert(free.clone()) {
-            next += 1;
-            free = format!("{wanted}-{next}");
-        }
-        free
-    }
-
-    /// Defines an upstream unless one with this name exists.
-    pub fn define_upstream(&mut self, name: &str, lines: impl FnOnce() -> Vec<String>) {
-        if !self.upstreams.contains_key(name) {
-            self.upstreams.insert(name.to_owned(), lines());
-        }
+    /// Defines an upstream unless one for the same servers with the same lines exists. `servers`: what the original
+    /// config calls them. Returns its name, and whether another upstream has the same servers with other lines.
+    pub fn define_upstream(&mut self, servers: &str, lines: Vec<String>) -> (String, bool) {
+        let same = self.upstreams.entry(servers.to_owned()).or_default();
+        let has_other = same.keys().any(|other| *other != lines);
+        let name = same.entry(lines).or_insert_with(|| choose_name(servers, &mut self.upstream_names));
+        (name.clone(), has_other)
     }
 
     fn define_set(&mut self, networks: Vec<IpNet>) -> String {
@@ -399,7 +395,7 @@ impl ImportedConfig {
         for listener in &self.listeners {
             section("[[listener]]".to_owned(), listener);
         }
-        for (name, lines) in &self.upstreams {
+        for (lines, name) in self.upstreams.values().flatten() {
             section(format!("[upstream.{}]", format_section(name)), lines);
         }
         for WrittenLimit { name, lines, status } in self.limits.values() {
@@ -419,6 +415,18 @@ impl ImportedConfig {
         }
         (text, count)
     }
+}
+
+/// Chooses a name that is not among those `taken`, and adds it to them.
+fn choose_name(wanted: &str, taken: &mut HashSet<String>) -> String {
+    let wanted = clean_name(wanted);
+    let mut free = wanted.clone();
+    let mut next = 1;
+    while !taken.insert(free.clone()) {
+        next += 1;
+        free = format!("{wanted}-{next}");
+    }
+    free
 }
 
 /// Formats the refusal of a limit. Returns `None` for 429, the default.

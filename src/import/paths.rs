@@ -5,13 +5,14 @@ use std::collections::{BTreeSet, HashSet};
 
 use regex::RegexBuilder;
 
+use crate::import::encoding::{encode_path, encode_regex, format_literal, has_one_spelling};
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
 
 /// Maximum number of bytes of a compiled regular expression, the same as in a config.
 const REGEX_MAX: usize = 1 << 20;
 
-/// Matches the paths of a location.
+/// Matches the decoded paths of a location.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LocationMatcher {
     Exact(String),
@@ -41,6 +42,16 @@ impl LocationMatcher {
 }
 
 impl LocationMatcher {
+    /// Returns the path without the slash at its end. nginx redirects from there if the location is proxied.
+    pub fn find_bare_path(&self) -> Option<&str> {
+        match self {
+            LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } => {
+                path.strip_suffix('/').filter(|bare| !bare.is_empty())
+            }
+            LocationMatcher::Segments(_) | LocationMatcher::Regex { .. } => None,
+        }
+    }
+
     /// Returns whether only one path matches.
     pub fn is_exact(&self) -> bool {
         matches!(self, LocationMatcher::Exact(_))
@@ -70,28 +81,29 @@ pub fn order_routes(
         let origin = location.body.origin.clone();
         match &mut location.matcher {
             LocationMatcher::Regex { pattern, ignore_case } => {
-                if !out.count_regex() || !can_compile(pattern, *ignore_case) {
-                    let relaxed = relax_pattern(pattern).filter(|relaxed| can_compile(relaxed, *ignore_case));
-                    let what = match relaxed {
+                let mut encoded =
+                    Some(pattern.as_str()).filter(|_| out.count_regex()).and_then(|p| compile(p, *ignore_case));
+                if encoded.is_none() {
+                    encoded = relax_pattern(pattern).and_then(|relaxed| compile(&relaxed, *ignore_case));
+                    let what = match encoded {
                         Some(_) => "its route has more paths and is closed",
                         None => "the routes whose requests it may take are closed",
                     };
                     let number = out.remarks.add_text(format!(
-                        "{origin}: this regular expression is not available (look-around, back-reference, size or number), so {what}"
+                        "{origin}: this regular expression is not available (look-around, back-reference, word boundary, size or number), so {what}"
                     ));
-                    let Some(relaxed) = relaxed else {
-                        overriding = Some(number);
-                        continue;
-                    };
-                    *pattern = relaxed;
                     location.body.close(number);
+                    overriding = overriding.or(Some(number).filter(|_| encoded.is_none()));
                 }
+                let Some(found) = encoded else { continue };
+                (*pattern, *ignore_case) = found;
                 // A second regular expression with the same text never matches.
                 if !patterns.insert((pattern.clone(), *ignore_case)) {
                     continue;
                 }
             }
             LocationMatcher::Exact(path) | LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => {
+                let path = path.as_str();
                 if !path.starts_with('/')
                     || path.split('/').any(|part| matches!(part, "." | ".."))
                     || path.contains("//")
@@ -99,7 +111,6 @@ pub fn order_routes(
                     out.remarks.add_text(format!("{origin}: no request has such a path, so it never matches"));
                     continue;
                 }
-                *path = encode_path(path);
             }
         }
         kept.push(location);
@@ -117,9 +128,8 @@ pub fn order_routes(
     if !kept.iter().any(is_whole) {
         kept.push(Location { matcher: LocationMatcher::Prefix { path: "/".to_owned(), first: false }, body: fallback });
     }
-    let taken: HashSet<String> =
-        kept.iter().filter_map(|location| location.matcher.literal_path()).map(str::to_owned).collect();
-    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &taken)).collect();
+    let mut done = HashSet::new();
+    let redirects: Vec<Location> = kept.iter().filter_map(|location| redirect_to_slash(location, &mut done)).collect();
     kept.extend(redirects);
     match kept.iter().all(is_by_segments) {
         true => kept.into_iter().map(|location| (format_path(&location.matcher), location.body)).collect(),
@@ -127,8 +137,11 @@ pub fn order_routes(
     }
 }
 
-fn can_compile(pattern: &str, ignore_case: bool) -> bool {
-    RegexBuilder::new(pattern).case_insensitive(ignore_case).size_limit(REGEX_MAX).build().is_ok()
+/// Returns the regular expression for canonical paths, and whether it ignores case. `None` if there is none.
+fn compile(pattern: &str, ignore_case: bool) -> Option<(String, bool)> {
+    let (encoded, ignores) = encode_regex(pattern, ignore_case)?;
+    let built = RegexBuilder::new(&encoded).case_insensitive(ignores).size_limit(REGEX_MAX).build();
+    built.is_ok().then_some((encoded, ignores))
 }
 
 /// Removes look-arounds and back-references from a regular expression, which then matches more. Returns `None` if it has
@@ -172,18 +185,21 @@ fn relax_pattern(pattern: &str) -> Option<String> {
     (has_changed && depth == 0).then_some(relaxed)
 }
 
-/// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/`. Returns `None` if `/api`
-/// is among the paths that other locations have `taken`.
-fn redirect_to_slash(location: &Location, taken: &HashSet<String>) -> Option<Location> {
-    let LocationMatcher::Prefix { path, .. } = &location.matcher else { return None };
-    let bare = path.strip_suffix('/').filter(|bare| !bare.is_empty() && is_plain(bare) && !taken.contains(*bare))?;
-    let is_open = matches!(location.body.action, RouteAction::Upstream(_)) && location.body.closed.is_none();
-    if !is_open && !location.body.redirects_to_slash {
+/// Returns the redirect from `/api` to `/api/` that nginx adds for a proxied `location /api/` or `location = /api/`.
+/// `done`: the paths that have one.
+fn redirect_to_slash(location: &Location, done: &mut HashSet<String>) -> Option<Location> {
+    let path = location.matcher.literal_path()?;
+    let bare = location.matcher.find_bare_path().filter(|_| location.body.redirects_to_slash)?;
+    if !done.insert(bare.to_owned()) {
         return None;
     }
-    let redirect = ImportedRedirect { to: path.clone(), status: 301, keeps_query: true };
-    let mut body =
-        RouteBody::new(format!("{}, without its slash", location.body.origin), RouteAction::Redirect(redirect));
+    let redirect = ImportedRedirect { to: encode_path(path), status: 301, keeps_query: true };
+    let action = match location.body.is_proxied() {
+        true => RouteAction::Redirect(redirect),
+        // An internal location refuses both paths.
+        false => location.body.action.clone(),
+    };
+    let mut body = RouteBody::new(format!("{}, without its slash", location.body.origin), action);
     body.response = location.body.response.added_only();
     Some(Location { matcher: LocationMatcher::Exact(bare.to_owned()), body })
 }
@@ -192,10 +208,10 @@ fn redirect_to_slash(location: &Location, taken: &HashSet<String>) -> Option<Loc
 /// location of its own.
 fn is_by_segments(location: &Location) -> bool {
     match &location.matcher {
-        LocationMatcher::Exact(path) => is_plain(path) && (path == "/" || !path.ends_with('/')),
-        LocationMatcher::Segments(path) => is_plain(path),
+        LocationMatcher::Exact(path) => has_one_spelling(path) && (path == "/" || !path.ends_with('/')),
+        LocationMatcher::Segments(path) => has_one_spelling(path),
         LocationMatcher::Prefix { path, .. } => {
-            path == "/" || is_plain(path) && path.ends_with('/') && location.body.is_proxied()
+            path == "/" || has_one_spelling(path) && path.ends_with('/') && location.body.is_proxied()
         }
         LocationMatcher::Regex { .. } => false,
     }
@@ -203,8 +219,8 @@ fn is_by_segments(location: &Location) -> bool {
 
 fn format_path(matcher: &LocationMatcher) -> String {
     match matcher {
-        LocationMatcher::Exact(path) => format!("= {path}"),
-        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => path.clone(),
+        LocationMatcher::Exact(path) => format!("= {}", encode_path(path)),
+        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => encode_path(path),
         LocationMatcher::Regex { pattern, .. } => format!("~ {pattern}"),
     }
 }
@@ -230,31 +246,33 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
     let mut groups: [Vec<(usize, String, RouteBody)>; 4] = Default::default();
     for Location { matcher, mut body } in locations {
         let (group, length, path) = match matcher {
-            LocationMatcher::Exact(path) if is_plain(&path) && (path == "/" || !path.ends_with('/')) => {
-                (0, 0, format!("= {path}"))
+            LocationMatcher::Exact(path) if has_one_spelling(&path) && (path == "/" || !path.ends_with('/')) => {
+                (0, 0, format!("= {}", encode_path(&path)))
             }
-            LocationMatcher::Exact(path) => (0, 0, format!("~ ^{}$", regex::escape(&path))),
+            LocationMatcher::Exact(path) => (0, 0, format!("~ ^{}$", format_literal(&path))),
             LocationMatcher::Regex { pattern, ignore_case } => {
                 (2, 0, format!("~ {}{pattern}", if ignore_case { "(?i)" } else { "" }))
             }
             LocationMatcher::Segments(path) => {
-                (3, path.len(), format!("~ ^{}(/|$)", regex::escape(path.trim_end_matches('/'))))
+                (3, path.len(), format!("~ ^{}(/|$)", format_literal(path.trim_end_matches('/'))))
             }
             LocationMatcher::Prefix { path, first } => {
                 let starts = |length: &usize| path.get(..*length).is_some_and(|start| firsts.contains(start));
                 let below_first = has_regexes && !first && lengths.iter().any(starts);
                 if below_first {
+                    // The regular expressions cannot come after the shorter location and before this one.
                     let number = remarks.add_text(format!(
-                        "{}: regular expressions are not tried for it, as a shorter location has `^~`",
+                        "{}: a shorter location has `^~`, and nginx tries regular expressions for this one, which no order of \
+                         routes does, so it is closed",
                         body.origin
                     ));
-                    body.add_remark(number);
+                    body.close(number);
                 }
                 let bare = path.trim_end_matches('/');
                 let redirected = path != "/" && path.ends_with('/') && body.is_proxied() && !prefixes.contains(bare);
                 let text = match redirected {
-                    true => format!("~ ^{}(/|$)", regex::escape(bare)),
-                    false => format!("~ ^{}", regex::escape(&path)),
+                    true => format!("~ ^{}(/|$)", format_literal(bare)),
+                    false => format!("~ ^{}", format_literal(&path)),
                 };
                 (if first || below_first { 1 } else { 3 }, path.len(), text)
             }
@@ -267,32 +285,18 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
     groups.into_iter().flatten().map(|(_, path, body)| (path, body)).collect()
 }
 
-/// Returns true if no segment of a path has a special meaning in a config.
-fn is_plain(path: &str) -> bool {
-    path.split('/').all(|segment| !segment.starts_with(':') && !segment.contains('*'))
-}
-
-/// Encodes a path as in canonical requests: all but these characters are percent-encoded.
-fn encode_path(path: &str) -> String {
-    let mut encoded = String::with_capacity(path.len());
-    for byte in path.bytes() {
-        match byte {
-            byte if byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/".contains(&byte) => {
-                encoded.push(char::from(byte))
-            }
-            byte => encoded.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    encoded
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn paths(locations: &[LocationMatcher]) -> Vec<String> {
-        let body = || RouteBody::new(String::new(), RouteAction::Upstream("app".to_owned()));
-        let locations = locations.iter().map(|matcher| Location { matcher: matcher.clone(), body: body() }).collect();
+        let texts: Vec<&str> = locations.iter().filter_map(LocationMatcher::literal_path).collect();
+        let translate = |matcher: &LocationMatcher| {
+            let mut body = RouteBody::new(String::new(), RouteAction::Upstream("app".to_owned()));
+            body.redirects_to_slash = matcher.find_bare_path().is_some_and(|bare| !texts.contains(&bare));
+            Location { matcher: matcher.clone(), body }
+        };
+        let locations = locations.iter().map(translate).collect();
         order_routes(locations, RouteBody::with_status(String::new(), 404), &mut ImportedConfig::default())
             .into_iter()
             .map(|(path, _)| path)

@@ -21,14 +21,14 @@ const ATTEMPTS: usize = 4;
 const QUEUE: &str = "/limited/queue";
 const WAIT_MAX: Duration = Duration::from_millis(500);
 
-struct Nginx {
-    addr: SocketAddr,
+pub struct Nginx {
+    pub addr: SocketAddr,
     child: Child,
     _port: ReservedPort,
 }
 
 impl Nginx {
-    fn start(dir: &Path, text: &str) -> Nginx {
+    pub fn start(dir: &Path, text: &str) -> Nginx {
         let port = ReservedPort::new();
         let text = format!(
             "daemon off; master_process off; pid nginx.pid; error_log stderr crit;\nevents {{ worker_connections 512; }}\nhttp {{\n\
@@ -57,7 +57,7 @@ impl Drop for Nginx {
 
 /// A request to both proxies.
 #[derive(Clone, Copy, Debug)]
-struct Request {
+pub struct Request {
     from: u8,
     method: &'static str,
     host: &'static str,
@@ -66,7 +66,7 @@ struct Request {
     body: usize,
 }
 
-fn get(path: &'static str) -> Request {
+pub fn get(path: &'static str) -> Request {
     Request { from: 2, method: "GET", host: "main.test", path, headers: "", body: 0 }
 }
 
@@ -79,12 +79,12 @@ impl Request {
         Request { headers, ..self }
     }
 
-    fn host(self, host: &'static str) -> Request {
+    pub fn host(self, host: &'static str) -> Request {
         Request { host, ..self }
     }
 
     /// Sends the request. Returns the status, and for 200 the body, which lists what the upstream server received.
-    fn send(self, addr: SocketAddr) -> String {
+    pub fn send(self, addr: SocketAddr) -> String {
         let Request { from, method, host, path, headers, body } = self;
         let mut client = Client::from(Ipv4Addr::new(127, 0, 0, from), addr);
         let length = if body > 0 { format!("content-length: {body}\r\n") } else { String::new() };
@@ -257,7 +257,7 @@ fn timed() -> Vec<(Vec<Request>, bool, u64)> {
 }
 
 /// Starts an upstream server that responds with what it received. Under `/conn` it waits first.
-fn upstream() -> Upstream {
+pub fn upstream() -> Upstream {
     Upstream::start(|peer| {
         while let Some(request) = peer.request()? {
             if request.target().starts_with("/conn") {
@@ -294,9 +294,10 @@ fn attempt() -> Result<usize, String> {
     let nginx = Nginx::start(dir.path(), &text);
     let output = import("nginx", &path);
     let config = String::from_utf8(output.stdout).unwrap();
-    // The comments are about budgets for guesses of passwords, and about paths that no location has.
+    // The comments are about budgets for guesses of passwords, paths that no location has, an internal location, and
+    // spellings of `$uri`.
     assert_eq!(output.status.code(), Some(3), "{config}\n{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(config.matches("\n#   ").count(), 2, "{config}");
+    assert_eq!(config.matches("\n#   ").count(), 4, "{config}");
     let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
     let both = [nginx.addr, gateway.addr];
 

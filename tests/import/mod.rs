@@ -1,9 +1,12 @@
 //! Tests `sluicegate import`: the configs that it writes for nginx, ingress-nginx and ratelimit, the errors for hostile
 //! files, and whether nginx and the imported config decide alike.
 
+mod comments;
 mod descriptors;
 mod differential;
 mod hostile;
+mod ingress;
+mod locations;
 mod output;
 mod sites;
 mod tables;

@@ -95,7 +95,6 @@ fn keys_keep_their_meaning() {
             "",
             "key = \"header:x-api-key\"\nrepeated = \"first\"\nwhen = { header = { \"x-api-key\" = \"*\" } }",
         ),
-        ("$binary_remote_addr$uri", "", "key = [\"ip/32/128\", \"path\"]"),
         ("$server_name", "", "key = \"all\""),
         ("$binary_remote_addr$request_uri", "", "key = [\"ip/32/128\", \"target\"]"),
         ("$binary_remote_addr$args", "", "key = [\"ip/32/128\", \"query_string\"]"),
@@ -116,6 +115,13 @@ fn keys_keep_their_meaning() {
         ));
         assert!(text.contains(expected), "{key}:\n{text}");
         assert_eq!(code, 0, "{text}");
+    }
+    for (key, line) in [("$binary_remote_addr$uri", "key = [\"ip/32/128\", \"path\"]"), ("$arg_a", "key = \"query:a\"")]
+    {
+        let (text, code) = imported(&format!(
+            "limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
+        ));
+        assert!(code == 3 && text.contains(line) && text.contains("\nupstream = "), "{key}:\n{text}");
     }
     for key in ["$remote_user", "$http_a$http_b", "$undefined", "$args", "$host$request_id"] {
         let (text, code) = imported(&format!(

@@ -143,7 +143,7 @@ fn passwords_stay_and_guesses_stay_limited() {
 #[test]
 fn compression_and_its_exceptions_are_kept() {
     let (found, code) = imported(
-        "gzip on; gzip_vary on; gzip_types text/css application/json text/css; gzip_min_length 1k; server { listen 8080; \
+        "gzip on; gzip_vary on; gzip_proxied any; gzip_types text/css application/json text/css; gzip_min_length 1k; server { listen 8080; \
          location / { proxy_pass http://a; } location /account/ { gzip off; proxy_pass http://a; } }",
     );
     let server = "compress = { types = [\"text/html\", \"text/css\", \"application/json\"], min_size = \"1KiB\", \

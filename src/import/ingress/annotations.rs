@@ -27,6 +27,12 @@ pub struct ControllerDefaults {
     connection_status: u16,
     access: Vec<(bool, IpNet)>,
     max_body: String,
+    /// `proxy-real-ip-cidr`.
+    proxies: Vec<IpNet>,
+    /// `use-forwarded-headers`, and where it is written.
+    reads_forwarded: Option<Directive>,
+    /// `use-proxy-protocol` is on.
+    has_proxy_protocol: bool,
     /// The comment on a setting that may decide which clients are served.
     closed: Option<usize>,
 }
@@ -38,6 +44,9 @@ impl Default for ControllerDefaults {
             connection_status: 503,
             access: Vec::new(),
             max_body: quote_string("1MiB"),
+            proxies: Vec::new(),
+            reads_forwarded: None,
+            has_proxy_protocol: false,
             closed: None,
         }
     }
@@ -66,11 +75,25 @@ impl ControllerDefaults {
                         .chain(all.into_iter().map(|net| (false, net)))
                         .collect();
                 }
-                "proxy-real-ip-cidr" => {
-                    let trusted: Vec<String> = parse_network_list(value, node)?.iter().map(format_network).collect();
-                    out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+                "proxy-real-ip-cidr" => self.proxies = parse_network_list(value, node)?,
+                "use-forwarded-headers" | "enable-real-ip" => {
+                    if value == "true" {
+                        self.reads_forwarded = Some(describe_node(key, value, node));
+                    }
                 }
-                "use-forwarded-headers" if value == "false" => {}
+                "use-proxy-protocol" => {
+                    self.has_proxy_protocol = value == "true";
+                    if self.has_proxy_protocol {
+                        let why = "write a [[listener]] with proxy_protocol = true";
+                        out.remarks.add(&describe_node(key, value, node), why);
+                    }
+                }
+                "forwarded-for-header" if value.eq_ignore_ascii_case("X-Forwarded-For") => {}
+                "forwarded-for-header" => {
+                    let why = "only X-Forwarded-For or Forwarded is read, and the client's address may decide who is served, so \
+                               all routes are closed";
+                    self.closed.get_or_insert(out.remarks.add(&describe_node(key, value, node), why));
+                }
                 _ if is_tuning_setting(key) || value == "false" && key.starts_with("enable-") => {}
                 _ if is_guard_setting(key) => {
                     let why = "it may decide which clients are served, so all routes are closed";
@@ -85,9 +108,27 @@ impl ControllerDefaults {
     }
 }
 
+impl ControllerDefaults {
+    /// Writes the trusted proxies. ingress-nginx reads `X-Forwarded-For` only with `use-forwarded-headers`, and then, by
+    /// default, that of every client.
+    pub fn write_trusted_proxies(&self, out: &mut ImportedConfig) {
+        let Some(at) = self.reads_forwarded.as_ref().filter(|_| !self.has_proxy_protocol) else { return };
+        let trusted: Vec<String> = match self.proxies.as_slice() {
+            [] => {
+                let why = "every client chooses its address, as in ingress-nginx; write the networks of your proxies to \
+                           trusted_proxies";
+                out.remarks.add(at, why);
+                vec!["0.0.0.0/0".to_owned()]
+            }
+            proxies => proxies.iter().map(format_network).collect(),
+        };
+        out.server.push(format!("trusted_proxies = {}", format_array(&trusted)));
+    }
+}
+
 /// The settings that an Ingress gives its routes.
 pub struct Annotations {
-    pub use_regex: bool,
+    use_regex: bool,
     /// The target of its paths, and where it is written.
     rewrite_target: Option<(String, Directive)>,
     /// The `Host` that its services get, and where it is written.
@@ -224,17 +265,29 @@ impl Annotations {
         if self.protocol == "HTTP" { String::new() } else { format!("-{}", self.protocol.to_ascii_lowercase()) }
     }
 
-    /// Translates the path of a route that `rewrite-target` changes. Returns the path by segments that matches instead.
-    pub fn rewrite_path(&self, path: &str, out: &mut ImportedConfig, body: &mut RouteBody) -> Option<String> {
+    /// Returns whether ingress-nginx makes all paths of the host regular expressions because of this path.
+    pub fn makes_regexes(&self, path: &str) -> bool {
+        self.use_regex || self.find_target(path).is_some()
+    }
+
+    fn find_target(&self, path: &str) -> Option<&(String, Directive)> {
+        self.rewrite_target.as_ref().filter(|(target, _)| !target.is_empty() && target != path)
+    }
+
+    /// Adds the `rewrite` of a route with this path.
+    pub fn rewrite_path(&self, path: &str, out: &mut ImportedConfig, body: &mut RouteBody) {
         let mut parts = Vec::new();
-        let mut matched = None;
-        if let Some((target, at)) = &self.rewrite_target {
+        if let Some((target, at)) = self.find_target(path) {
             match find_prefix_rewrite(path, target) {
                 Some((strip, add)) => {
                     let both = [("strip_prefix", strip), ("add_prefix", add)];
                     let both = both.iter().filter(|(_, prefix)| !prefix.is_empty());
                     parts.extend(both.map(|(key, prefix)| format!("{key} = {}", quote_string(prefix))));
-                    matched = Some(if strip.is_empty() { "/".to_owned() } else { strip.to_owned() });
+                    if strip.bytes().any(|byte| byte.is_ascii_alphabetic()) {
+                        let why =
+                            format!("ingress-nginx ignores case; here, only {strip} as it is written is rewritten");
+                        body.add_remark(out.remarks.add(at, &why));
+                    }
                 }
                 None => {
                     let why = "only rewrites from one prefix to another are available, so this route is closed";
@@ -252,7 +305,6 @@ impl Annotations {
         if !parts.is_empty() {
             body.lines.push(format!("rewrite = {{ {} }}", parts.join(", ")));
         }
-        matched
     }
 
     /// Applies the settings to a route.

@@ -15,7 +15,7 @@ mod table;
 
 pub use table::write_table;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::rc::Rc;
 
@@ -23,10 +23,10 @@ use indexmap::IndexMap;
 
 use crate::import::error::{ImportError, Result};
 use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
-use crate::import::model::{ImportedConfig, RouteBody};
+use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{clean_name, format_array, quote_string};
+use crate::import::text::{format_array, quote_string};
 use crate::import::yaml::YamlNode;
 
 /// The port numbers of services, by namespace, service name and port name.
@@ -56,6 +56,7 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
             defaults.read_config_map(map, out)?;
         }
     }
+    defaults.write_trusted_proxies(out);
     let mut ports = Ports::new();
     for service in of("Service") {
         let at = |key| service.text_at(&["metadata", key]);
@@ -66,7 +67,7 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
         }
     }
     let mut hosts: IndexMap<String, Vec<Location>> = IndexMap::new();
-    let mut with_regexes = std::collections::HashSet::new();
+    let mut with_regexes = HashSet::new();
     let mut any = false;
     for ingress in of("Ingress") {
         any = true;
@@ -88,12 +89,9 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
     );
     for (host, mut locations) in hosts {
         if with_regexes.contains(&host) {
-            // ingress-nginx then treats all paths of the host as case-insensitive regular expressions, longest first.
-            locations.sort_by_key(|location| std::cmp::Reverse(path_text(&location.matcher).len()));
-            for location in &mut locations {
-                let pattern = format!("^{}", path_text(&location.matcher));
-                location.matcher = LocationMatcher::Regex { pattern, ignore_case: true };
-            }
+            become_regexes(&mut locations);
+        } else {
+            find_slash_redirects(&mut locations);
         }
         let fallback = RouteBody::with_status(
             format!("host {}: what no path matches", if host.is_empty() { "*" } else { &host }),
@@ -111,6 +109,37 @@ pub fn translate_ingresses(documents: &[YamlNode], out: &mut ImportedConfig) -> 
         }
     }
     Ok(())
+}
+
+/// Finds the paths that nginx redirects to a path with a slash at its end.
+fn find_slash_redirects(locations: &mut [Location]) {
+    let paths: HashSet<String> = locations.iter().map(|location| path_text(&location.matcher).to_owned()).collect();
+    for location in locations {
+        let bare = location.matcher.find_bare_path();
+        location.body.redirects_to_slash = bare.is_some_and(|bare| !paths.contains(bare));
+    }
+}
+
+/// Turns all paths of a host into regular expressions without case, the longest first, as ingress-nginx does.
+fn become_regexes(locations: &mut [Location]) {
+    let exact =
+        |location: &Location| Some(path_text(&location.matcher).to_owned()).filter(|_| location.matcher.is_exact());
+    let exact: HashSet<String> = locations.iter().filter_map(exact).collect();
+    for location in locations.iter_mut() {
+        let text = path_text(&location.matcher);
+        // A `Prefix` beside an `Exact` of the same path has a slash at its end.
+        let slash = match &location.matcher {
+            LocationMatcher::Segments(path) if exact.contains(path) && !path.ends_with('/') => "/",
+            _ => "",
+        };
+        let pattern = format!("^{text}{slash}");
+        location.matcher = LocationMatcher::Regex { pattern, ignore_case: true };
+    }
+    let order = |location: &Location| {
+        let text = path_text(&location.matcher);
+        std::cmp::Reverse((text.len(), text.to_owned()))
+    };
+    locations.sort_by_cached_key(order);
 }
 
 fn path_text(matcher: &LocationMatcher) -> &str {
@@ -139,7 +168,7 @@ impl<'a> Ingress<'a> {
         &mut self,
         out: &mut ImportedConfig,
         hosts: &mut IndexMap<String, Vec<Location>>,
-        with_regexes: &mut std::collections::HashSet<String>,
+        with_regexes: &mut HashSet<String>,
     ) -> Result<()> {
         let class = self.node.text_at(&["spec", "ingressClassName"]);
         let class = class.or_else(|| self.node.text_at(&["metadata", "annotations", "kubernetes.io/ingress.class"]));
@@ -172,10 +201,11 @@ impl<'a> Ingress<'a> {
                 };
                 let backend = path.get("backend");
                 let found = hosts.entry(host.clone()).or_default();
-                let is_regex = self.translate_path(path, backend, matcher, &annotations, out, found);
-                if is_regex && annotations.use_regex {
+                let is_new = !found.iter().any(|other| is_same(&other.matcher, &matcher));
+                if is_new && annotations.makes_regexes(path_text(&matcher)) {
                     with_regexes.insert(host.clone());
                 }
+                self.translate_path(path, backend, matcher, &annotations, out, found);
             }
         }
         if let Some(backend) = self.node.at(&["spec", "defaultBackend"]) {
@@ -192,7 +222,7 @@ impl<'a> Ingress<'a> {
         Ok(())
     }
 
-    /// Adds the route of a path. Returns whether the path stays as it is written.
+    /// Adds the route of a path.
     fn translate_path(
         &self,
         at: &YamlNode,
@@ -201,7 +231,7 @@ impl<'a> Ingress<'a> {
         annotations: &Annotations,
         out: &mut ImportedConfig,
         found: &mut Vec<Location>,
-    ) -> bool {
+    ) {
         let path = path_text(&matcher).to_owned();
         let origin =
             shorten(&format!("{}:{}: Ingress {}/{}, path {path}", at.file, at.line, self.namespace, self.name));
@@ -210,17 +240,16 @@ impl<'a> Ingress<'a> {
                 &describe_node("path", &path, at),
                 "an Ingress before this one has the same path, so this one is left out",
             );
-            return false;
+            return;
         }
         let mut body = RouteBody::with_status(origin, 503);
         match backend.map_or(Err("it has no backend"), |backend| self.find_server(backend)) {
             Ok((host, port)) => {
-                let own = clean_name(&format!("{host}-{port}{}", annotations.suffix()));
                 let servers = quote_string(&format!("{}://{host}.svc:{port}", annotations.scheme()));
                 let mut lines = vec![format!("servers = {servers}")];
                 lines.extend(annotations.upstream.iter().cloned());
-                out.define_upstream(&own, || lines);
-                body.action = crate::import::model::RouteAction::Upstream(own);
+                let (upstream, _) = out.define_upstream(&format!("{host}-{port}{}", annotations.suffix()), lines);
+                body.action = RouteAction::Upstream(upstream);
             }
             Err(why) => {
                 let number = out.remarks.add(&describe_node("path", &path, at), why);
@@ -228,10 +257,8 @@ impl<'a> Ingress<'a> {
             }
         }
         annotations.apply_to_route(out, &mut body);
-        let rewritten = annotations.rewrite_path(&path, out, &mut body);
-        let is_regex = rewritten.is_none();
-        found.push(Location { matcher: rewritten.map_or(matcher, LocationMatcher::Segments), body });
-        is_regex
+        annotations.rewrite_path(&path, out, &mut body);
+        found.push(Location { matcher, body });
     }
 
     /// Finds the service of a backend. Returns `SERVICE.NAMESPACE` and the port, or the reason why there is none.

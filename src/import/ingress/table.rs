@@ -4,7 +4,7 @@ use crate::import::verdict::Translation;
 use crate::import::verdict::Translation::{Differs, NoEffect, Protects, Translated};
 
 /// The annotations without their prefix, grouped by verdict and remark. A `*` at the end stands for any rest.
-const ROWS: [(&[&str], Translation, &str); 19] = [
+const ROWS: [(&[&str], Translation, &str); 20] = [
     (
         &[
             "limit-rps",
@@ -24,7 +24,11 @@ const ROWS: [(&[&str], Translation, &str); 19] = [
     ),
     (&["proxy-body-size", "proxy-connect-timeout", "proxy-read-timeout"], Translated, ""),
     (&["backend-protocol"], Translated, "HTTP, HTTPS, GRPC, GRPCS; others close the routes"),
-    (&["use-regex"], Translated, "regular expressions for all paths of the host"),
+    (
+        &["use-regex"],
+        Translated,
+        "then all paths of the host are regular expressions without case, as `rewrite-target` makes them, too",
+    ),
     (
         &["rewrite-target"],
         Translated,
@@ -85,13 +89,14 @@ const ROWS: [(&[&str], Translation, &str); 19] = [
         Differs,
         "the server is chosen, or gets and sends headers, differently",
     ),
+    (&["force-ssl-redirect"], Differs, "write redirect_http to [server]; until then, requests without TLS are served"),
     (
         &["custom-http-errors", "custom-headers", "default-backend", "disable-proxy-intercept-errors", "server-alias"],
         Differs,
         "not available",
     ),
     (
-        &["ssl-redirect", "force-ssl-redirect", "ssl-ciphers", "ssl-prefer-server-ciphers", "http2-push-preload"],
+        &["ssl-redirect", "ssl-ciphers", "ssl-prefer-server-ciphers", "http2-push-preload"],
         NoEffect,
         "listeners with TLS are to be written; see the comment about `tls`",
     ),

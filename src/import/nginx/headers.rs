@@ -90,23 +90,32 @@ enum OwnValue {
     None,
 }
 
-/// Compares the value of a header that `forwarded_headers` adds.
+/// Compares the value of a header that `forwarded_headers` adds. Behind a trusted proxy, the gateway keeps the header of
+/// that proxy, while nginx replaces it.
 fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue {
     const OTHER_HEADER: &str =
         "write the proxies in front of this gateway to trusted_proxies; only their header is read";
+    const KEPT: &str = "the header of a trusted proxy is kept";
+    const CHAIN: &str =
+        "behind a trusted proxy, the server gets the address of that proxy at the end, not that of the client";
     match (name, value) {
-        ("x-real-ip" | "x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for")
-        | ("x-real-ip", "$realip_remote_addr")
-            if !(name == "x-real-ip" && value == "$proxy_add_x_forwarded_for") =>
+        // The client's address from the header of a trusted proxy.
+        ("x-real-ip", "$remote_addr") => OwnValue::Same,
+        ("x-forwarded-for", "$proxy_add_x_forwarded_for") if facts.has_trusted => OwnValue::Differs(CHAIN),
+        ("x-forwarded-host", "$http_host" | "$host")
+        | ("x-forwarded-proto", "$scheme")
+        | ("x-request-id", "$request_id")
+            if facts.has_trusted =>
         {
-            OwnValue::Same
+            OwnValue::Differs(KEPT)
         }
-        ("x-request-id", "$request_id") => OwnValue::Same,
-        ("x-forwarded-proto", "$scheme") if facts.has_trusted => {
-            OwnValue::Differs("the header of a trusted proxy is kept")
+        // Servers would take addresses that clients choose for that of the client.
+        ("x-forwarded-for", "$remote_addr") | ("x-real-ip", "$realip_remote_addr") if facts.has_trusted => {
+            OwnValue::None
         }
-        ("x-forwarded-proto", "$scheme") => OwnValue::Same,
-        ("x-forwarded-host", "$http_host") => OwnValue::Same,
+        ("x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for") => OwnValue::Same,
+        ("x-real-ip", "$realip_remote_addr") | ("x-request-id", "$request_id") => OwnValue::Same,
+        ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$http_host") => OwnValue::Same,
         ("x-forwarded-host", "$host") if facts.has_default_ports() => OwnValue::Same,
         ("x-forwarded-host", "$host" | "$host:$server_port") => {
             OwnValue::Differs("the server gets the client's host with its port")
@@ -175,7 +184,9 @@ pub fn translate_request_headers(
             }
         }
     }
-    remove.extend(facts.forwarded.iter().filter(|name| !forwards.contains(**name)).map(|name| (*name).to_owned()));
+    let unset: Vec<&str> = facts.forwarded.iter().copied().filter(|name| !forwards.contains(*name)).collect();
+    note_lost_forwarded(facts, &unset, remove.iter().chain(set.iter().map(|(name, _)| name)), out, body);
+    remove.extend(unset.into_iter().map(str::to_owned));
     remove.retain(|name| !set.iter().any(|(own, _)| own == name));
     remove.sort();
     remove.dedup();
@@ -195,6 +206,23 @@ pub fn translate_request_headers(
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, facts, server_name, out, body)
+}
+
+/// Adds a comment if a route removes a forwarding header only because other routes set it: nginx forwards that of a
+/// trusted proxy. `unset`: the forwarding headers that the route does not set. `own`: the headers that it changes itself.
+fn note_lost_forwarded<'h>(
+    facts: &GatewayFacts,
+    unset: &[&str],
+    own: impl Iterator<Item = &'h String>,
+    out: &mut ImportedConfig,
+    body: &mut RouteBody,
+) {
+    let own: Vec<&String> = own.collect();
+    let lost = unset.iter().find(|name| !own.iter().any(|own| own == *name));
+    if let Some(name) = lost.filter(|_| facts.has_trusted) {
+        let text = format!("{}: {name} of a trusted proxy is removed here, as other locations set it", body.origin);
+        body.add_remark(out.remarks.add_text(text));
+    }
 }
 
 /// Lists the names of headers with a value. A header that is set twice gets a comment.

@@ -1,7 +1,5 @@
 //! Translates the locations of a server to routes.
 
-use std::collections::HashSet;
-
 use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, RULES_MAX, parse_networks};
@@ -14,7 +12,8 @@ use crate::import::nginx::headers::{
 };
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::limits::keys::find_variables;
-use crate::import::nginx::pages::translate_error_pages;
+use crate::import::nginx::nesting::{LocationBlock, is_named, read_matcher};
+use crate::import::nginx::pages::{has_page_at, note_lost_pages, translate_error_pages};
 use crate::import::nginx::passwords::{PasswordGuard, read_password_guard, require_passwords};
 use crate::import::nginx::redirects::{is_response, translate_rewrite, translate_target};
 use crate::import::nginx::review::review_block;
@@ -43,47 +42,65 @@ pub struct Context<'a, 'o> {
     pub outer: &'o Scope<'a>,
     /// The `compress` of the gateway.
     pub compress: Option<&'o str>,
-    /// The locations so far, without regular expressions.
-    pub seen: HashSet<(bool, String)>,
+    /// The comment on a regular expression inside of another location, which may take requests of the server's regular
+    /// expressions.
+    pub inner_regex: Option<usize>,
 }
 
 impl<'a> Context<'a, '_> {
-    /// Translates a `location` and the locations inside it, and adds them to `found`.
+    /// Translates a `location` of a block and the locations inside it, and adds them to `found`.
     pub fn translate_location(
         &mut self,
         at: &'a Directive,
+        block: &LocationBlock,
         outer: &Scope<'a>,
         found: &mut Vec<Location>,
     ) -> Result<()> {
-        if at.args.len() == 1 && at.arg(0).starts_with('@') {
+        if is_named(at) {
             self.out.remarks.add(at, "named locations are not available");
             return Ok(());
         }
-        let matcher = read_matcher(at)?;
-        // Each location may appear once, as in nginx.
-        if !matches!(matcher, LocationMatcher::Regex { .. }) && !self.seen.insert(location_identity(&matcher)) {
-            return Err(at.error("this location appears twice"));
+        let mut matcher = read_matcher(at)?;
+        if block.hides(&matcher) {
+            return Ok(());
         }
+        block.inherit_first(&mut matcher);
         let scope = outer.enter_block(at.inner());
         let mut body = self.translate_body(at, at.inner(), &scope, &matcher)?;
+        body.redirects_to_slash = block.redirects_to(&matcher);
         if !self.out.reserve_route(&body) {
             return Err(at.error("the config would be larger than 16 MiB; import fewer files at once"));
         }
         let (first, mut overriding) = (found.len(), None);
+        let within = LocationBlock::read(at.inner(), Some((block, &matcher)))?;
         for inner in at.inner().iter().filter(|inner| inner.name == "location") {
+            if matches!(matcher, LocationMatcher::Regex { .. }) {
+                let why = "a location inside a regular expression is not available";
+                body.close(self.out.remarks.add(inner, why));
+                continue;
+            }
             if inner.arg(0).starts_with('~') {
                 let why = "a regular expression inside another location is not available";
                 overriding = Some(self.out.remarks.add(inner, why));
                 continue;
             }
-            self.translate_location(inner, &scope, found)?;
+            self.translate_location(inner, &within, &scope, found)?;
         }
-        // The regular expression may take requests of all these routes.
+        // The regular expression may take requests of all these routes, and before those of the server.
         if let Some(number) = overriding {
             body.close(number);
             found[first..].iter_mut().for_each(|location| location.body.close(number));
+            if !matches!(matcher, LocationMatcher::Prefix { first: true, .. }) {
+                self.inner_regex.get_or_insert(number);
+            }
         }
-        found.push(Location { matcher, body });
+        // A location inside with the same path takes all requests, but not those without its slash.
+        let is_same =
+            |inner: &&mut Location| !inner.matcher.is_exact() && inner.matcher.literal_path() == matcher.literal_path();
+        match found[first..].iter_mut().find(is_same) {
+            Some(inner) => inner.body.redirects_to_slash |= body.redirects_to_slash,
+            None => found.push(Location { matcher, body }),
+        }
         Ok(())
     }
 
@@ -106,10 +123,11 @@ impl<'a> Context<'a, '_> {
             }
         }
         translate_added_headers(scope, self.out, &mut body);
-        if block.iter().any(|directive| directive.name == "internal") {
+        if let Some(directive) = block.iter().find(|directive| directive.name == "internal") {
+            self.review_internal(directive, matcher, scope, &mut body);
             return Ok(body);
         }
-        body.redirects_to_slash = block.iter().any(|directive| directive.name.ends_with("_pass"));
+        body.has_pass = block.iter().any(|directive| directive.name.ends_with("_pass"));
         for number in self.closed.into_iter().chain(scope.find_closing(self.out)) {
             body.close(number);
         }
@@ -143,6 +161,7 @@ impl<'a> Context<'a, '_> {
             // Limits count these requests, as in nginx.
             body.action = RouteAction::Respond { status: 403, body: None, content_type: None, location: None };
             self.zones.apply_limits(scope, self.server, self.out, &mut body)?;
+            note_lost_pages(scope, 403, self.out, &mut body);
             return Ok(body);
         }
         let mut rewrite: Vec<String> = Vec::new();
@@ -252,6 +271,19 @@ impl<'a> Context<'a, '_> {
             content_type: text.and(kind).filter(|_| !is_url).map(str::to_owned),
             location: text.filter(|_| is_url).cloned(),
         };
+        if let RouteAction::Respond { status, body: None, .. } = body.action {
+            note_lost_pages(scope, status, self.out, body);
+        }
+    }
+
+    /// Adds comments on an internal location, unless it only has the page of an error.
+    fn review_internal(&mut self, at: &Directive, matcher: &LocationMatcher, scope: &Scope, body: &mut RouteBody) {
+        if has_page_at(matcher, self.site, self.outer) {
+            return;
+        }
+        let why = "clients get 404, as in nginx, but `X-Accel-Redirect` of a server does not lead here";
+        body.add_remark(self.out.remarks.add(at, why));
+        note_lost_pages(scope, 404, self.out, body);
     }
 
     /// Returns whether a block refuses all clients, whatever would answer them.
@@ -303,36 +335,6 @@ impl<'a> Context<'a, '_> {
         }
         Ok(())
     }
-}
-
-/// Returns the identity of a location. Locations with the same path, both exact or both not, are duplicates.
-fn location_identity(matcher: &LocationMatcher) -> (bool, String) {
-    match matcher {
-        LocationMatcher::Exact(path) => (true, path.clone()),
-        LocationMatcher::Prefix { path, .. }
-        | LocationMatcher::Segments(path)
-        | LocationMatcher::Regex { pattern: path, .. } => (false, path.clone()),
-    }
-}
-
-/// Reads the modifier and the path of a `location`. nginx accepts both in one word.
-fn read_matcher(at: &Directive) -> Result<LocationMatcher> {
-    let (kind, path) = match at.args.as_slice() {
-        [word] => {
-            let kind = ["=", "^~", "~*", "~"].into_iter().find(|kind| word.starts_with(kind)).unwrap_or("");
-            (kind, word[kind.len()..].to_owned())
-        }
-        [kind, path] => (kind.as_str(), path.clone()),
-        _ => return Err(at.error("`location` takes a path, and one of = ~ ~* ^~ before it")),
-    };
-    Ok(match kind {
-        "" => LocationMatcher::Prefix { path, first: false },
-        "=" => LocationMatcher::Exact(path),
-        "^~" => LocationMatcher::Prefix { path, first: true },
-        "~" => LocationMatcher::Regex { pattern: path, ignore_case: false },
-        "~*" => LocationMatcher::Regex { pattern: path, ignore_case: true },
-        _ => return Err(at.error(format!("`{}` is not a modifier of `location`", shorten(kind)))),
-    })
 }
 
 /// Reads the only `rewrite` of a location that applies to all its requests.

@@ -6,6 +6,7 @@
 //! - `directives`: the table of all directives, with what the import does with each; `review`: comments by that table.
 //! - `scope`: which directives a block inherits; `variables`: constants of `set`.
 //! - `servers`: `server` blocks; `sites`: their listeners and names, and which servers others would reach.
+//! - `nesting`: which requests a location inside of another one gets.
 //! - `locations`: `location` blocks as routes; `conditions`: `if` and `rewrite` of a server; `redirects`: targets.
 //! - `headers`: headers of requests and responses; `upstreams`: `proxy_pass` and the servers behind it.
 //! - `passwords`: `auth_basic`; `pages`: `error_page`; `compression`: `gzip`; `logs`: `access_log`.
@@ -22,6 +23,7 @@ mod headers;
 mod limits;
 mod locations;
 mod logs;
+mod nesting;
 mod pages;
 mod passwords;
 mod redirects;

@@ -5,6 +5,7 @@ use std::path::Path;
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::directives::is_protection;
 use crate::import::nginx::scope::Scope;
+use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
 use crate::import::text::quote_string;
 
@@ -38,6 +39,34 @@ pub fn translate_error_pages(
     if scope.is_on("proxy_intercept_errors") {
         body.lines.push("intercept = true".to_owned());
     }
+}
+
+/// Adds comments on the error pages of a status that the route itself sends, as such a response has no page.
+pub fn note_lost_pages(scope: &Scope, status: u16, out: &mut ImportedConfig, body: &mut RouteBody) {
+    let status = status.to_string();
+    for directive in scope.list("error_page").iter().filter(|at| at.args.contains(&status)) {
+        let why =
+            "left out where a route itself sends the status: such a response has no page; write `body` of `respond`";
+        body.add_remark(out.remarks.add(directive, why));
+    }
+}
+
+/// Returns whether a location only has a file that is the page of a translated `error_page` of the server.
+pub fn has_page_at(matcher: &LocationMatcher, site: &[Directive], outer: &Scope) -> bool {
+    let leads_here = |uri: &str| match matcher {
+        LocationMatcher::Exact(path) => uri == path,
+        LocationMatcher::Prefix { path, .. } | LocationMatcher::Segments(path) => uri.starts_with(path.as_str()),
+        LocationMatcher::Regex { .. } => false,
+    };
+    let is_page =
+        |at: &&Directive| at.args.last().is_some_and(|uri| leads_here(uri)) && read_page(at, site, outer).is_ok();
+    let in_locations = site.iter().filter(|at| at.name == "location").flat_map(Directive::inner);
+    outer
+        .list("error_page")
+        .iter()
+        .copied()
+        .chain(in_locations.filter(|at| at.name == "error_page"))
+        .any(|at| is_page(&at))
 }
 
 /// Returns the statuses of an `error_page` and its file, or why it is left out.

@@ -36,6 +36,11 @@ pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> P
     let Some(basic) = scope.get("auth_basic").filter(|directive| directive.arg(0) != "off") else {
         return PasswordGuard::None;
     };
+    if basic.arg(0).contains('$') {
+        let why =
+            "with a variable, some requests may need no password, so the routes that it protects are closed".to_owned();
+        return PasswordGuard::Unavailable { at: basic, why };
+    }
     let Some(file) = scope.get("auth_basic_user_file") else {
         let why = "there is no auth_basic_user_file, so the routes that it protects are closed".to_owned();
         return PasswordGuard::Unavailable { at: basic, why };
@@ -44,8 +49,11 @@ pub fn read_password_guard<'a>(scope: &Scope<'a>, out: &mut ImportedConfig) -> P
     let fault = out.password_files.entry(path.clone()).or_insert_with(|| find_fault(&path)).clone();
     match (fault, path.to_str()) {
         (None, Some(path)) => {
-            let fits = |char: char| matches!(char, ' '..='~') && !"\"\\$".contains(char);
+            let fits = |char: char| matches!(char, ' '..='~') && !"\"\\".contains(char);
             let realm = Some(basic.arg(0)).filter(|text| (1..=128).contains(&text.len()) && text.chars().all(fits));
+            if realm.is_none() {
+                out.remarks.add(basic, "this realm is not available, so browsers show the default one");
+            }
             PasswordGuard::File { path: path.to_owned(), realm: realm.map(str::to_owned) }
         }
         (fault, _) => {
@@ -92,7 +100,9 @@ pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut Importe
                    requests whose password is not verified yet, so guesses stay limited";
         body.add_remark(out.remarks.add_text(format!("{}: {why}", body.origin)));
     }
-    let removes = |directive: &&Directive| directive.arg(0).eq_ignore_ascii_case("authorization");
+    let removes = |directive: &&Directive| {
+        directive.arg(0).eq_ignore_ascii_case("authorization") && directive.arg(1) != "$http_authorization"
+    };
     if !scope.list("proxy_set_header").iter().any(removes) {
         parts.push("forward_credentials = true".to_owned());
     }

@@ -9,10 +9,12 @@ use crate::import::nginx::conditions::{ListenTls, PrefixTarget, ServerCondition,
 use crate::import::nginx::headers::{GatewayFacts, translate_added_headers};
 use crate::import::nginx::limits::Zones;
 use crate::import::nginx::locations::Context;
+use crate::import::nginx::nesting::{LocationBlock, has_location_below};
 use crate::import::nginx::redirects::is_response;
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sites::exposure::{agree_on_checks, find_exposure};
+use crate::import::nginx::sites::hosts::{KnownNames, ServerHosts};
 use crate::import::nginx::sites::https_redirects::{HttpsRedirect, split_https_target};
 use crate::import::nginx::sites::listeners::{ListenBlocks, join_family};
 use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read_sites};
@@ -35,20 +37,12 @@ pub struct ServerBlocks<'a, 'o> {
     out: &'o mut ImportedConfig,
     /// Names of the servers translated so far.
     names: HashSet<String>,
-    /// `.example.com` for each `*.example.com` of any server.
-    wildcards: Vec<String>,
+    /// The names of all servers.
+    known: KnownNames,
     /// Names that servers with different content have at different addresses.
     disputed: HashMap<String, usize>,
     /// The comment on a server that requests for unknown hosts may be meant for.
     unreachable: Option<usize>,
-}
-
-/// The hosts whose requests a server answers, apart from those that another route takes.
-struct ServerHosts {
-    /// Routes of the server have these hosts; empty if the server answers requests for unknown hosts.
-    hosts: Vec<String>,
-    /// The names of the server that no earlier server has.
-    own: Vec<String>,
 }
 
 impl<'a, 'o> ServerBlocks<'a, 'o> {
@@ -61,11 +55,8 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         servers: &[&Directive],
         out: &'o mut ImportedConfig,
     ) -> Self {
-        let given = servers.iter().flat_map(|server| server.inner()).filter(|at| at.name == "server_name");
-        let names = given.flat_map(|at| &at.args).map(|name| name.trim_start_matches('*').to_ascii_lowercase());
-        let wildcards = names.filter(|name| name.starts_with('.')).collect();
-        let (names, disputed) = (HashSet::new(), HashMap::new());
-        ServerBlocks { scope, upstreams, zones, facts, out, names, wildcards, disputed, unreachable: None }
+        let (known, names, disputed) = (KnownNames::read(servers), HashSet::new(), HashMap::new());
+        ServerBlocks { scope, upstreams, zones, facts, out, names, known, disputed, unreachable: None }
     }
 
     /// Translates the servers to routes and listeners.
@@ -199,6 +190,9 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                 .remarks
                 .add(location, "redirect_http redirects these requests, too; for ACME challenges, see [acme]");
         }
+        for header in self.scope.enter_block(site.server.inner()).list("add_header") {
+            self.out.remarks.add(header, "left out at `redirect_http`, whose redirects have no headers of the config");
+        }
         let Some(target) = &redirect.host else { return };
         let names = site.names();
         if names.iter().eq([target]) {
@@ -236,7 +230,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
     ) -> Result<()> {
         let server = site.server;
         let own = self.claim_hosts(site);
-        let mut hosts = ServerHosts { hosts: if is_default { Vec::new() } else { own.clone() }, own };
+        let mut hosts = ServerHosts { hosts: if is_default { Vec::new() } else { own.clone() }, own, is_taken: false };
         if hosts.hosts.is_empty() && !is_default {
             self.out.remarks.add(server, "no request can reach this server by name, so it is left out");
             return Ok(());
@@ -254,7 +248,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             site: server.inner(),
             outer: scope,
             compress: shared.compress,
-            seen: HashSet::new(),
+            inner_regex: None,
         };
         let mut found = Vec::new();
         let mut by_host: Vec<(Vec<String>, RouteBody)> = Vec::new();
@@ -276,7 +270,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
                         break;
                     }
                     Some(ServerCondition::Host { name, is_host: is_name, response }) if is_host(&name) => {
-                        let redirected = hosts.split(&name, is_name, is_default);
+                        let redirected = hosts.split(&name, is_name, is_default, &self.known);
                         let body =
                             context.translate_body(response, std::slice::from_ref(response), scope, &match_all())?;
                         by_host.extend(redirected.map(|hosts| (hosts, body)));
@@ -294,9 +288,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
             let body = translate_return(&mut context, directive, scope, shared.has_tls, &hosts.own)?;
             found.push(Location { matcher: match_all(), body });
         } else {
-            for location in server.inner().iter().filter(|directive| directive.name == "location") {
-                context.translate_location(location, scope, &mut found)?;
-            }
+            translate_locations(&mut context, server, scope, &mut found)?;
         }
         let closed = context.closed;
         let fallback = self.translate_fallback(server, index, scope, closed, &found)?;
@@ -347,9 +339,12 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         &mut self,
         server: &Directive,
         is_default: bool,
-        ServerHosts { mut hosts, own }: ServerHosts,
+        ServerHosts { mut hosts, own, is_taken }: ServerHosts,
         found: Vec<(String, RouteBody)>,
     ) -> Result<()> {
+        if is_taken {
+            return Ok(());
+        }
         // An `if` may leave one host to the default server.
         let is_default = is_default && hosts.is_empty();
         if found.iter().any(|(path, _)| path.starts_with("~ ^/")) {
@@ -361,9 +356,7 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
         }
         // A wildcard of another server takes precedence over routes without a host. Requests for unknown hosts may be
         // for another server.
-        let is_covered = |name: &String| {
-            self.unreachable.is_some() || self.wildcards.iter().any(|wildcard| name.ends_with(wildcard.as_str()))
-        };
+        let is_covered = |name: &String| self.unreachable.is_some() || self.known.find_wildcard(name).is_some();
         let covered: Vec<String> = match is_default {
             true => own.into_iter().filter(|name| !self.disputed.contains_key(name) && is_covered(name)).collect(),
             false => Vec::new(),
@@ -411,26 +404,26 @@ impl<'a, 'o> ServerBlocks<'a, 'o> {
     }
 }
 
-impl ServerHosts {
-    /// Removes the hosts that an `if` on `$host` takes. Returns them, or `None` if no request matches.
-    fn split(&mut self, name: &str, is_name: bool, is_default: bool) -> Option<Vec<String>> {
-        let is_known = self.own.iter().any(|own| own == name);
-        if is_name {
-            self.hosts.retain(|host| host != name);
-            self.own.retain(|host| host != name);
-            return (is_known || is_default).then(|| vec![name.to_owned()]);
-        }
-        // All other hosts are redirected, also unknown ones.
-        let mut others = std::mem::take(&mut self.hosts);
-        others.retain(|host| host != name);
-        self.hosts = vec![name.to_owned()];
-        self.own = vec![name.to_owned()];
-        (is_default || !others.is_empty()).then_some(others)
-    }
-}
-
 fn match_all() -> LocationMatcher {
     LocationMatcher::Prefix { path: "/".to_owned(), first: false }
+}
+
+/// Translates the locations of a server.
+fn translate_locations<'a>(
+    context: &mut Context<'a, '_>,
+    server: &'a Directive,
+    scope: &Scope<'a>,
+    found: &mut Vec<Location>,
+) -> Result<()> {
+    let block = LocationBlock::read(server.inner(), None)?;
+    for location in server.inner().iter().filter(|directive| directive.name == "location") {
+        context.translate_location(location, &block, scope, found)?;
+    }
+    if let Some(number) = context.inner_regex {
+        let is_regex = |location: &&mut Location| location.matcher.literal_path().is_none();
+        found.iter_mut().filter(is_regex).for_each(|location| location.body.close(number));
+    }
+    Ok(())
 }
 
 /// Translates a `return` of a server, which answers every request, whatever the location.
@@ -464,21 +457,6 @@ fn translate_prefix_redirect(
     body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
     translate_added_headers(scope, out, &mut body);
     Some(Location { matcher: LocationMatcher::Prefix { path: found.prefix.to_owned(), first: true }, body })
-}
-
-/// Returns whether another location of a server may take requests below a prefix.
-fn has_location_below(server: &Directive, prefix: &str) -> bool {
-    let mut rest: Vec<&Directive> = server.inner().iter().collect();
-    while let Some(directive) = rest.pop() {
-        if directive.name != "location" {
-            continue;
-        }
-        rest.extend(directive.inner());
-        if directive.args.iter().any(|arg| arg.trim_start_matches(['=', '^', '~', '*']).starts_with(prefix)) {
-            return true;
-        }
-    }
-    false
 }
 
 /// Returns true if a redirect of all paths leads to one of the hosts that it applies to.

@@ -5,8 +5,8 @@ behind them receives.
 
 A pair is one nginx server and its import. A pair without comments must behave the same. A pair with comments may differ, but it never serves a
 request that nginx refuses. Prints each difference with the config; the exit code is 1 if there is one."""
-import collections, os, pathlib, random, re, shutil, socket, socketserver, subprocess, sys, tempfile, threading, time
-from grammar import Grammar, MAPS
+import collections, gzip, os, pathlib, random, re, shutil, socket, socketserver, ssl, subprocess, sys, tempfile, threading, time, urllib.parse
+from grammar import MAPS, PROFILES, Grammar
 
 BATCH = 50
 REQUESTS = 10
@@ -17,9 +17,15 @@ OWN_REQUEST = {"connection", "keep-alive", "x-marker"}
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Returns a port below those that the system gives to connections, which could take it before a program binds it."""
+    while True:
+        port = random.SystemRandom().randrange(10000, 30000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def read_message(sock, is_response, method="GET"):
@@ -96,11 +102,16 @@ class Handler(socketserver.BaseRequestHandler):
             return
 
 
-def fetch(port, request):
+TLS = ssl.create_default_context()
+TLS.check_hostname, TLS.verify_mode = False, ssl.CERT_NONE
+
+
+def fetch(port, request, profile):
     """Sends a request. Returns status, headers and body; a status of 0 means that the connection was closed."""
     address, method, host, target, headers, body = request
     try:
-        with socket.create_connection(("127.0.0.1", port), 10, (f"127.0.0.{address}", 0)) as sock:
+        with socket.create_connection(("127.0.0.1", port), 10, (f"127.0.0.{address}", 0)) as plain, \
+                (TLS.wrap_socket(plain, server_hostname=host) if profile == "tls" else plain) as sock:
             lines = [f"{method} {target} HTTP/1.1", f"Host: {host}:{port}"] + [f"{name}: {value}" for name, value in headers.items()]
             if "connection" not in headers:
                 lines.append("Connection: close")
@@ -117,6 +128,16 @@ def simplify(response, request, port):
     """Reduces a response to what must be equal."""
     status, headers, body = response
     own = dict(headers).get("x-marker") is None
+    # The lines of `Vary` are one list.
+    vary = {value.strip().lower() for name, value in headers if name == "vary" for value in value.split(",")}
+    vary = {"*"} if "*" in vary else vary
+    headers = [(name, value) for name, value in headers if name != "vary"] + [("vary", value) for value in sorted(vary)]
+    if dict(headers).get("content-encoding") == "gzip":
+        body = gzip.decompress(body) if body else body
+    # nginx compresses responses of three statuses only, and its own pages, too.
+    if status not in (200, 403, 404) or dict(headers).get("x-marker") is None:
+        headers = [(name, value) for name, value in headers if (name, value) not in (("content-encoding", "gzip"), ("vary", "accept-encoding"))]
+        headers = [(name, value.removeprefix("W/") if name == "etag" else value) for name, value in headers]
     host = request[2]
     lines = []
     for name, value in headers:
@@ -129,12 +150,16 @@ def simplify(response, request, port):
             value = value.replace(', charset="UTF-8"', "")
         if name == "location":
             # A relative location leads to the same place.
-            value = re.sub(rf"(?i)^http://{re.escape(host)}(:{port})?/", "/", value)
+            value = urllib.parse.unquote(re.sub(rf"(?i)^https?://{re.escape(host)}(:{port})?/", "/", value))
         # Each program has error pages of its own.
         if name == "content-type" and own and (status >= 400 or 300 < status < 309) and not is_text(body, headers):
             continue
         lines.append(f"{name}: {value}")
     text = body.decode("latin-1").replace(str(port), "PORT")
+    # The path has another spelling, ids are random, and lists of addresses of clients that are not trusted are removed.
+    text = re.sub(r"\A[A-Z]+ \S+", lambda line: urllib.parse.unquote(line[0]), text)
+    text = re.sub(r"(?m)^x-request-id: [0-9a-f]{32}$", "x-request-id: ID", text)
+    text = re.sub(r"(?m)^x-forwarded-for: .*\n", "", text) if "x-forwarded-for" in request[4] else text
     # The host is canonical.
     text = re.sub(r"(?m)^(host|x-forwarded-host): .*$", lambda line: line[0].lower().replace("port", "PORT"), text)
     if own and status >= 300 and not is_text(body, headers):
@@ -150,12 +175,12 @@ def is_text(body, headers):
 class Programs:
     """nginx and the gateway with one config."""
 
-    def __init__(self, sluicegate, directory, text, port, gateway_port):
+    def __init__(self, sluicegate, directory, http, text, port, gateway_port):
         self.directory = directory
         temp = " ".join(f"{kind}_temp_path {directory}/t_{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         (directory / "nginx.conf").write_text(f"daemon off; master_process off; pid {directory}/pid; error_log {directory}/error.log;\nevents {{ worker_connections 1024; }}\n"
-                                              f"http {{ access_log off; {temp}\n{MAPS}\n{text.replace('@PORT@', str(port))}\n}}\n")
-        (directory / "in.conf").write_text(f"{MAPS}\n{text.replace('@PORT@', str(gateway_port))}\n")
+                                              f"http {{ access_log off; {temp}\n{http}\n{text.replace('@PORT@', str(port))}\n}}\n")
+        (directory / "in.conf").write_text(f"{http}\n{text.replace('@PORT@', str(gateway_port))}\n")
         done = subprocess.run([sluicegate, "import", "nginx", directory / "in.conf"], capture_output=True, text=True)
         self.code, self.config = done.returncode, done.stdout
         if done.returncode not in (0, 3):
@@ -218,13 +243,17 @@ def run_batch(sluicegate, rng, first, count, totals):
     (directory / "users").write_text("alice:$2b$04$" + HASH + "\n")
     for page in ("404.html", "50x.html"):
         (directory / page).write_text("page")
+    for kind, name in (("pem", "cert.pem"), ("key", "key.pem")):
+        shutil.copy(pathlib.Path(__file__).parents[3] / "conf/tls" / f"sample.{kind}", directory / name)
+    profile = rng.choice(["plain", "plain", "tls", "trusted"])
+    http = PROFILES[profile].replace("@DIR@", str(directory)) + MAPS
     port, gateway_port = free_port(), free_port()
     grammars, texts, remarks = [], [], []
     for number in range(first, first + count):
-        grammar = Grammar(rng, number, upstream, directory)
-        text = grammar.server("127.0.0.1:@PORT@")
+        grammar = Grammar(rng, number, upstream, directory, profile)
+        text = grammar.server("127.0.0.1:@PORT@" + (" ssl" if profile == "tls" else ""))
         alone = directory / f"{number}.conf"
-        alone.write_text(f"{MAPS}\n{text.replace('@PORT@', str(gateway_port))}")
+        alone.write_text(f"{http}\n{text.replace('@PORT@', str(gateway_port))}")
         done = subprocess.run([sluicegate, "import", "nginx", alone], capture_output=True, text=True)
         if done.returncode not in (0, 3):
             print(f"pair {number}: import ends with {done.returncode}: {done.stderr[:2000]}\n{text}")
@@ -232,22 +261,26 @@ def run_batch(sluicegate, rng, first, count, totals):
             continue
         assert (done.returncode == 0) == (find_remarks(done.stdout) == "")
         grammars.append(grammar), texts.append(text), remarks.append(find_remarks(done.stdout))
-    programs = Programs(sluicegate, directory, "".join(texts), port, gateway_port)
+    programs = Programs(sluicegate, directory, http, "".join(texts), port, gateway_port)
     try:
         for grammar, text, said in zip(grammars, texts, remarks):
             totals["commented" if said else "exact"] += 1
-            has_large = False
+            has_large = has_denied = False
             for request in grammar.requests(REQUESTS):
-                theirs, ours = fetch(port, request), fetch(gateway_port, request)
+                theirs, ours = fetch(port, request, profile), fetch(gateway_port, request, profile)
                 totals["requests"] += 1
                 # nginx does not count requests with too large bodies; the gateway does.
                 has_large |= theirs[0] == 413
                 if has_large and ours[0] in LIMITED:
                     break
+                # nginx counts requests that `deny` refuses, or that a closed route does not serve; the gateway does not.
+                has_denied |= ours[0] in (403, 501)
+                if has_denied and theirs[0] in LIMITED and ours[0] not in LIMITED:
+                    break
                 found = compare(theirs, ours, request, (port, gateway_port), said)
                 if found:
                     totals["differ"] += 1
-                    print(f"--- pair {grammar.number} ({'commented' if said else 'no comments'}), {request}\n  nginx: {found[0]}\n  ours:  {found[1:]}\n{said}\n{text}", flush=True)
+                    print(f"--- pair {grammar.number}, {profile} ({'commented' if said else 'no comments'}), {request}\n  nginx: {found[0]}\n  ours:  {found[1:]}\n{said}\n{text}", flush=True)
                     break
     finally:
         programs.stop()

@@ -47,7 +47,7 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             translated(
                 "location",
                 "SL",
-                "named locations and regular expressions inside another location are not available",
+                "named locations are not available; a regular expression inside another location, and a location inside a regular expression, close both",
             ),
             translated("listen", "S", "`quic`: no HTTP/3"),
             translated(
@@ -61,7 +61,11 @@ pub const GROUPS: [(&str, &[DirectiveRow]); 3] = [
             translated("client_max_body_size", "HSL", ""),
             translated("client_body_timeout", "HSL", ""),
             translated("default_type", "HSL", "for `return`"),
-            translated("internal", "L", "answers 404"),
+            translated(
+                "internal",
+                "L",
+                "answers 404; a comment, as `X-Accel-Redirect` does not lead there, unless an `error_page` does",
+            ),
             translated("root", "HSLi", "for `error_page`. A location that serves files is closed"),
             translated("error_page", "HSLi", "files only; other pages are comments").listed(),
             protects("alias", "L", "nginx serves files here"),

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_networks};
+use crate::import::encoding::encode_regex;
 use crate::import::syntax::Directive;
 use crate::import::text::{format_array, quote_string};
 
@@ -111,6 +112,8 @@ const OVERLAP: &str =
     "a request that several entries of the `map` match is counted by each of their limits, in nginx by the first";
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
+const SPELLINGS: &str = "spellings of one path, such as /@a and /%40a, are counted apart";
+const NAME_CASE: &str = "the case of the name of a query parameter or a cookie counts, which nginx ignores";
 
 /// Translates the key of a zone. The error says why Sluicegate lacks such a key.
 pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey, String> {
@@ -143,12 +146,17 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
                 return Err("`$scheme` is not available as a key of listeners with TLS and without".to_owned());
             }
             KeySource::Always(part) => {
-                if name == "http_host" {
-                    remark = Some(HOST_PORT);
+                match name.as_str() {
+                    "http_host" => remark = Some(HOST_PORT),
+                    "uri" | "document_uri" => remark = Some(SPELLINGS),
+                    _ => {}
                 }
                 key.parts.push(part.to_owned());
             }
             KeySource::Optional(kind, name) => {
+                if kind != "header" {
+                    remark = Some(NAME_CASE);
+                }
                 key.repeats = true;
                 key.parts.push(format!("{kind}:{name}"));
                 optional.push((kind, name));
@@ -316,6 +324,7 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
             _ => Err("a `map` of a `map` is not available".to_owned()),
         };
     }
+    let has_case = of.starts_with("arg_") || of.starts_with("cookie_");
     let (group, name) = match (of.as_str(), find_source(of)) {
         ("request_method", _) => ("method", String::new()),
         ("host", _) => ("host", String::new()),
@@ -344,7 +353,10 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
     }
     let templates = list_templates(entries.iter().map(|entry| entry.template).chain([default]).chain(empty))?;
     let variables = remove_variable(map, variables);
-    let mut found = TranslatedKey { keys: Vec::new(), remark: find_overlap(&entries).then_some(OVERLAP) };
+    let mut found = TranslatedKey {
+        keys: Vec::new(),
+        remark: find_overlap(&entries).then_some(OVERLAP).or(has_case.then_some(NAME_CASE)),
+    };
     for template in templates {
         for patterns in list_conditions(template, default, empty, &entries)? {
             let TranslatedKey { keys, remark } = translate_key(template, &variables)?;
@@ -446,6 +458,11 @@ fn translate_pattern(group: &str, text: &str) -> Result<String, String> {
         }
         (None, None) if group == "method" => return Ok(format!("= {}", text.to_ascii_uppercase())),
         (None, None) => (true, format!("^{}$", regex::escape(text.strip_prefix('\\').unwrap_or(text)))),
+    };
+    let (regex, insensitive) = match group {
+        "path" => encode_regex(&regex, insensitive)
+            .ok_or_else(|| format!("the regular expression `{regex}` is not available"))?,
+        _ => (regex, insensitive),
     };
     if regex::RegexBuilder::new(&regex).size_limit(1 << 20).build().is_err() {
         return Err(format!("the regular expression `{regex}` is not available"));

@@ -2,11 +2,12 @@
 //! all listeners.
 //!
 //! - `listeners`: `listen` and TLS; `certificate_checks`: client certificates.
-//! - `https_redirects`: servers that only redirect to HTTPS.
+//! - `hosts`: the hosts of a server, without those that an `if` takes; `https_redirects`: servers that only redirect to HTTPS.
 //! - `exposure`: servers that must be closed, because clients of other addresses would reach them.
 
 mod certificate_checks;
 pub mod exposure;
+pub mod hosts;
 pub mod https_redirects;
 pub mod listeners;
 

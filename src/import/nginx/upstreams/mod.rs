@@ -14,7 +14,7 @@ use crate::import::nginx::limits::keys::{Variables, find_variables, translate_ke
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{clean_name, format_array, format_duration, quote_string};
+use crate::import::text::{format_array, format_duration, quote_string};
 
 /// The `upstream` blocks by name.
 pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
@@ -69,12 +69,6 @@ pub fn define_target(
     let block = blocks.get(authority.as_str()).copied();
     let own = if ours == "http" { authority.clone() } else { format!("{authority}-{ours}") };
     let tls = (ours == "https").then(|| format_tls(scope)).flatten();
-    // The same servers with other TLS settings are a separate upstream.
-    let own = match &tls {
-        Some(line) if line != UNVERIFIED => format!("{own}-{:x}", crate::import::hash_text(line)),
-        _ => own,
-    };
-    let upstream = clean_name(&own);
     let url = |address: &str| format_server_url(ours, address).ok_or_else(|| format!("`{address}` is not a server"));
     let mut lines = match block {
         Some(block) => translate_block(block, url, scope, out)?,
@@ -92,7 +86,13 @@ pub fn define_target(
         }
         lines.push(line);
     }
-    out.define_upstream(&upstream, || lines);
+    let has_maximum = lines.iter().any(|line| line.contains("max_in_flight"));
+    let (upstream, is_split) = out.define_upstream(&own, lines);
+    if is_split && has_maximum {
+        let why = "locations with other `proxy_next_upstream` or TLS settings have upstreams of their own, and each counts \
+                   `max_conns` by itself";
+        out.remarks.add(at, why);
+    }
     let default_port = if ours == "https" { ":443" } else { ":80" };
     let proxy_host = authority.strip_suffix(default_port).unwrap_or(&authority).to_owned();
     let is_grpc = at.name == "grpc_pass";

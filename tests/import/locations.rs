@@ -1,0 +1,183 @@
+//! Sends the same paths to a real nginx and to the imported config: nested locations, and characters with two spellings.
+
+use super::differential::{Nginx, get, upstream};
+use super::output::import;
+use crate::support::gateway::Gateway;
+
+/// A server, the paths that are sent to it, and whether its import has no comments.
+struct Case {
+    server: &'static str,
+    paths: &'static [&'static str],
+    is_exact: bool,
+}
+
+const CASES: [Case; 17] = [
+    // A `^~` inside of another location does not keep the server's regular expressions away.
+    Case {
+        server: r"location / { PASS location ^~ /static/ { PASS } } location ~ /\.(git|env) { deny all; }",
+        paths: &["/static/.env", "/static/x", "/.git/config", "/x"],
+        is_exact: true,
+    },
+    // That of the outermost location counts for all locations inside of it.
+    Case {
+        server: "location ^~ /a/ { PASS location /a/b/ { deny all; } } location ~ x$ { return 204; } location / { PASS }",
+        paths: &["/a/x", "/a/b/x", "/a/b/", "/x", "/a/b", "/a"],
+        is_exact: true,
+    },
+    Case {
+        server: "location ^~ /a/ { PASS } location /a/b/ { PASS } location ~ secret { deny all; } location / { PASS }",
+        paths: &["/a/b/secret", "/a/secret", "/secret"],
+        is_exact: false,
+    },
+    // A longer location beside the outer one takes the requests of the inner one.
+    Case {
+        server: "location /a { PASS location /a/b/c { PASS } location = /a/b/e { PASS } } location /a/b { deny all; } location / { PASS }",
+        paths: &["/a/b/c", "/a/b/e", "/a/b", "/a/x", "/a"],
+        is_exact: true,
+    },
+    Case {
+        server: "location /a { PASS location /a { deny all; } } location /b/ { PASS location /b/ { PASS } } location / { return 204; }",
+        paths: &["/a", "/ab", "/b", "/b/"],
+        is_exact: true,
+    },
+    // The redirect to a slash comes before locations inside of others.
+    Case {
+        server: "location / { return 204; location /e { PASS } location = /f { PASS } location /a { PASS location /a/ { PASS } } } \
+                 location /e/ { PASS } location /f/ { PASS }",
+        paths: &["/e", "/e/", "/f", "/f/", "/a", "/a/", "/ab"],
+        is_exact: true,
+    },
+    Case {
+        server: "location /a { PASS location /a/b/ { PASS } } location = /a/b { return 204; } location / { PASS }",
+        paths: &["/a/b", "/a/b/", "/a"],
+        is_exact: true,
+    },
+    Case {
+        server: "location /a/ { internal; PASS } location / { PASS }",
+        paths: &["/a", "/a/", "/b"],
+        is_exact: false,
+    },
+    Case {
+        server: "location ~ /api { PASS location /api/admin { deny all; } } location / { PASS }",
+        paths: &["/api/admin", "/api/x", "/x"],
+        is_exact: false,
+    },
+    // The inner regular expression comes before the outer ones.
+    Case {
+        server: r"location / { PASS location ~ \.php$ { deny all; } } location ~ ^/a { PASS } location ^~ /s/ { PASS }",
+        paths: &["/a.php", "/b.php", "/s/x", "/x"],
+        is_exact: false,
+    },
+    Case {
+        server: "location /@fs/ { deny all; } location / { PASS }",
+        paths: &["/@fs/x", "/%40fs/x", "/%40%66s/x", "/x", "/@f"],
+        is_exact: true,
+    },
+    Case {
+        server: "location = /a+b { deny all; } location ^~ /(x)/ { deny all; } location /$a { return 204; } location / { PASS }",
+        paths: &["/a+b", "/a%2Bb", "/a%2bb", "/%28x)/y", "/(x%29/y", "/$a", "/%24ab", "/a%20b", "/%2Ab"],
+        is_exact: true,
+    },
+    Case {
+        server: "location ~ ^/a.c/ { deny all; } location ~ [@~]x$ { return 204; } location / { PASS }",
+        paths: &["/a@c/", "/a%40c/", "/a%20c/", "/abc/", "/%C3c/", "/a%C3%A9c/", "/@x", "/%40x", "/~x", "/%7Ex", "/0x"],
+        is_exact: true,
+    },
+    Case {
+        server: r#"location ~ "^/[^/]{2}$" { return 204; } location ~* "^/É b" { deny all; } location ~ [0-9] { return 202; } location / { PASS }"#,
+        paths: &[
+            "/ab",
+            "/%40%40",
+            "/%C3%A9",
+            "/a",
+            "/abc",
+            "/%C3%89%20b",
+            "/%C3%89",
+            "/a%2Ab%2A",
+            "/%40%40%40",
+            "/a1b",
+        ],
+        is_exact: true,
+    },
+    Case {
+        server: r"location ~ 40$ { deny all; } location ~* admin { return 204; } location / { PASS }",
+        paths: &["/x%40", "/x40", "/%2Admin", "/ADMIN", "/xadmin"],
+        is_exact: true,
+    },
+    Case {
+        server: r"location ~ \badmin { deny all; } location / { PASS }",
+        paths: &["/admin", "/%40admin", "/x"],
+        is_exact: false,
+    },
+    Case {
+        server: "location = /e/ { PASS } location /@e/ { PASS } location / { return 204; }",
+        paths: &["/e", "/e/", "/e/x", "/@e", "/%40e", "/@e/", "/%40e/x?q=1"],
+        is_exact: true,
+    },
+];
+
+#[test]
+fn paths_lead_to_the_location_that_nginx_finds() {
+    let upstream = upstream();
+    let pass = format!("proxy_pass http://{}; proxy_set_header Host $host;", upstream.addr);
+    let mut differ = Vec::new();
+    for Case { server, paths, is_exact } in CASES {
+        let dir = tempfile::tempdir().unwrap();
+        let text = format!("server {{ listen 127.0.0.1:0; {} }}", server.replace("PASS", &pass));
+        let path = dir.path().join("nginx.conf");
+        std::fs::write(&path, &text).unwrap();
+        let output = import("nginx", &path);
+        let config = String::from_utf8(output.stdout).unwrap();
+        let expected = if is_exact { 0 } else { 3 };
+        assert_eq!(output.status.code(), Some(expected), "{server}\n{config}");
+        let nginx = Nginx::start(dir.path(), &text);
+        let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+        for path in paths {
+            let [theirs, ours] = [nginx.addr, gateway.addr].map(|addr| get(path).send(addr));
+            let is_closed = !is_exact && ours.starts_with("501");
+            if ours != theirs && !is_closed {
+                differ.push(format!("{server} {path}: ours {ours}, nginx's {theirs}"));
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+}
+
+/// An `if` on `$host` is for the hosts that reach its server, also by a wildcard, and for no host of another server.
+#[test]
+fn conditions_on_the_host_are_for_the_hosts_of_their_server() {
+    let upstream = upstream();
+    let pass = format!("location / {{ proxy_pass http://{}; }}", upstream.addr);
+    let mut differ = Vec::new();
+    for (names, condition) in [
+        (".a.test", "= www.a.test"),
+        ("*.a.test", "!= www.a.test"),
+        ("a.test *.a.test", "= x.b.test"),
+        ("a.test", "!= b.test"),
+        ("*.test", "= b.test"),
+        ("*.test", "= x.b.test"),
+    ] {
+        for is_first in [true, false] {
+            let own = format!(
+                "server {{ listen 127.0.0.1:0; server_name {names}; if ($host {condition}) {{ return 302 https://c.test/; }} {pass} }}"
+            );
+            let other = "server { listen 127.0.0.1:0; server_name .b.test; location / { return 204; } }";
+            let text = if is_first { format!("{own} {other}") } else { format!("{other} {own}") };
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("nginx.conf");
+            std::fs::write(&path, &text).unwrap();
+            let output = import("nginx", &path);
+            let config = String::from_utf8(output.stdout).unwrap();
+            assert_eq!(output.status.code(), Some(0), "{text}\n{config}");
+            let nginx = Nginx::start(dir.path(), &text);
+            let gateway = Gateway::with_config(&format!("{config}\n[admin]\nlisten = \"127.0.0.1:0\"\n"));
+            for host in ["a.test", "www.a.test", "x.a.test", "b.test", "x.b.test", "unknown.test"] {
+                let [theirs, ours] = [nginx.addr, gateway.addr].map(|addr| get("/").host(host).send(addr));
+                if ours != theirs {
+                    differ.push(format!("{names} {condition} {is_first} {host}: ours {ours}, nginx's {theirs}"));
+                }
+            }
+        }
+    }
+    assert!(differ.is_empty(), "{differ:#?}");
+}
