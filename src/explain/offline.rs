@@ -14,7 +14,7 @@ use crate::explain::walk::{ExplainContext, MadeCharge};
 use crate::limiting::Limiter;
 use crate::limiting::clock;
 use crate::limiting::decision::Op;
-use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::timeline::Timeline;
 use crate::limiting::store::{Store, Stores};
@@ -144,7 +144,7 @@ mod tests {
         let config = load_text("test", CONFIG).unwrap();
         let limiter = OfflineLimiter::new(&config).unwrap();
         let (mut state, mut explained) = (1, 0);
-        for round in 0..100_000_u32 {
+        for round in 0..30_000_u32 {
             let names =
                 ["x-forwarded-for", "forwarded", "cookie", "x-a", "connection", "content-length", "host", "a b"];
             let name = names[round as usize % names.len()];
@@ -170,6 +170,6 @@ mod tests {
                 }
             }
         }
-        assert!(explained > 20_000, "only {explained} inputs were requests");
+        assert!(explained > 6_000, "only {explained} inputs were requests");
     }
 }

@@ -342,19 +342,21 @@ fn two_clients_cannot_keep_it_open_while_others_are_served() {
             other.fetch(&get("/", ""), "");
         }
     };
-    // All fail, so it opens.
+    let times_opened = || gateway.metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")]);
+    // All fail, so it opens, and opens again if the probes come while all still fail.
     server.set_status(500);
     ask_all();
-    gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], 1.0);
+    let opened_by_all = times_opened().expect("it opened");
+    assert!(opened_by_all >= 1.0);
     server.set_status(200);
     wait_until("it closes", || {
         ask_all();
         gateway.metric("breaker_state", &OF_APP) == Some(0.0)
     });
-    let opened = gateway.metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")]).unwrap();
-    assert!(opened <= 3.0, "each attacker has one probe: opened {opened} times");
+    let opened = times_opened().unwrap();
+    assert!(opened <= opened_by_all + 2.0, "each attacker has one probe: opened {opened} times");
     (0..10).for_each(|_| ask_all());
-    gateway.assert_metric("breaker_transitions_total", &[OF_APP[0], OF_APP[1], ("to", "open")], opened);
+    assert_eq!(times_opened(), Some(opened));
     gateway.assert_metric("breaker_state", &OF_APP, 0.0);
 }
 
