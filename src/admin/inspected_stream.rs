@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::proxy::inbound::inspector::Inspector;
+use crate::proxy::head::inspector::Inspector;
 
 /// Violations that the parser would silently repair, per request.
 type SharedInspector = Rc<RefCell<Inspector>>;

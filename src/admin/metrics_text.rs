@@ -11,7 +11,7 @@ use http::header::ACCEPT;
 
 use crate::admin::cached::TimeBudget;
 use crate::labels::labels;
-use crate::proxy::response::compress::negotiate::select_algorithm;
+use crate::proxy::render::compress::negotiate::select_algorithm;
 use crate::route::compress::{CompressSettings, CompressionAlgorithm};
 use crate::telemetry::metrics::Metrics;
 

@@ -20,7 +20,7 @@ use crate::admin::context::AdminContext;
 use crate::admin::inspected_stream::InspectedStream;
 use crate::admin::pages::respond;
 use crate::admin::slots::{AdminSlot, SlotLost};
-use crate::proxy::inbound::inspector::Inspector;
+use crate::proxy::head::inspector::Inspector;
 
 const HEAD_TIMEOUT: Duration = Duration::from_secs(5);
 /// Read buffer of hyper; a longer head gets 431.

@@ -1,5 +1,5 @@
 //! Approval of requests by an auth server (`auth = { forward = ... }`). Compiled by `config::compile`, applied by
-//! `proxy::auth::forward`.
+//! `proxy::steps::auth::forward`.
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Authentication of the clients of a route (`auth`): how they prove their identity, and what is accepted.
 //!
 //! Input: the config compiler builds a [`RouteAuth`] per route with `auth`. Output: the identity of the client, which
-//! `proxy::auth` computes before the limits of the route decide.
+//! `proxy::steps::auth` computes before the limits of the route decide.
 //!
 //! - `user_table`: htpasswd files; `password_hash`: the formats of their hashes
 //! - `credentials`: reads user and password from a request
@@ -9,7 +9,7 @@
 //! - `guess_queue`: who is next for these threads
 //!
 //! To add a method: add a variant to [`AuthMethod`], its reader in `config::compile::routes::auth`, and its step in
-//! `proxy::auth`.
+//! `proxy::steps::auth`.
 
 pub mod credentials;
 pub mod forward;

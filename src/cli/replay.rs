@@ -10,6 +10,7 @@ use crate::cli::check::ReportFormat;
 use crate::cli::{BAD_CONFIG, ConfigFile, RUNTIME, report_bad_config};
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::replay::ReplayRequest;
+use crate::replay::report::plot::draw_outcome;
 use crate::{config, replay};
 
 const HELP: &str = "\
@@ -107,7 +108,7 @@ pub fn run_replay(args: &ReplayOptions) -> ExitCode {
         }
     };
     if let Some(path) = &args.plot
-        && let Err(error) = std::fs::write(path, outcome.draw_svg())
+        && let Err(error) = std::fs::write(path, draw_outcome(&outcome))
     {
         eprintln!("error: cannot write {}: {error}", path.display());
         return ExitCode::from(RUNTIME);

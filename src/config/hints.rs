@@ -1,6 +1,7 @@
 //! Remedies for keys from other programs and for keys in the wrong section. Called by `reader` for unknown keys, and
 //! by `compile`.
 
+use crate::config::closest::find_closest;
 use crate::config::examples::{AUTH_EXAMPLE, CERTIFICATES_EXAMPLE, FORWARD_AUTH_EXAMPLE};
 use crate::config::schema;
 use crate::config::schema::Schema;
@@ -205,17 +206,4 @@ fn find_by_words<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> O
     candidates
         .filter(|candidate| begins(word, candidate) || begins(candidate, word))
         .max_by_key(|candidate| candidate.len().min(word.len()))
-}
-
-/// Returns the candidate that `word` probably misspells.
-pub fn find_closest<'c>(word: &str, candidates: impl Iterator<Item = &'c str>) -> Option<&'c str> {
-    // Comparing a long text with every name would take quadratic time.
-    if word.len() > 128 {
-        return None;
-    }
-    candidates
-        .map(|candidate| (strsim::normalized_damerau_levenshtein(word, candidate), candidate))
-        .filter(|(likeness, _)| *likeness >= 0.6)
-        .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, candidate)| candidate)
 }

@@ -12,7 +12,7 @@ use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values::TextFault;
-use crate::config::{examples, hints, values};
+use crate::config::{closest, examples, hints, values};
 use crate::upstream::Fraction;
 
 pub struct Section<'a> {
@@ -306,7 +306,7 @@ pub fn find_choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, TextFa
         return Ok(*value);
     }
     let names: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
-    let help = match hints::find_closest(text, names.iter().copied()) {
+    let help = match closest::find_closest(text, names.iter().copied()) {
         Some(word) => format!("did you mean \"{word}\"? One of {}", names.join(", ")),
         None => format!("one of {}", names.join(", ")),
     };

@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::codes::{DiagnosticCode, allow};
+use crate::config::allow;
+use crate::config::codes::DiagnosticCode;
 use crate::config::hidden::Substitution;
-use crate::config::recorded::texts::TextOverlay;
 use crate::config::report::{Diagnostic, Report, SourceText};
+use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;
 

@@ -9,10 +9,10 @@ use crate::contract::late_charges::describe_late_charges;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
-use crate::limiting::charges::rules::ChargeCondition;
 use crate::limiting::key::{Cost, KeyPart, Missing};
+use crate::limiting::limit::charge_rules::ChargeCondition;
 use crate::limiting::limit::{Limit, LimitTable, Mode, OnError};
-use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::SourceOrigin;
 use crate::limiting::store::shares::KeyDivision;
 

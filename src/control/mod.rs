@@ -66,7 +66,7 @@ use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
 use crate::overload::process_load::ProcessLoad;
-use crate::proxy::inbound::reject::Reject;
+use crate::proxy::head::reject::Reject;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{ReloadFailure, ReloadJob, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};

@@ -8,8 +8,8 @@ use std::time::Instant;
 
 use tokio::time::{MissedTickBehavior, interval};
 
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::history::{COLLECT_EVERY, UsageHistory, UsageMonitor, UsageWindow};
 use crate::snapshot::{CurrentSnapshot, export_policies};

@@ -1,5 +1,5 @@
 //! Contains the messages of Envoy's protocols over gRPC, and the rules that select limits. Called
-//! by `proxy::grpc`, which responds, and by the config compiler, which builds rules.
+//! by `proxy::doors::grpc`, which responds, and by the config compiler, which builds rules.
 //!
 //! - `rate_limit`: messages of `envoy.service.ratelimit.v3.RateLimitService`.
 //! - `authorization`: messages of `envoy.service.auth.v3.Authorization`.

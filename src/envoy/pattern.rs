@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use crate::limiting::limit::when::matches_wildcard;
 use crate::limiting::source::DescriptorEntry;
-use crate::limiting::when::matches_wildcard;
 
 /// Pattern for a whole descriptor. It matches a descriptor with exactly as many entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! `[[rls]]`: which limits apply to the descriptors of a rate limit request. The config compiler builds a
-//! [`RateLimitDomain`] for each domain, and `proxy::grpc` finds the rule of each descriptor.
+//! [`RateLimitDomain`] for each domain, and `proxy::doors::grpc` finds the rule of each descriptor.
 //!
 //! The most specific rule applies. Rules are compared entry by entry, in the order of the request: an exact value
 //! precedes one with `*` in it, and that precedes `*` alone. Of equal rules, the first in the config applies.

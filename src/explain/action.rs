@@ -7,12 +7,12 @@ use http::header::LOCATION;
 
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::{ExplainWalk, Findings};
-use crate::limiting::over::Diversion;
-use crate::proxy::dispatch::is_https;
-use crate::proxy::outbound::outgoing_request::rewrite_target;
-use crate::proxy::request_context::RoutedRequest;
-use crate::proxy::response::local_responses;
-use crate::proxy::response::refusal::Refusal;
+use crate::limiting::limit::over::Diversion;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::steps::dispatch::is_https;
+use crate::proxy::steps::outgoing_request::rewrite_target;
+use crate::proxy::steps::response::local_responses;
 use crate::route::{Action, Route};
 
 /// Returns the action, and the status of the response if the gateway makes it.

@@ -6,7 +6,7 @@ use http::HeaderMap;
 
 use crate::config::Config;
 use crate::explain::explanation::{ClientReport, HopReport};
-use crate::proxy::inbound::identity::{ClientAddress, identify_by_hops};
+use crate::proxy::head::identity::{ClientAddress, identify_by_hops};
 
 /// Longest text of a hop that is shown, in bytes.
 const TEXT_MAX: usize = 100;

@@ -3,10 +3,10 @@
 use crate::explain::explanation::ConditionReport;
 use crate::limiting::integers::ValueError;
 use crate::limiting::key::KeyPart;
+use crate::limiting::key::shown_key::{KeyDisplay, KeyVisibility};
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::{KeyDisplay, KeyVisibility};
+use crate::limiting::limit::when::{Condition, Expression, Pattern, Test};
 use crate::limiting::source::{Facts, Source};
-use crate::limiting::when::{Condition, Expression, Pattern, Test};
 
 /// Maximum number of patterns shown per condition.
 const PATTERNS_MAX: usize = 10;

@@ -1,5 +1,5 @@
 //! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
-//! and what its limits do. The plan and the statuses come from `proxy::grpc`, which charges nothing here.
+//! and what its limits do. The plan and the statuses come from `proxy::doors::grpc`, which charges nothing here.
 
 use http::HeaderMap;
 use serde_json::{Value, json};
@@ -23,13 +23,13 @@ use crate::explain::verdict::{describe_admission, describe_refusal};
 use crate::explain::walk::{ExplainContext, Findings};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::source::{DescriptorEntry, Facts, Source};
 use crate::limiting::{Outcome, Verdict};
-use crate::proxy::grpc::plan::{self, Checks, DescriptorPlan, HitOp, entries_of};
-use crate::proxy::grpc::rate_limit::{Decided, preview_plan};
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, entries_of};
+use crate::proxy::doors::grpc::rate_limit::{Decided, preview_plan};
 use crate::route::Route;
 
 /// A rate limit request to explain.

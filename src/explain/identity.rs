@@ -11,10 +11,10 @@ use crate::explain::limits;
 use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::clock;
 use crate::limiting::jwt::{PresentedToken, TokenClaims};
-use crate::proxy::auth::forward::auth_response::remove_client_headers;
-use crate::proxy::auth::{remove_credentials, state_user};
-use crate::proxy::request_context::RoutedRequest;
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
+use crate::proxy::steps::auth::{remove_credentials, state_user};
 
 /// Reads the credentials of a request whose route has `auth`, and decides the limits of `auth`.
 pub async fn authenticate(

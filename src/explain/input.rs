@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::envoy::HeaderPair;
 use crate::envoy::authorization::{Attributes, HeaderList, HttpAttributes, RequestAttributes};
-use crate::proxy::grpc::authorization;
+use crate::proxy::doors::grpc::authorization;
 
 /// A request to explain.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -7,13 +7,13 @@ use crate::explain::walk::MadeCharge;
 use crate::limiting::algorithm::fair::TenantShare;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::Check;
+use crate::limiting::key::shown_key::KeyDisplay;
+use crate::limiting::limit::over::Over;
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::over::Over;
-use crate::limiting::override_table::OverrideBudget;
-use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::source::Facts;
 use crate::limiting::{ChainState, LimitResult, Outcome, Verdict};
-use crate::proxy::response::problem::refusal_title;
+use crate::proxy::steps::response::problem::refusal_title;
 
 /// Describes a limit apart from what it does with the request.
 pub fn describe_limit(limit: &Limit, before_auth: bool) -> LimitReport {

@@ -17,10 +17,10 @@ use crate::limiting::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{Facts, UnreadableBody};
 use crate::limiting::{Evaluation, Limiter, clock};
-use crate::proxy::limits::{head_facts, needs_key_body};
-use crate::proxy::request_body::{KeyBody, find_readable_kind};
-use crate::proxy::request_context::RoutedRequest;
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::steps::limits::{head_facts, needs_key_body};
+use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 

@@ -2,7 +2,7 @@
 //! `POST /-/explain` and the cases of `sluicegate test`.
 //!
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
-//! as text (`text`). `steps` takes the request through the functions of `proxy::request`, in the same order. Each step
+//! as text (`text`). `steps` takes the request through the functions of `proxy::doors::request`, in the same order. Each step
 //! has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
 //! `identity` reads the credentials, `limits` decides and `limit_report` and `conditions` describe the limits, `action`
 //! what follows, and `verdict` the end. `question` takes the steps of another proxy's question, and `descriptors` those

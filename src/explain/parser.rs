@@ -17,12 +17,12 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
 
 use crate::config::Config;
-use crate::proxy::connection::http1::new_parser;
-use crate::proxy::connection::parse_failure::parse_cutoff;
-use crate::proxy::inbound::inspector::Inspector;
-use crate::proxy::inbound::raw_target;
-use crate::proxy::inbound::reject::Reject;
-use crate::proxy::known_headers::HeaderSet;
+use crate::proxy::head::inspector::Inspector;
+use crate::proxy::head::raw_target;
+use crate::proxy::head::reject::Reject;
+use crate::proxy::server::http1::new_parser;
+use crate::proxy::server::parse_failure::parse_cutoff;
+use crate::proxy::words::known_headers::HeaderSet;
 use crate::telemetry::metrics::Cutoff;
 
 /// A parsed head.

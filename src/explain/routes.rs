@@ -7,9 +7,9 @@ use http::HeaderMap;
 use crate::config::{Config, WrittenMatcher};
 use crate::explain::conditions::is_shown;
 use crate::explain::explanation::{MismatchReport, OtherRoute, RouteReport};
-use crate::limiting::shown_key::KeyDisplay;
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::source::Source;
-use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::head::validate::ValidatedHead;
 use crate::route::mismatch::Mismatch;
 use crate::route::{HostPattern, PathPattern, Route};
 

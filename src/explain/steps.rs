@@ -1,4 +1,4 @@
-//! Takes a request through the steps of `proxy::request::handle_request`, in the same order. Each step
+//! Takes a request through the steps of `proxy::doors::request::handle_request`, in the same order. Each step
 //! calls the function that requests of clients call, and records its result.
 
 use http::HeaderMap;
@@ -11,20 +11,20 @@ use crate::explain::verdict::{describe_admission, describe_cutoff, describe_refu
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, client, identity, limits, question, routes};
 use crate::limiting::decision::Op;
-use crate::limiting::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
+use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::net::ListenAddr;
 use crate::overload::OverloadCondition;
-use crate::proxy::arrival::check_denied;
-use crate::proxy::forwarded_head::{
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::doors::request::parsing_rules;
+use crate::proxy::head::hop::Via;
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
+use crate::proxy::steps::arrival::check_denied;
+use crate::proxy::steps::forwarded_head::{
     ReceivedFacts, check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
-use crate::proxy::inbound::hop::Via;
-use crate::proxy::inbound::identity::ClientAddress;
-use crate::proxy::inbound::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
-use crate::proxy::request::parsing_rules;
-use crate::proxy::request_context::RoutedRequest;
-use crate::proxy::response::local_responses;
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::steps::response::local_responses;
 use crate::route::{Action, Route};
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.

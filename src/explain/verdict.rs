@@ -6,12 +6,12 @@ use crate::explain::explanation::{LimitEffect, LimitReport, RequestDecision, Ver
 use crate::explain::walk::Findings;
 use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
-use crate::limiting::over::Over;
+use crate::limiting::limit::over::Over;
 use crate::limiting::{Verdict, clock};
-use crate::proxy::connection::parse_failure::rejection_status;
-use crate::proxy::response::cause::Cause;
-use crate::proxy::response::problem;
-use crate::proxy::response::refusal::Refusal;
+use crate::proxy::account::cause::Cause;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::server::parse_failure::rejection_status;
+use crate::proxy::steps::response::problem;
 use crate::route::Route;
 use crate::telemetry::metrics::Cutoff;
 

@@ -8,12 +8,12 @@ use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::parser::ParsedHead;
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::jwt::Claims;
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::{Limiter, Verdict};
-use crate::proxy::decide::question::HeadFault;
-use crate::proxy::inbound::upgrade::UpgradeOffer;
-use crate::proxy::inbound::validate::ValidatedHead;
+use crate::proxy::doors::decide::question::HeadFault;
+use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::proxy::head::validate::ValidatedHead;
 use crate::route::decide::DecidePoint;
 
 /// Inputs of an explanation besides the request.

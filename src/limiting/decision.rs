@@ -5,9 +5,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::labels::labels;
+use crate::limiting::algorithm::lease_basis::LeaseTerms;
 use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
-use crate::limiting::hot_keys::terms::LeaseTerms;
 
 /// Properties of a limit that a store needs. Each limit makes one, which all of its checks share.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use sha2::{Digest, Sha256};
 
 use crate::limiting::algorithm::fair::BUCKETS;
 use crate::limiting::decision::Check;
+use crate::limiting::key::SourceValues;
+use crate::limiting::key::state_key::{DIGEST_MARK, KeyError, StateKeyFrame, state_key_parts, write_value};
 use crate::limiting::key::{Key, Missing};
-use crate::limiting::override_table::{OverrideValue, parse_field};
-use crate::limiting::source::{Repeated, SourceValues};
-use crate::limiting::state_key::{DIGEST_MARK, KeyError, StateKeyFrame, state_key_parts, write_value};
+use crate::limiting::overrides::table::{OverrideValue, parse_field};
+use crate::limiting::source::Repeated;
 
 /// The `fair` table of a limit.
 #[derive(Clone, Debug, PartialEq)]

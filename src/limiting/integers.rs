@@ -1,7 +1,6 @@
 //! Integers in requests: a stated cost, or a value that an integer pattern of `when` is matched with.
 
 use crate::labels::labels;
-use crate::limiting::source::Ambiguous;
 
 /// Largest integer, and with a minus the smallest, that the scripts in Redis represent exactly.
 pub const EXACT_MAX: i64 = 1 << 53;
@@ -24,12 +23,6 @@ pub enum ValueError {
     Ambiguous,
     /// The value is no integer, and the limit has `not_integer = "refuse"`.
     NotInteger,
-}
-
-impl From<Ambiguous> for ValueError {
-    fn from(_: Ambiguous) -> ValueError {
-        ValueError::Ambiguous
-    }
 }
 
 impl NotInteger {

@@ -4,18 +4,20 @@
 //!
 //! A decision takes these steps:
 //!
-//! - `when`: does the limit apply to the request?
-//! - `source`, `jwt`, `key`, `state_key`: which budget does the request use? The values of its key name it.
-//! - `overrides`, `override_table`, `limit`: which rule does this key have?
+//! - `limit`: what a limit is: does it apply to the request (`when`), what does a refusal look like (`refuse`), what else
+//!   can happen over it (`over`), and how does the outcome of a request change its charge (`charge_rules`)?
+//! - `source`, `jwt`, `key`: which budget does the request use? The values of its key name it (`state_key`), and logs and
+//!   spans show it with hashes in place of secrets (`shown_key`).
+//! - `overrides`: which rule does this key have?
 //! - `fair_share`: which tenant of the budget is it?
 //! - `chain`: which limits come after another one?
 //! - `decision`: the checks and answers that limits and stores exchange.
-//! - `store`: keeps the state of each key, in memory or in Redis.
+//! - `store`: keeps the state of each key, in memory (`partition`) or in Redis.
 //! - `algorithm`: the arithmetic of a decision; pure functions with a Lua twin each.
 //! - `hot_keys`: keys with many decisions, and the units that are debited for them in advance.
-//! - `verdict`, `refuse`, `over`: the result, what a refusal looks like, and what else can happen over a limit.
-//! - `shown_key`: how keys appear in logs and spans; secrets as hashes.
-//! - `charges`: refunds and leases, once the request has been admitted.
+//! - `verdict`: the result.
+//! - `charges`: refunds and leases, once the request has been admitted, and for how long requests held them
+//!   (`hold_times`).
 //! - `receipts`: proofs of charges, for corrections by somebody else.
 //! - `settlement`: the estimate of a cost that only the response reports, the usage that its body reports, and what it
 //!   costs.
@@ -33,26 +35,22 @@ pub mod clock;
 pub mod decision;
 pub mod fair_share;
 pub mod gateways;
+pub(crate) mod hold_times;
 pub mod hot_keys;
 pub mod integers;
 pub(crate) mod jwt;
 pub mod key;
 pub mod limit;
 mod limiter;
-pub mod over;
-pub mod override_table;
-pub(crate) mod overrides;
+pub mod overrides;
+pub(crate) mod partition;
 pub(crate) mod receipts;
-pub mod refuse;
 pub mod settlement;
-pub mod shown_key;
 pub mod source;
-pub(crate) mod state_key;
 pub mod store;
 pub(crate) mod supervise;
 pub mod usage;
 mod verdict;
-pub(crate) mod when;
 
 pub use crate::limiting::chain::{ChainState, Evaluation};
 pub use crate::limiting::limiter::{Limiter, STORE_RETRY_MS};

@@ -9,8 +9,8 @@ use crate::limiting::chain;
 use crate::limiting::chain::ChainState;
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::{CheckCharges, Decision, Role};
+use crate::limiting::limit::over::{Diversion, Over};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::over::{Diversion, Over};
 use crate::limiting::source::UnreadableBody;
 use crate::telemetry::metrics::CandidateEffect;
 

@@ -1,52 +1,30 @@
 //! The proxy: serves the requests of client connections.
 //!
-//! Input: connections that the workers accepted, and the config snapshot in force. Output: responses.
+//! Input: connections that the workers accepted, and the config snapshot in force. Output: responses. A directory uses
+//! only those above it in this list:
 //!
-//! - `connection`: client connections, their protocols and timeouts
-//! - `request`: handles a request, one line per step; `arrival`: the first steps of every request; `request_context`:
-//!   what the steps share
-//! - `decide`: listeners with `serve = "decide"`, which respond to other proxies
-//! - `grpc`: listeners with `serve = "grpc"`, which respond to Envoy
-//! - `inbound`: reads a request strictly
-//! - `forwarded_head`: makes the head that everything reads and the server gets
-//! - `auth`: authenticates the client
-//! - `shedding`: refuses requests because of the process rule or a circuit breaker; `jitter`: of the waits they state
-//! - `limits`: applies the route's limits; `delay`: queues for delayed requests; `request_body`: reads and opens the
-//!   body; `body_memory`: memory of large ones
-//! - `shown_keys`: the keys of limits that the log shows
-//! - `dispatch`: runs the route's action; `outbound`: exchanges with upstream servers
-//! - `reason`: why a request has no regular response, as the log names it
-//! - `finish_response`: the end of every request; `response`: what the client gets
+//! - `words`: rules for headers and waits, reasons, and log lines that all others use
+//! - `render`: pieces of responses that only depend on their arguments: rate limit headers, formats, encoders
+//! - `head`: reads a request strictly, over any protocol
+//! - `connection`: the state of a client connection and its requests, their timeouts and bodies
+//! - `outbound`: connections to upstream servers, and exchanges over them
 //! - `context`: state per process, worker, snapshot and connection
-//! - `headers`, `known_headers`, `trace`: rules for headers
-//! - `failure_log`: sampled log lines about upstream failures and rejected clients
+//! - `account`: the life of one request: how it ends, its charges, metrics and log entry
+//! - `steps`: what happens to a request, one file or directory for each step
+//! - `doors`: the ways in: `request` for HTTP, `decide` and `grpc` for other proxies; each is a list of steps
+//! - `server`: serves client connections over HTTP/1.1 and HTTP/2
 //!
-//! To add a step to the page: write a function that takes the `RequestContext` and call it in `handle_request`. If it
-//! can refuse a request, add a variant to `response::refusal::Refusal`.
+//! Read `doors::request` first: one request is one function. To add a step, write a function in `steps` that takes the
+//! `RequestContext`, and call it in `handle_request`. If it can refuse a request, add a variant to
+//! `account::refusal::Refusal`.
 
-pub(crate) mod arrival;
-pub(crate) mod auth;
-pub(crate) mod body_memory;
-pub mod connection;
-pub(crate) mod context;
-pub(crate) mod decide;
-pub(crate) mod delay;
-pub(crate) mod dispatch;
-pub(crate) mod failure_log;
-pub(crate) mod finish_response;
-pub(crate) mod forwarded_head;
-pub(crate) mod grpc;
-pub(crate) mod headers;
-pub mod inbound;
-pub(crate) mod jitter;
-pub(crate) mod known_headers;
-pub(crate) mod limits;
+pub(crate) mod account;
+pub(crate) mod connection;
+pub mod context;
+pub mod doors;
+pub mod head;
 pub mod outbound;
-pub(crate) mod reason;
-pub(crate) mod request;
-pub(crate) mod request_body;
-pub(crate) mod request_context;
-pub mod response;
-pub(crate) mod shedding;
-pub(crate) mod shown_keys;
-pub(crate) mod trace;
+pub(crate) mod render;
+pub(crate) mod server;
+pub mod steps;
+pub(crate) mod words;

@@ -6,9 +6,9 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::grpc::GRPC;
-use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::Check;
 use crate::limiting::limit::Limit;
+use crate::limiting::limit::charge_rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::replay::tightest::NumberRefund;
 
 /// Requests sorted by their ends.

@@ -6,9 +6,10 @@ use std::sync::{Arc, LazyLock};
 use http::header::{REFERER, USER_AGENT};
 
 use crate::limiting::key::KeyPart;
+use crate::limiting::key::SourceValues;
+use crate::limiting::key::shown_key::ShownValue;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::ShownValue;
-use crate::limiting::source::{Ambiguous, Facts, Prefixes, Repeated, Source, SourceOrigin, SourceValue, SourceValues};
+use crate::limiting::source::{Ambiguous, Facts, Prefixes, Repeated, Source, SourceOrigin, SourceValue};
 use crate::replay::input::entry::{AccessLogFormat, ClientOrigin, ReplayEntry};
 
 /// Text that our access log writes for a masked value.

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use crate::replay::counts::Counts;
 use crate::replay::input::source::LogSource;
-use crate::replay::report::plot;
-use crate::replay::report::series::Series;
+use crate::replay::series::Series;
 use crate::replay::tally::Tally;
 
 pub struct ReplayRequest {
@@ -45,10 +44,5 @@ impl ReplayOutcome {
         sources.sort_unstable();
         sources.dedup();
         Some(format!("no request could be evaluated: limits read {}, which is not in the log", sources.join(", ")))
-    }
-
-    pub fn draw_svg(&self) -> String {
-        let whole_seconds = if self.counts.fine { 0 } else { 1000 };
-        plot::draw_plot(&self.series.widen_to(whole_seconds), self.counts.not_evaluated)
     }
 }

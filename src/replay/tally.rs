@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use crate::limiting::Verdict;
 use crate::limiting::answer::Answer;
-use crate::limiting::charges::rules::{ChargeCondition, OutcomeSet};
 use crate::limiting::decision::Check;
 use crate::limiting::key::KeyPart;
+use crate::limiting::key::SourceValues;
+use crate::limiting::key::shown_key::ShownValue;
+use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::ShownValue;
-use crate::limiting::source::{Facts, Source, SourceValues};
-use crate::limiting::state_key::state_key_parts;
+use crate::limiting::limit::charge_rules::{ChargeCondition, OutcomeSet};
+use crate::limiting::source::{Facts, Source};
 use crate::limiting::usage::hash_key;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
 use crate::replay::in_progress::LoggedEnd;

@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use crate::limiting::algorithm::{Rule, State, Step};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
-use crate::limiting::store::partition::{Entry, Hashed, Partition};
+use crate::limiting::partition::{Entry, Hashed, Partition};
 
 pub struct Tightest {
     /// The rule with the number reached so far.

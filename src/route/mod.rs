@@ -1,7 +1,7 @@
 //! Routes: which requests a route matches, and what happens to them.
 //!
 //! Input: the config compiler builds a [`Route`] per `[[route]]`. Output: `table::RouteTable` finds the route of a
-//! request, and `proxy::request` applies its settings.
+//! request, and `proxy::doors::request` applies its settings.
 //!
 //! - `table`: the lookup, at a cost that does not grow with the number of routes
 //! - `plan`: builds the tries of the table and finds shadowed routes
@@ -36,7 +36,7 @@ use regex::Regex;
 use crate::auth::RouteAuth;
 use crate::labels::labels;
 use crate::limiting::limit::Limit;
-use crate::limiting::refuse::Refuse;
+use crate::limiting::limit::refuse::Refuse;
 use crate::limiting::source::PathParam;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;

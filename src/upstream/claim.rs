@@ -1,5 +1,5 @@
 //! If connections to a server are limited, a worker without one can claim a connection that another worker does not
-//! use. `proxy::outbound::select::reserve` makes the claim; the pool of another worker closes a connection for it.
+//! use. `proxy::steps::select::reserve` makes the claim; the pool of another worker closes a connection for it.
 
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicUsize, Ordering};

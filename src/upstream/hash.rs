@@ -1,4 +1,4 @@
-//! Hash of the `hash_on` key of a request; the same in every gateway. Called by `proxy::limits`.
+//! Hash of the `hash_on` key of a request; the same in every gateway. Called by `proxy::steps::limits`.
 
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Facts, Repeated};

@@ -1,5 +1,5 @@
 //! Queue of the requests of all workers that wait for capacity of an upstream. Kept by `roster`; requests wait in
-//! `proxy::outbound::select::reserve`.
+//! `proxy::steps::select::reserve`.
 //!
 //! Requests with a higher priority go first. Within a priority, the oldest goes first, until the queue of that priority
 //! has not been empty for a while (`newest_first_after`). Then the servers cannot keep up, and the oldest

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, interval};
 
 use crate::proxy::connection::timeouts::TICK;
-use crate::proxy::connection::worker_context::{DrainStage, WorkerContext};
+use crate::proxy::context::worker_context::{DrainStage, WorkerContext};
 
 /// Longest wait for the store to accept the leases and refunds of the last requests. If two timeouts of the store are
 /// longer, the worker waits for these: one for a decision under way, one for its refund.

@@ -2,7 +2,7 @@
 //! Workers share the snapshot of the config, the metrics and a few counters.
 //!
 //! Input: commands of the control thread, such as to listen or to drain. Output: client connections, which
-//! `proxy::connection` serves.
+//! `proxy::server` serves.
 //!
 //! - `mod.rs`: starts the threads, runs their commands and their tick every 100 ms.
 //! - `accept.rs`: accepts connections and performs their handshakes.
@@ -38,9 +38,9 @@ use crate::net::ListenAddr;
 use crate::overload::process_load::ProcessLoad;
 use crate::proxy::connection::connection_count::ConnectionCount;
 use crate::proxy::connection::timeouts::TICK;
-use crate::proxy::connection::worker_context::{DrainStage, WorkerContext};
 use crate::proxy::context::ProcessState;
-use crate::proxy::inbound::hop::Via;
+use crate::proxy::context::worker_context::{DrainStage, WorkerContext};
+use crate::proxy::head::hop::Via;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::access_log::AccessLog;

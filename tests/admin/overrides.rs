@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use redis::Connection;
-use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+use sluicegate::limiting::store::redis::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;

@@ -1,7 +1,7 @@
 //! On a Redis Cluster, a decision on several slots charges one slot after another, and refunds the earlier ones if a
 //! later one refuses. Such a temporary charge causes no refusal that is remembered.
 
-use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+use sluicegate::limiting::store::redis::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;

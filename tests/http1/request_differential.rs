@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
-use sluicegate::proxy::inbound::inspector::Inspector;
+use sluicegate::proxy::head::inspector::Inspector;
 use twin::{MAX, Stricter, compare, taken};
 
 use super::mutations::mutate;

@@ -4,7 +4,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+use sluicegate::limiting::store::redis::slot::key_slot;
 
 use crate::support::client::get;
 use crate::support::gateway::{Gateway, program};

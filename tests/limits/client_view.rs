@@ -10,7 +10,7 @@ use sluicegate::limiting::answer::{Answer, NEVER};
 use sluicegate::limiting::decision::Op;
 use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::proxy::response::problem::retry_after_s;
+use sluicegate::proxy::steps::response::problem::retry_after_s;
 
 use crate::support::client::{get, post};
 use crate::support::gateway::Gateway;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use sluicegate::limiting::decision::{Check, Op};
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 
 use crate::support::client::get;
 use crate::support::gateway::Gateway;

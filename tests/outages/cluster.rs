@@ -13,8 +13,8 @@ use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
 use sluicegate::limiting::limit::{Limit, Mode};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::redis::RedisStore;
-use sluicegate::limiting::store::redis::cluster::slot::{SLOTS, key_slot};
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::slot::{SLOTS, key_slot};
 use sluicegate::telemetry::metrics::Metrics;
 use tokio::task::JoinSet;
 

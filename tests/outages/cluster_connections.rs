@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::limiting::decision::Op;
 use sluicegate::limiting::limit::Mode;
-use sluicegate::limiting::store::redis::cluster::slot::key_slot;
+use sluicegate::limiting::store::redis::slot::key_slot;
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::topology::{ClusterNode, RedisCluster, run_command};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::Commands;
 use sluicegate::limiting::decision::{Check, Op};
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 
 use crate::support::client::{Client, get};
 use crate::support::gateway::Gateway;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use sluicegate::limiting::decision::ErrorKind;
 use sluicegate::limiting::limit::Mode;
 use sluicegate::limiting::store::redis::RedisStore;
-use sluicegate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
+use sluicegate::limiting::store::redis_tls::{RedisTls, TlsFiles};
 use sluicegate::limiting::store::settings::StoreSettings;
 use sluicegate::telemetry::metrics::Metrics;
 

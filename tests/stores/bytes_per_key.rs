@@ -13,7 +13,7 @@ use crate::support::limiting::variants::{compile_limit, variants};
 use sluicegate::limiting::decision::{Check, Op};
 use sluicegate::limiting::limit::Limit;
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 
 const NOW: i64 = 1_781_531_234_567;
 

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use sluicegate::limiting::charges::rules::ChargeRules;
 use sluicegate::limiting::decision::{ErrorKind, LimitRef, Op};
+use sluicegate::limiting::limit::charge_rules::ChargeRules;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::store::memory::MemoryStore;
 use sluicegate::limiting::store::{Store, Stores};

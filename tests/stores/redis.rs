@@ -16,7 +16,7 @@ use sluicegate::limiting::key::Cost;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
 use sluicegate::limiting::source::Source;
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 use sluicegate::limiting::store::redis::pipeline::lane::QUEUE_MAX;
 use sluicegate::limiting::store::{Store, Stores};
 use sluicegate::limiting::{Evaluation, Limiter};

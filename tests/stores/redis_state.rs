@@ -12,7 +12,7 @@ use sluicegate::limiting::algorithm::{Rule, State};
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::limit::{Limit, Mode};
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 use sluicegate::telemetry::metrics::Metrics;
 
 use crate::support::limiting::{RedisServer, check, connect_store, leases, limit, log, log_text, run_on_worker};

@@ -26,6 +26,21 @@ fn names(files: &[Source]) -> Names {
     names
 }
 
+/// The directories and files that each uses of those beside it: a directory stands for all that is in it.
+fn neighbours(names: &Names) -> Names {
+    let mut neighbours = Names::new();
+    for (user, all) in names {
+        let user: Vec<&str> = user.split("::").collect();
+        for used in all {
+            let used: Vec<&str> = used.split("::").collect();
+            let common = user.iter().zip(&used).take_while(|(a, b)| a == b).count();
+            neighbours.entry(user[..=common].join("::")).or_default().insert(used[..=common].join("::"));
+            neighbours.entry(used[..=common].join("::")).or_default();
+        }
+    }
+    neighbours
+}
+
 /// All modules that a module depends on, directly or through others.
 fn reached<'n>(names: &'n Names, from: &'n str) -> BTreeSet<&'n str> {
     let (mut found, mut open) = (BTreeSet::new(), vec![from]);
@@ -50,6 +65,16 @@ fn modules_do_not_depend_on_each_other_in_a_circle() {
     assert!(
         found.is_empty(),
         "these modules depend on each other; move what both need into a module of its own: {found:#?}"
+    );
+}
+
+#[test]
+fn directories_do_not_depend_on_each_other_in_a_circle() {
+    let neighbours = neighbours(&names(crate_files()));
+    let found = cycles(&neighbours);
+    assert!(
+        found.is_empty(),
+        "these files and directories depend on each other; move what both need beside or below them: {found:#?}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! The name of a type has one meaning in the whole crate.
+//! The name of a type has one meaning in each module of the crate's root, such as `limiting`.
 
 use std::collections::BTreeMap;
 
@@ -22,11 +22,11 @@ fn declared(file: &Source) -> Vec<&str> {
 }
 
 #[test]
-fn each_type_name_is_declared_once() {
-    let mut places = BTreeMap::<&str, Vec<&str>>::new();
+fn each_type_name_is_declared_once_in_a_module() {
+    let mut places = BTreeMap::<(&str, &str), Vec<&str>>::new();
     for file in crate_files() {
         for name in declared(file) {
-            places.entry(name).or_default().push(&file.path);
+            places.entry((file.top(), name)).or_default().push(&file.path);
         }
     }
     assert!(places.len() > 300, "found only {} types", places.len());

@@ -2,18 +2,21 @@
 
 use super::source::{Source, below, crate_files, is_name};
 
+/// A file with more lines is listed: it may be about two subjects.
+const LONG_FILE: usize = 500;
 /// Most lines of a file.
-const LONGEST_FILE: usize = 500;
+const LONGEST_FILE: usize = 800;
 /// Most lines of a function.
 const LONGEST_FUNCTION: usize = 80;
 /// Functions that may be longer: file, function, reason.
 const LONG_FUNCTIONS: [(&str, &str, &str); 0] = [];
-/// Half of the files have fewer lines than this.
-const MEDIAN_FILE: usize = 180;
 
 #[test]
 fn files_are_short() {
     for file in crate_files().iter().chain(&below("tests")) {
+        if file.lines > LONG_FILE {
+            println!("{} has {} lines: is it about one subject?", file.path, file.lines);
+        }
         assert!(
             file.lines <= LONGEST_FILE,
             "{} has {} lines; split it by subject: at most {LONGEST_FILE} are allowed",
@@ -21,10 +24,6 @@ fn files_are_short() {
             file.lines
         );
     }
-    let mut lines: Vec<usize> = crate_files().iter().map(|file| file.lines).collect();
-    lines.sort_unstable();
-    let median = lines[lines.len() / 2];
-    assert!(median < MEDIAN_FILE, "the median file has {median} lines; at most {MEDIAN_FILE} are allowed");
 }
 
 /// The functions of a file, each with the number of lines from `fn` to the end of its body.

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 /// A file of the crate, of its tests or of its fuzz targets.
 pub struct Source {
-    /// Path within the repository: `src/proxy/delay.rs`.
+    /// Path within the repository: `src/proxy/words/delay.rs`.
     pub path: String,
     /// Path of the module: `["proxy", "delay"]`. Empty for the root of the crate.
     pub module: Vec<String>,

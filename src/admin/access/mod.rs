@@ -2,19 +2,17 @@
 //!
 //! Input: the head of a request, its peer, and the tokens of the config. Output: the [`AdminCaller`], or a problem.
 //! `guard` checks the head, `credentials` finds the owner of a token, `sessions` lends the role of a token to a
-//! browser, `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, `line_limiter`
-//! bounds its lines, `recording` adds a request to it, and `pages` has the pages of this directory.
+//! browser, `attempts` counts wrong tokens per peer, `audit` is the log of changes and refused requests, and
+//! `line_limiter` bounds its lines.
 //!
 //! To add a reason to refuse a request, add it to [`AccessFault`] and describe it in `docs/reference/metrics.md`.
 
 mod attempts;
 pub mod audit;
-mod credentials;
+pub mod credentials;
 pub mod guard;
 pub mod line_limiter;
-pub mod pages;
-pub mod recording;
-mod sessions;
+pub mod sessions;
 
 use std::cell::{Cell, RefCell};
 use std::net::IpAddr;
@@ -152,7 +150,7 @@ impl Peer {
 pub struct AccessState {
     attempts: RefCell<AttemptTable>,
     lines: RefCell<LineLimiter>,
-    sessions: RefCell<Sessions>,
+    pub sessions: RefCell<Sessions>,
     pub audit: AuditLog,
     metrics: AdminMetrics,
     is_summary_due: Cell<bool>,
@@ -264,7 +262,7 @@ impl AccessState {
 }
 
 /// Returns a refusal with the kind of problem that belongs to `fault`.
-fn refuse(fault: AccessFault, detail: impl Into<String>) -> AccessRefusal {
+pub fn refuse(fault: AccessFault, detail: impl Into<String>) -> AccessRefusal {
     let (status, kind) = match fault {
         AccessFault::TokenMissing => (StatusCode::UNAUTHORIZED, ProblemKind::TokenMissing),
         AccessFault::TokenUnknown => (StatusCode::UNAUTHORIZED, ProblemKind::TokenUnknown),

@@ -1,16 +1,13 @@
-//! The config over HTTP: its files, edits of them, the history, rollbacks, the routes, and the effective config
-//! (`effective`). Called by `pages`.
+//! The config over HTTP: its files, edits of them, the history, rollbacks, and the routes. Called by `admin::pages`.
 //!
 //! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read
 //! on the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems
 //! (`faults`).
 //!
-//! To add a page, add an async function of a request to `pages`, and its row to `admin::pages`.
+//! To add a page, add an async function of a request to `admin::pages::config`, and its row to `admin::pages`.
 
-mod conditions;
-pub mod effective;
-mod faults;
-pub mod pages;
+pub mod conditions;
+pub mod faults;
 mod routes;
 
 use std::path::PathBuf;
@@ -51,7 +48,7 @@ impl ConfigApi {
         self.shared.history.pin().map(|pin| pin.generation)
     }
 
-    async fn list_files(&self, snapshot: &Snapshot) -> Result<Value, Problem> {
+    pub async fn list_files(&self, snapshot: &Snapshot) -> Result<Value, Problem> {
         let (paths, generation, editable) =
             (self.shared.history.current_paths(), snapshot.generation, snapshot.config.admin.edit);
         let files = self.read(move || list_files(&paths, generation, editable)).await?;
@@ -59,7 +56,7 @@ impl ConfigApi {
     }
 
     /// Returns a file as it is on disk, and its entity tag.
-    async fn show_file(&self, name: &str, snapshot: &Snapshot) -> Result<(Vec<u8>, String), Problem> {
+    pub async fn show_file(&self, name: &str, snapshot: &Snapshot) -> Result<(Vec<u8>, String), Problem> {
         let paths = self.shared.history.current_paths();
         let Some(path) = find_file(&paths, name).cloned() else {
             return Err(to_problem(unknown_file(name, &paths)));
@@ -78,20 +75,20 @@ impl ConfigApi {
 
     /// Has the control loop make a change that the token with this name requests. It continues even if the client
     /// leaves.
-    async fn change_config(&self, change: ConfigChange, token: Option<String>) -> Result<ChangeOutcome, Problem> {
+    pub async fn change_config(&self, change: ConfigChange, token: Option<String>) -> Result<ChangeOutcome, Problem> {
         let draining = || Problem::new(StatusCode::SERVICE_UNAVAILABLE, "draining: the config is not changed any more");
         let (reply, outcome) = oneshot::channel();
         self.changes.send(ChangeJob { change, token, reply }).await.map_err(|_| draining())?;
         outcome.await.map_err(|_| draining())?.map_err(to_problem)
     }
 
-    fn show_history(&self) -> String {
+    pub fn show_history(&self) -> String {
         let entries = self.shared.history.entries();
         let entries: Vec<Value> = entries.iter().map(describe_entry).collect();
         json!({ "generations": entries, "pinned": self.pinned_generation() }).to_string()
     }
 
-    fn list_routes(&self, snapshot: &Snapshot) -> Bytes {
+    pub fn list_routes(&self, snapshot: &Snapshot) -> Bytes {
         self.routes.list_all(snapshot)
     }
 }

@@ -17,9 +17,9 @@ use crate::admin::problem::Problem;
 use crate::config::Config;
 use crate::limiting::Limiter;
 use crate::limiting::key::Key;
+use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
+use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::limit::Limit;
-use crate::limiting::shown_key::{KeyHash, KeyHasher};
-use crate::limiting::state_key::state_key_parts;
 use crate::limiting::usage::history::UsageMonitor;
 
 /// Looks up hashes, one call at a time: each reads all keys of the store.

@@ -12,7 +12,6 @@ mod hash_lookup;
 mod json;
 mod labels;
 mod listing;
-pub mod pages;
 mod refusals;
 mod requests;
 mod store_check;
@@ -50,9 +49,9 @@ use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::key::Cost;
+use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
-use crate::limiting::shown_key::KeyDisplay;
 use crate::limiting::store::memory::Evictions;
 use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
@@ -429,7 +428,7 @@ fn format_unasked(outcome: Outcome) -> Value {
     match outcome.is_admitted() {
         true => json!({ "admitted": true }),
         false => {
-            json!({ "admitted": false, "reason": crate::proxy::response::refusal::refusal_reason(outcome).label() })
+            json!({ "admitted": false, "reason": crate::proxy::account::refusal::refusal_reason(outcome).label() })
         }
     }
 }

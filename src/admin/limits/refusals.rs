@@ -10,8 +10,8 @@ use crate::admin::limits::labels::DecidedBy;
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::config::percent_decode;
 use crate::limiting::answer::NEVER;
-use crate::limiting::shown_key::KeyDisplay;
-use crate::limiting::state_key::state_key_parts;
+use crate::limiting::key::shown_key::KeyDisplay;
+use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::usage::refusals::{RecordedRefusal, RefusedCheck};
 
 /// Query of `GET /-/refusals`. Filters that are not set match every refusal.

@@ -11,10 +11,11 @@ use crate::config::{Config, find_closest, percent_decode};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
 use crate::limiting::key::KeyPart;
+use crate::limiting::key::SourceValues;
+use crate::limiting::key::shown_key::KeyHash;
 use crate::limiting::limit::Limit;
 use crate::limiting::receipts::Receipt;
-use crate::limiting::shown_key::KeyHash;
-use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue, SourceValues};
+use crate::limiting::source::{Ambiguous, Repeated, Source, SourceValue};
 use crate::limiting::{Limiter, Outcome};
 
 /// Body of `POST /-/decide`.

@@ -2,12 +2,11 @@
 //!
 //! Input: what the gateway counts and records. Output: server-sent events, through channels of bounded length, so that
 //! a client that reads slowly neither holds memory nor delays others. `live` sends what the gateway does once per
-//! second to all its viewers (`hub`); `summary` builds its events. `tap` sends requests as they end.
+//! second to all its viewers (`admin::live_hub`); `summary` builds its events. `tap` sends requests as they end.
 //!
 //! To add a stream, take a slot with `take_stream_slot`, return `stream_response`, and end the stream with a new
 //! config, so that access is checked again.
 
-pub mod hub;
 pub mod live;
 mod summary;
 pub mod tap;

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 
-use crate::config::compile::limits::jwt::JWT_HELP;
-use crate::config::compile::limits::set::ListedItem;
+use crate::config::compile::jwt::JWT_HELP;
+use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::values::{TextFault, invalid_text};
+use crate::limiting::key::shown_key::KeyHasher;
 use crate::limiting::limit::OnError;
-use crate::limiting::shown_key::KeyHasher;
 use crate::limiting::source::{Source, SourceOrigin};
 
 pub struct LimitContext<'a> {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use http::{HeaderName, StatusCode};
 
 use crate::config::codes::DiagnosticCode;
+use crate::config::compile::matcher::TEXT;
 use crate::config::compile::names::NamedSection;
-use crate::config::compile::routes::matcher::TEXT;
 use crate::config::compile::routes::{RouteContext, check_params, check_readable, compile_limit_list};
 use crate::config::reader::Section;
 use crate::config::report::Diagnostic;

@@ -13,9 +13,9 @@ use crate::config::source::SourceTexts;
 use crate::config::tree::{Table, TableEntry, Value};
 use crate::config::{Admin, ListenerSettings, ServerSettings, Service};
 use crate::limiting::algorithm::Rule;
+use crate::limiting::limit::when::{Condition, Pattern, Test};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::{Source, SourceKind};
-use crate::limiting::when::{Condition, Pattern, Test};
 use crate::net::ListenAddr;
 use crate::route::{Action, PathPattern, Route, Segment};
 

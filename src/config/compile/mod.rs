@@ -2,16 +2,22 @@
 //!
 //! Input: parsed tables. Output: the compiled config; every mistake goes to `sources`. `server`, `limits`, `upstreams`,
 //! `routes` and `decide` compile their kind of section; `context` and `names` carry what sections know of each other,
-//! `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
+//! `matcher`, `edit`, `compress`, `jwt` and `named_set` read what several kinds use: match conditions, header changes,
+//! compression, token verification and lists of values. `shared` stores equal values once, `pages` reads error pages, `numbers` converts integers, `unused` warns about
 //! limits and upstreams that no route uses, and `lint` about configs that protect less than they seem to.
 //!
 //! To add a section, add its schema, a file here, and its call in [`compile`].
 
 mod charge_lints;
+pub(crate) mod compress;
 mod context;
 mod decide;
+pub(crate) mod edit;
+pub(crate) mod jwt;
 mod limits;
 mod lint;
+pub(crate) mod matcher;
+pub(crate) mod named_set;
 mod names;
 mod numbers;
 mod pages;
@@ -27,7 +33,6 @@ use std::sync::Arc;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::decide::compile_decide;
 use crate::config::compile::limits::candidates::CompanionLists;
-use crate::config::compile::limits::{jwt, set};
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::pages::PageFiles;
 use crate::config::compile::routes::CompiledRoutes;
@@ -43,8 +48,8 @@ use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
 use crate::envoy::rules::RateLimitDomains;
+use crate::limiting::key::shown_key::KeyHasher;
 use crate::limiting::limit::{Limit, LimitTable};
-use crate::limiting::shown_key::KeyHasher;
 use crate::route::decide::DecideTable;
 use crate::route::{Route, Strictness};
 
@@ -69,7 +74,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);
     let store = server::compile_store(&store.to_section(sources, &schema::STORE));
     let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
-    let sets = set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
+    let sets = named_set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
     let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
     let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
     let context = LimitContext {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
 use crate::config::reader::Section;
 use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::SourceTexts;

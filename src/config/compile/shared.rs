@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::limiting::refuse::Refuse;
+use crate::limiting::limit::refuse::Refuse;
 use crate::net::IpSet;
 use crate::route::compress::CompressSettings;
 use crate::route::{HeaderEdit, ResponseEdit, Rewrite, Timeouts};

@@ -11,7 +11,7 @@ use crate::config::compile::upstreams::Upstreams;
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::Limit;
-use crate::limiting::over::Over;
+use crate::limiting::limit::over::Over;
 use crate::route::{Action, Route};
 
 /// Warns about the sections that neither `routes` nor `others`, the routes of `[decide.NAME]` and `[[rls]]`, name.

@@ -10,10 +10,10 @@ use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values;
 use crate::limiting::algorithm::fair::FAIR;
+use crate::limiting::key::shown_key::{KeyDisplay, KeyHash, KeyVisibility};
+use crate::limiting::key::state_key::{DIGEST_MARK, write_value};
 use crate::limiting::key::{Key, KeyPart};
-use crate::limiting::override_table::{OverrideValue, parse_field};
-use crate::limiting::shown_key::{KeyDisplay, KeyHash, KeyVisibility};
-use crate::limiting::state_key::{DIGEST_MARK, write_value};
+use crate::limiting::overrides::table::{OverrideValue, parse_field};
 
 impl Config {
     /// Sets how sections of this config are shown to callers that may not read its files.

@@ -1,6 +1,6 @@
 //! Finds options by name: `limit.burst`, `burst`, `[limit.per-ip] burst`, or the anchor of the manual, `limit-burst`.
 
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, ConfigOption, Schema};
 

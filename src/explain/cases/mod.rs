@@ -25,8 +25,8 @@ use crate::explain::input::ExplainInput;
 use crate::explain::offline::OfflineLimiter;
 use crate::explain::walk::MadeCharge;
 use crate::grpc::GRPC;
-use crate::limiting::charges::rules::{BodyUsage, RequestEnd, ResponseTail};
 use crate::limiting::decision::{Check, Op};
+use crate::limiting::limit::charge_rules::{BodyUsage, RequestEnd, ResponseTail};
 
 /// The words of `decision` in a case.
 pub fn decision_names() -> Vec<&'static str> {

@@ -12,11 +12,27 @@ pub struct LeaseBasis {
     pub refill: Option<BucketRefill>,
 }
 
+/// The option `lease` of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeaseTerms {
+    /// Longest time that a lease lasts, in ms.
+    pub horizon_ms: i64,
+    /// A key with more decisions per second in this gateway is hot.
+    pub hot_after: i64,
+}
+
 /// A bucket of `burst` units that refills every `lump_ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketRefill {
     pub burst: i64,
     pub lump_ms: i64,
+}
+
+impl LeaseTerms {
+    /// Describes the option for people: `leases of 100 ms above 200 decisions/s`.
+    pub fn describe(&self) -> String {
+        format!("leases of {} ms above {} decisions/s", self.horizon_ms, self.hot_after)
+    }
 }
 
 impl LeaseBasis {

@@ -15,8 +15,8 @@ use crate::limiting::answer::Answer;
 use crate::limiting::charges::ChargedAt;
 use crate::limiting::charges::leases::LeaseId;
 use crate::limiting::charges::manager::ChargeManager;
-use crate::limiting::charges::rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
 use crate::limiting::decision::{Check, CheckCharges, Decision};
+use crate::limiting::limit::charge_rules::{BodyUsage, ChargeRules, RequestEnd, ResponseTail, UsageRules};
 use crate::limiting::settlement::scan::UsageScan;
 use crate::telemetry::metrics::{SettlementMetrics, SettlementResult};
 

@@ -1,13 +1,13 @@
 //! Charges after the decision: what happens to the units that an admitted request was charged, once it ends.
 //!
 //! The limiter creates a guard with the charges that may still change, and the request keeps it. When the response is
-//! known, or when the guard is dropped, the guard works out the corrections by the rules of the limit and hands them
+//! known, or when the guard is dropped, the guard works out the corrections by the rules of the limit
+//! (`limit::charge_rules`) and hands them
 //! to the charge manager, which sends them to the store. While the request runs, the manager renews its leases.
 //!
 //! Example: a login limit charges each attempt and refunds successful ones (`charge_on = [401]`). The request is
 //! charged 1 and gets a guard. The server responds 200, the rules say -1, and the manager sends the refund.
 //!
-//! - `rules`: which outcome of a request changes its charge, and by how much.
 //! - `guard`: the charges and leases of one running request; dropping it settles all of them.
 //! - `manager`: one worker's corrections, renewals and refunds on their way to the store.
 //! - `leases`: when each lease is due for renewal, and which leases share a call.
@@ -18,12 +18,10 @@
 
 pub(crate) mod backlog;
 pub(crate) mod guard;
-pub(crate) mod hold_times;
 pub(crate) mod lease_grants;
 pub(crate) mod leases;
 pub(crate) mod manager;
 pub(crate) mod queue_refunds;
-pub mod rules;
 
 /// The store that made a charge; corrections go to the same one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::limiting::algorithm::lease_basis::LeaseTerms;
 use crate::limiting::algorithm::{LeaseBasis, Rule};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::Check;
 use crate::limiting::hot_keys::slot::{LeaseSlot, SlotContent};
-use crate::limiting::hot_keys::terms::{KeyUse, LeaseSize, LeaseTerms};
+use crate::limiting::hot_keys::terms::{KeyUse, LeaseSize};
 use crate::telemetry::metrics::LeaseCounts;
 
 /// A key is no longer hot below this part of `hot_after`, so that a key near the threshold does not alternate.

@@ -10,7 +10,7 @@ use prometheus::IntGauge;
 use crate::limiting::decision::Check;
 use crate::limiting::hot_keys::hot_key::HotKey;
 use crate::limiting::hot_keys::rate_sketch::RateSketch;
-use crate::limiting::store::partition::PrehashedState;
+use crate::limiting::partition::PrehashedState;
 use crate::limiting::usage::hash_key;
 use crate::telemetry::metrics::LimitRegistry;
 

@@ -1,27 +1,15 @@
-//! The `lease` of a limit, and the size of a lease. Pure arithmetic.
+//! The size of a lease. Pure arithmetic.
 
-use crate::limiting::algorithm::LeaseBasis;
-use crate::limiting::hot_keys::slot::UNITS_MAX;
+use crate::limiting::algorithm::lease_basis::{LeaseBasis, LeaseTerms};
 use crate::limiting::integers::COST_MAX;
 
-/// The option `lease` of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeaseTerms {
-    /// Longest time that a lease lasts, in ms.
-    pub horizon_ms: i64,
-    /// A key with more decisions per second in this gateway is hot.
-    pub hot_after: i64,
-}
+/// Maximum number of units of a lease: as many as 20 bits hold.
+pub const UNITS_MAX: u64 = (1 << 20) - 1;
 
 /// A smaller lease would save nothing: one unit is an ordinary decision.
 pub const SIZE_MIN: i64 = 2;
 
 impl LeaseTerms {
-    /// Describes the option for people: `leases of 100 ms above 200 decisions/s`.
-    pub fn describe(&self) -> String {
-        format!("leases of {} ms above {} decisions/s", self.horizon_ms, self.hot_after)
-    }
-
     /// Returns the size of the next lease of a key. `None` means that a lease is not worth it.
     pub fn size(&self, basis: &LeaseBasis, key: &KeyUse) -> Option<LeaseSize> {
         let by_rate = basis.units_in(self.horizon_ms);

@@ -6,8 +6,8 @@ use std::fmt::Write;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
+use crate::limiting::key::shown_key::KeyHasher;
 use crate::limiting::receipts::Receipt;
-use crate::limiting::shown_key::KeyHasher;
 
 /// The charges of one decision.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -20,7 +20,7 @@ use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, ErrorKind, Op};
 use crate::limiting::integers::EXACT_MAX;
 use crate::limiting::limit::Limit;
-use crate::limiting::override_table::OverrideBudget;
+use crate::limiting::overrides::table::OverrideBudget;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};
 
 /// One charge of one limit.

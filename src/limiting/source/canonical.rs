@@ -25,6 +25,7 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, STAN
 use http::header::AUTHORIZATION;
 
 use crate::canonical;
+use crate::limiting::integers::ValueError;
 use crate::limiting::source::{Prefixes, Source, SourceValue};
 
 impl Source {
@@ -75,6 +76,12 @@ const LENIENT_BASE64URL: GeneralPurpose = GeneralPurpose::new(
 /// Servers may disagree about the value of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ambiguous;
+
+impl From<Ambiguous> for ValueError {
+    fn from(_: Ambiguous) -> ValueError {
+        ValueError::Ambiguous
+    }
+}
 
 const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
 

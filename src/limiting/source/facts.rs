@@ -6,7 +6,6 @@ use std::net::IpAddr;
 use http::HeaderMap;
 
 use crate::limiting::jwt::TokenClaims;
-use crate::limiting::key::KeyPart;
 use crate::limiting::source::body::BodyFacts;
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
@@ -53,26 +52,6 @@ pub struct PathParam {
     pub segment: usize,
 }
 
-/// Provides the values of sources: the facts of a request, or a query to the admin API.
-pub trait SourceValues {
-    /// Returns the value of a source; `None` if it is absent.
-    ///
-    /// # Errors
-    /// There are several values, and `repeated` does not choose one.
-    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous>;
-
-    /// Returns the value of a part of a key; `None` if it is absent.
-    ///
-    /// # Errors
-    /// There are several values, and `repeated` does not choose one.
-    fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous>
-    where
-        Self: Sized,
-    {
-        part.value(self, repeated)
-    }
-}
-
 /// Value of a source.
 pub enum SourceValue<'a> {
     /// The whole address; the source says which part of it counts.
@@ -83,8 +62,12 @@ pub enum SourceValue<'a> {
     Digest(Cow<'a, str>),
 }
 
-impl SourceValues for Facts<'_> {
-    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
+impl Facts<'_> {
+    /// Returns the value of a source; `None` if the request does not contain it.
+    ///
+    /// # Errors
+    /// The request contains several values, and `repeated` does not choose one.
+    pub fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
         let found = match source {
             Source::Ip(_) => return Ok(Some(SourceValue::Ip(self.client))),
             Source::Host => text_value(self.host),

@@ -31,7 +31,7 @@ pub use crate::limiting::source::body::{
     BodyFacts, BodyKind, JsonPointer, UnreadableBody, has_content_coding, is_equal_for_some_parsers,
 };
 pub use crate::limiting::source::canonical::Ambiguous;
-pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue, SourceValues};
+pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
 use crate::names::{TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name};
 

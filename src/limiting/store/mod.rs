@@ -4,17 +4,17 @@
 //! - `memory`: state in this process, shared by all workers. Runs the Rust algorithms.
 //! - `redis`: state in Redis, Sentinel or Cluster, shared by gateways. Runs the Lua twins.
 //! - `timeline`: a memory store whose clock is set by the caller, for the replay of logs.
-//! - `partition`: the keys of one limit in one shard of memory, with expiry and eviction.
 //! - `shares`: how many keys in memory each limit may have.
 //! - `once`: marks that can be used only once, such as receipts.
-//! - `settings`: the `[store]` section of the config.
+//! - `settings`: the `[store]` section of the config, with the URL of Redis (`address`) and its TLS (`redis_tls`).
 //!
 //! To add a store, add a variant to [`Store`] and [`StoreKind`]; the compiler lists the methods that need a case.
 
+pub mod address;
 pub mod memory;
 pub mod once;
-pub(crate) mod partition;
 pub mod redis;
+pub mod redis_tls;
 pub mod settings;
 pub(crate) mod shares;
 pub(crate) mod timeline;
@@ -24,10 +24,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limiting::answer::Answer;
-use crate::limiting::charges::hold_times::HoldTimes;
 use crate::limiting::clock;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
+use crate::limiting::hold_times::HoldTimes;
 use crate::limiting::hot_keys::HotKeys;
 use crate::limiting::overrides::HashResult;
 use crate::limiting::store::once::{MarkUse, SingleUseMark};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 pub use crate::limiting::gateways::GATEWAYS_MAX;
 use crate::limiting::limit::OnError;
-use crate::limiting::store::redis::connection::address::Address;
-use crate::limiting::store::redis::connection::tls::RedisTls;
+use crate::limiting::store::address::Address;
+use crate::limiting::store::redis_tls::RedisTls;
 
 /// Settings of the store.
 #[derive(Clone, Debug, PartialEq)]

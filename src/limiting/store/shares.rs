@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use prometheus::IntCounter;
 
 use crate::limiting::limit::Limit;
-use crate::limiting::store::partition::{KeyCount, PrehashedState};
+use crate::limiting::partition::{KeyCount, PrehashedState};
 
 /// The shares of all limits, by the id of the limit.
 pub struct KeyShares {

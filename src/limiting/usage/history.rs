@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::labels::labels;
 use crate::limiting::limit::LimitTable;
-use crate::limiting::store::partition::PrehashedState;
+use crate::limiting::partition::PrehashedState;
 use crate::limiting::usage::KeyOutcome;
 use crate::limiting::usage::headroom::HeadroomHistory;
 use crate::limiting::usage::recorder::{CAPACITY, LimitUsage, OutcomeUsage, RecordedUsage, UsageRecorders};

@@ -6,9 +6,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::limiting::decision::{Check, Decision, Role};
+use crate::limiting::key::state_key::state_key_parts;
 use crate::limiting::limit::Limit;
-use crate::limiting::state_key::state_key_parts;
-use crate::limiting::store::partition::PrehashedState;
+use crate::limiting::partition::PrehashedState;
 use crate::limiting::usage::sketch::{DistinctKeys, FrequentKeys};
 use crate::limiting::usage::{ADMITTED_SAMPLE, KeyOutcome, hash_key};
 

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use crate::limiting::store::partition::PrehashedState;
+use crate::limiting::partition::PrehashedState;
 
 /// Distinct keys by hash: exact up to a bound, then estimated (HyperLogLog).
 ///

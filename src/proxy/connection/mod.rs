@@ -1,9 +1,5 @@
-//! Client connections over HTTP/1.1 and HTTP/2, from the accepted socket to its close. Only this module handles phases,
-//! timeouts, minimum rates, idling, half-close, lingering close and upgrades.
-//!
-//! Input: sockets from `worker::accept`. This module also reads the PROXY header and performs the TLS handshake.
-//! Output: requests, passed to `proxy::request` one by one, each with a `RequestDeadline`, and responses that are
-//! written to the client.
+//! The state of a client connection and of its requests: phases, timeouts, minimum rates, bodies and counts. `server`
+//! drives it from the accepted socket to its close; the steps of a request see it as a `RequestDeadline`.
 //!
 //! How long a client can stay in each `Phase`. Times and rates are defaults:
 //!
@@ -36,44 +32,30 @@
 //!
 //! `max_connections`, `max_connections_per_ip` and `max_streams` multiply these.
 //!
-//! Files:
-//!
-//! - `phase.rs`: the phases with their legal transitions, and the reasons for an end.
-//! - `state.rs`, `request_state.rs`: state of a connection and of each of its requests.
-//! - `request_deadline.rs`: a request's handle on its own state and that of its connection.
-//! - `timeouts.rs`: the coarse clock and its timers. `min_rate.rs`: minimum rates of bodies and responses.
-//! - `serve.rs`: serves one connection. `preface.rs` detects its protocol; `http1/` and `http2/` speak it.
-//! - `tls.rs`, `proxy_protocol.rs`: the handshakes before HTTP.
-//! - `stream.rs`, `client_io.rs`: the byte stream, and its filter in front of a parser.
-//! - `body/`: request bodies that the HTTP library receives, and their rest after the response.
-//! - `parse_failure.rs`: heads that cannot be parsed.
-//! - `upgrade.rs`, `tunnel.rs`: upgraded connections.
-//! - `registry.rs`: all connections of a worker. `connection_count.rs`: their number over all workers.
-//! - `worker_context.rs`: what connections need from their worker.
-//! - `settings.rs`: the settings of a connection.
+//! - `phase`: the phases with their legal transitions, and the reasons for an end
+//! - `state`, `request_state`: state of a connection and of each of its requests
+//! - `request_deadline`: a request's handle on its own state and that of its connection
+//! - `timeouts`: the coarse clock and its timers; `min_rate`: minimum rates of bodies and responses
+//! - `stream`: the byte stream; `upgrade`: upgraded connections
+//! - `body`: request bodies that the HTTP library receives, and their rest after the response; `upload`: their way to the
+//!   action of the route; `body_memory`: memory of large ones
+//! - `registry`: all connections of a worker; `connection_count`: their number over all workers
+//! - `settings`: the settings of a connection
 //!
 //! To add a phase, add it to `Phase` with its transitions, enter it with `ConnectionState::enter_phase`, and describe
 //! it here and in docs/guarantees/threat-model.md.
 
 pub(crate) mod body;
-pub(crate) mod client_io;
+pub(crate) mod body_memory;
 pub(crate) mod connection_count;
-pub(crate) mod http1;
-pub(crate) mod http2;
 pub(crate) mod min_rate;
-pub(crate) mod parse_failure;
 pub(crate) mod phase;
-pub(crate) mod preface;
-pub(crate) mod proxy_protocol;
 pub(crate) mod registry;
 pub(crate) mod request_deadline;
 pub(crate) mod request_state;
-pub(crate) mod serve;
 pub(crate) mod settings;
 pub(crate) mod state;
 pub(crate) mod stream;
 pub(crate) mod timeouts;
-pub(crate) mod tls;
-pub(crate) mod tunnel;
 pub(crate) mod upgrade;
-pub(crate) mod worker_context;
+pub(crate) mod upload;

@@ -136,7 +136,7 @@ impl ConnectionState {
     }
 
     /// Returns whether no unread body of an earlier request precedes the next head. Over HTTP/2, a body never does.
-    pub(super) fn has_no_unread_body(&self) -> bool {
+    pub fn has_no_unread_body(&self) -> bool {
         self.is_multiplexed() || self.requests.borrow().iter().all(|request| request.is_whole())
     }
 

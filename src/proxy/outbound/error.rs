@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use http::StatusCode;
 
-use crate::proxy::failure_log::UpstreamFailureKind;
-use crate::proxy::inbound::upload::UploadState;
+use crate::proxy::connection::upload::UploadState;
 use crate::proxy::outbound::dial::ConnectFault;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::retry_policy::RetryReason;
-use crate::proxy::reason::{EndReason, Setting, client_closed_status};
+use crate::proxy::words::failure_log::UpstreamFailureKind;
+use crate::proxy::words::reason::{EndReason, Setting, client_closed_status};
 use crate::telemetry::access_log::SendFault;
 use crate::telemetry::metrics::{Cutoff, UpstreamOutcome};
 

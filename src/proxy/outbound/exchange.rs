@@ -14,13 +14,13 @@ use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
-use crate::proxy::failure_log::UpstreamFailureKind;
-use crate::proxy::inbound::upload::Upload;
+use crate::proxy::connection::upload::Upload;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::interim::InterimResponse;
 use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::sender::RequestSender;
+use crate::proxy::words::failure_log::UpstreamFailureKind;
 
 /// Bytes of a response that are read and discarded. A server with more to send sees the connection close.
 const DISCARD_MAX: usize = 1024 * 1024;

@@ -9,12 +9,12 @@ use http::header::{FORWARDED, VIA};
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::{ForwardedHeader, ForwardedHeaders};
-use crate::proxy::inbound::hop::{ForwardingLines, Hop, Via, address_value};
-use crate::proxy::inbound::identity::ClientAddress;
-use crate::proxy::inbound::request_id;
-use crate::proxy::inbound::request_id::X_REQUEST_ID;
-use crate::proxy::known_headers::names_client;
+use crate::proxy::head::hop::{ForwardingLines, Hop, Via, address_value};
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::request_id;
+use crate::proxy::head::request_id::X_REQUEST_ID;
 use crate::proxy::outbound::http1::request::write_header;
+use crate::proxy::words::known_headers::names_client;
 use crate::route::HeaderEdit;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -207,7 +207,7 @@ fn write_forwarded_node(text: &mut String, ip: IpAddr) {
 mod tests {
     use super::*;
     use crate::net::{IpSet, parse_network};
-    use crate::proxy::inbound::identity;
+    use crate::proxy::head::identity;
 
     fn sent_headers(peer: &str, fields: ForwardedHeaders, came: &[(&'static str, &str)]) -> HeaderMap {
         let mut headers: HeaderMap =

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::proxy::connection::http2::frame_head::EARNED_MAX;
+use crate::proxy::head::frame_head::EARNED_MAX;
 
 /// A token bucket: a number of events at once, and a number per second in the long run, beside those that were earned.
 /// Reads the clock only when it is used up.

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Instant;
 
-use crate::proxy::inbound::upload::{UploadProgress, UploadState};
+use crate::proxy::connection::upload::{UploadProgress, UploadState};
 
 /// Since when a request has been waiting for its server: from the first attempt, and after its whole body has arrived.
 pub struct SendClock {

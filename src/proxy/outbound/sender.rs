@@ -9,7 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 
-use crate::proxy::inbound::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::outbound::dial::UpstreamConnection;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http1::body::{BodyDecoder, BodyPiece};

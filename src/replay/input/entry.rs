@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use http::{HeaderMap, HeaderName, HeaderValue, Method};
 
 use crate::canonical;
-use crate::limiting::shown_key::ShownPart;
+use crate::limiting::key::shown_key::ShownPart;
 use crate::net::IpSet;
-use crate::proxy::inbound::identity;
+use crate::proxy::head::identity;
 
 #[derive(Debug, PartialEq)]
 pub struct ReplayEntry {

@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderValue};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::limiting::shown_key::parse_shown_key;
+use crate::limiting::key::shown_key::parse_shown_key;
 use crate::replay::input::common;
 use crate::replay::input::entry::{
     AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, parse_request,

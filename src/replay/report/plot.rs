@@ -3,10 +3,11 @@
 use std::fmt::Write;
 
 use crate::limiting::algorithm::describe::format_duration;
-use crate::replay::report::series::Series;
+use crate::replay::outcome::ReplayOutcome;
 use crate::replay::report::ticks;
 use crate::replay::report::ticks::group_digits;
 use crate::replay::report::units::format_percent;
+use crate::replay::series::Series;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 480.0;
@@ -48,9 +49,15 @@ impl Scale {
     }
 }
 
+/// Draws the outcome of a replay.
+pub fn draw_outcome(outcome: &ReplayOutcome) -> String {
+    let whole_seconds = if outcome.counts.fine { 0 } else { 1000 };
+    draw_plot(&outcome.series.widen_to(whole_seconds), outcome.counts.not_evaluated)
+}
+
 /// Draws bars with refused requests on top of admitted ones. Requests that were not evaluated are only counted in a
 /// note.
-pub fn draw_plot(series: &Series, not_evaluated: u64) -> String {
+fn draw_plot(series: &Series, not_evaluated: u64) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
          height=\"{HEIGHT}\" font-family=\"system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif\" font-size=\"12\" \

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use regex::Regex;
 
 use super::*;
-use crate::limiting::refuse::Refuse;
+use crate::limiting::limit::refuse::Refuse;
 use crate::route::order::rank_routes;
 use crate::route::{
     Action, HostPattern, Matcher, ParsingRules, Segment, Strictness, TimeoutOrigins, Timeouts, Upgrades,

@@ -1,5 +1,5 @@
 //! Data of one request for its log line, collected while the request is in progress. Created by
-//! `proxy::response::account`, and by connections for input that never became a request.
+//! `proxy::account`, and by connections for input that never became a request.
 
 use std::cell::{Cell, RefCell};
 use std::net::{IpAddr, Ipv4Addr};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::telemetry::metrics::counts::{
     BucketExemplars, Code, Codes, Histogram, LabelCounts, LimitCounts, RouteCounts,
 };
-use crate::telemetry::metrics::exposition::exemplars::Exemplars;
+use crate::telemetry::metrics::exemplars::Exemplars;
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 /// Counts of one route. They survive a reload that keeps the route.

@@ -1,6 +1,6 @@
 //! Spans: exports sampled requests to an OpenTelemetry collector.
 //!
-//! Input: `proxy::response::log_entry` starts an [`OpenSpan`] with a sampled request and ends it with the request.
+//! Input: `proxy::account::log_entry` starts an [`OpenSpan`] with a sampled request and ends it with the request.
 //! Output: the `exporter` thread sends batches over HTTP (`collector`). A slow collector blocks no worker: the queue
 //! is bounded, and spans that do not fit are dropped and counted.
 //!

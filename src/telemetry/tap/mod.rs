@@ -1,6 +1,6 @@
 //! Taps: operators watch requests as they end. Each tap has a filter, a rate and a bounded queue.
 //!
-//! Input: `proxy::response::log_entry` publishes each request that ended, but only while there is a tap; without one, a
+//! Input: `proxy::account::log_entry` publishes each request that ended, but only while there is a tap; without one, a
 //! request costs one relaxed load. Output: the admin listener reads the queue of its [`TapReader`]. A worker never
 //! waits: a request above the rate is left out, and one that does not fit into the queue is lost. Both are counted.
 //!

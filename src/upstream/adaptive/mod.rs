@@ -2,7 +2,7 @@
 //! servers' capacity, which is measured.
 //!
 //! Input: how long each attempt waited for the head of its response. Output: places, which requests need to be sent.
-//! `proxy::outbound::select` takes places, `proxy::outbound::forward` reports how attempts ended.
+//! `proxy::outbound::select` takes places, `proxy::steps::forward` reports how attempts ended.
 //!
 //! - `window`: response times and counts of one sample window
 //! - `elasticity`: whether more requests bring more throughput

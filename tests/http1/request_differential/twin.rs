@@ -19,8 +19,8 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use sluicegate::proxy::inbound::inspector::Inspector;
-use sluicegate::proxy::inbound::reject::Reject;
+use sluicegate::proxy::head::inspector::Inspector;
+use sluicegate::proxy::head::reject::Reject;
 
 /// Maximum length of a head, and so of a line.
 pub const MAX: usize = 1024;

@@ -13,7 +13,7 @@ use sluicegate::config;
 use sluicegate::contract::clauses::{ClauseKind, FORWARD_MS};
 use sluicegate::contract::report::Contract;
 use sluicegate::limiting::decision::{Check, Op};
-use sluicegate::limiting::override_table::OverrideBudget;
+use sluicegate::limiting::overrides::table::OverrideBudget;
 use sluicegate::limiting::store::memory::MemoryStore;
 
 use self::runs::{ALGORITHMS, Case, NOW, Reached, Run, attack, key_of, random_lines, random_step};

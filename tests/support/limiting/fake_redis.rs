@@ -15,7 +15,7 @@ use std::rc::Rc;
 use mlua::{Function, Lua, Table, Value};
 use redis::{Arg, Cmd};
 use sluicegate::limiting::decision::{Check, Decision, ErrorKind, Op};
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 
 use super::DecisionRequest;
 

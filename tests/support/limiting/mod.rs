@@ -29,10 +29,10 @@ use sluicegate::limiting::algorithm::{NAMES, Rule};
 use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, CheckLink, Decision, ErrorKind, LimitRef, Op};
 use sluicegate::limiting::key::{Cost, Key, KeyPart, Missing};
+use sluicegate::limiting::limit::over::Over;
 use sluicegate::limiting::limit::{Limit, Mode, OnError};
-use sluicegate::limiting::over::Over;
 use sluicegate::limiting::store::redis::RedisStore;
-use sluicegate::limiting::store::redis::connection::tls::RedisTls;
+use sluicegate::limiting::store::redis_tls::RedisTls;
 use sluicegate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use sluicegate::telemetry::metrics::Metrics;
 

@@ -6,7 +6,7 @@ use redis::Commands;
 use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
-use sluicegate::limiting::store::redis::pipeline::codec::{ScriptCall, decode_reply};
+use sluicegate::limiting::store::redis::codec::{ScriptCall, decode_reply};
 
 use super::RedisServer;
 

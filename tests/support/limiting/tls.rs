@@ -1,6 +1,6 @@
 //! Redis over TLS, with certificates made for the test.
 
-use sluicegate::limiting::store::redis::connection::tls::TlsFiles;
+use sluicegate::limiting::store::redis_tls::TlsFiles;
 
 use super::RedisServer;
 use super::topology::Sentinel;

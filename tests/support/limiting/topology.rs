@@ -11,7 +11,7 @@ use redis::{Connection, FromRedisValue};
 use sluicegate::limiting::decision::{ErrorKind, Op};
 use sluicegate::limiting::limit::Limit;
 use sluicegate::limiting::store::redis::RedisStore;
-use sluicegate::limiting::store::redis::cluster::slot;
+use sluicegate::limiting::store::redis::slot;
 use tokio::task::JoinSet;
 
 use super::{RedisServer, check};
@@ -90,8 +90,8 @@ impl RedisCluster {
     }
 }
 
-fn any() -> sluicegate::limiting::store::redis::connection::address::ServerAddr {
-    sluicegate::limiting::store::redis::connection::address::ServerAddr::Tcp(String::new(), 0)
+fn any() -> sluicegate::limiting::store::address::ServerAddr {
+    sluicegate::limiting::store::address::ServerAddr::Tcp(String::new(), 0)
 }
 
 /// A server that uses a second port for the other nodes of its cluster.

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use http::StatusCode;
 
+use crate::config::closest::find_closest;
 use crate::config::compile::limits::settlement;
-use crate::config::hints::find_closest;
 use crate::config::reader::Section;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
@@ -15,7 +15,7 @@ use crate::grpc::GrpcCode;
 use crate::labels::labels;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::params::{LINGER, OptionValues};
-use crate::limiting::charges::rules::{ChargeCondition, ChargeRules, OutcomeSet};
+use crate::limiting::limit::charge_rules::{ChargeCondition, ChargeRules, OutcomeSet};
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::weights::ModelWeights;
 

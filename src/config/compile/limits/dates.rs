@@ -3,7 +3,7 @@
 use jiff::civil::{Time, Weekday};
 use jiff::tz::TimeZone;
 
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::algorithm::dates::CalendarUnit;

@@ -11,7 +11,7 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::{FAIR, FairSettings, MAX_ACTIVE, WEIGHT_MAX};
 use crate::limiting::fair_share::FairShare;
 use crate::limiting::key::{Key, KeyPart};
-use crate::limiting::override_table::{OverrideValue, join_values, parse_field};
+use crate::limiting::overrides::table::{OverrideValue, join_values, parse_field};
 use crate::limiting::source::SourceOrigin;
 
 const KEY_HELP: &str = "write what identifies a tenant, like key = \"header:x-tenant\"";

@@ -3,8 +3,9 @@
 use crate::config::reader::Section;
 use crate::config::tree::Value;
 use crate::config::{schema, values};
+use crate::limiting::algorithm::lease_basis::LeaseTerms;
 use crate::limiting::algorithm::{LeaseBasis, Rule};
-use crate::limiting::hot_keys::terms::{LeaseTerms, SIZE_MIN};
+use crate::limiting::hot_keys::terms::SIZE_MIN;
 
 /// Default of `horizon`, in ms.
 const HORIZON_MS: i64 = 100;

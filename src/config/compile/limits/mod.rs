@@ -1,11 +1,10 @@
-//! Sections of limits: `[limit.NAME]`, `[set.NAME]` and `[jwt]`. Called by `compile`.
+//! Sections `[limit.NAME]`. Called by `compile`.
 //!
 //! Input: the sections and facts from other sections (`LimitContext`). Output: compiled limits. `rule` reads the
 //! options that an algorithm declares and `dates` those of calendars; `when` compiles conditions, `overrides` budgets
 //! of single keys, `fair` the tenants that share a budget, `charges` what the outcome of a request changes,
 //! `settlement` costs that responses report, `lease` leases of hot keys, `refuse` the refusal, `over` what else can
-//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client, `set`
-//! lists of values, `jwt` token verification.
+//! happen, `candidates` which limit may replace which, `tiers` limits that count several networks of a client.
 //!
 //! An option of an algorithm is declared by the algorithm (`limiting::algorithm`) and needs no code here.
 
@@ -13,14 +12,12 @@ pub(crate) mod candidates;
 pub(crate) mod charges;
 pub(crate) mod dates;
 pub(crate) mod fair;
-pub(crate) mod jwt;
 pub(crate) mod lease;
 pub(crate) mod over;
 pub(crate) mod overload;
 pub(crate) mod overrides;
 pub(crate) mod refuse;
 pub(crate) mod rule;
-pub(crate) mod set;
 pub(crate) mod settlement;
 pub(crate) mod tiers;
 pub(crate) mod when;
@@ -47,12 +44,12 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::TextFault;
 use crate::config::{schema, values};
 use crate::limiting::algorithm::{SPECS, Spec};
-use crate::limiting::charges::rules::ChargeRules;
 use crate::limiting::decision::LimitRef;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
+use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::limit::over::Over;
 use crate::limiting::limit::{Limit, OnError};
-use crate::limiting::over::Over;
 use crate::limiting::settlement::weights::ModelWeights;
 use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;

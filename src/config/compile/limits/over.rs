@@ -5,7 +5,7 @@ use crate::config::compile::names::Definitions;
 use crate::config::reader::Section;
 use crate::config::values::invalid_text;
 use crate::limiting::algorithm::Rule;
-use crate::limiting::over::{Diversion, Over};
+use crate::limiting::limit::over::{Diversion, Over};
 
 /// How the value of `over` begins that names an upstream.
 pub const UPSTREAM: &str = "upstream:";

@@ -13,9 +13,9 @@ use crate::config::{schema, values};
 use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::Key;
-use crate::limiting::override_table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
+use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
+use crate::limiting::overrides::table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
-use crate::limiting::shown_key::{KeyHash, KeyHasher};
 
 pub fn compile_overrides(
     section: &Section,

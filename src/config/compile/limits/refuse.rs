@@ -1,11 +1,11 @@
 //! `refuse`: the response to a request that a limit refuses. Called by `routes` and `limits`.
 
-use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_status};
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
+use crate::config::compile::matcher::{TEXT, parse_content_type, parse_status};
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::values::{TextFault, invalid_text};
-use crate::limiting::refuse::{Refuse, RefusePlaceholder};
+use crate::limiting::limit::refuse::{Refuse, RefusePlaceholder};
 use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 

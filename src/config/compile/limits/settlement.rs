@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
 use crate::config::reader::{At, Section};
 use crate::config::schema;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
-use crate::limiting::charges::rules::{Settle, SettleField, UsageRules};
+use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
 use crate::limiting::settlement::readings::TEXT_MAX;
 use crate::limiting::settlement::reserve::Reserve;
 use crate::limiting::settlement::sources::{UsageDialect, UsageSource, UsageSources};

@@ -10,7 +10,7 @@ use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::Limit;
-use crate::limiting::when::Condition;
+use crate::limiting::limit::when::Condition;
 use crate::net::IpSet;
 
 /// Name of the key part.

@@ -27,8 +27,8 @@ use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{schema, values};
 use crate::limiting::integers::integer;
+use crate::limiting::limit::when::{Condition, Expression, Pattern, Test, When};
 use crate::limiting::source::Source;
-use crate::limiting::when::{Condition, Expression, Pattern, Test, When};
 use crate::net::{IpSet, NamedSet};
 
 const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"~ regex\", \"~i regex\", \

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::config::compile::routes::matcher::{TEXT, parse_content_type, parse_path_prefix, parse_status};
+use crate::config::compile::matcher::{TEXT, parse_content_type, parse_path_prefix, parse_status};
 use crate::config::compile::routes::redirect::compile_redirect;
 use crate::config::compile::upstreams::{Upstreams, compile_server_list};
 use crate::config::reader::Section;

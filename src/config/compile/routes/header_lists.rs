@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::HeaderName;
 
 use crate::limiting::jwt::TokenVerifier;
-use crate::limiting::over::EXCEEDED_HEADER;
+use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::source::Source;
 use crate::route::Route;
 use crate::upstream::Upstream;

@@ -2,7 +2,7 @@
 
 use http::HeaderName;
 
-use crate::config::compile::routes::edit::check_editable;
+use crate::config::compile::edit::check_editable;
 use crate::config::values::{TextFault, invalid_text};
 
 /// Parses the name of a header in which the gateway states an identity. The gateway removes this header from every

@@ -1,20 +1,16 @@
 //! Sections `[[route]]`, and checks across routes. Called by `compile`.
 //!
-//! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `matcher`
-//! compiles match conditions, `action` what the route does, the files `redirect*` redirects,
-//! `auth` authentication, `edit` header changes, `header_lists` the headers that clients must not state, `compress`
-//! compression, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
+//! Input: the sections with compiled limits, sets, upstreams and defaults. Output: routes and their table. `action`
+//! compiles what the route does, the files `redirect*` redirects, `auth` authentication, `header_lists` the headers that
+//! clients must not state, `bodies` what limits that read bodies mean for a route. This file adds limits, timeouts and address
 //! lists, orders chained limits, and reports routes that conflict.
 
 pub(crate) mod action;
 pub(crate) mod auth;
 mod bodies;
-pub(crate) mod compress;
-pub(crate) mod edit;
 pub(crate) mod forward_auth;
 pub(crate) mod header_lists;
 pub(crate) mod identity_header;
-pub(crate) mod matcher;
 pub(crate) mod over;
 mod redirect;
 mod redirect_loop;
@@ -27,10 +23,10 @@ use std::sync::Arc;
 use crate::auth::{AuthMethod, RouteAuth};
 
 use crate::config::codes::DiagnosticCode;
+use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
-use crate::config::compile::limits::jwt::TokenVerifiers;
 use crate::config::compile::limits::refuse::compile_refuse;
-use crate::config::compile::limits::set::ListedItem;
+use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
@@ -39,6 +35,7 @@ use crate::config::compile::server::{Defaults, read_dialects, read_strictness, r
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::breaker::compile_breaker;
+use crate::config::compile::{compress, edit, matcher};
 use crate::config::reader::{At, Section};
 use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::config::reader::Section;
 use crate::limiting::limit::Limit;
-use crate::limiting::over::Over;
+use crate::limiting::limit::over::Over;
 use crate::route::Action;
 
 /// Reports limits whose `over` has no effect on a route with this action.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
+use crate::config::closest::find_closest;
 use crate::config::compile::routes::list_params;
 use crate::config::compile::routes::redirect_map::read_redirect_map;
 use crate::config::compile::routes::redirect_target::{
     TARGET_HELP, check_start, check_target_bytes, parse_redirect_status,
 };
-use crate::config::hints::find_closest;
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};

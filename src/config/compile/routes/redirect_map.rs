@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::config::compile::limits::set::strip_comment;
-use crate::config::compile::routes::matcher::check_canonical_path;
+use crate::config::compile::matcher::check_canonical_path;
+use crate::config::compile::named_set::strip_comment;
 use crate::config::compile::routes::redirect_target::{
     check_start, check_target_bytes, local_path, parse_redirect_status,
 };

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::hints::find_closest;
+use crate::config::closest::find_closest;
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::codes::DiagnosticCode;
+use crate::config::compile::compress::{CompressOption, compile_compress};
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
-use crate::config::compile::routes::compress::{CompressOption, compile_compress};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
@@ -36,8 +36,8 @@ use crate::config::{
     values,
 };
 use crate::limiting::limit::OnError;
-use crate::limiting::store::redis::connection::address::Address;
-use crate::limiting::store::redis::connection::tls::{RedisTls, TlsFiles};
+use crate::limiting::store::address::Address;
+use crate::limiting::store::redis_tls::{RedisTls, TlsFiles};
 use crate::limiting::store::settings::{RedisUrl, StoreKind, StoreSettings};
 use crate::net::ListenAddr;
 use crate::route::error_pages::ErrorPages;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderName, HeaderValue, Uri};
 
-use crate::config::compile::routes::edit;
+use crate::config::compile::edit;
 use crate::config::reader::Section;
 use crate::config::schema;
 use crate::config::tree::Value;

@@ -5,10 +5,8 @@ use std::sync::{Arc, MutexGuard};
 use crate::limiting::algorithm::{State, Step};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, CheckCharges, Decision};
+use crate::limiting::partition::{EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition};
 use crate::limiting::store::memory::{DecisionTime, LimitKeys, MemoryShard, MemoryStore, SHARDS};
-use crate::limiting::store::partition::{
-    EVICTION_SAMPLE, EVICTIONS, Entry, EvictionCandidate, Hashed, KeyCount, Partition,
-};
 use crate::limiting::store::shares::KeyShare;
 
 /// The locked shards of one request's keys.

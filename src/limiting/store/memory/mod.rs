@@ -21,9 +21,9 @@ use crate::limiting::clock;
 use crate::limiting::clock::SteadyClock;
 use crate::limiting::decision::{Check, Decision, Op};
 use crate::limiting::limit::Limit;
+use crate::limiting::partition::{Hashed, KeyCount, Partition, PrehashedState};
 use crate::limiting::store::memory::locked::{KeyLocation, LockedShards};
 use crate::limiting::store::once::{MarkUse, SingleUseMark, UsedMarks};
-use crate::limiting::store::partition::{Hashed, KeyCount, Partition, PrehashedState};
 use crate::limiting::store::shares::{KeyShare, KeyShares};
 use crate::telemetry::sampled::LogSampler;
 

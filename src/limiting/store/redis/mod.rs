@@ -7,7 +7,9 @@
 //! is late, a decision waits in the queue for at most the deadline, too. It never waits for a connection attempt.
 //!
 //! - `connection`: connects to servers, finds the master, keeps connections alive, breaks the circuit.
-//! - `pipeline`: queues decisions, encodes calls, decodes replies.
+//! - `codec`: encodes decisions as a call of the script, and decodes replies and errors; `msgpack` has its integers.
+//! - `pipeline`: queues decisions, sends calls, and delivers their results.
+//! - `slot`: computes the hash slot of a key and parses the replies of nodes; pure functions.
 //! - `cluster`: finds the node of a slot, and decides over several slots.
 //! - `denials`: refusals that a worker remembers, so that exhausted keys cost Redis nothing.
 //! - `hashes`: reads the hashes with live overrides.
@@ -15,12 +17,15 @@
 //! - `heartbeat`: reports this gateway to Redis and learns how many there are.
 
 pub mod cluster;
+pub mod codec;
 pub mod connection;
 pub mod denials;
 mod hashes;
 mod heartbeat;
+pub(crate) mod msgpack;
 pub mod pipeline;
 mod scan;
+pub mod slot;
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -38,19 +43,19 @@ use crate::limiting::decision::{Check, Decision, ErrorKind, Op, SharedChecks};
 use crate::limiting::gateways::Gateways;
 use crate::limiting::hot_keys::HotKeys;
 use crate::limiting::overrides::HashResult;
+use crate::limiting::store::address::{Address, Deployment};
 use crate::limiting::store::once::{MarkUse, SharedUsedMarks, SingleUseMark};
-use crate::limiting::store::redis::cluster::{Cluster, slot};
-use crate::limiting::store::redis::connection::address::{Address, Deployment};
+use crate::limiting::store::redis::cluster::Cluster;
 use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link;
 use crate::limiting::store::redis::connection::sentinel::{ConnectionTarget, Sentinels};
-use crate::limiting::store::redis::connection::tls::RedisTls;
 use crate::limiting::store::redis::denials::{DenialCache, Invalidations};
+use crate::limiting::store::redis::pipeline::lane;
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
-use crate::limiting::store::redis::pipeline::{codec, lane};
+use crate::limiting::store::redis_tls::RedisTls;
 use crate::limiting::store::settings::StoreSettings;
 use crate::limiting::store::{AnswerState, outcome_per_check};
 use crate::limiting::supervise::restart_on_panic;

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::redis::cluster::slot_map::ClusterNode;
-use crate::limiting::store::redis::pipeline::codec;
+use crate::limiting::store::redis::codec;
 use crate::limiting::store::redis::{RedisServers, RedisStore};
 
 /// Longest time for all commands together; below the time that an admin request may take.

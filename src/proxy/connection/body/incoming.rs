@@ -16,7 +16,7 @@ use tokio::task::spawn_local;
 
 use crate::proxy::connection::body::discard::{DiscardPlaces, discard_stream};
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::inbound::body::{BodyFault, BodyStream, RequestBody};
+use crate::proxy::head::body::{BodyFault, BodyStream, RequestBody};
 
 /// Returns the body that the library receives over HTTP/1.1.
 pub fn wrap_body(body: Incoming) -> RequestBody {

@@ -5,7 +5,6 @@
 //! itself is a [`ProtocolFault`], after which the connection is closed.
 
 pub mod body;
-pub(crate) mod exchange;
 pub mod request;
 
 use std::fmt;
@@ -17,7 +16,7 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
-use crate::proxy::inbound::upgrade::UpgradeOffer;
+use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::http1::body::BodyDecoder;
 use crate::proxy::outbound::interim::InterimResponses;
 

@@ -9,7 +9,7 @@ use h2::SendStream;
 use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 
-use crate::proxy::inbound::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http2::frame_guard::FrameBudget;
 use crate::proxy::outbound::sender::SendEnd;
@@ -19,22 +19,22 @@ const REPLAY_MAX: usize = 64 * 1024;
 
 /// The request body that is being sent.
 pub struct BodySender {
-    pub(super) upload: Option<Upload>,
+    pub upload: Option<Upload>,
     /// Names of the announced trailers, for another attempt over HTTP/1.1.
-    pub(super) announced: Option<Vec<HeaderName>>,
-    pub(super) stream: Option<SendStream<Bytes>>,
+    pub announced: Option<Vec<HeaderName>>,
+    pub stream: Option<SendStream<Bytes>>,
     /// The frames that the server may still send.
-    pub(super) frames: Rc<FrameBudget>,
+    pub frames: Rc<FrameBudget>,
     /// A piece that the client has sent and the server has not accepted yet.
-    pub(super) piece: Bytes,
-    pub(super) trailers: Option<HeaderMap>,
+    pub piece: Bytes,
+    pub trailers: Option<HeaderMap>,
     /// The client has sent the body completely.
-    pub(super) whole: bool,
+    pub whole: bool,
     /// The part of the body that was sent, to be sent again. `None` once it is larger than `REPLAY_MAX`.
-    pub(super) replay: Option<Vec<Bytes>>,
+    pub replay: Option<Vec<Bytes>>,
     /// Bytes of the body that were sent.
     replayed: usize,
-    pub(super) end: Option<SendEnd>,
+    pub end: Option<SendEnd>,
 }
 
 impl BodySender {

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::proxy::connection::http2::frame_head::{DATA, END_STREAM, FrameHead, FrameSplitter, HEAD, PADDED};
+use crate::proxy::head::frame_head::{DATA, END_STREAM, FrameHead, FrameSplitter, HEAD, PADDED};
 use crate::proxy::outbound::http2::WINDOW;
 use crate::proxy::outbound::rate_allowance::RateAllowance;
 

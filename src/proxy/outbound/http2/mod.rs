@@ -4,12 +4,11 @@
 //!
 //! Input: a request and a connection. Output: the response, or an `UpstreamError`.
 
-mod body_sender;
-pub mod exchange;
+pub(crate) mod body_sender;
 pub mod frame_guard;
-mod request;
-mod response_data;
-mod stream_end;
+pub(crate) mod request;
+pub(crate) mod response_data;
+pub(crate) mod stream_end;
 pub mod streams;
 
 use std::cell::{Cell, RefCell};

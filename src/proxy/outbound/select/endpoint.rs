@@ -20,14 +20,14 @@ use crate::upstream::state::{ServerState, SuccessTally};
 
 /// One server in one worker.
 pub struct WorkerEndpoint {
-    pub(super) upstream: Arc<UpstreamState>,
+    pub upstream: Arc<UpstreamState>,
     /// The state that all workers share.
-    pub(super) state: Arc<ServerState>,
+    pub state: Arc<ServerState>,
     /// Limits of concurrent requests and connections, if the upstream has any.
-    pub(super) caps: Option<CapRule>,
-    pub(super) pool: Rc<ServerPool>,
-    pub(super) pools: Pools,
-    pub(super) unreported: RefCell<UnreportedSuccesses>,
+    pub caps: Option<CapRule>,
+    pub pool: Rc<ServerPool>,
+    pub pools: Pools,
+    pub unreported: RefCell<UnreportedSuccesses>,
 }
 
 /// A response whose body is being streamed. If the body breaks off, that is an error of its server.
@@ -44,18 +44,18 @@ const PROMPT_MS: u64 = 1_000;
 
 /// The requirements of a request for its connection.
 #[derive(Default)]
-pub(super) struct ConnectionNeed {
+pub struct ConnectionNeed {
     /// The PROXY header that the connection begins with.
-    pub(super) proxy_header: Option<Rc<[u8]>>,
+    pub proxy_header: Option<Rc<[u8]>>,
     /// The connection was opened at this time or later, on the worker's clock.
-    pub(super) since_ms: Option<u64>,
+    pub since_ms: Option<u64>,
     /// The client of the request.
-    pub(super) client: Blame,
+    pub client: Blame,
 }
 
 /// Successful requests that were not reported to the other workers yet.
 #[derive(Default)]
-pub(super) struct UnreportedSuccesses {
+pub struct UnreportedSuccesses {
     tally: SuccessTally,
     /// When the last report was made.
     reported_ms: u64,
@@ -68,17 +68,17 @@ impl WorkerEndpoint {
     }
 
     /// Returns the requests in flight: of all workers if the upstream counts them, otherwise of this worker.
-    pub(super) fn in_flight(&self) -> u32 {
+    pub fn in_flight(&self) -> u32 {
         if self.upstream.settings.counts_all_workers() { self.state.in_flight() } else { self.pool.in_flight() }
     }
 
     /// Closes one of this worker's unused connections. Returns false if there is none.
-    pub(super) fn close_unused(&self) -> bool {
+    pub fn close_unused(&self) -> bool {
         self.pool.close_unused(false)
     }
 
     /// Takes a slot for a request. Returns `None` at the limit of concurrent requests.
-    pub(super) fn take_slot(&self, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
+    pub fn take_slot(&self, load: &Arc<UpstreamLoad>) -> Option<InFlight> {
         match &self.caps {
             Some(rule) => rule.take_request_slot(&self.state, load),
             None => Some(InFlight::count_unlimited(&self.state)),
@@ -86,7 +86,7 @@ impl WorkerEndpoint {
     }
 
     /// Returns whether the server can take a request now, and there is a connection for it or one may be opened.
-    pub(super) fn is_below_limits(&self, load: &UpstreamLoad, need: &ConnectionNeed) -> bool {
+    pub fn is_below_limits(&self, load: &UpstreamLoad, need: &ConnectionNeed) -> bool {
         let Some(rule) = &self.caps else { return true };
         let has_ready = || match &need.proxy_header {
             None => self.pool.has_ready(),
@@ -98,7 +98,7 @@ impl WorkerEndpoint {
 
     /// Returns whether only the limit of connections keeps the server from taking a request. False while a connection
     /// is being opened, because that one will have capacity.
-    pub(super) fn lacks_connection(&self, load: &UpstreamLoad) -> bool {
+    pub fn lacks_connection(&self, load: &UpstreamLoad) -> bool {
         self.caps.as_ref().is_some_and(|rule| {
             rule.caps_connections()
                 && rule.has_request_slot(&self.state, load)
@@ -108,7 +108,7 @@ impl WorkerEndpoint {
     }
 
     /// Returns an open connection that fits `need`.
-    pub(super) fn take_ready(&self, need: &ConnectionNeed, max_idle: usize) -> Option<ServerLease> {
+    pub fn take_ready(&self, need: &ConnectionNeed, max_idle: usize) -> Option<ServerLease> {
         match &need.proxy_header {
             None => self.pool.take_ready(max_idle, need.since_ms),
             Some(proxy_header) => self.pool.client_pool(proxy_header).take_ready(max_idle, need.since_ms),
@@ -116,7 +116,7 @@ impl WorkerEndpoint {
     }
 
     /// Opens a connection within `limit`, and records whether the server accepted it.
-    pub(super) async fn connect(
+    pub async fn connect(
         &self,
         need: &ConnectionNeed,
         limit: Duration,

@@ -24,7 +24,7 @@ pub struct HeldPlace {
 
 impl HeldPlace {
     /// Takes a place if the upstream has an adaptive limit. Returns `None` at the limit.
-    pub(super) fn take(load: &Arc<UpstreamLoad>) -> Option<HeldPlace> {
+    pub fn take(load: &Arc<UpstreamLoad>) -> Option<HeldPlace> {
         let place = match &load.adaptive {
             Some(adaptive) => Some(adaptive.take_place()?),
             None => None,

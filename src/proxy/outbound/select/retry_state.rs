@@ -17,23 +17,23 @@ use crate::upstream::priority::Priority;
 #[derive(Default)]
 pub struct RetryState {
     /// Servers on which the request has failed.
-    pub(super) tried: Vec<Rc<WorkerEndpoint>>,
+    pub tried: Vec<Rc<WorkerEndpoint>>,
     /// Hash of the `hash_on` key; selects the server.
-    pub(super) hash: Option<u64>,
-    pub(super) need: ConnectionNeed,
+    pub hash: Option<u64>,
+    pub need: ConnectionNeed,
     /// When the request last needed a connection, on the worker's clock.
-    pub(super) acquired_ms: u64,
+    pub acquired_ms: u64,
     /// When the request leaves the queue; set when it first waits. All its waits share this time.
-    pub(super) queue_until: Option<Instant>,
+    pub queue_until: Option<Instant>,
     /// The server that is reserved for the next attempt.
-    pub(super) reserved: Option<Reservation>,
+    pub reserved: Option<Reservation>,
     /// The place below the adaptive limit, for all attempts.
-    pub(super) place: Option<HeldPlace>,
-    pub(super) priority: Priority,
+    pub place: Option<HeldPlace>,
+    pub priority: Priority,
 }
 
 /// A server with a slot of its concurrency limit.
-pub(super) type Reservation = (Rc<WorkerEndpoint>, InFlight);
+pub type Reservation = (Rc<WorkerEndpoint>, InFlight);
 
 /// A connection for a request, and its server.
 pub struct Acquired {
@@ -76,7 +76,7 @@ impl RetryState {
         }
     }
 
-    pub(super) fn has_tried(&self, server: &WorkerEndpoint) -> bool {
+    pub fn has_tried(&self, server: &WorkerEndpoint) -> bool {
         self.tried.iter().any(|tried| Arc::ptr_eq(&tried.state, &server.state))
     }
 }

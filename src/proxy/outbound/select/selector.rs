@@ -28,7 +28,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    pub(super) fn new(upstream: &Arc<UpstreamState>, pools: &Pools, worker: usize) -> Selector {
+    pub fn new(upstream: &Arc<UpstreamState>, pools: &Pools, worker: usize) -> Selector {
         Selector {
             endpoints: RefCell::new(Rc::new(WorkerEndpoints::new(upstream, pools, worker))),
             upstream: upstream.clone(),
@@ -40,7 +40,7 @@ impl Selector {
 
     /// Returns the current servers. Rebuilds the list if the upstream has changed, and drops removed servers with
     /// their connections.
-    pub(super) fn endpoints(&self) -> Rc<WorkerEndpoints> {
+    pub fn endpoints(&self) -> Rc<WorkerEndpoints> {
         let mut endpoints = self.endpoints.borrow_mut();
         if endpoints.version != self.upstream.version() {
             *endpoints = Rc::new(WorkerEndpoints::new(&self.upstream, &self.pools, self.worker));
@@ -53,7 +53,7 @@ impl Selector {
     ///
     /// # Errors
     /// The request has failed on every server, or no hostname of the upstream has an address.
-    pub(super) fn select(&self, state: &RetryState) -> Result<Rc<WorkerEndpoint>, ConnectFault> {
+    pub fn select(&self, state: &RetryState) -> Result<Rc<WorkerEndpoint>, ConnectFault> {
         let endpoints = self.endpoints();
         if let ([only], true) = (endpoints.servers.as_slice(), state.tried.is_empty()) {
             return Ok(only.clone());
@@ -72,7 +72,7 @@ impl Selector {
     ///
     /// # Errors
     /// Like [`Selector::select`].
-    pub(super) fn select_below_limits(
+    pub fn select_below_limits(
         &self,
         load: &UpstreamLoad,
         state: &RetryState,
@@ -109,10 +109,10 @@ impl Selector {
 }
 
 /// The servers of one upstream in one worker, at one version of the upstream's list.
-pub(super) struct WorkerEndpoints {
+pub struct WorkerEndpoints {
     version: u64,
     /// The servers with a weight above 0.
-    pub(super) servers: Vec<Rc<WorkerEndpoint>>,
+    pub servers: Vec<Rc<WorkerEndpoint>>,
     balancer: Balancer,
 }
 

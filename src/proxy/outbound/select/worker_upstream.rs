@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::limiting::key::Key;
-use crate::proxy::failure_log::{FailureLog, UpstreamFailureKind, UpstreamFailureLog};
 use crate::proxy::outbound::dial::ConnectFault;
 use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::pools::Pools;
@@ -14,6 +13,7 @@ use crate::proxy::outbound::retry_policy::{RetryPolicy, RetryReason};
 use crate::proxy::outbound::select::endpoint::ConnectionNeed;
 use crate::proxy::outbound::select::retry_state::RetryState;
 use crate::proxy::outbound::select::selector::Selector;
+use crate::proxy::words::failure_log::{FailureLog, UpstreamFailureKind, UpstreamFailureLog};
 use crate::telemetry::metrics::{Counter, Metrics, UpstreamOutcome};
 use crate::upstream::eject::Blame;
 use crate::upstream::priority::Priority;
@@ -25,15 +25,15 @@ const SHORTAGE_PAUSE: Duration = Duration::from_millis(250);
 
 /// One upstream in one worker.
 pub struct WorkerUpstream {
-    pub(super) upstream: Arc<UpstreamState>,
-    pub(super) pools: Pools,
-    pub(super) selector: Selector,
-    pub(super) retry: RetryPolicy,
+    pub upstream: Arc<UpstreamState>,
+    pub pools: Pools,
+    pub selector: Selector,
+    pub retry: RetryPolicy,
     pub outcomes: OutcomeCounters,
     pub failure_log: Rc<UpstreamFailureLog>,
     /// Idle connections kept per server in this worker.
-    pub(super) max_idle: usize,
-    pub(super) worker: usize,
+    pub max_idle: usize,
+    pub worker: usize,
 }
 
 impl WorkerUpstream {
@@ -108,7 +108,7 @@ impl WorkerUpstream {
 
     /// If no server could be selected because no hostname of the upstream has an address, logs that and requests
     /// another lookup.
-    pub(super) fn record_no_server(&self, fault: ConnectFault) {
+    pub fn record_no_server(&self, fault: ConnectFault) {
         if fault != ConnectFault::UnknownName {
             return;
         }
@@ -120,7 +120,7 @@ impl WorkerUpstream {
     /// Frees file descriptors after a connection could not be opened for lack of them: closes idle connections of this
     /// worker the first time, and waits for the other workers to do so the second time. Returns whether another attempt
     /// is worthwhile. `shortages` counts the calls for one request.
-    pub(super) async fn free_descriptors(&self, shortages: &mut u32) -> bool {
+    pub async fn free_descriptors(&self, shortages: &mut u32) -> bool {
         *shortages += 1;
         match *shortages {
             1 => self.pools.close_idle(),
@@ -157,7 +157,7 @@ impl OutcomeCounters {
         self.retries[reason as usize].inc();
     }
 
-    pub(super) fn count_over_budget(&self) {
+    pub fn count_over_budget(&self) {
         self.over_budget.inc();
     }
 }

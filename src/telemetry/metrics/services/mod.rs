@@ -1,6 +1,6 @@
 //! Metrics of the decisions that the gateway makes for other proxies.
 //!
-//! Input: the results that `proxy::decide` and `proxy::grpc` count. Output: counters.
+//! Input: the results that `proxy::doors::decide` and `proxy::doors::grpc` count. Output: counters.
 //!
 //! - `decide`: questions over HTTP.
 //! - `rpc`: gRPC calls and the descriptors of rate limit requests.

@@ -3,13 +3,11 @@
 //!
 //! - `nodes`: sends to the node of a slot, follows redirections, and keeps the slot map up to date.
 //! - `slot_map`: which node has which slots, with a lane to each node.
-//! - `slot`: computes the slot of a key and parses the replies of nodes; pure functions.
 //! - `spread`: decides over several slots.
 //! - `recent_refusals`: which limits refused recently, so that their slots are called first.
 
 pub(crate) mod nodes;
 pub(crate) mod recent_refusals;
-pub mod slot;
 pub(crate) mod slot_map;
 pub(crate) mod spread;
 
@@ -22,13 +20,14 @@ use tokio::time::Instant;
 
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::store::address::ServerAddr;
 use crate::limiting::store::redis::cluster::nodes::Nodes;
-use crate::limiting::store::redis::cluster::slot::slot_of;
 use crate::limiting::store::redis::cluster::slot_map::ClusterNode;
-use crate::limiting::store::redis::connection::address::ServerAddr;
 use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::pipeline::lane::LaneContext;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
+use crate::limiting::store::redis::slot::key_slot;
+use crate::limiting::store::redis::slot::slot_of;
 use crate::limiting::supervise::restart_on_panic;
 
 /// Handle of one worker on a cluster.
@@ -68,7 +67,7 @@ impl Cluster {
         let deadline = self.nodes.context.deadline;
         let until = Instant::now() + deadline;
         let first = slot_of(checks);
-        if checks.iter().all(|check| slot::key_slot(&check.key) == first) {
+        if checks.iter().all(|check| key_slot(&check.key) == first) {
             match self.nodes.run(op, checks, until).await {
                 Ok(decision) => return Ok(decision),
                 Err(LaneError::Failed(kind)) => return Err(kind),
@@ -89,7 +88,7 @@ impl Cluster {
         let until = Instant::now() + self.nodes.context.deadline;
         let mut parts = BTreeMap::<usize, Vec<usize>>::new();
         for (i, check) in checks.iter().enumerate() {
-            parts.entry(slot::key_slot(&check.key)).or_default().push(i);
+            parts.entry(key_slot(&check.key)).or_default().push(i);
         }
         let changes =
             parts.into_values().map(async |part| (self.apply_slot_changes(op, checks, &part, until).await, part));

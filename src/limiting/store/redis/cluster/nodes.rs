@@ -12,17 +12,16 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
+use crate::limiting::store::address::ServerAddr;
 use crate::limiting::store::redis::cluster::recent_refusals::RecentRefusals;
-use crate::limiting::store::redis::cluster::slot;
-use crate::limiting::store::redis::cluster::slot::slot_of;
 use crate::limiting::store::redis::cluster::slot_map::{ClusterNode, SlotMap};
-use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::redis::codec;
+use crate::limiting::store::redis::codec::ClusterRedirect;
 use crate::limiting::store::redis::connection::dial::send_command;
 use crate::limiting::store::redis::connection::health::ServerHealth;
-use crate::limiting::store::redis::pipeline::codec;
-use crate::limiting::store::redis::pipeline::codec::ClusterRedirect;
 use crate::limiting::store::redis::pipeline::lane::LaneContext;
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, SendMode};
+use crate::limiting::store::redis::slot::{parse_ranges, parse_redirect_node, slot_of};
 
 /// Time between two updates of the slot map while no problem is known.
 const REFRESH: Duration = Duration::from_secs(2);
@@ -167,7 +166,7 @@ impl Nodes {
     }
 
     fn redirected_node(&self, name: &str, by: &ClusterNode) -> Result<Rc<ClusterNode>, LaneError> {
-        let addr = slot::parse_redirect_node(name, &by.addr).ok_or(LaneError::Failed(ErrorKind::Reply))?;
+        let addr = parse_redirect_node(name, &by.addr).ok_or(LaneError::Failed(ErrorKind::Reply))?;
         let mut map = self.map.borrow_mut();
         if map.nodes.len() >= NODES_MAX && !map.nodes.contains_key(&addr) {
             return Err(LaneError::Failed(ErrorKind::Reply));
@@ -229,7 +228,7 @@ impl Nodes {
             }
         };
         let reply = send_command(&mut pipe, redis::cmd("CLUSTER").arg("SLOTS")).await?;
-        let ranges = slot::parse_ranges(&reply, &addr).filter(|ranges| !ranges.is_empty());
+        let ranges = parse_ranges(&reply, &addr).filter(|ranges| !ranges.is_empty());
         let Some(ranges) = ranges else { return Err(unmapped(&reply)) };
         self.map.borrow_mut().replace_ranges(ranges, &self.context);
         *map_source = Some((addr, pipe));

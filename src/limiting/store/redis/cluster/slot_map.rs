@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 
-use crate::limiting::store::redis::cluster::slot::{SLOTS, SlotRange};
-use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::address::ServerAddr;
 use crate::limiting::store::redis::connection::sentinel::ConnectionTarget;
 use crate::limiting::store::redis::pipeline::lane::{Lane, LaneContext};
+use crate::limiting::store::redis::slot::{SLOTS, SlotRange};
 
 /// Slots and nodes of a cluster.
 #[derive(Default)]

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, CheckCharges, Decision, ErrorKind, Op, Role, SharedChecks};
 use crate::limiting::store::redis::cluster::nodes::Nodes;
-use crate::limiting::store::redis::cluster::slot::key_slot;
 use crate::limiting::store::redis::pipeline::waiting::LaneError;
+use crate::limiting::store::redis::slot::key_slot;
 
 /// Decides in a task of its own, which runs to the end even if the client leaves. If the decision comes too late for
 /// the client, its charges are refunded.

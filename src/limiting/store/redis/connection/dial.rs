@@ -12,8 +12,8 @@ use redis::{
 };
 use tokio::net::TcpStream;
 
-use crate::limiting::store::redis::connection::address::ServerAddr;
-use crate::limiting::store::redis::connection::tls::RedisTls;
+use crate::limiting::store::address::ServerAddr;
+use crate::limiting::store::redis_tls::RedisTls;
 
 /// Timeout of the library. Longer than any deadline, because callers use timers of their own.
 const NO_TIMEOUT: Duration = Duration::from_secs(3600);

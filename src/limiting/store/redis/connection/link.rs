@@ -23,14 +23,14 @@ use tokio::time::{sleep, timeout};
 
 use crate::limiting::clock::now_ms;
 use crate::limiting::decision::ErrorKind;
-use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::address::ServerAddr;
+use crate::limiting::store::redis::codec;
+use crate::limiting::store::redis::codec::ScriptCall;
 use crate::limiting::store::redis::connection::await_reply::{TimelyReply, await_reply};
 use crate::limiting::store::redis::connection::dial;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::sentinel::ConnectionTarget;
-use crate::limiting::store::redis::pipeline::codec;
-use crate::limiting::store::redis::pipeline::codec::ScriptCall;
 
 /// Longest time to connect, log in, read the clock and load the script. A server that hangs accepts connections, but
 /// does not respond.

@@ -1,8 +1,6 @@
 //! Connections to Redis servers. Input is the URL of the store; output is, per server, a live connection or the reason
 //! why there is none. Everything here runs in the background: requests never wait for a connection.
 //!
-//! - `address`: parses the URL of the store.
-//! - `tls`: TLS settings for Redis.
 //! - `dial`: opens one connection, plain or TLS, and logs in.
 //! - `sentinel`: finds the current master.
 //! - `await_reply`: waits for a reply, with a deadline that does not run while the worker is late.
@@ -10,13 +8,11 @@
 //! - `breaker`: the circuit breaker, as pure state.
 //! - `health`: whether a server can be used (connection and breaker), and what metrics show of it.
 //!
-//! A new kind of address gets a variant of `address::Form`, and of `sentinel::Target` if its server may change.
+//! A new kind of address gets a variant of `store::address::Form`, and of `sentinel::Target` if its server may change.
 
-pub mod address;
 pub(crate) mod await_reply;
 pub(crate) mod breaker;
 pub(crate) mod dial;
 pub(crate) mod health;
 pub(crate) mod link;
 pub(crate) mod sentinel;
-pub mod tls;

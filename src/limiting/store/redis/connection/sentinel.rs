@@ -10,7 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{RedisError, RedisResult, Value, from_redis_value};
 use tokio::time::{sleep, timeout};
 
-use crate::limiting::store::redis::connection::address::ServerAddr;
+use crate::limiting::store::address::ServerAddr;
 use crate::limiting::store::redis::connection::dial::{Dialer, send_command};
 
 /// Longest wait for the sentinels, which are queried at once.

@@ -10,15 +10,16 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::limiting::decision::{ErrorKind, Op, SharedChecks};
+use crate::limiting::store::redis::codec;
 use crate::limiting::store::redis::connection::dial::Dialer;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link::RedisLink;
 use crate::limiting::store::redis::connection::sentinel::ConnectionTarget;
+use crate::limiting::store::redis::pipeline::pump;
 use crate::limiting::store::redis::pipeline::pump::Caller;
 use crate::limiting::store::redis::pipeline::queue::DecisionQueue;
 pub use crate::limiting::store::redis::pipeline::queue::QUEUE_MAX;
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, PendingDecision, QueuedDecision, SendMode};
-use crate::limiting::store::redis::pipeline::{codec, pump};
 use crate::limiting::supervise::restart_on_panic;
 use crate::telemetry::metrics::Metrics;
 

@@ -21,14 +21,14 @@ use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::describe::format_duration;
 use crate::limiting::algorithm::fixed_window::FixedWindow;
 use crate::limiting::decision::{Check, Decision, ErrorKind, Op, Role};
-use crate::limiting::store::redis::cluster::slot::slot_of;
+use crate::limiting::store::redis::codec;
+use crate::limiting::store::redis::codec::ScriptCall;
 use crate::limiting::store::redis::connection::await_reply::await_reply;
 use crate::limiting::store::redis::connection::health::ServerHealth;
 use crate::limiting::store::redis::connection::link::{RedisConnection, RedisLink};
-use crate::limiting::store::redis::pipeline::codec;
-use crate::limiting::store::redis::pipeline::codec::ScriptCall;
 use crate::limiting::store::redis::pipeline::queue::{CallEnd, DecisionQueue, NextAction, ReplyPace};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision, SendMode};
+use crate::limiting::store::redis::slot::slot_of;
 use crate::telemetry::metrics::Metrics;
 
 /// Pause before the next probe if there is no connection.

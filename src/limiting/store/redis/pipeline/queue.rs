@@ -26,7 +26,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::limiting::decision::ErrorKind;
-use crate::limiting::store::redis::pipeline::codec::{DECISIONS_MAX, WORK_MAX};
+use crate::limiting::store::redis::codec::{DECISIONS_MAX, WORK_MAX};
 use crate::limiting::store::redis::pipeline::waiting::{LaneError, QueuedDecision};
 
 /// Maximum number of decisions that wait for one server; further ones fail.

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::time::Instant;
 
 use crate::limiting::decision::{Decision, ErrorKind, Op, SharedChecks};
-use crate::limiting::store::redis::pipeline::codec::ClusterRedirect;
+use crate::limiting::store::redis::codec::ClusterRedirect;
 
 /// Why a server made no decision.
 #[derive(Clone, Debug, PartialEq)]

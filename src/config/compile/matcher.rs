@@ -1,0 +1,261 @@
+//! Match conditions of a route: host, path, methods, header. Called by `routes`. Conditions are compared with
+//! canonical hosts and paths, so one that is not canonical could never match and is rejected here.
+
+use std::net::Ipv6Addr;
+
+use http::Method;
+use regex::RegexBuilder;
+
+use crate::config::reader::Section;
+use crate::config::values;
+use crate::config::values::{TextFault, invalid_text, is_host};
+use crate::route::{HostPattern, Matcher, PathPattern, Segment};
+
+const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";
+
+pub fn compile_matcher(section: &Section) -> Option<Matcher> {
+    let hosts = match section.node("host") {
+        Some(_) => section.read_strings("host", parse_host).map(|hosts| hosts.into_iter().map(|at| at.value).collect()),
+        None => Some(Vec::new()),
+    };
+    let path = match section.node("path") {
+        Some(_) => section.parse_string("path", parse_path_pattern),
+        None => Some(PathPattern::Segments { segments: Vec::new(), exact: false }),
+    };
+    let methods = match section.node("methods") {
+        Some(_) => section
+            .read_strings("methods", parse_method)
+            .map(|methods| methods.into_iter().map(|at| at.value).collect()),
+        None => Some(Vec::new()),
+    };
+    let headers = match section.node("header") {
+        Some(_) => section
+            .read_table("header")
+            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, "header", table)),
+        None => Some(Vec::new()),
+    };
+    for (key, empty) in
+        [("host", hosts.as_ref().is_some_and(Vec::is_empty)), ("methods", methods.as_ref().is_some_and(Vec::is_empty))]
+    {
+        if let Some(node) = section.node(key).filter(|_| empty) {
+            section.report_fault::<()>(
+                key,
+                node,
+                "the list is empty",
+                &format!("leave `{key}` out to match every one"),
+            );
+        }
+    }
+    Some(Matcher { hosts: hosts?, path: path?, methods: methods?, headers: headers? })
+}
+
+fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
+    const HELP: &str = "write a name like \"example.com\", or \"*.example.com\" for every name below it";
+    if !text.is_ascii() {
+        return invalid_text(
+            format!("`{text}` is not ASCII"),
+            "write the name in its ASCII form, which starts with xn--",
+        );
+    }
+    let name = text.to_ascii_lowercase();
+    if name == "*" {
+        return invalid_text("`*` alone is no pattern", "leave `host` out to match every host");
+    }
+    if let Some(suffix) = name.strip_prefix("*.") {
+        return match is_host(suffix) {
+            true => Ok(HostPattern::Suffix(format!(".{suffix}"))),
+            false => invalid_text(format!("`{text}` is not a host pattern"), HELP),
+        };
+    }
+    if name.contains('*') {
+        return invalid_text("`*` may only replace the first labels", HELP);
+    }
+    if let Some(ip) = name.strip_prefix('[').and_then(|ip| ip.strip_suffix(']')) {
+        return match ip.parse::<Ipv6Addr>() {
+            Ok(ip) => Ok(HostPattern::Exact(format!("[{ip}]"))),
+            Err(_) => invalid_text(format!("`{text}` is not an IPv6 address"), HELP),
+        };
+    }
+    if let Some((name, port)) = name.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()) {
+        return invalid_text(format!("a host is matched without its port, here {port}"), format!("write \"{name}\""));
+    }
+    match is_host(&name) {
+        true => Ok(HostPattern::Exact(name)),
+        false => invalid_text(format!("`{text}` is not a host name"), HELP),
+    }
+}
+
+fn parse_path_pattern(text: &str) -> Result<PathPattern, TextFault> {
+    if let Some(pattern) = text.strip_prefix('~') {
+        return values::build_regex(&mut RegexBuilder::new(pattern.trim_start())).map(PathPattern::Regex);
+    }
+    if let Some(path) = text.strip_prefix('=') {
+        let path = path.trim_start();
+        if path != "/" && path.ends_with('/') {
+            let help = format!("write \"{path}\" to match it and all below, or \"~ ^{path}$\"");
+            return invalid_text("an exact path does not end with a slash", help);
+        }
+        return Ok(PathPattern::Segments { segments: parse_segments(path, false)?, exact: true });
+    }
+    let segments = parse_segments(text, true)?;
+    // Only the last segment of a template may omit the slash, because a template fixes the number of segments.
+    let template = segments.iter().any(|segment| matches!(segment, Segment::Param(_)));
+    Ok(PathPattern::Segments { exact: template && !text.ends_with('/'), segments })
+}
+
+fn parse_segments(path: &str, templates: bool) -> Result<Vec<Segment>, TextFault> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return invalid_text(format!("`{path}` does not start with `/`"), PATH_HELP);
+    };
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    if rest.is_empty() {
+        return if path.len() < 3 && path != "//" {
+            Ok(Vec::new())
+        } else {
+            invalid_text("the path has an empty segment", PATH_HELP)
+        };
+    }
+    let mut segments = Vec::new();
+    for text in rest.split('/') {
+        let segment = match text.strip_prefix('{').and_then(|name| name.strip_suffix('}')) {
+            Some(_) if !templates => {
+                return invalid_text("an exact path has no parameters", format!("write \"{path}\" without `=`"));
+            }
+            Some(name) => Segment::Param(values::parse_param_name(name)?),
+            None => Segment::Literal(parse_literal(text)?),
+        };
+        if matches!(segment, Segment::Param(_)) && segments.contains(&segment) {
+            return invalid_text(format!("the parameter `{text}` occurs twice"), "give the two different names");
+        }
+        segments.push(segment);
+    }
+    Ok(segments)
+}
+
+/// Parses one segment, in the only spelling that a canonical path can have.
+fn parse_literal(text: &str) -> Result<String, TextFault> {
+    if text.is_empty() {
+        return invalid_text("the path has an empty segment", "write single slashes");
+    }
+    if matches!(text, "." | "..") {
+        return invalid_text(format!("the path has a segment `{text}`"), "write the path it leads to");
+    }
+    if let Some(name) = text.strip_prefix(':') {
+        return invalid_text(format!("`{text}` is matched literally"), format!("for a parameter write \"{{{name}}}\""));
+    }
+    if text.contains('*') {
+        return invalid_text(
+            "`*` has no meaning in a path",
+            "a path matches by prefix: \"/v1/\" matches everything below it; otherwise use \"~ ^/regex$\"",
+        );
+    }
+    if text.contains(['{', '}']) {
+        return invalid_text("a parameter must be a whole segment", PATH_HELP);
+    }
+    check_segment_bytes(text)?;
+    Ok(text.to_owned())
+}
+
+/// Checks that a path is canonical, as the paths of requests are.
+pub fn check_canonical_path(path: &str) -> Result<(), TextFault> {
+    let Some(rest) = path.strip_prefix('/') else {
+        return invalid_text(
+            format!("`{path}` does not start with `/`"),
+            "write the path of a URL, like \"/old/page\"",
+        );
+    };
+    for segment in rest.strip_suffix('/').unwrap_or(rest).split('/') {
+        match segment {
+            "" if rest.is_empty() => {}
+            "" => return invalid_text("the path has an empty segment", "write single slashes"),
+            "." | ".." => {
+                return invalid_text(format!("the path has a segment `{segment}`"), "write the path it leads to");
+            }
+            segment => check_segment_bytes(segment)?,
+        }
+    }
+    Ok(())
+}
+
+fn check_segment_bytes(text: &str) -> Result<(), TextFault> {
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        if byte == b'%' {
+            let hex = [bytes.next().unwrap_or(0), bytes.next().unwrap_or(0)];
+            check_encoded(hex)?;
+        } else if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:@".contains(&byte)) {
+            return invalid_text(
+                format!("`{text}` contains a character that must be percent-encoded in a path"),
+                "write it as %XX, upper case",
+            );
+        }
+    }
+    Ok(())
+}
+
+fn check_encoded(hex: [u8; 2]) -> Result<(), TextFault> {
+    let text = String::from_utf8_lossy(&hex).into_owned();
+    let Ok(byte) = u8::from_str_radix(&text, 16) else {
+        return invalid_text(
+            format!("`%{text}` is not a percent-encoded byte"),
+            "write %XX with two hexadecimal digits",
+        );
+    };
+    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+        return invalid_text(
+            format!("`%{text}` never matches, since paths are decoded where they can be"),
+            format!("write `{}`", char::from(byte)),
+        );
+    }
+    if byte.is_ascii_control() {
+        return invalid_text(format!("`%{text}` never matches, because such paths are rejected"), "leave it out");
+    }
+    match text.bytes().any(|b| b.is_ascii_lowercase()) {
+        true => {
+            invalid_text(format!("`%{text}` is not in upper case"), format!("write `%{}`", text.to_ascii_uppercase()))
+        }
+        false => Ok(()),
+    }
+}
+
+fn parse_method(text: &str) -> Result<Method, TextFault> {
+    const HELP: &str = "like \"GET\", \"POST\", \"PUT\", \"DELETE\"";
+    if text == "CONNECT" {
+        return invalid_text("CONNECT is always refused", HELP);
+    }
+    match Method::from_bytes(text.as_bytes()) {
+        Ok(method) if !text.bytes().any(|b| b.is_ascii_lowercase()) => Ok(method),
+        Ok(_) => invalid_text(
+            format!("methods are in upper case, so `{text}` matches nothing"),
+            format!("write \"{}\"", text.to_ascii_uppercase()),
+        ),
+        Err(_) => invalid_text(format!("`{text}` is not a method"), HELP),
+    }
+}
+
+/// Parses `strip_prefix` or `add_prefix`: literal segments without a trailing slash.
+pub fn parse_path_prefix(text: &str) -> Result<String, TextFault> {
+    if !text.starts_with('/') {
+        return invalid_text(format!("`{text}` does not start with `/`"), "write a path like \"/v1\"");
+    }
+    let text = text.strip_suffix('/').unwrap_or(text);
+    for segment in text.split('/').skip(1) {
+        parse_literal(segment)?;
+    }
+    Ok(text.to_owned())
+}
+
+pub fn parse_status(section: &Section) -> Option<http::StatusCode> {
+    let status = section.read_integer("status")?;
+    u16::try_from(status).ok().and_then(|status| http::StatusCode::from_u16(status).ok())
+}
+
+/// Content type of a body whose type is not set.
+pub const TEXT: http::HeaderValue = http::HeaderValue::from_static("text/plain; charset=utf-8");
+
+pub fn parse_content_type(section: &Section) -> Option<http::HeaderValue> {
+    section.parse_string("content_type", |text| match text.contains('/') {
+        true => values::parse_header_value(text),
+        false => invalid_text(format!("`{text}` is not a content type"), "like \"text/plain\" or \"application/json\""),
+    })
+}

@@ -1,0 +1,507 @@
+//! The key of a limit: the parts of a request that decide whose budget it uses. Also the cost of a request. `state_key`
+//! turns the values of a key into the name of the budget, and `shown_key` into text for logs and spans.
+
+pub mod shown_key;
+pub(crate) mod state_key;
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::labels::labels;
+use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
+use crate::limiting::settlement::reserve::Reserve;
+use crate::limiting::source::{
+    Ambiguous, BodyFacts, Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue, UnreadableBody,
+};
+
+/// Parts of a key in config order; never empty.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Key(pub Vec<KeyPart>);
+
+/// One part of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyPart {
+    /// One budget for all requests.
+    All,
+    Source(Source),
+    /// Two or more sources of the same value, such as a header and a cookie. The first that the request contains
+    /// counts; further ones must have the same value.
+    Alternatives(Vec<Source>),
+}
+
+labels! {
+    /// Handling of a request that does not contain a part of the key.
+    Missing:
+    /// The limit does not apply.
+    Skip = "skip",
+    /// All such requests share one budget.
+    Shared = "shared",
+    /// The request is refused.
+    Refuse = "refuse",
+}
+
+/// Cost of one request in units of the limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cost {
+    Fixed(i64),
+    /// The request contains it.
+    Stated(Source),
+    /// The response reports it; until then, an estimate is charged.
+    Reserved(Box<Reserve>),
+}
+
+/// What a request costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    pub units: i64,
+    /// The part of an estimate that is for the input.
+    pub input_units: i64,
+}
+
+/// Provides the values of sources: the facts of a request, or a query to the admin API.
+pub trait SourceValues {
+    /// Returns the value of a source; `None` if it is absent.
+    ///
+    /// # Errors
+    /// There are several values, and `repeated` does not choose one.
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous>;
+
+    /// Returns the value of a part of a key; `None` if it is absent.
+    ///
+    /// # Errors
+    /// There are several values, and `repeated` does not choose one.
+    fn part_value<'v>(&'v self, part: &KeyPart, repeated: Repeated) -> Result<Option<SourceValue<'v>>, Ambiguous>
+    where
+        Self: Sized,
+    {
+        part.value(self, repeated)
+    }
+}
+
+impl SourceValues for Facts<'_> {
+    fn value(&self, source: &Source, repeated: Repeated) -> Result<Option<SourceValue<'_>>, Ambiguous> {
+        Facts::value(self, source, repeated)
+    }
+}
+
+/// Cost of a request that states none.
+const COST_DEFAULT: i64 = 1;
+
+impl Key {
+    /// Sources that a key may use.
+    pub const SOURCES: &[SourceKind] = SourceKind::ALL;
+
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.0.iter().flat_map(KeyPart::sources)
+    }
+
+    /// Returns whether the key reads the body.
+    pub fn reads_body(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Body)
+    }
+
+    /// Returns why the key cannot use the body of a request; `None` if it can or does not need it. A body of another
+    /// type than the key reads is refused too: some servers ignore the type and parse the bytes.
+    pub fn unreadable_body(&self, body: &BodyFacts) -> Option<UnreadableBody> {
+        let read = match body {
+            BodyFacts::None => return None,
+            BodyFacts::UnreadableBody(why) => return self.reads_body().then_some(*why),
+            BodyFacts::Form(_) => SourceKind::Form,
+            BodyFacts::Json(_) => SourceKind::Json,
+        };
+        (self.reads_body() && !self.sources().any(|source| source.kind() == read)).then_some(UnreadableBody::Type)
+    }
+}
+
+impl KeyPart {
+    /// Name of [`KeyPart::All`].
+    pub const ALL: &str = "all";
+    /// Separator of alternatives.
+    pub const OR: &str = " | ";
+
+    pub fn sources(&self) -> &[Source] {
+        match self {
+            KeyPart::All => &[],
+            KeyPart::Source(source) => std::slice::from_ref(source),
+            KeyPart::Alternatives(sources) => sources,
+        }
+    }
+
+    /// Finds the source called `name`. The name of the whole part selects the first alternative.
+    pub fn find_source(&self, name: &str) -> Option<&Source> {
+        let own = self.sources().iter().find(|source| source.is_called(name));
+        own.or_else(|| self.sources().first().filter(|_| self.to_string() == name))
+    }
+
+    /// Returns the value of the request that selects the budget, in canonical form; `None` if there is none.
+    ///
+    /// # Errors
+    /// The request has several values, and `repeated` does not choose one.
+    pub fn value<'v>(
+        &self,
+        facts: &'v impl SourceValues,
+        repeated: Repeated,
+    ) -> Result<Option<SourceValue<'v>>, Ambiguous> {
+        match self {
+            KeyPart::All => Ok(None),
+            KeyPart::Source(source) => Ok(facts.value(source, repeated)?.map(|value| match value {
+                SourceValue::Ip(ip) => SourceValue::Ip(source.network_of(ip)),
+                SourceValue::Bytes(value) => SourceValue::Bytes(source.canonicalize_value(value)),
+                digest @ SourceValue::Digest(_) => digest,
+            })),
+            KeyPart::Alternatives(sources) => {
+                let mut found: Option<Cow<[u8]>> = None;
+                for source in sources {
+                    let Some(value) = facts.value(source, repeated)? else { continue };
+                    let value = self.canonicalize_value(source.value_text(value));
+                    match (&found, repeated) {
+                        (Some(first), Repeated::Refuse) if *first != value => return Err(Ambiguous),
+                        (Some(_), Repeated::Refuse) => {}
+                        (None | Some(_), _) => found = Some(value),
+                    }
+                    if repeated == Repeated::First {
+                        break;
+                    }
+                }
+                Ok(found.map(SourceValue::Bytes))
+            }
+        }
+    }
+
+    /// Canonicalizes a value like [`Source::canonicalize_value`]. Alternatives share one form, whichever of them has
+    /// the value.
+    fn canonicalize_value<'v>(&self, value: Cow<'v, [u8]>) -> Cow<'v, [u8]> {
+        self.sources().iter().fold(value, |value, source| source.canonicalize_value(value))
+    }
+
+    /// Appends the name that the part has in state keys.
+    pub fn write_name(&self, text: &mut String) {
+        if *self == KeyPart::All {
+            text.push_str(KeyPart::ALL);
+        }
+        for (place, source) in self.sources().iter().enumerate() {
+            if place > 0 {
+                text.push('|');
+            }
+            source.write_name(text);
+        }
+    }
+
+    /// Returns the name that the part has in state keys.
+    pub fn state_name(&self) -> String {
+        let mut name = String::new();
+        self.write_name(&mut name);
+        name
+    }
+
+    /// Returns the value that a state key contains for the part; `written` is the text after the name.
+    pub fn value_from_state(&self, written: &str) -> Option<SourceValue<'static>> {
+        match (written.strip_prefix('='), written.strip_prefix('#'), self) {
+            (Some(ip), _, KeyPart::Source(Source::Ip(_))) => ip.parse().ok().map(SourceValue::Ip),
+            (Some(value), ..) => Some(SourceValue::Bytes(value.as_bytes().to_vec().into())),
+            (_, Some(digits), _) => Some(SourceValue::Digest(digits.to_owned().into())),
+            (None, None, _) => None,
+        }
+    }
+
+    /// Returns the name that the part has in messages to clients.
+    pub fn display_name(&self) -> String {
+        match self {
+            KeyPart::All => KeyPart::ALL.to_owned(),
+            KeyPart::Source(source) => source.display_name(),
+            KeyPart::Alternatives(sources) => sources.iter().map(Source::display_name).collect::<Vec<_>>().join(" or "),
+        }
+    }
+
+    /// Canonicalizes a value from an override or the admin API, as requests have it.
+    ///
+    /// # Errors
+    /// The part cannot have such a value.
+    pub fn canonicalize_written(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
+        match self {
+            KeyPart::All => Ok(written),
+            KeyPart::Source(source) => source.parse_written(written).map(|value| source.value_text(value).into_owned()),
+            // The value is of one of them: the first that can have it.
+            KeyPart::Alternatives(sources) => {
+                let of = |source: &Source| {
+                    source.parse_written(written.clone()).map(|value| source.value_text(value).into_owned())
+                };
+                let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
+                Ok(self.canonicalize_value(found.into()).into_owned())
+            }
+        }
+    }
+}
+
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeyPart::All => f.write_str(KeyPart::ALL),
+            KeyPart::Source(source) => source.fmt(f),
+            KeyPart::Alternatives(sources) => {
+                f.write_str(&sources.iter().map(Source::to_string).collect::<Vec<_>>().join(KeyPart::OR))
+            }
+        }
+    }
+}
+
+impl Cost {
+    /// Sources that a cost may be read from.
+    pub const SOURCES: &[SourceKind] = &[SourceKind::Header, SourceKind::Query, SourceKind::Descriptor];
+
+    /// Returns what the cost reads of a request.
+    pub fn sources(&self) -> &[Source] {
+        match self {
+            Cost::Fixed(_) => &[],
+            Cost::Stated(source) => std::slice::from_ref(source),
+            Cost::Reserved(reserve) => &reserve.add,
+        }
+    }
+
+    /// Returns whether the cost depends on the content of the body.
+    pub fn reads_body(&self) -> bool {
+        matches!(self, Cost::Reserved(reserve) if reserve.reads_body())
+    }
+
+    /// Returns the estimate that the cost consists of; `None` if it is none.
+    pub fn reserve(&self) -> Option<&Reserve> {
+        if let Cost::Reserved(reserve) = self { Some(reserve) } else { None }
+    }
+
+    /// Returns the largest cost that a request can have.
+    pub fn max_cost(&self) -> i64 {
+        match self {
+            Cost::Fixed(cost) => *cost,
+            Cost::Stated(_) => COST_MAX,
+            Cost::Reserved(reserve) => reserve.max_units(),
+        }
+    }
+
+    /// Returns the cost of a request.
+    ///
+    /// # Errors
+    /// The request has several costs, and `repeated` does not choose one; or the cost is no integer from 0.
+    pub fn for_request(&self, facts: &Facts, repeated: Repeated, not_integer: NotInteger) -> Result<Price, ValueError> {
+        let whole = |units| Price { units, input_units: 0 };
+        match self {
+            Cost::Fixed(cost) => Ok(whole(*cost)),
+            Cost::Stated(source) => {
+                let Some(stated) = facts.text(source, repeated)? else { return Ok(whole(COST_DEFAULT)) };
+                Ok(whole(not_integer.apply_to(units(&stated))?.unwrap_or(COST_DEFAULT)))
+            }
+            Cost::Reserved(reserve) => {
+                let estimate = reserve.estimate(facts, repeated, not_integer)?;
+                Ok(Price { units: estimate.units, input_units: estimate.input_units() })
+            }
+        }
+    }
+}
+
+/// Formats the cost as in the config.
+impl fmt::Display for Cost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cost::Fixed(cost) => cost.fmt(f),
+            Cost::Stated(source) => source.fmt(f),
+            Cost::Reserved(_) => f.write_str("reserve"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+    use std::sync::Arc;
+
+    use http::{HeaderMap, HeaderName, HeaderValue};
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limiting::jwt::{Claims, TokenClaims};
+    use crate::limiting::key::state_key::{KeyError, StateKeyFrame};
+    use crate::limiting::source::{PathParam, Prefixes};
+
+    const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];
+
+    impl<'a> Facts<'a> {
+        /// A request with these headers.
+        pub fn of(headers: &'a HeaderMap) -> Facts<'a> {
+            Facts {
+                client: IpAddr::from([127, 0, 0, 1]),
+                method: "GET",
+                host: "h",
+                path: "/",
+                query: None,
+                headers,
+                route: "r",
+                params: &[],
+                claims: None,
+                certificate: None,
+                user: None,
+                body: BodyFacts::None,
+                descriptor: &[],
+                body_length: Some(0),
+            }
+        }
+    }
+
+    fn token(claims: [(String, String); 1]) -> TokenClaims {
+        TokenClaims::One(Arc::new(Claims::from_iter(claims)))
+    }
+
+    fn key(sources: &[Source]) -> Key {
+        Key(sources.iter().cloned().map(KeyPart::Source).collect())
+    }
+
+    fn state_key(frame: [&str; 3], key: &Key, missing: Missing, facts: &Facts) -> Result<String, KeyError> {
+        let [prefix, limit, algorithm] = frame;
+        let frame = StateKeyFrame { prefix, limit, algorithm };
+        let names = key.budget_names(frame, facts, missing, Repeated::Refuse, true)?;
+        assert_eq!(key.budget_names(frame, facts, missing, Repeated::Refuse, false)?.state, names.state);
+        Ok(names.state)
+    }
+
+    /// Host, path, two headers, and a text that is used as cookie, parameter and claim. All but the first two may be
+    /// absent.
+    type Values = (String, String, Option<Vec<u8>>, Option<Vec<u8>>, Option<String>);
+
+    fn key_of(values: &Values) -> String {
+        let (host, path, a, b, text) = values;
+        let mut headers = HeaderMap::new();
+        for (name, value) in NAMES.into_iter().zip([a, b]) {
+            if let Some(value) = value {
+                headers.insert(name, HeaderValue::from_bytes(value).unwrap());
+            }
+        }
+        let encoded = |text: &str| text.bytes().map(|byte| format!("%{byte:02x}")).collect::<String>();
+        let query = text.as_deref().map(|text| format!("a,b={}", encoded(text)));
+        let query = query.map(|query| query.replacen("a,b", "%61,b", 1));
+        let claims = text.clone().map(|text| token([("sub".to_owned(), text)]));
+        let facts = Facts { host, path, query: query.as_deref(), claims, ..Facts::of(&headers) };
+        let [a, b] = NAMES;
+        let key = key(&[
+            Source::Host,
+            Source::Header(a),
+            Source::Query("a,b".to_owned()),
+            Source::Path,
+            Source::Header(b),
+            Source::Claim("sub".to_owned()),
+            Source::Cookie("sid".to_owned()),
+        ]);
+        state_key(["sg", "limit", "token_bucket"], &key, Missing::Shared, &facts).unwrap()
+    }
+
+    /// Values that could be confused: empty ones, separators, braces, hashes, long ones.
+    fn tricky() -> impl Strategy<Value = String> {
+        prop_oneof![
+            Just(String::new()),
+            "[ab=,#!{}:]{0,4}",
+            "[a-f0-9]{32}",
+            "a{62,70}",
+            Just("a,header:x-b=b".to_owned()),
+            Just("!".to_owned()),
+            Just("\u{e4}\u{4e2d}".to_owned()),
+        ]
+    }
+
+    fn header() -> impl Strategy<Value = Option<Vec<u8>>> {
+        prop_oneof![
+            Just(None),
+            tricky().prop_map(|text| Some(text.into_bytes())),
+            prop::collection::vec(prop_oneof![0x20u8..0x7f, 0x80u8..], 0..4).prop_map(Some),
+        ]
+    }
+
+    fn values() -> impl Strategy<Value = Values> {
+        (tricky(), tricky(), header(), header(), prop::option::of(tricky()))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4000))]
+
+        #[test]
+        fn different_values_have_different_keys(one in values(), new in values(), same in [any::<bool>(); 5]) {
+            let other = (
+                if same[0] { one.0.clone() } else { new.0 },
+                if same[1] { one.1.clone() } else { new.1 },
+                if same[2] { one.2.clone() } else { new.2 },
+                if same[3] { one.3.clone() } else { new.3 },
+                if same[4] { one.4.clone() } else { new.4 },
+            );
+            prop_assert_eq!(key_of(&one) == key_of(&other), one == other);
+        }
+
+        #[test]
+        fn a_key_is_short_plain_and_has_one_hash_tag(values in values()) {
+            let key = key_of(&values);
+            prop_assert!(key.len() < 600 && key.is_ascii());
+            let framed = key.starts_with("sg:{host") && key.ends_with("}:limit:token_bucket");
+            prop_assert!(framed, "{}", key);
+            prop_assert_eq!((key.matches('{').count(), key.matches('}').count()), (1, 1));
+        }
+    }
+
+    fn ip_key(client: &str, part: Source) -> String {
+        let headers = HeaderMap::new();
+        let client = client.parse().unwrap();
+        let facts = Facts { client, ..Facts::of(&headers) };
+        state_key(["sg", "l", "gcra"], &key(&[part]), Missing::Skip, &facts).unwrap()
+    }
+
+    #[test]
+    fn parameters_cookies_and_claims_name_the_key() {
+        let mut headers = HeaderMap::new();
+        headers.insert("cookie", HeaderValue::from_static("sid=\"7\""));
+        let params = [PathParam { name: "post".to_owned(), segment: 1 }];
+        let claims = Some(token([("sub".to_owned(), "anna".to_owned())]));
+        let facts = Facts { query: Some("uid=4+2"), path: "/posts/5", params: &params, claims, ..Facts::of(&headers) };
+        let key = key(&[
+            Source::Cookie("sid".into()),
+            Source::Query("uid".into()),
+            Source::Claim("sub".into()),
+            Source::Query("x,y".into()),
+            Source::Param("post".into()),
+        ]);
+        let text = state_key(["sg", "l", "gcra"], &key, Missing::Shared, &facts).unwrap();
+        assert!(text.starts_with("sg:{cookie:sid=7,query:uid#"), "{text}");
+        assert!(text.contains(",jwt:sub=anna,query:") && text.ends_with("!,param:post=5}:l:gcra"), "{text}");
+        assert_eq!(text.matches(',').count(), 4, "{text}");
+        assert_eq!(state_key(["sg", "l", "gcra"], &key, Missing::Skip, &facts), Err(KeyError::Missing(3)));
+    }
+
+    #[test]
+    fn a_plus_in_a_cookie_equals_an_encoded_space_and_plus() {
+        let source = Source::Cookie("sid".into());
+        let of = |value: &str| {
+            let cookie = HeaderValue::from_str(&format!("sid={value}")).unwrap();
+            let headers = HeaderMap::from_iter([(http::header::COOKIE, cookie)]);
+            state_key(["sg", "l", "gcra"], &key(std::slice::from_ref(&source)), Missing::Shared, &Facts::of(&headers))
+                .unwrap()
+        };
+        assert_eq!([of("a%20b"), of("a%2Bb"), of("a%2bb")], [of("a+b"), of("a+b"), of("a+b")]);
+        assert!(of("a+b") != of("ab") && of("a+b") != of("a_b"));
+        assert_eq!(KeyPart::Source(source).canonicalize_written(b"a b".to_vec()).as_deref(), Ok(&b"a+b"[..]));
+    }
+
+    /// State keys must not change between versions, because gateways share budgets by them.
+    #[test]
+    fn what_cannot_stand_in_a_key_is_half_a_sha_256() {
+        let headers = HeaderMap::from_iter([(NAMES[0].clone(), HeaderValue::from_static("abc def"))]);
+        let of = |source| state_key(["sg", "l", "gcra"], &key(&[source]), Missing::Shared, &Facts::of(&headers));
+        let header = of(Source::Header(NAMES[0].clone())).unwrap();
+        assert_eq!(header, "sg:{header:x-a#010971ea0013a09d91df437de2cd6f66}:l:gcra");
+        assert_eq!(of(Source::Query("a,b".into())).unwrap(), "sg:{query:1eb7c54d52831bbfe8942af0b1c56b74!}:l:gcra");
+    }
+
+    #[test]
+    fn clients_are_networks() {
+        let site = Source::Ip(Prefixes::default());
+        let wide = Source::Ip(Prefixes { v4: 24, v6: 56 });
+        assert_eq!(ip_key("10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
+        assert_eq!(ip_key("::ffff:10.1.2.3", site.clone()), "sg:{ip=10.1.2.3}:l:gcra");
+        assert_eq!(ip_key("0.99.100.255", site.clone()), "sg:{ip=0.99.100.255}:l:gcra");
+        assert_eq!(ip_key("2001:db8::1:2:3:4", site), "sg:{ip=2001:db8::}:l:gcra");
+        assert_eq!(ip_key("10.1.2.3", wide.clone()), "sg:{ip/24/56=10.1.2.0}:l:gcra");
+        assert_eq!(ip_key("2001:db8:0:1ff::1", wide), "sg:{ip/24/56=2001:db8:0:100::}:l:gcra");
+    }
+}

@@ -1,0 +1,345 @@
+//! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
+//! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
+
+pub mod charge_rules;
+pub mod over;
+pub mod refuse;
+pub(crate) mod when;
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::labels::labels;
+use crate::limiting::algorithm::Rule;
+use crate::limiting::algorithm::lease_basis::LeaseTerms;
+use crate::limiting::decision::LimitRef;
+use crate::limiting::fair_share::FairShare;
+use crate::limiting::integers::{NotInteger, ValueError};
+use crate::limiting::key::SourceValues;
+use crate::limiting::key::state_key::{BudgetNames, KeyError, StateKeyFrame};
+use crate::limiting::key::{Cost, Key, Missing, Price};
+use crate::limiting::limit::charge_rules::ChargeRules;
+use crate::limiting::limit::over::Over;
+use crate::limiting::limit::refuse::Refuse;
+use crate::limiting::limit::when::When;
+use crate::limiting::overrides::Overrides;
+use crate::limiting::settlement::api::LlmApi;
+use crate::limiting::source::{Facts, Repeated, Source, SourceKind, SourceOrigin, SourceValue};
+
+/// All limits of a config, indexed by name.
+#[derive(Debug, Default)]
+pub struct LimitTable {
+    pub all: Vec<Arc<Limit>>,
+    by_name: HashMap<String, usize>,
+}
+
+impl LimitTable {
+    pub fn new(all: Vec<Arc<Limit>>) -> LimitTable {
+        let by_name = all.iter().enumerate().map(|(place, limit)| (limit.name.clone(), place)).collect();
+        LimitTable { all, by_name }
+    }
+
+    pub fn find(&self, name: &str) -> Option<&Arc<Limit>> {
+        self.index_of(name).map(|place| &self.all[place])
+    }
+
+    /// Returns the index of a limit in `all`.
+    pub fn index_of(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+}
+
+impl Deref for LimitTable {
+    type Target = [Arc<Limit>];
+
+    fn deref(&self) -> &[Arc<Limit>] {
+        &self.all
+    }
+}
+
+/// One `[limit.NAME]`.
+#[derive(Debug, PartialEq)]
+pub struct Limit {
+    pub name: String,
+    /// Properties of the limit that stores need, made by [`LimitRef::new`].
+    pub store_ref: Arc<LimitRef>,
+    pub rule: Arc<Rule>,
+    pub key: Key,
+    pub missing: Missing,
+    /// Which value counts if the request repeats a header, parameter or field that the limit reads.
+    pub repeated: Repeated,
+    /// Handling of a request if the limit reads an integer and the request contains something else.
+    pub not_integer: NotInteger,
+    pub cost: Cost,
+    pub mode: Mode,
+    /// How requests over the limit are treated.
+    pub over: Over,
+    pub on_error: OnError,
+    /// Which requests the limit applies to.
+    pub when: When,
+    pub overrides: Overrides,
+    /// Name of the limit that must be exhausted before this one applies.
+    pub after: Option<String>,
+    /// Name of the limit that this one may replace. Such a limit is in shadow mode.
+    pub candidate_of: Option<String>,
+    /// Name of the limit of the config, if it counts several networks of a client (`ip6tiers`). Each network has a
+    /// limit of its own, and the one with this very name counts the smallest network.
+    pub tier_of: Option<String>,
+    /// Maximum number of keys in memory. Limits without this setting share what the others leave.
+    pub max_keys: Option<usize>,
+    /// How the outcome of a request changes its charge; `None` if it does not.
+    pub charge_rules: Option<Arc<ChargeRules>>,
+    /// How tenants share a budget; `None` if they do not.
+    pub fair: Option<Box<FairShare>>,
+    /// Response to refused requests; `None` uses that of the route.
+    pub refuse: Option<Box<Refuse>>,
+}
+
+impl Limit {
+    /// Returns the name of the budget that a request with `facts` uses. With `values`, also in the form that overrides
+    /// use.
+    ///
+    /// # Errors
+    /// A part of the key is missing or ambiguous.
+    pub fn budget_names(&self, prefix: &str, facts: &impl SourceValues, values: bool) -> Result<BudgetNames, KeyError> {
+        let frame = StateKeyFrame { prefix, limit: &self.name, algorithm: self.rule.name() };
+        self.key.budget_names(frame, facts, self.missing, self.repeated, values)
+    }
+
+    /// Returns the key by which usage is counted: the budget, and the tenant if there is one.
+    pub fn counted_key(&self) -> &Key {
+        self.fair.as_ref().map_or(&self.key, |fair| &fair.counted_key)
+    }
+
+    /// Returns whether the limit applies to the request, by its `when`.
+    ///
+    /// # Errors
+    /// A condition depends on a value that is ambiguous, or that should be an integer and is none.
+    pub fn applies_to(&self, facts: &Facts) -> Result<bool, ValueError> {
+        self.when.is_met(facts, self.repeated, self.not_integer)
+    }
+
+    /// Returns the cost of the request.
+    ///
+    /// # Errors
+    /// The cost is ambiguous or no integer.
+    pub fn cost_of(&self, facts: &Facts) -> Result<i64, ValueError> {
+        Ok(self.price_of(facts)?.units)
+    }
+
+    /// Returns the cost of the request, with what of it is for its input.
+    ///
+    /// # Errors
+    /// The cost is ambiguous or no integer.
+    pub fn price_of(&self, facts: &Facts) -> Result<Price, ValueError> {
+        self.cost.for_request(facts, self.repeated, self.not_integer)
+    }
+
+    /// Sources whose values have to be integers.
+    pub fn integer_sources(&self) -> impl Iterator<Item = &Source> {
+        self.when.integer_sources().chain(self.cost.sources())
+    }
+
+    /// Returns whether requests over the limit are forwarded. In shadow mode, `over` has no effect.
+    pub fn forwards_excess(&self) -> bool {
+        self.mode == Mode::Enforce && self.over.forwards()
+    }
+
+    /// Returns the response to refused requests, on a route with the response `of_route`.
+    pub fn refusal_response<'a>(&'a self, of_route: &'a Refuse) -> &'a Refuse {
+        self.refuse.as_deref().unwrap_or(of_route)
+    }
+
+    /// Returns the name in the config: for a tier, that of the limit with the tiers.
+    pub fn listed_name(&self) -> &str {
+        self.tier_of.as_ref().unwrap_or(&self.name)
+    }
+
+    /// Returns whether the limit is a tier that no list names: it applies wherever the limit with these tiers is
+    /// listed.
+    pub fn is_wider_tier(&self) -> bool {
+        self.tier_of.as_ref().is_some_and(|name| *name != self.name)
+    }
+
+    /// Reports whether the limit is a wider tier, and the key in `facts` has an IPv4 address: wider tiers have only
+    /// IPv6 networks.
+    pub fn is_tier_without(&self, facts: &impl SourceValues) -> bool {
+        let is_ipv4 = |part| {
+            let value = facts.part_value(part, self.repeated);
+            matches!(value, Ok(Some(SourceValue::Ip(ip))) if ip.to_canonical().is_ipv4())
+        };
+        self.is_wider_tier() && self.key.0.iter().any(is_ipv4)
+    }
+
+    /// Returns the prefix length of the networks that the limit counts IPv6 clients by. `None` if it does not.
+    pub fn ipv6_prefix(&self) -> Option<u8> {
+        self.key.sources().find_map(|source| match source {
+            Source::Ip(prefixes) => Some(prefixes.v6),
+            _ => None,
+        })
+    }
+
+    /// Returns whether all tiers of the limit must be charged together, although the limit refuses nothing.
+    pub fn has_linked_tiers(&self) -> bool {
+        self.tier_of.is_some() && (self.mode == Mode::Shadow || self.forwards_excess())
+    }
+
+    /// Returns whether the limit reads the address of the client.
+    pub fn reads_address(&self) -> bool {
+        self.when.reads_client() || self.key.sources().any(|source| matches!(source, Source::Ip(_)))
+    }
+
+    /// Returns whether the response reports the true cost of a request.
+    pub fn settles(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.settle.is_some())
+    }
+
+    /// Returns whether the end of a request may change its charge.
+    pub fn may_change_charges(&self) -> bool {
+        self.charge_rules.is_some() || self.rule.has_queue()
+    }
+
+    /// Everything that the limit reads of a request.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        let tenant = self.fair.iter().flat_map(|fair| fair.key.sources());
+        self.key.sources().chain(tenant).chain(self.when.sources()).chain(self.cost.sources())
+    }
+
+    /// Returns whether the limit reads the content of request bodies: for its key or its cost, or to change them.
+    pub fn reads_body(&self) -> bool {
+        self.reads_every_body() || self.finds_background()
+    }
+
+    /// Returns whether the limit reads the body of a request to that path.
+    pub fn reads_body_of(&self, path: &str) -> bool {
+        self.reads_every_body() || self.finds_background() && LlmApi::find(path) == Some(LlmApi::Responses)
+    }
+
+    fn reads_every_body(&self) -> bool {
+        self.key.reads_body() || self.cost.reads_body() || self.requests_usage()
+    }
+
+    /// Returns whether the estimate must know which responses are generated in the background: they do not report the
+    /// usage by which the limit settles.
+    fn finds_background(&self) -> bool {
+        matches!(self.cost, Cost::Reserved(_)) && self.settles_by_body()
+    }
+
+    /// Returns whether the body of the response reports the true cost.
+    pub fn settles_by_body(&self) -> bool {
+        self.charge_rules.as_ref().is_some_and(|rules| rules.usage().is_some())
+    }
+
+    /// Returns whether the gateway asks servers to report the usage of streams.
+    pub fn requests_usage(&self) -> bool {
+        let rules = self.charge_rules.as_ref().and_then(|rules| rules.usage());
+        rules.is_some_and(|usage| usage.requests_usage)
+    }
+
+    /// Path parameters that the limit reads.
+    pub fn path_params(&self) -> impl Iterator<Item = &str> {
+        self.sources().filter_map(|source| match source {
+            Source::Param(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Returns whether a request may repeat something that the limit reads.
+    pub fn reads_repeatable(&self) -> bool {
+        self.sources().any(|source| match source.kind().origin() {
+            SourceOrigin::Target
+            | SourceOrigin::Fields
+            | SourceOrigin::Token
+            | SourceOrigin::Body
+            | SourceOrigin::Descriptor => true,
+            SourceOrigin::Request | SourceOrigin::Certificate | SourceOrigin::Identity => false,
+        })
+    }
+
+    /// Returns whether the limit reads headers.
+    pub fn needs_headers(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Fields)
+    }
+
+    /// Returns whether a part of the key is absent in requests without a verified identity.
+    pub fn is_keyed_by_user(&self) -> bool {
+        self.key.0.iter().any(|part| !part.sources().is_empty() && part.sources().iter().all(Source::is_user))
+    }
+
+    /// Returns a descriptor entry without which the limit does not work as configured.
+    pub fn required_descriptor(&self) -> Option<&Source> {
+        let is_entry = |source: &&Source| source.kind() == SourceKind::Descriptor;
+        let parts = self.key.0.iter().filter(|part| part.sources().iter().all(|source| is_entry(&source)));
+        let of_key = parts.filter_map(|part| part.sources().first()).next();
+        of_key.or_else(|| self.cost.sources().iter().find(is_entry)).or_else(|| self.when.sources().find(is_entry))
+    }
+
+    /// Returns whether the limit reads claims of a JWT.
+    pub fn needs_claims(&self) -> bool {
+        self.sources().any(|source| source.kind().origin() == SourceOrigin::Token)
+    }
+}
+
+impl LimitRef {
+    /// Describes the limit `name` for stores.
+    pub fn new(
+        name: &str,
+        cost: &Cost,
+        afterwards: Option<&Arc<ChargeRules>>,
+        lease: Option<LeaseTerms>,
+    ) -> Arc<LimitRef> {
+        let id = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
+        let refundable = afterwards.is_some();
+        Arc::new(LimitRef { id, name: name.to_owned(), max_cost: cost.max_cost(), refundable, lease })
+    }
+}
+
+labels! {
+    /// Mode of a limit: enforced, or evaluated only.
+    Mode:
+    Enforce = "enforce",
+    /// Decides and counts, but never refuses.
+    Shadow = "shadow",
+}
+
+labels! {
+    /// How a limit decides while the store is unavailable.
+    OnError:
+    /// Admits every request.
+    Open = "open",
+    /// Refuses every request.
+    Closed = "closed",
+    /// Decides from memory, by this gateway's share of the rule.
+    Local = "local",
+}
+
+#[cfg(test)]
+impl Limit {
+    /// A limit with one budget for all requests, and defaults otherwise.
+    pub fn bare(name: &str, rule: Rule, mode: Mode) -> Arc<Limit> {
+        Arc::new(Limit {
+            name: name.to_owned(),
+            store_ref: LimitRef::new(name, &Cost::Fixed(1), None, None),
+            rule: Arc::new(rule),
+            key: Key(vec![crate::limiting::key::KeyPart::All]),
+            missing: Missing::Skip,
+            repeated: Repeated::default(),
+            not_integer: NotInteger::default(),
+            cost: Cost::Fixed(1),
+            mode,
+            over: Over::Refuse,
+            on_error: OnError::Local,
+            when: When::default(),
+            overrides: Overrides::default(),
+            after: None,
+            candidate_of: None,
+            tier_of: None,
+            max_keys: None,
+            charge_rules: None,
+            fair: None,
+            refuse: None,
+        })
+    }
+}

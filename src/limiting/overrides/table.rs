@@ -1,0 +1,233 @@
+//! The table of a limit's overrides, which finds the entry for a key. An entry lists values, hashes of values as logs
+//! show them, or stars. The config and Redis fill tables through `overrides`.
+
+use std::borrow::Cow;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use percent_encoding::percent_decode;
+
+use crate::limiting::algorithm::Rule;
+use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
+use crate::limiting::key::state_key::{DIGEST_MARK, write_escaped, write_value};
+use crate::limiting::key::{Key, KeyPart};
+
+/// Budget that an override gives a key.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OverrideBudget {
+    Rule(Arc<Rule>),
+    /// The rate is 0: every request is refused.
+    Blocked,
+    /// The limit does not apply.
+    Unlimited,
+}
+
+/// Value of one part of the key of an entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum OverrideValue {
+    /// The star: any value, or none.
+    Any,
+    Bytes(Vec<u8>),
+    /// The value that logs show with this hash.
+    Hash(KeyHash),
+}
+
+/// Budgets by the values of a key. The value `*` matches any value. If several entries match a key, the one with the
+/// fewest stars wins; among equals, the one whose first star comes later, then the one with the fewest hashes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OverrideTable {
+    budgets: HashMap<Box<str>, OverrideBudget>,
+    /// Shapes of all entries, in the order in which they are tried.
+    shapes: Vec<EntryShape>,
+}
+
+/// Which parts of an entry's key are stars, and which are hashes, as bits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct EntryShape {
+    stars: u32,
+    hashes: u32,
+}
+
+impl EntryShape {
+    fn order(self) -> impl Ord {
+        (self.stars.count_ones(), Reverse(self.stars.trailing_zeros()), self.hashes.count_ones())
+    }
+}
+
+/// Hashes the parts of one key as logs show them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PartHasher {
+    names: Vec<String>,
+    pub hasher: KeyHasher,
+}
+
+impl PartHasher {
+    pub fn new(key: &Key, hasher: &KeyHasher) -> PartHasher {
+        PartHasher { names: key.0.iter().map(KeyPart::state_name).collect(), hasher: hasher.clone() }
+    }
+
+    /// Returns the value of the part with that index as an entry with its hash has it. `piece`: the value as a field
+    /// has it, or the digits that identify it.
+    fn hash_piece(&self, index: usize, piece: &str) -> String {
+        let digits = piece.strip_prefix(DIGEST_MARK);
+        if digits.is_some_and(|digits| KeyHash::parse(digits).is_some()) {
+            return piece.to_owned();
+        }
+        let mut state = self.names.get(index).cloned().unwrap_or_default();
+        match digits {
+            Some(digits) => state.extend(["#", digits]),
+            None => write_value(&mut state, &Cow::from(percent_decode(piece.as_bytes()))),
+        }
+        format!("{DIGEST_MARK}{}", self.hasher.hash(&state))
+    }
+
+    /// Returns whether the piece of an entry matches the piece of a key. Each may be a value, its hash, or the digits
+    /// of its state key.
+    fn matches(&self, index: usize, entry: &str, piece: &str) -> bool {
+        let state_digits = || {
+            let mut state = String::new();
+            write_value(&mut state, &Cow::from(percent_decode(entry.as_bytes())));
+            state
+        };
+        let is_same_digest = |digits: &str| state_digits().strip_prefix('#') == Some(digits);
+        entry == "*"
+            || entry == piece
+            || piece.strip_prefix(DIGEST_MARK).is_some_and(is_same_digest)
+            || (piece != "*" && self.hash_piece(index, entry) == self.hash_piece(index, piece))
+    }
+}
+
+/// Maximum number of different positions of stars and hashes in one table; each costs a lookup.
+const SHAPES_MAX: usize = 16;
+
+impl OverrideTable {
+    /// Adds an entry. Returns false if there is one for these values already, or if there are too many different
+    /// positions of stars and hashes.
+    pub fn insert(&mut self, values: &[OverrideValue], budget: OverrideBudget) -> bool {
+        let field = join_values(values);
+        if self.budgets.contains_key(field.as_str()) || !self.add_shape(shape_of(&field)) {
+            return false;
+        }
+        self.budgets.insert(field.into(), budget);
+        true
+    }
+
+    /// Adds the entries of `other` for keys that have none yet.
+    pub fn add_all(&mut self, other: &OverrideTable) {
+        for shape in &other.shapes {
+            if !self.shapes.contains(shape) {
+                self.shapes.push(*shape);
+            }
+        }
+        self.shapes.sort_by_key(|shape| shape.order());
+        for (field, budget) in &other.budgets {
+            self.budgets.entry(field.clone()).or_insert_with(|| budget.clone());
+        }
+    }
+
+    /// Returns the budgets of all entries, in no order.
+    pub fn budgets(&self) -> impl Iterator<Item = &OverrideBudget> {
+        self.budgets.values()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.budgets.is_empty()
+    }
+
+    /// Returns whether an entry contains a hash.
+    pub fn has_hashes(&self) -> bool {
+        self.shapes.iter().any(|shape| shape.hashes != 0)
+    }
+
+    /// Adds a shape. Returns false if there are too many.
+    fn add_shape(&mut self, shape: EntryShape) -> bool {
+        if self.shapes.contains(&shape) {
+            return true;
+        }
+        if self.shapes.len() == SHAPES_MAX {
+            return false;
+        }
+        self.shapes.push(shape);
+        self.shapes.sort_by_key(|shape| shape.order());
+        true
+    }
+
+    /// Finds the budget of a key, whose `values` are joined to a field. A star stands for a missing value.
+    pub fn find(&self, values: &str, hasher: &PartHasher) -> Option<&OverrideBudget> {
+        // Few values contain a `%`, so this costs a request almost nothing.
+        if values.as_bytes().contains(&b'%') && values.contains(DIGEST_MARK) {
+            return self.find_by_digest(values, hasher);
+        }
+        let pieces = || values.split(',').enumerate();
+        let absent = shape_of(values).stars;
+        self.shapes.iter().find_map(|EntryShape { stars, hashes }| {
+            if *stars == absent && *hashes == 0 {
+                return self.budgets.get(values);
+            }
+            if stars & absent != absent {
+                return None;
+            }
+            let mut field = String::with_capacity(values.len());
+            for (i, piece) in pieces() {
+                if i > 0 {
+                    field.push(',');
+                }
+                match (stars & 1 << i, hashes & 1 << i) {
+                    (0, 0) => field.push_str(piece),
+                    (0, _) => field.push_str(&hasher.hash_piece(i, piece)),
+                    _ => field.push('*'),
+                }
+            }
+            self.budgets.get(field.as_str())
+        })
+    }
+
+    /// Finds the budget of a key of which some values are not known, only digits that identify them. Compares all
+    /// entries, so only the admin API and the replay may use it.
+    fn find_by_digest(&self, values: &str, hasher: &PartHasher) -> Option<&OverrideBudget> {
+        let matches = |field: &str| {
+            let pairs = field.split(',').zip(values.split(',')).enumerate();
+            pairs.into_iter().all(|(i, (entry, piece))| hasher.matches(i, entry, piece))
+        };
+        let found = self.budgets.iter().filter(|(field, _)| matches(field));
+        found.min_by_key(|(field, _)| shape_of(field).order()).map(|(_, budget)| budget)
+    }
+}
+
+/// Returns which pieces of a field are stars and hashes.
+fn shape_of(field: &str) -> EntryShape {
+    field.split(',').enumerate().fold(EntryShape::default(), |shape, (i, piece)| EntryShape {
+        stars: shape.stars | u32::from(piece == "*") << i,
+        hashes: shape.hashes | u32::from(piece.starts_with(DIGEST_MARK)) << i,
+    })
+}
+
+/// Splits a field into its values.
+pub fn parse_field(field: &[u8]) -> impl Iterator<Item = OverrideValue> {
+    field.split(|byte| *byte == b',').map(|text| {
+        let hash = text.strip_prefix(DIGEST_MARK.as_bytes()).and_then(|digits| str::from_utf8(digits).ok());
+        match hash.and_then(KeyHash::parse) {
+            Some(hash) => OverrideValue::Hash(hash),
+            None if text == b"*" => OverrideValue::Any,
+            None => OverrideValue::Bytes(percent_decode(text).collect()),
+        }
+    })
+}
+
+/// Joins values to a field.
+pub fn join_values(values: &[OverrideValue]) -> String {
+    let mut field = String::with_capacity(64);
+    for (i, value) in values.iter().enumerate() {
+        if i > 0 {
+            field.push(',');
+        }
+        match value {
+            OverrideValue::Any => field.push('*'),
+            OverrideValue::Bytes(value) => write_escaped(&mut field, value),
+            OverrideValue::Hash(hash) => drop(write!(field, "{DIGEST_MARK}{hash}")),
+        }
+    }
+    field
+}

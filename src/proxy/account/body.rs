@@ -1,0 +1,479 @@
+//! The response body as the client connection reads it. It forwards the frames of its source and owns the account of
+//! the request, so that the request ends when the body is dropped.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body as HttpBody, Frame, SizeHint};
+use http_body_util::BodyExt;
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+
+use crate::limiting::charges::guard::ChargeGuard;
+use crate::limiting::limit::charge_rules::ResponseTail;
+use crate::proxy::account::RequestAccount;
+use crate::proxy::account::cause::Cause;
+use crate::proxy::account::linger::Linger;
+use crate::proxy::connection::upload::{Upload, UploadError, UploadState};
+use crate::proxy::head::headers;
+use crate::proxy::outbound::exchange;
+use crate::proxy::outbound::exchange::Exchange;
+use crate::proxy::outbound::http1::ProtocolFault;
+use crate::proxy::outbound::pool::PooledConnection;
+use crate::proxy::outbound::select::endpoint::StreamedResponse;
+use crate::proxy::render::compress::encoder::EncoderFault;
+use crate::proxy::render::compress::stage::CompressionStage;
+use crate::proxy::words::failure_log::UpstreamFailureKind;
+use crate::proxy::words::reason::EndReason;
+use crate::telemetry::metrics::Cutoff;
+use crate::upstream::breaker::BreakerPermit;
+
+/// A response body with the account of its request.
+pub struct ResponseBody {
+    source: BodySource,
+    /// Compresses what the source returns.
+    compression: Option<Box<CompressionStage<BodyError>>>,
+    /// The length of the source must not be sent to the client as the length.
+    hides_length: bool,
+    account: Option<Box<RequestAccount>>,
+    /// The body has failed, which the connection learns once it has written what precedes.
+    failure: Option<BodyError>,
+}
+
+/// The source of the frames of a response body.
+enum BodySource {
+    Full(Bytes),
+    /// The message of a gRPC response, and the trailers after it, which are empty once they are sent.
+    Message {
+        message: Bytes,
+        trailers: HeaderMap,
+    },
+    Upstream {
+        exchange: Rc<RefCell<dyn Exchange>>,
+        response: StreamedResponse,
+        /// Continues the exchange if the client leaves, for limits whose slots must be held as long as the server
+        /// works.
+        linger: Option<Linger>,
+        /// The last poll was pending: the gateway waits for the server.
+        waits: bool,
+    },
+    Echo(Box<Upload>),
+    /// A response without a body, after which the connection becomes a tunnel to this server. `None` once the tunnel
+    /// has taken the connection.
+    Switched(Option<Box<PooledConnection>>),
+}
+
+/// A response body that could not be completed.
+#[derive(Debug)]
+pub enum BodyError {
+    Upstream(ProtocolFault),
+    Upload(UploadError),
+    Compression,
+}
+
+impl From<EncoderFault> for BodyError {
+    fn from(_: EncoderFault) -> BodyError {
+        BodyError::Compression
+    }
+}
+
+impl BodyError {
+    fn cause(&self) -> Cause {
+        match self {
+            BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
+            BodyError::Compression => EndReason::CompressionFailed.into(),
+            BodyError::Upload(error) => match error.state() {
+                UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
+                UploadState::Left => Cutoff::ClientLeft.into(),
+                UploadState::Running | UploadState::Done | UploadState::Broken | UploadState::Unread => {
+                    EndReason::BodyMalformed.into()
+                }
+            },
+        }
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BodyError::Upstream(error) => write!(f, "the upstream response was cut off: {error}"),
+            BodyError::Upload(error) => error.fmt(f),
+            BodyError::Compression => f.write_str("the response could not be compressed"),
+        }
+    }
+}
+
+impl std::error::Error for BodyError {}
+
+impl ResponseBody {
+    pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
+        ResponseBody::new(BodySource::Full(bytes.into()))
+    }
+
+    /// Sends a message and trailers, which are not empty.
+    pub fn message(message: Bytes, trailers: HeaderMap) -> ResponseBody {
+        ResponseBody::new(BodySource::Message { message, trailers })
+    }
+
+    /// Streams a server's response.
+    pub fn upstream(
+        exchange: Rc<RefCell<dyn Exchange>>,
+        response: StreamedResponse,
+        linger: Option<Linger>,
+    ) -> ResponseBody {
+        ResponseBody::new(BodySource::Upstream { exchange, response, linger, waits: false })
+    }
+
+    /// Streams the request's own body back.
+    pub fn echo(upload: Upload) -> ResponseBody {
+        ResponseBody::new(BodySource::Echo(Box::new(upload)))
+    }
+
+    /// The body of a response that switches protocols.
+    pub fn switched(connection: Option<PooledConnection>) -> ResponseBody {
+        ResponseBody::new(BodySource::Switched(connection.map(Box::new)))
+    }
+
+    fn new(source: BodySource) -> ResponseBody {
+        ResponseBody { source, compression: None, hides_length: false, account: None, failure: None }
+    }
+
+    /// Returns whether a tunnel follows instead of a body.
+    pub fn is_tunnel(&self) -> bool {
+        matches!(self.source, BodySource::Switched(_))
+    }
+
+    /// Returns the length of a body that has arrived completely.
+    pub fn full_length(&self) -> Option<usize> {
+        match &self.source {
+            BodySource::Full(bytes) => Some(bytes.len()),
+            _ => None,
+        }
+    }
+
+    /// Returns true if only the end of the server's connection ends the body.
+    pub fn ends_by_close(&self) -> bool {
+        matches!(&self.source, BodySource::Upstream { exchange, .. } if exchange.borrow().ends_by_close())
+    }
+
+    /// Returns a body that has arrived completely.
+    pub fn as_full(&self) -> Option<&Bytes> {
+        if let BodySource::Full(bytes) = &self.source { Some(bytes) } else { None }
+    }
+
+    /// Takes a body that has arrived completely, and leaves an empty one.
+    pub fn take_full(&mut self) -> Option<Bytes> {
+        match &mut self.source {
+            BodySource::Full(bytes) => Some(std::mem::take(bytes)),
+            _ => None,
+        }
+    }
+
+    /// Compresses the body while it streams.
+    pub fn compress_with(&mut self, stage: CompressionStage<BodyError>) {
+        self.compression = Some(Box::new(stage));
+    }
+
+    /// Makes the length of the body unknown.
+    pub fn forget_length(&mut self) {
+        self.hides_length = true;
+    }
+
+    /// Takes the connection to the server that has switched protocols.
+    pub fn take_switched(&mut self) -> Option<PooledConnection> {
+        match &mut self.source {
+            BodySource::Switched(connection) => connection.take().map(|connection| *connection),
+            _ => None,
+        }
+    }
+
+    /// Reads and drops the rest of a server's body, so that its connection can serve another request. The connection of
+    /// a long or slow body is closed. `charges` are settled by the trailers.
+    pub fn discard(mut self, charges: Option<Box<ChargeGuard>>) {
+        const LONGEST: Duration = Duration::from_secs(5);
+        if let BodySource::Upstream { linger, .. } = &mut self.source {
+            // The client has not left: it gets another response.
+            *linger = None;
+        }
+        if charges.is_none() && self.is_end_stream() {
+            return;
+        }
+        spawn_local(async move {
+            let mut charges = charges;
+            let drained = timeout(LONGEST, self.read_to_trailers(charges.as_deref_mut())).await;
+            if let Some(mut charges) = charges {
+                charges.settle_end(match &drained {
+                    Ok(Ok(Some(trailers))) => Some(ResponseTail::Whole(trailers)),
+                    Ok(Err(_)) => Some(ResponseTail::Cut),
+                    // The server may still have worked on the request.
+                    Ok(Ok(None)) | Err(_) => None,
+                });
+            }
+        });
+    }
+
+    /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is
+    /// longer than 64 KiB. `charges` read the usage in the body.
+    async fn read_to_trailers(
+        &mut self,
+        mut charges: Option<&mut ChargeGuard>,
+    ) -> Result<Option<HeaderMap>, BodyError> {
+        let mut left = 64 * 1024_usize;
+        while let Some(frame) = self.frame().await.transpose()? {
+            if let (Some(charges), Some(data)) = (&mut charges, frame.data_ref()) {
+                charges.scan_body(data);
+            }
+            match frame.into_trailers() {
+                Ok(trailers) => return Ok(Some(trailers)),
+                Err(frame) => match left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) {
+                    Some(rest) => left = rest,
+                    None => return Ok(None),
+                },
+            }
+        }
+        Ok(Some(HeaderMap::new()))
+    }
+
+    /// Makes the rest of a server's response count for circuit breakers: a body that breaks off, and trailers that say
+    /// that the server failed.
+    pub fn report_to_breakers(&mut self, permits: Vec<BreakerPermit>) {
+        if let BodySource::Upstream { response, .. } = &mut self.source {
+            response.breakers = permits;
+        }
+    }
+
+    /// Makes the request end with this body.
+    pub fn attach_account(&mut self, account: Box<RequestAccount>) {
+        self.account = Some(account);
+    }
+}
+
+impl BodySource {
+    /// Returns the next frame as the server sent it.
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self {
+            BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
+            BodySource::Switched(_) => Poll::Ready(None),
+            BodySource::Full(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            BodySource::Message { message, trailers } => Poll::Ready(match (message.is_empty(), trailers.is_empty()) {
+                (false, _) => Some(Ok(Frame::data(std::mem::take(message)))),
+                (true, false) => Some(Ok(Frame::trailers(std::mem::take(trailers)))),
+                (true, true) => None,
+            }),
+            BodySource::Upstream { exchange, response, waits, .. } => {
+                let polled = exchange.borrow_mut().poll_frame(cx);
+                let waited = std::mem::replace(waits, polled.is_pending());
+                // The application resets a single stream: gRPC servers end calls that way at the client's deadline. So
+                // a reset does not count against the server.
+                if let Poll::Ready(Some(Err(fault))) = &polled
+                    && *fault != ProtocolFault::Reset
+                {
+                    response.record_cut_off(waited);
+                }
+                if let Poll::Ready(Some(Ok(frame))) = &polled
+                    && let Some(trailers) = frame.trailers_ref()
+                {
+                    response.record_trailers(trailers);
+                }
+                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+            }
+            BodySource::Echo(upload) => {
+                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
+            }
+        }
+    }
+
+    /// Returns the next frame, and shows a copy of it to limits that settle by the body. They have seen a body that
+    /// arrived completely.
+    fn poll_scanned(
+        &mut self,
+        account: &mut Option<Box<RequestAccount>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let is_full = matches!(self, BodySource::Full(_));
+        let polled = self.poll_frame(cx);
+        if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
+            && let Some(data) = frame.data_ref()
+        {
+            account.scan_body(data);
+        }
+        polled
+    }
+
+    fn is_end(&self) -> bool {
+        match self {
+            BodySource::Full(bytes) => bytes.is_empty(),
+            BodySource::Message { message, trailers } => message.is_empty() && trailers.is_empty(),
+            BodySource::Switched(_) => true,
+            BodySource::Upstream { exchange, .. } => exchange.borrow().is_complete(),
+            BodySource::Echo(upload) => upload.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            BodySource::Full(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            BodySource::Message { .. } => SizeHint::default(),
+            BodySource::Switched(_) => SizeHint::with_exact(0),
+            BodySource::Upstream { exchange, .. } => exchange.borrow().size_hint(),
+            BodySource::Echo(upload) => upload.size_hint(),
+        }
+    }
+
+    /// Records that the gateway waits for the client, not for the server.
+    fn end_wait(&mut self) {
+        if let BodySource::Upstream { waits, .. } = self {
+            *waits = false;
+        }
+    }
+}
+
+impl HttpBody for ResponseBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if self.failure.is_some() {
+            return self.poll_failure();
+        }
+        let ResponseBody { source, compression, account, .. } = &mut *self;
+        let polled = match compression {
+            None => source.poll_scanned(account, cx),
+            Some(stage) => poll_compressed(stage, source, account, cx),
+        };
+        if let (Poll::Ready(next), Some(account)) = (&polled, account) {
+            match next {
+                Some(Ok(frame)) => {
+                    account.record_sent(frame.data_ref().map_or(0, Bytes::len));
+                    if let Some(trailers) = frame.trailers_ref() {
+                        account.settle_by_trailers(trailers);
+                    }
+                }
+                Some(Err(error)) => account.record_broken(error.cause()),
+                None => account.record_complete(),
+            }
+        }
+        let mut frame = match polled {
+            Poll::Ready(Some(Ok(frame))) => frame,
+            Poll::Ready(Some(Err(error))) => {
+                self.failure = Some(error);
+                return self.poll_failure();
+            }
+            polled => return polled,
+        };
+        if let Some(trailers) = frame.trailers_mut() {
+            headers::clean_trailers(trailers);
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.compression {
+            _ if self.failure.is_some() => false,
+            None => self.source.is_end(),
+            Some(stage) => stage.is_end(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.hides_length || self.compression.is_some() { SizeHint::default() } else { self.source.size_hint() }
+    }
+}
+
+/// Returns the next compressed frame, and records how much of the body was read for it.
+fn poll_compressed(
+    stage: &mut CompressionStage<BodyError>,
+    source: &mut BodySource,
+    account: &mut Option<Box<RequestAccount>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    let polled = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
+    if polled.is_ready() {
+        source.end_wait();
+    }
+    if let Some(entry) = account.as_mut().and_then(|account| account.log_entry()) {
+        entry.record_uncompressed(stage.bytes_in());
+    }
+    polled
+}
+
+impl ResponseBody {
+    /// Returns the failure once the connection has written what precedes it.
+    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let deadline = self.account.as_ref().map(|account| account.deadline());
+        if deadline.is_none_or(|deadline| deadline.may_fail_response()) {
+            Poll::Ready(self.failure.take().map(Err))
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Reads the end of an HTTP/2 response whose `Content-Length` has been reached. The server may still send trailers,
+    /// but for an HTTP/1.1 client the HTTP library stops reading at that length, and its response is complete.
+    fn read_past_length(&mut self) {
+        let BodySource::Upstream { exchange, linger, .. } = &self.source else { return };
+        let is_past = !exchange.borrow().is_complete() && exchange.borrow().size_hint().exact() == Some(0);
+        // A compressed body has no length at which reading could stop.
+        let is_past = is_past && self.compression.is_none();
+        let Some(account) = self.account.as_mut().filter(|_| is_past) else { return };
+        // The end has often arrived already. Dropping the stream before its end would reset it.
+        let polled = exchange.borrow_mut().poll_frame(&mut Context::from_waker(Waker::noop()));
+        match polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                frame.trailers_ref().into_iter().for_each(|found| account.settle_by_trailers(found))
+            }
+            Poll::Ready(_) => {}
+            Poll::Pending => {
+                if let Some((held, limit)) = account.take_waiting_charges() {
+                    spawn_local(await_trailers(exchange.clone(), held, limit));
+                } else if linger.is_none() {
+                    exchange.borrow_mut().end_at_length();
+                }
+            }
+        }
+        account.record_complete();
+    }
+}
+
+/// Settles charges by the trailers of a response whose body has reached its length. If the stream does not end within
+/// `limit`, the response counts as cut off.
+async fn await_trailers(exchange: Rc<RefCell<dyn Exchange>>, mut held: Box<ChargeGuard>, limit: Duration) {
+    let next = timeout(limit, poll_fn(|cx| exchange.borrow_mut().poll_frame(cx))).await;
+    let none = HeaderMap::new();
+    held.settle_end(Some(match &next {
+        Ok(Some(Ok(frame))) => ResponseTail::Whole(frame.trailers_ref().unwrap_or(&none)),
+        Ok(None) => ResponseTail::Whole(&none),
+        Ok(Some(Err(_))) | Err(_) => ResponseTail::Cut,
+    }));
+}
+
+impl Drop for ResponseBody {
+    fn drop(&mut self) {
+        self.read_past_length();
+        if self.is_end_stream()
+            && let Some(account) = &mut self.account
+        {
+            account.record_complete();
+        }
+        let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source else { return };
+        let answered = exchange.borrow().is_complete();
+        let late = |account: &&mut Box<RequestAccount>| account.deadline().expired_wait().is_some();
+        if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {
+            account.record_stall();
+            exchange
+                .borrow()
+                .log_failure(UpstreamFailureKind::Stalled, &"the response paused for longer than stream_timeout");
+        }
+        if let (false, Some(linger)) = (answered, linger.take()) {
+            let stream = linger.stream;
+            linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The state of one request: the steps of `request` fill it in, and `finish_response` reads it.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::request::Parts;
+use http::{HeaderValue, Version};
+use http_body::Body as _;
+
+use crate::grpc;
+use crate::limiting::Verdict;
+use crate::limiting::jwt::Claims;
+use crate::proxy::account::RequestAccount;
+use crate::proxy::connection::upgrade::TunnelPermit;
+use crate::proxy::connection::upload::{Upload, UploadProgress};
+use crate::proxy::context::{ClientConnection, WorkerSnapshot};
+use crate::proxy::head::body::RequestBody;
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::render::accept;
+use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
+use crate::route::Route;
+use crate::route::compress::CompressionAlgorithm;
+use crate::route::decide::DecidePoint;
+use crate::route::error_pages::PageFormat;
+use crate::upstream::breaker::BreakerPermit;
+
+/// The results of the steps so far.
+pub struct RequestContext<'a> {
+    pub client: &'a Rc<ClientConnection>,
+    pub view: &'a WorkerSnapshot,
+    pub received: Box<Received>,
+    /// The client gets a gRPC response if the request is refused. Decided before the route edits the headers.
+    pub wants_grpc_errors: bool,
+    /// The connection cannot carry another request after this one, because the rest of this one's body was not read or
+    /// the bytes that follow are not safe to parse.
+    pub must_close: bool,
+    /// Progress of the request body, once it is being read.
+    pub upload: Option<Rc<UploadProgress>>,
+    /// The body with the part that was read to compute limit keys, until the route's action uses it.
+    pub read_ahead: Option<Upload>,
+    pub account: Box<RequestAccount>,
+    /// The route with its index; see [`Config::route_at`](crate::config::Config::route_at).
+    pub route: Option<(usize, &'a Route)>,
+    /// The decision that another proxy asks for, if the request is such a question.
+    pub question: Option<&'a DecidePoint>,
+    pub verdict: Option<Verdict>,
+    /// The identity that the route's `auth` verified.
+    pub user: Option<Rc<str>>,
+    /// Claims of the token that the route's `auth` verified.
+    pub claims: Option<Arc<Claims>>,
+    /// The response comes from the auth server, which refused the request.
+    pub is_auth_response: bool,
+    /// `Set-Cookie` headers of the auth server, for the client.
+    pub auth_cookies: Vec<HeaderValue>,
+    /// The algorithm that the client accepts, if the route compresses responses.
+    pub compression: Option<CompressionAlgorithm>,
+    /// The slot reserved for a tunnel, if the request offers to switch protocols.
+    pub tunnel_seat: Option<TunnelPermit>,
+    /// Admissions of the circuit breakers of the upstream and the route, until a server responds.
+    pub breakers: Vec<BreakerPermit>,
+    /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
+    pub request_id: Option<HeaderValue>,
+    /// The client may see which setting refused its request (`hints`).
+    pub shows_hints: bool,
+    /// The format of an error response, if the route edits `Accept`. Otherwise the header determines it.
+    pub accepted_format: Option<PageFormat>,
+}
+
+impl<'a> RequestContext<'a> {
+    pub fn new(
+        client: &'a Rc<ClientConnection>,
+        view: &'a WorkerSnapshot,
+        received: Box<Received>,
+        account: Box<RequestAccount>,
+    ) -> RequestContext<'a> {
+        RequestContext {
+            client,
+            view,
+            // A refused tunnel is reported by its status.
+            wants_grpc_errors: !received.is_connect() && received.is_grpc(),
+            received,
+            must_close: false,
+            upload: None,
+            read_ahead: None,
+            account,
+            route: None,
+            question: None,
+            verdict: None,
+            user: None,
+            claims: None,
+            is_auth_response: false,
+            auth_cookies: Vec::new(),
+            compression: None,
+            tunnel_seat: None,
+            breakers: Vec::new(),
+            request_id: None,
+            shows_hints: false,
+            accepted_format: None,
+        }
+    }
+
+    /// Returns the route that the request has entered.
+    pub fn matched_route(&self) -> Option<&'a Route> {
+        self.route.map(|(_, route)| route)
+    }
+
+    /// Returns the format in which the client prefers errors.
+    pub fn error_format(&self) -> PageFormat {
+        self.accepted_format.unwrap_or_else(|| accept::negotiate(&self.received.parts.headers))
+    }
+
+    /// Returns the request id, if the access log or a span has it: an id that nobody can look up is of no use.
+    pub fn logged_id(&self) -> Option<&HeaderValue> {
+        self.request_id.as_ref().filter(|_| self.account.logs_request_id())
+    }
+}
+
+/// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.
+pub struct Received {
+    pub parts: Parts,
+    /// The well-known headers that were received.
+    pub header_set: HeaderSet,
+    /// The body, until a step takes it.
+    pub body: Option<RequestBody>,
+}
+
+impl Received {
+    /// Returns true for a request over HTTP/2: other requests share its connection.
+    pub fn is_http2(&self) -> bool {
+        self.parts.version == Version::HTTP_2
+    }
+
+    /// Returns true for an extended CONNECT. Over HTTP/2, no other request can carry `Upgrade`.
+    pub fn is_connect(&self) -> bool {
+        self.is_http2() && self.header_set.has(KnownHeader::Upgrade)
+    }
+
+    pub fn is_http11(&self) -> bool {
+        self.parts.version == Version::HTTP_11
+    }
+
+    /// Returns the length of the body; `None` if the client did not announce it.
+    pub fn announced_length(&self) -> Option<u64> {
+        match &self.body {
+            Some(body) if !body.is_end_stream() => body.size_hint().exact(),
+            _ => Some(0),
+        }
+    }
+
+    pub fn is_grpc(&self) -> bool {
+        self.header_set.has(KnownHeader::ContentType) && grpc::is_grpc(&self.parts.headers)
+    }
+
+    /// Returns how long a gRPC client waits for its response (`grpc-timeout`), if that is less than the route's
+    /// `response_timeout`.
+    pub fn client_timeout(&self, route: &Route) -> Option<Duration> {
+        let limit = if self.is_grpc() { grpc::parse_timeout(&self.parts.headers) } else { None };
+        limit.filter(|limit| *limit < route.timeouts.response)
+    }
+}
+
+/// A request with the route that serves it: what the limits and the dispatch to the route's action read.
+#[derive(Clone, Copy)]
+pub struct RoutedRequest<'r> {
+    pub route: &'r Route,
+    /// The canonical host, path and method.
+    pub head: &'r ValidatedHead,
+    pub identity: &'r ClientAddress,
+}

@@ -1,0 +1,124 @@
+//! Decides a question by the limits, as a request that passes through the gateway would be decided. The gateway does
+//! not see how that request ends, so charges stay as they are, unless the asking proxy settles them by receipt.
+
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response};
+
+use crate::limiting::receipts::Receipt;
+use crate::limiting::source::Facts;
+use crate::limiting::{Evaluation, Verdict};
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::context::recent::{Recent, SharedAnswers, find_or_claim, recent_key};
+use crate::proxy::context::recorded_answer::RecentAnswer;
+use crate::proxy::doors::decide::charged::ChargedChecks;
+use crate::proxy::doors::decide::question::ProxyQuestion;
+use crate::proxy::steps::limits::{apply_decision, decide_limits, request_facts};
+use crate::proxy::words::shown_keys::ShownKeys;
+use crate::route::Route;
+use crate::telemetry::metrics::QuestionResult;
+
+/// Header of an admission with the receipt of its charges.
+pub const X_LIMIT_RECEIPT: HeaderName = HeaderName::from_static("x-limit-receipt");
+
+/// Decides a question. Clients on the `allow` list of a route are admitted without limits.
+pub async fn decide_question(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    question: &ProxyQuestion<'_>,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let route = routed.route;
+    if route.limits.is_empty() {
+        return Ok(admit(request, None));
+    }
+    if route.allow.contains(routed.identity.ip) {
+        request.account.record_bypass(0..route.limits.len());
+        return Ok(admit(request, None));
+    }
+    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+    // Certificate and body of the question are those of the asking proxy.
+    let facts = Facts { certificate: None, body_length: None, ..request_facts(request, routed, needs_claims) };
+    let evaluations = request.view.limiter.evaluate_all(&route.limits, &facts);
+    let claim = match find_recent(request, route, question, &evaluations).await {
+        Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
+        Some(Recent::Claimed(claim)) => Some(claim),
+        None => None,
+    };
+    let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluations, &facts).await;
+    let decision = decide_limits(request, route, (0, evaluations), &facts, None).await;
+    let result = apply_decision(request, routed, decision).await;
+    request.account.keep_charges();
+    let receipt = match (&result, &request.verdict) {
+        (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),
+        _ => None,
+    };
+    if let (Some(claim), Some(verdict)) = (claim, &request.verdict) {
+        let answer = RecentAnswer::new(verdict, route, receipt.clone());
+        claim.publish(shared_answers(request, route), answer).await;
+    }
+    result.map(|()| admit(request, receipt))
+}
+
+/// Finds the answer to an earlier question about the same request, or claims it. `None` if the question has no id.
+async fn find_recent(
+    request: &RequestContext<'_>,
+    route: &Route,
+    question: &ProxyQuestion<'_>,
+    evaluations: &[Evaluation],
+) -> Option<Recent> {
+    let id = request.received.parts.headers.get(question.point.once.as_ref()?).filter(|id| !id.is_empty())?;
+    let answers = &request.client.local.common.recent_answers;
+    // A candidate must not make two questions of one, nor one that only some gateways have.
+    let in_force = evaluations.iter().zip(&route.limits).filter(|(_, limit)| limit.candidate_of.is_none());
+    let key = recent_key(&question.name, id, in_force.map(|(evaluation, _)| evaluation));
+    Some(find_or_claim(answers, shared_answers(request, route), key).await)
+}
+
+fn shared_answers<'a>(request: &RequestContext<'a>, route: &'a Route) -> SharedAnswers<'a> {
+    let view = request.view;
+    SharedAnswers { store: view.limiter.store(), prefix: &view.snapshot.config.store.prefix, route }
+}
+
+/// Answers like an earlier question, which was charged.
+fn replay_answer(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    answer: &RecentAnswer,
+) -> Result<Response<ResponseBody>, Refusal> {
+    request.view.questions.count(QuestionResult::Replayed);
+    let verdict = answer.to_verdict(route);
+    request.account.record_decision(route, &verdict, ShownKeys::default());
+    request.verdict = Some(verdict);
+    if answer.refused { Err(Refusal::Limited) } else { Ok(admit(request, answer.receipt.clone())) }
+}
+
+/// Makes the receipt of the charges that the outcome of the request may change; `None` if there are none.
+fn make_receipt(
+    request: &RequestContext<'_>,
+    question: &ProxyQuestion<'_>,
+    charged: ChargedChecks,
+    verdict: &Verdict,
+) -> Option<HeaderValue> {
+    let mut bundle = charged.into_bundle(&request.view.limiter, &question.name, verdict)?;
+    let config = &request.view.snapshot.config;
+    let token = bundle.to_token(&config.admin.key_display.hasher).or_else(|| {
+        // Candidates must not cost others their receipt.
+        let find = |charge: &Receipt| config.limits.find(charge.limit_and_algorithm()?.0);
+        bundle.charges.retain(|charge| find(charge).is_some_and(|limit| limit.candidate_of.is_none()));
+        bundle.to_token(&config.admin.key_display.hasher).filter(|_| !bundle.charges.is_empty())
+    });
+    if token.is_none() {
+        request.view.questions.count(QuestionResult::NoReceipt);
+    }
+    HeaderValue::try_from(token?).ok()
+}
+
+fn admit(request: &RequestContext<'_>, receipt: Option<HeaderValue>) -> Response<ResponseBody> {
+    request.view.questions.count(QuestionResult::Admitted);
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
+    if let Some(receipt) = receipt {
+        response.headers_mut().insert(X_LIMIT_RECEIPT, receipt);
+    }
+    response
+}

@@ -1,0 +1,261 @@
+//! `Authorization/Check`: decides a request of another proxy by the limits of a route or a `[decide.NAME]`, which
+//! `context_extensions` names. Envoy sends the whole head of the request, so limits read it as they read proxied ones.
+
+use std::net::IpAddr;
+use std::time::Instant;
+
+use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
+
+use crate::config::Config;
+use crate::envoy::HeaderPair;
+use crate::envoy::authorization::{
+    Attributes, CheckRequest, CheckResponse, DeniedResponse, HeaderOption, HttpAttributes, HttpStatus, OVERWRITE,
+    OkResponse, RpcStatus,
+};
+use crate::grpc::{CallError, GrpcCode};
+use crate::limiting::decision::Op;
+use crate::limiting::jwt::TokenClaims;
+use crate::limiting::limit::Limit;
+use crate::limiting::source::Facts;
+use crate::limiting::{Verdict, clock};
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::doors::grpc::call;
+use crate::proxy::doors::grpc::status;
+use crate::proxy::head::described;
+use crate::proxy::head::identity::{self, ClientAddress};
+use crate::proxy::head::reject::Reject;
+use crate::proxy::head::validate::{self, LastHost, ValidatedHead};
+use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
+use crate::proxy::steps::limits::head_facts;
+use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
+use crate::proxy::steps::response::refusal_record;
+use crate::proxy::steps::response::refusal_response::ErrorFormat;
+use crate::proxy::words::known_headers::HeaderSet;
+use crate::proxy::words::shown_keys::ShownKeys;
+use crate::route::Route;
+use crate::route::decide::why_undecidable;
+use crate::route::error_pages::PageFormat;
+
+/// The entry of `context_extensions` that names the limits.
+pub const NAME: &str = "decide";
+
+/// Decides a request. What is wrong with the head of the request is a refusal, because the client chose it: Envoy may
+/// let requests pass whose checks fail.
+///
+/// # Errors
+/// The question names no limits, or lacks the request.
+pub async fn check_request(
+    request: &mut RequestContext<'_>,
+    peer: ClientAddress,
+    question: &CheckRequest,
+) -> Result<CheckResponse, CallError> {
+    let attributes = question.attributes.as_ref().ok_or_else(|| lacking("attributes"))?;
+    let config = &request.view.snapshot.config;
+    let (index, route) = find_limits(config, attributes)?;
+    request.route = Some((index, route));
+    request.account.count_on_route(route, request.view.route_counters(index));
+    let http = find_http(attributes)?;
+    let (mut parts, repaired) = match build_parts(http) {
+        Ok(built) => built,
+        Err(reject) => return Ok(deny(refuse_head(&Refusal::InvalidHead(reject)))),
+    };
+    let identity = match find_source(attributes) {
+        // Envoy has judged the forwarding headers by its own settings.
+        Some(ip) => ClientAddress { ip, trusted_peer: false },
+        None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
+    };
+    let head = read_head(&parts, repaired, route).map_err(Refusal::InvalidHead);
+    remove_own_headers(&mut parts.headers, config);
+    match head {
+        Err(refusal) => Ok(deny(refuse_head(&refusal))),
+        Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&Refusal::Denied))),
+        Ok(_) if route.allow.contains(identity.ip) => {
+            request.account.record_bypass(0..route.limits.len());
+            Ok(allow(&HeaderMap::new()))
+        }
+        Ok(head) => {
+            let routed = RoutedRequest { route, head: &head, identity: &identity };
+            decide_limits(request, routed, &parts.headers).await
+        }
+    }
+}
+
+/// Reads the head of the request, and refuses an ambiguous one that the `strictness` of the route does not allow.
+fn read_head(parts: &Parts, repaired: Option<Reject>, route: &Route) -> Result<ValidatedHead, Reject> {
+    let fields = HeaderSet::from_headers(&parts.headers);
+    // The last host of the connection is that of Envoy's calls.
+    let mut head = validate::validate_head(parts, fields, &LastHost::default())?;
+    check_described_head(&parts.headers, fields, &mut head)?;
+    validate::judge_faults(&head, repaired, route.parsing)?;
+    Ok(head)
+}
+
+/// Refuses a request whose check is longer than the gateway reads. Its client has sent that many headers.
+pub fn refuse_long_check() -> CheckResponse {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
+    let problem = problem_document(status, "the request head has more bytes than allowed here", None);
+    deny(fixed_response(status, problem, PROBLEM))
+}
+
+fn lacking(what: &str) -> CallError {
+    CallError::new(GrpcCode::InvalidArgument, format!("the check has no {what}"))
+}
+
+/// Finds the request that a check is about.
+///
+/// # Errors
+/// The check has none.
+pub fn find_http(attributes: &Attributes) -> Result<&HttpAttributes, CallError> {
+    let http = attributes.request.as_ref().and_then(|request| request.http.as_ref());
+    http.ok_or_else(|| lacking("HTTP request"))
+}
+
+/// Finds the route whose limits decide.
+///
+/// # Errors
+/// The check names no limits, or they cannot decide it.
+pub fn find_limits<'c>(config: &'c Config, attributes: &Attributes) -> Result<(usize, &'c Route), CallError> {
+    let name = attributes.context_extensions.get(NAME).and_then(|name| str::from_utf8(name).ok()).ok_or_else(|| {
+        let what = format!("context_extensions has no entry `{NAME}` with the name of a [decide.NAME] or a route");
+        CallError::new(GrpcCode::InvalidArgument, what)
+    })?;
+    let unknown = || CallError::new(GrpcCode::NotFound, "context_extensions names no [decide.NAME] and no route");
+    let point = config.decide.find(name).ok_or_else(unknown)?;
+    let route = config.route_at(point.route);
+    match route.limits.iter().find_map(|limit| why_unanswerable(limit)) {
+        Some(why) => Err(CallError::new(GrpcCode::FailedPrecondition, why)),
+        None => Ok((point.route, route)),
+    }
+}
+
+/// Returns why a limit cannot decide a check.
+fn why_unanswerable(limit: &Limit) -> Option<&'static str> {
+    match limit.rule.has_queue() {
+        true => Some("a limit delays requests, but Envoy does not wait for an answer that long"),
+        false => why_undecidable(limit),
+    }
+}
+
+/// Returns the address of the client, as Envoy knows it.
+fn find_source(attributes: &Attributes) -> Option<IpAddr> {
+    let address = attributes.source.as_ref()?.address.as_ref()?.socket_address.as_ref()?;
+    let ip: IpAddr = str::from_utf8(&address.address).ok()?.parse().ok()?;
+    Some(ip.to_canonical())
+}
+
+/// Builds the head of the request as an HTTP/1.1 client would send it. What concerns the connection to Envoy is left
+/// out. Also returns the fault that was repaired.
+///
+/// # Errors
+/// The head is invalid.
+pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Reject> {
+    let (mut parts, ()) = Request::new(()).into_parts();
+    let (target, repaired) = described::parse_target(&http.path)?;
+    (parts.method, parts.uri, parts.version) = (described::parse_method(&http.method)?, target, Version::HTTP_11);
+    parts.headers = collect_headers(http)?;
+    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| Reject::HostInvalid)?;
+    parts.headers.insert(HOST, host);
+    Ok((parts, repaired))
+}
+
+/// Collects the headers of the request.
+///
+/// # Errors
+/// The application may read a header that is none for this gateway.
+fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
+    let list = http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty());
+    let mut headers = HeaderMap::new();
+    for HeaderPair { key, value, raw_value } in list.unwrap_or(&http.headers) {
+        // Envoy lists the method and the target among the headers, as HTTP/2 does.
+        if key.starts_with(b":") {
+            continue;
+        }
+        let value = if raw_value.is_empty() { value.clone() } else { raw_value.clone() };
+        let name = HeaderName::from_bytes(key).map_err(|_| Reject::HeaderCharacter)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Reject::HeaderCharacter)?;
+        headers.try_append(name, value).map_err(|_| Reject::MaxHeaders)?;
+    }
+    [CONTENT_LENGTH, TRANSFER_ENCODING].iter().for_each(|name| drop(headers.remove(name)));
+    Ok(headers)
+}
+
+async fn decide_limits(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    headers: &HeaderMap,
+) -> Result<CheckResponse, CallError> {
+    let (view, route) = (request.view, routed.route);
+    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
+    let facts =
+        Facts { claims: needs_claims.then(|| read_claims(request, headers)).flatten(), ..head_facts(routed, headers) };
+    let evaluations = view.limiter.evaluate_all(&route.limits, &facts);
+    let end = call::find_end(request);
+    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
+    // Nothing reports the response, so no charge is held for its correction.
+    let verdict = view.limiter.decide_until(Op::Take, &route.limits, evaluations, false, end).await;
+    start.into_iter().for_each(|start| request.account.add_wait(start));
+    request.account.count_decision(route, &verdict);
+    let display = &view.snapshot.config.admin.key_display;
+    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);
+    request.account.record_decision(route, &verdict, shown);
+    Ok(answer_verdict(request, routed, verdict))
+}
+
+fn answer_verdict(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>, verdict: Verdict) -> CheckResponse {
+    let is_refused = verdict.refused;
+    request.verdict = Some(verdict);
+    if is_refused {
+        refusal_record::record_refusal(request, routed);
+    }
+    // The answer to Envoy gets no rate limit headers itself.
+    let Some(verdict) = request.verdict.take() else { return allow(&HeaderMap::new()) };
+    let response = status::build_verdict_response(request, &verdict);
+    if is_refused { deny(response) } else { allow(response.headers()) }
+}
+
+/// Verifies the token in the headers of the request in question.
+fn read_claims(request: &RequestContext<'_>, headers: &HeaderMap) -> Option<TokenClaims> {
+    request.view.snapshot.config.jwt.as_ref()?.verify_request(headers, clock::now_ms() / 1000)
+}
+
+/// Builds the response to a request that is refused before its limits.
+fn refuse_head(refusal: &Refusal) -> Response<ResponseBody> {
+    refusal.to_response(
+        None,
+        None,
+        ErrorFormat { format: PageFormat::Json, pages: None, request_id: None, hint: None, is_for_proxy: false },
+    )
+}
+
+fn allow(headers: &HeaderMap) -> CheckResponse {
+    let response_headers_to_add = list_options(headers);
+    CheckResponse {
+        status: Some(RpcStatus { code: GrpcCode::Ok as i32 }),
+        ok_response: Some(OkResponse { response_headers_to_add }),
+        denied_response: None,
+    }
+}
+
+/// Denies the request with the response that Envoy gives to its client.
+fn deny(mut response: Response<ResponseBody>) -> CheckResponse {
+    forbid_caching(&mut response);
+    let denied = DeniedResponse {
+        status: Some(HttpStatus { code: response.status().as_u16().into() }),
+        headers: list_options(response.headers()),
+        body: response.body_mut().take_full().unwrap_or_default(),
+    };
+    CheckResponse {
+        status: Some(RpcStatus { code: GrpcCode::PermissionDenied as i32 }),
+        denied_response: Some(denied),
+        ok_response: None,
+    }
+}
+
+fn list_options(headers: &HeaderMap) -> Vec<HeaderOption> {
+    let option = |field| HeaderOption { header: Some(field), append_action: OVERWRITE };
+    status::list_headers(headers).into_iter().map(option).collect()
+}

@@ -1,0 +1,266 @@
+//! `ShouldRateLimit`: decides the descriptors of a request by the limits of their rules.
+
+use std::time::Instant;
+
+use http::{HeaderMap, HeaderValue, StatusCode};
+use tokio::time::timeout_at;
+
+use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, RateLimitResponse};
+use crate::grpc::CallError;
+use crate::limiting::answer::{Answer, NEVER};
+use crate::limiting::decision::Op;
+use crate::limiting::source::Facts;
+use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::doors::grpc::call;
+use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan};
+use crate::proxy::doors::grpc::status;
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
+use crate::proxy::steps::response::refusal_record;
+use crate::proxy::words::shown_keys::ShownKeys;
+use crate::telemetry::metrics::DescriptorResult;
+
+/// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
+/// also which descriptors there are. An error would be wrong: Envoy may let requests pass whose calls fail.
+pub fn refuse_undecidable(descriptors: usize, why: &str) -> RateLimitResponse {
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    let mut response = fixed_response(StatusCode::TOO_MANY_REQUESTS, format!("{why}\n"), text);
+    forbid_caching(&mut response);
+    let refused = DescriptorStatus { code: LimitCode::OverLimit.into(), ..DescriptorStatus::default() };
+    RateLimitResponse {
+        overall_code: LimitCode::OverLimit.into(),
+        statuses: vec![refused; descriptors],
+        response_headers_to_add: status::list_headers(response.headers()),
+        raw_body: response.body_mut().take_full().unwrap_or_default(),
+    }
+}
+
+/// Decides a request.
+///
+/// # Errors
+/// The config of the asking Envoy exceeds a bound.
+pub async fn decide_request(
+    request: &mut RequestContext<'_>,
+    head: &ValidatedHead,
+    identity: ClientAddress,
+    question: &RateLimitRequest,
+) -> Result<RateLimitResponse, CallError> {
+    question.check_bounds()?;
+    let (view, client) = (request.view, request.client);
+    let metrics = &client.local.common.metrics;
+    let refuse = |why: &str| {
+        question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::Undecidable));
+        Ok(refuse_undecidable(question.descriptors.len(), why))
+    };
+    if let Some(excess) = question.find_excess() {
+        return refuse(&excess);
+    }
+    let config = &view.snapshot.config;
+    let Some(domain) = config.rls.find(&question.domain) else {
+        question.descriptors.iter().for_each(|_| metrics.rpc.count_descriptor(DescriptorResult::UnknownDomain));
+        let statuses = question.descriptors.iter().map(|_| status::unlimited(0)).collect();
+        return Ok(status::build_answer(request, statuses, None));
+    };
+    let route = config.route_at(domain.route);
+    request.route = Some((domain.route, route));
+    request.account.count_on_route(route, view.route_counters(domain.route));
+    let no_headers = HeaderMap::new();
+    let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
+    let call = Facts {
+        client: identity.ip,
+        method: head.method().as_str(),
+        host: head.read_host(),
+        path: head.path(),
+        ..plan::bare_facts(route, &no_headers)
+    };
+    let facts = plan::add_descriptor(&entries, &call);
+    let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
+        Ok(plan) => plan,
+        Err(why) => return refuse(&why),
+    };
+    for descriptor in &plan.descriptors {
+        metrics.rpc.count_descriptor(match descriptor {
+            DescriptorPlan::Unmatched => DescriptorResult::Unmatched,
+            DescriptorPlan::Exempt => DescriptorResult::Exempt,
+            DescriptorPlan::Limited(..) => DescriptorResult::Limited,
+        });
+    }
+    let end = call::find_end(request);
+    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
+    let (decided, descriptors) = run_plan(&view.limiter, plan, end).await;
+    start.into_iter().for_each(|start| request.account.add_wait(start));
+    let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
+    let verdict = decided.into_verdict();
+    request.account.count_decision(route, &verdict);
+    let display = &config.admin.key_display;
+    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);
+    request.account.record_decision(route, &verdict, shown);
+    let is_refused = verdict.refused;
+    request.verdict = Some(verdict);
+    if is_refused {
+        let identity = ClientAddress { ip: facts.client, ..identity };
+        refusal_record::record_refusal(request, RoutedRequest { route, head, identity: &identity });
+    }
+    // The answer to Envoy gets no rate limit headers itself.
+    let verdict = request.verdict.take().map(keep_strictest);
+    Ok(status::build_answer(request, statuses, verdict.as_ref()))
+}
+
+/// Results of a plan.
+pub struct Decided {
+    pub takes: DecidedChecks,
+    pub peeks: DecidedChecks,
+    pub refunds: Checks,
+    /// The state of each key after its refund, if the store reported it.
+    pub refunded: Vec<Option<Answer>>,
+}
+
+/// Checks with the verdict about them.
+#[derive(Default)]
+pub struct DecidedChecks {
+    pub checks: Checks,
+    /// The results, with places in `checks` as the indexes of limits.
+    pub verdict: Verdict,
+}
+
+/// Runs a plan, and returns what applies to each descriptor.
+async fn run_plan(limiter: &Limiter, plan: Plan, end: Option<tokio::time::Instant>) -> (Decided, Vec<DescriptorPlan>) {
+    let Plan { takes, peeks, refunds, descriptors } = plan;
+    let (refunded, takes, peeks) = if peeks.is_empty() && refunds.is_empty() {
+        (Vec::new(), decide_checks(limiter, Op::Take, takes, end).await, DecidedChecks::default())
+    } else {
+        // Boxed, so that the future of a plan that only charges is not larger for it.
+        Box::pin(async {
+            tokio::join!(
+                biased;
+                refund_checks(limiter, &refunds, end),
+                decide_checks(limiter, Op::Take, takes, end),
+                peek_checks(limiter, peeks, end)
+            )
+        })
+        .await
+    };
+    (Decided { takes, peeks, refunds, refunded }, descriptors)
+}
+
+/// Decides a plan without charging or refunding anything. The states of refunds are those before the refund.
+pub async fn preview_plan(limiter: &Limiter, plan: Plan) -> (Decided, Vec<DescriptorPlan>) {
+    let Plan { takes, peeks, refunds, descriptors } = plan;
+    let takes = decide_checks(limiter, Op::Peek, takes, None).await;
+    let peeks = peek_checks(limiter, peeks, None).await;
+    let refunded = vec![None; refunds.limits.len()];
+    (Decided { takes, peeks, refunds, refunded }, descriptors)
+}
+
+async fn decide_checks(
+    limiter: &Limiter,
+    op: Op,
+    mut checks: Checks,
+    end: Option<tokio::time::Instant>,
+) -> DecidedChecks {
+    if checks.is_empty() {
+        return DecidedChecks::default();
+    }
+    let evaluations = std::mem::take(&mut checks.evaluations);
+    let verdict = limiter.decide_until(op, &checks.limits, evaluations, true, end).await;
+    DecidedChecks { checks, verdict }
+}
+
+async fn peek_checks(limiter: &Limiter, checks: Checks, end: Option<tokio::time::Instant>) -> DecidedChecks {
+    let costs: Vec<i64> = checks.evaluations.iter().map(cost_of).collect();
+    let mut decided = decide_checks(limiter, Op::Peek, checks, end).await;
+    for result in &mut decided.verdict.checks {
+        // A peek returns what one more hit would leave, but it charges nothing.
+        if let (Outcome::Store(answer) | Outcome::Local(answer), Some(cost)) =
+            (&mut result.outcome, costs.get(result.limit))
+            && answer.admitted
+        {
+            answer.remaining += cost;
+        }
+    }
+    decided
+}
+
+/// Returns what a check would charge.
+fn cost_of(evaluation: &Evaluation) -> i64 {
+    match evaluation {
+        Evaluation::Check(check) => check.cost,
+        _ => 0,
+    }
+}
+
+/// Refunds units. While the store is unavailable, nothing is refunded: that may refuse too early, never too late.
+async fn refund_checks(limiter: &Limiter, refunds: &Checks, end: Option<tokio::time::Instant>) -> Vec<Option<Answer>> {
+    let mut states = vec![None; refunds.limits.len()];
+    let (mut places, mut checks) = (Vec::new(), Vec::new());
+    for (place, evaluation) in refunds.evaluations.iter().enumerate() {
+        if let Evaluation::Check(check) = evaluation {
+            places.push(place);
+            checks.push(check.clone());
+        }
+    }
+    if checks.is_empty() {
+        return states;
+    }
+    let refund = limiter.refund_units(checks);
+    let answers = match end {
+        Some(end) => timeout_at(end, refund).await.unwrap_or_default(),
+        None => refund.await,
+    };
+    places.into_iter().zip(answers).for_each(|(place, answer)| states[place] = answer);
+    states
+}
+
+impl Decided {
+    /// Returns the status of a descriptor.
+    pub fn describe(&self, descriptor: &DescriptorPlan) -> DescriptorStatus {
+        match descriptor {
+            DescriptorPlan::Unmatched => status::unlimited(0),
+            DescriptorPlan::Exempt => status::unlimited(u32::MAX),
+            DescriptorPlan::Limited(HitOp::Take, places) => self.takes.describe(places),
+            DescriptorPlan::Limited(HitOp::Look, places) => self.peeks.describe(places),
+            DescriptorPlan::Limited(HitOp::Refund, places) => {
+                let state = |place: &usize| (&self.refunds.limits[*place], self.refunded[*place].as_ref());
+                status::describe_refunds(places.iter().map(state))
+            }
+        }
+    }
+
+    /// Returns the verdict of all limits that decided. Its indexes are those of the limits of the route.
+    pub fn into_verdict(self) -> Verdict {
+        let (takes, peeks) = (self.takes.into_verdict(), self.peeks.into_verdict());
+        let refused = takes.refused || peeks.refused;
+        Verdict { refused, ..takes.followed_by(peeks) }
+    }
+}
+
+impl DecidedChecks {
+    fn describe(&self, places: &[usize]) -> DescriptorStatus {
+        let results = self.verdict.checks.iter().filter(|result| places.contains(&result.limit));
+        status::describe_results(results.map(|result| (&self.checks.limits[result.limit], result)))
+    }
+
+    fn into_verdict(mut self) -> Verdict {
+        let indexes = &self.checks.indexes;
+        self.verdict.checks.iter_mut().for_each(|result| result.limit = indexes[result.limit]);
+        self.verdict.refused_keys.iter_mut().for_each(|refused| refused.limit = indexes[refused.limit]);
+        self.verdict.comparisons.iter_mut().for_each(|compared| compared.candidate = indexes[compared.candidate]);
+        self.verdict
+    }
+}
+
+/// Keeps one result of each limit, because a list of rate limit headers has each limit once: the one that refuses for
+/// longest, or leaves least.
+fn keep_strictest(mut verdict: Verdict) -> Verdict {
+    let rank = |result: &LimitResult| match result.outcome.answer() {
+        Some(answer) if !answer.admitted => (0, if answer.retry_ms == NEVER { i64::MIN } else { -answer.retry_ms }),
+        Some(answer) => (2, answer.remaining),
+        None if !result.outcome.is_admitted() => (1, 0),
+        None => (3, 0),
+    };
+    verdict.checks.sort_by_key(|result| (result.limit, rank(result)));
+    verdict.checks.dedup_by_key(|result| result.limit);
+    verdict
+}

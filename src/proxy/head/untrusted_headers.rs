@@ -1,0 +1,119 @@
+//! Reports forwarding headers from peers that are not in `trusted_proxies`. Such headers are dropped, because any
+//! client could forge them. But if such a peer is a proxy, all its clients count as one client. So the gateway counts
+//! requests with such headers, and logs the config line that would fix it.
+
+use std::cell::Cell;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use crate::net::IpSet;
+use crate::proxy::words::failure_log::FailureLog;
+use crate::telemetry::metrics::{Counter, Metrics};
+use crate::telemetry::sampled::LogSampler;
+
+/// Time between two log lines for one listener.
+const PERIOD_MS: u64 = 600_000;
+/// A longer list of trusted networks is not repeated in the log.
+const NETWORKS_MAX: usize = 16;
+
+/// Counter and log line of one listener.
+pub struct UntrustedForwarding {
+    listener: Rc<str>,
+    sample: Arc<LogSampler>,
+    count: Counter,
+}
+
+impl UntrustedForwarding {
+    pub fn new(listener: &Rc<str>, complaints: &FailureLog, metrics: &Metrics) -> UntrustedForwarding {
+        UntrustedForwarding {
+            listener: listener.clone(),
+            sample: complaints.forwarding_sample(listener),
+            count: metrics.forwarding_ignored_counter(listener),
+        }
+    }
+
+    /// Reports the headers of a request from `peer`, which is not in `trusted`. `is_reported`: whether this connection
+    /// has been reported already; its peer never changes.
+    pub fn report_headers(&self, headers: &HeaderMap, peer: IpAddr, trusted: &IpSet, is_reported: &Cell<bool>) {
+        let Some(field) = headers.keys().map(http::HeaderName::as_str).find(|name| is_forwarding_header(name)) else {
+            return;
+        };
+        self.count.inc();
+        if is_reported.replace(true) {
+            return;
+        }
+        if let Some(left_out) = self.sample.take_turn_every(PERIOD_MS) {
+            let left_out = Some(left_out).filter(|left_out| *left_out > 0);
+            let peer = peer.to_canonical();
+            tracing::warn!(
+                listener = &*self.listener,
+                %peer,
+                field,
+                left_out,
+                "ignoring forwarding headers from a peer that is not in `trusted_proxies`: all clients behind it count as \
+                 one. If the peer is a proxy of yours, write under [server]: {}. If it is a client, nothing needs to be \
+                 done",
+                suggest_config(peer, trusted)
+            );
+        }
+    }
+}
+
+/// Headers that proxies send about the client. `X-Request-ID` and headers with an identity, like `X-Forwarded-User`,
+/// are none: many clients send the first, and a proxy that sends the others sends one of these as well.
+const FORWARDING_HEADERS: [&str; 8] = [
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-server",
+];
+
+fn is_forwarding_header(name: &str) -> bool {
+    FORWARDING_HEADERS.contains(&name)
+}
+
+/// Returns the config entry that would trust `peer`.
+fn suggest_config(peer: IpAddr, trusted: &IpSet) -> String {
+    let mut networks: Vec<String> = trusted.iter().map(|net| net.to_string()).collect();
+    if networks.len() > NETWORKS_MAX {
+        return format!("\"{peer}\" in trusted_proxies, in addition to the entries there");
+    }
+    networks.sort();
+    networks.push(peer.to_string());
+    format!("trusted_proxies = {networks:?}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::parse_network;
+
+    #[test]
+    fn an_identity_is_no_forwarding_header() {
+        assert!(
+            ["forwarded", "x-real-ip", "x-forwarded-for", "x-forwarded-proto"]
+                .iter()
+                .all(|name| is_forwarding_header(name))
+        );
+        assert!(!["x-forwarded-user", "x-request-id", "remote-user"].iter().any(|name| is_forwarding_header(name)));
+    }
+
+    #[test]
+    fn the_remedy_keeps_what_is_trusted_already() {
+        let set = |texts: &[&str]| texts.iter().filter_map(|text| parse_network(text)).collect::<IpSet>();
+        let peer = "192.0.2.7".parse().unwrap();
+        assert_eq!(suggest_config(peer, &IpSet::default()), "trusted_proxies = [\"192.0.2.7\"]");
+        let some = set(&["10.0.0.0/8", "2001:db8::/32"]);
+        assert_eq!(suggest_config(peer, &some), "trusted_proxies = [\"10.0.0.0/8\", \"2001:db8::/32\", \"192.0.2.7\"]");
+        let many: Vec<String> = (0..=NETWORKS_MAX).map(|i| format!("10.0.0.{i}")).collect();
+        let many = set(&many.iter().map(String::as_str).collect::<Vec<_>>());
+        assert!(suggest_config(peer, &many).starts_with("\"192.0.2.7\" in trusted_proxies"));
+    }
+}

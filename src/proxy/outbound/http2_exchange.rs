@@ -1,0 +1,372 @@
+//! One request and its response over HTTP/2, on a stream of a shared connection. The task that polls the exchange
+//! drives it. Started by `forward`.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream};
+use http::header::CONTENT_LENGTH;
+use http::{Method, Request, Response, StatusCode};
+use http_body::{Frame, SizeHint};
+
+use crate::proxy::connection::upload::Upload;
+use crate::proxy::head::headers;
+use crate::proxy::outbound::continue_timer::ContinueTimer;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::exchange::Exchange;
+use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault, never_has_body, parse_content_length};
+use crate::proxy::outbound::http2::body_sender::BodySender;
+use crate::proxy::outbound::http2::request;
+use crate::proxy::outbound::http2::response_data::ResponseData;
+use crate::proxy::outbound::http2::stream_end::AnsweredStream;
+use crate::proxy::outbound::interim::{InterimResponse, InterimResponses};
+use crate::proxy::outbound::pool::{PooledConnection, PooledStream};
+use crate::proxy::outbound::sender::{RequestSender, SendEnd};
+use crate::proxy::words::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
+
+/// An exchange over HTTP/2.
+pub struct Http2Exchange {
+    /// `None` once nothing more is sent or received on the stream.
+    place: Option<PooledStream>,
+    /// The head as bytes of HTTP/1.1, for another attempt.
+    head: Vec<u8>,
+    /// The request, until it has been sent.
+    request: Option<Request<()>>,
+    /// The method is HEAD, so the response has no content.
+    is_head: bool,
+    upload: BodySender,
+    response: Option<ResponseFuture>,
+    body: Option<Rc<RefCell<ResponseData>>>,
+    /// Bytes of the response body that are left, if that is known.
+    left: Option<u64>,
+    interims: InterimResponses,
+    /// Set while the body waits for `100 Continue`.
+    held: Option<ContinueTimer>,
+    /// The head was sent, so the server may act on the request.
+    opened: bool,
+    /// The server has stated that it has not processed the request.
+    refused: bool,
+    /// The response is complete.
+    complete: bool,
+    failure_log: Rc<UpstreamFailureLog>,
+}
+
+impl Http2Exchange {
+    pub fn new(place: PooledStream, sender: RequestSender, failure_log: Rc<UpstreamFailureLog>) -> Http2Exchange {
+        let held = sender.is_held().then(|| ContinueTimer::new(true));
+        let (head, upload, announced) = sender.into_parts();
+        if let Some(upload) = &upload {
+            upload.progress().start_http2_stream();
+        }
+        let request = request::convert_head(&head, place.is_secure(), &place.server().host);
+        Http2Exchange {
+            is_head: request.as_ref().is_some_and(|request| request.method() == Method::HEAD),
+            request,
+            head,
+            upload: BodySender::new(upload, announced, place.connection().frames.clone()),
+            place: Some(place),
+            response: None,
+            body: None,
+            left: None,
+            interims: InterimResponses::default(),
+            held,
+            opened: false,
+            refused: false,
+            complete: false,
+            failure_log,
+        }
+    }
+
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<RecvStream>, UpstreamError>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(Err(UpstreamError::Closed)) };
+        while let Some(interim) = ready!(response.poll_informational(cx)) {
+            match interim {
+                Ok(interim) if interim.status() == StatusCode::SWITCHING_PROTOCOLS => {
+                    return Poll::Ready(Err(self.reset_for_fault(ProtocolFault::Switch)));
+                }
+                Ok(interim) => {
+                    let mut parts = interim.into_parts().0;
+                    headers::trim_values(&mut parts.headers);
+                    if !self.interims.add(parts.status, parts.headers) {
+                        return Poll::Ready(Err(self.reset_for_fault(ProtocolFault::InterimFlood)));
+                    }
+                }
+                Err(error) => return Poll::Ready(Err(self.convert_error(&error))),
+            }
+        }
+        if self.interims.continued {
+            self.held = None;
+        }
+        match ready!(Pin::new(response).poll(cx)) {
+            Ok(response) if response.headers().len() > HEADERS_MAX => {
+                Poll::Ready(Err(self.reset_for_fault(ProtocolFault::HeadTooLarge)))
+            }
+            Ok(response) => Poll::Ready(Ok(response)),
+            Err(error) => Poll::Ready(Err(self.convert_error(&error))),
+        }
+    }
+
+    /// Resets the stream after a fault of the server.
+    fn reset_for_fault(&mut self, fault: ProtocolFault) -> UpstreamError {
+        self.reset_stream(Reason::PROTOCOL_ERROR);
+        UpstreamError::Protocol(fault)
+    }
+
+    /// Records that the server has not processed the request. Its connection accepts no further ones.
+    fn mark_not_processed(&mut self, error: &h2::Error) -> UpstreamError {
+        tracing::debug!(%error, "a server did not process a request over HTTP/2");
+        self.refused = true;
+        if let Some(place) = &self.place {
+            place.connection().retire();
+        }
+        UpstreamError::NotProcessed
+    }
+
+    /// Returns why there is no response. A GOAWAY fails only those streams that the server has not processed.
+    fn convert_error(&mut self, error: &h2::Error) -> UpstreamError {
+        let refused = error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
+        if error.is_remote() && refused {
+            return self.mark_not_processed(error);
+        }
+        tracing::debug!(%error, "a request over HTTP/2 failed");
+        if self.upload.frames.is_exceeded() {
+            UpstreamError::Protocol(ProtocolFault::FrameFlood)
+        } else if error.is_io() {
+            UpstreamError::Closed
+        } else if error.is_reset() && error.is_remote() {
+            UpstreamError::Protocol(ProtocolFault::Reset)
+        } else {
+            UpstreamError::Protocol(ProtocolFault::Http2)
+        }
+    }
+
+    /// Records that the response is complete. The rest of the request may still be sent.
+    fn complete_response(&mut self) {
+        self.complete = true;
+        self.left = Some(0);
+        self.release_connection();
+    }
+
+    /// Drops the stream. That resets it unless both sides have ended.
+    fn drop_stream(&mut self) {
+        (self.response, self.body, self.upload.stream, self.place) = (None, None, None, None);
+    }
+
+    fn reset_stream(&mut self, reason: Reason) {
+        if let Some(stream) = &mut self.upload.stream {
+            stream.send_reset(reason);
+        }
+        self.drop_stream();
+    }
+}
+
+impl Exchange for Http2Exchange {
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>> {
+        let Some(place) = &self.place else { return Poll::Ready(Err(UpstreamError::Closed)) };
+        if self.response.is_none() {
+            if self.request.is_none() {
+                return Poll::Ready(Err(UpstreamError::Protocol(ProtocolFault::Http2)));
+            }
+            match ready!(place.connection().poll_send_head(cx, &mut self.request, self.upload.whole)) {
+                Ok((answer, stream)) => {
+                    self.opened = true;
+                    self.response = Some(answer);
+                    self.upload.stream = Some(stream);
+                    if self.upload.whole {
+                        self.upload.end = Some(SendEnd::Done);
+                    }
+                }
+                // Nothing was sent.
+                Err(error) => return Poll::Ready(Err(self.mark_not_processed(&error))),
+            }
+        }
+        if self.held.as_mut().is_some_and(|timer| timer.poll_expired(cx)) {
+            self.held = None;
+        }
+        let held = self.held.is_some();
+        let mut answer = if held { self.poll_response(cx) } else { Poll::Pending };
+        // `100 Continue` may have arrived just now.
+        if self.held.is_none() && answer.is_pending() {
+            if let Poll::Ready(SendEnd::Upload) = self.upload.poll(cx) {
+                // The stream is reset when the exchange is dropped, which may linger.
+                return Poll::Ready(Err(self.upload.upload_error()));
+            }
+            answer = self.poll_response(cx);
+        }
+        match ready!(answer) {
+            Ok(response) => {
+                let (mut parts, body) = response.into_parts();
+                self.left = match parse_content_length(parts.headers.get_all(CONTENT_LENGTH).iter()) {
+                    Ok(left) => left,
+                    Err(fault) => return Poll::Ready(Err(self.reset_for_fault(fault))),
+                };
+                // Such a response is complete, even if the server ends the stream only with a later frame.
+                let ended = body.is_end_stream() || self.is_head || never_has_body(parts.status);
+                if ended {
+                    self.left = Some(0);
+                }
+                parts.version = http::Version::HTTP_11;
+                headers::trim_values(&mut parts.headers);
+                self.body = self.place.as_ref().map(|place| place.connection().open_response(body));
+                self.upload.replay = None;
+                if ended {
+                    self.complete_response();
+                }
+                Poll::Ready(Ok(Response::from_parts(parts, ())))
+            }
+            Err(error) => Poll::Ready(Err(error)),
+        }
+    }
+
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>> {
+        let Some(body) = self.body.as_ref().filter(|_| !self.complete) else { return Poll::Ready(None) };
+        let frame = ready!(body.borrow_mut().poll_frame(cx));
+        let is_end = body.borrow().is_end_stream();
+        match frame {
+            Some(Ok(mut frame)) => {
+                if let Some(data) = frame.data_ref() {
+                    self.left = self.left.map(|left| left.saturating_sub(data.len() as u64));
+                }
+                if let Some(trailers) = frame.trailers_mut() {
+                    headers::trim_values(trailers);
+                }
+                if is_end {
+                    self.complete_response();
+                }
+                Poll::Ready(Some(Ok(frame)))
+            }
+            Some(Err(error)) => {
+                self.log_failure(UpstreamFailureKind::CutOff, &error);
+                self.drop_stream();
+                self.abort_upload();
+                let is_reset = error.is_reset() && error.is_remote();
+                Poll::Ready(Some(Err(if is_reset { ProtocolFault::Reset } else { ProtocolFault::CutOff })))
+            }
+            None => {
+                self.complete_response();
+                Poll::Ready(None)
+            }
+        }
+    }
+
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match self.place {
+            Some(_) => self.upload.poll(cx).map(drop),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// HTTP/2 can end a request early only by a reset of its stream, and the gateway would then lose sight of a server
+    /// that works on. So the server waits for the rest of the body until the exchange is dropped.
+    fn poll_abandon(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        if self.response.is_none() && self.body.is_none() {
+            // Nothing has been sent.
+            self.drop_stream();
+        } else if !self.is_sent() {
+            self.abort_upload();
+            (self.upload.piece, self.upload.trailers, self.upload.replay) = (Bytes::new(), None, None);
+        }
+        Poll::Ready(())
+    }
+
+    fn take_request(&mut self, idempotent: bool) -> Option<RequestSender> {
+        self.place = None;
+        let safe = self.refused || (idempotent && self.upload.upload.is_none());
+        // More of the body was sent than is kept.
+        let is_body_lost = self.upload.upload.is_some() && self.upload.replay.is_none();
+        if !safe || is_body_lost || self.upload.end == Some(SendEnd::Upload) {
+            return None;
+        }
+        let BodySender { upload, piece, trailers, replay, .. } = &mut self.upload;
+        let mut upload = upload.take();
+        if let Some(upload) = &mut upload {
+            let mut frames: Vec<_> = replay.take().into_iter().flatten().map(Frame::data).collect();
+            frames.extend(Some(std::mem::take(piece)).filter(|piece| !piece.is_empty()).map(Frame::data));
+            frames.extend(trailers.take().map(Frame::trailers));
+            upload.put_back(frames.into_iter());
+        }
+        let mut again = RequestSender::new(std::mem::take(&mut self.head), upload, self.upload.announced.take());
+        if self.held.is_some() {
+            again.hold_body();
+        }
+        Some(again)
+    }
+
+    fn take_switched(&mut self) -> Option<PooledConnection> {
+        None
+    }
+
+    fn take_interims(&mut self) -> Vec<InterimResponse> {
+        self.interims.take()
+    }
+
+    fn end_at_length(&mut self) {
+        self.complete_response();
+    }
+
+    fn take_complete_body(&mut self) -> Option<Bytes> {
+        self.complete.then(Bytes::new)
+    }
+
+    fn abort_upload(&mut self) -> Option<Upload> {
+        if self.is_sent() {
+            return None;
+        }
+        self.upload.end = Some(SendEnd::Broken);
+        self.upload.upload.take()
+    }
+
+    fn release_connection(&mut self) {
+        if !self.complete || self.upload.end.is_none() {
+            return;
+        }
+        let unended = self.body.take_if(|body| !body.borrow().is_end_stream()).filter(|_| self.is_sent());
+        if let (Some(body), Some(place)) = (unended, self.place.take()) {
+            let (server, failure_log) = (place.server().label().to_owned(), self.failure_log.clone());
+            let sender = self.upload.stream.take();
+            AnsweredStream { body, sender, slot: place.into_slot(), server, failure_log }.await_end();
+        }
+        self.drop_stream();
+    }
+
+    fn mark_suspect(&self) {
+        if let Some(place) = &self.place {
+            place.connection().send_ping(place.now_ms());
+        }
+    }
+
+    fn log_failure(&self, kind: UpstreamFailureKind, error: &dyn fmt::Display) {
+        let server = self.place.as_ref().map_or("", |place| place.server().label());
+        self.failure_log.log_failure(kind, server, error);
+    }
+
+    fn is_held(&self) -> bool {
+        self.held.is_some()
+    }
+
+    fn is_sent(&self) -> bool {
+        self.upload.end == Some(SendEnd::Done)
+    }
+
+    /// A request that the server reported as not processed counts as not sent.
+    fn has_sent_bytes(&self) -> bool {
+        self.opened && !self.refused
+    }
+
+    fn has_head(&self) -> bool {
+        self.body.is_some() || self.complete
+    }
+
+    fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.left.map_or_else(SizeHint::new, SizeHint::with_exact)
+    }
+}

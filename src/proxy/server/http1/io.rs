@@ -1,0 +1,231 @@
+//! The filter between an HTTP/1.1 client's stream and the parser. It bounds heads in time, shows all bytes to the
+//! inspector and handles the client's half-close.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::timeout;
+
+use crate::proxy::connection::body::discard::discard_connection;
+use crate::proxy::connection::phase::Phase;
+use crate::proxy::connection::stream::Stream;
+use crate::proxy::context::ClientConnection;
+use crate::proxy::head::raw_target;
+use crate::proxy::steps::client_io::{ClientIo, ReadFilter};
+
+/// The filter of HTTP/1.1:
+///
+/// - The first byte of a request starts the timer of its head.
+/// - The inspector sees all bytes, and keeps some from the parser.
+/// - A request line with characters that the parser refuses is encoded.
+/// - The end of the stream is withheld from the parser while it would lose the client a response.
+pub struct Http1Filter {
+    /// Bytes from where the framing of a body is broken. The parser does not get them.
+    kept_back: Bytes,
+    /// The parser has written an error response of its own, which the gateway replaces.
+    withheld: bool,
+    /// The beginning of a request line that is not whole yet.
+    line: Vec<u8>,
+    /// The next bytes are the first ones of the connection.
+    is_new: bool,
+}
+
+/// The stream of an HTTP/1.1 client, as the parser reads and writes it.
+pub type Http1Io = ClientIo<Http1Filter>;
+
+impl Http1Io {
+    /// Wraps `stream`, from which `start` was read while the protocol was detected.
+    pub fn new(stream: Stream, start: Bytes, client: Rc<ClientConnection>) -> Http1Io {
+        let mut unread = start;
+        let kept_back = unread.split_off(count_visible_bytes(&client, &unread));
+        let filter = Http1Filter { kept_back, withheld: false, line: Vec::new(), is_new: true };
+        ClientIo { stream, unread, client, filter }
+    }
+
+    /// Frees what a resting connection does not need. The next parser reads `unread` first.
+    pub fn prepare_rest(&mut self, unread: &[u8]) {
+        // A copy of a few bytes. A part of the buffer, even an empty one, would keep all of it.
+        self.unread = Bytes::copy_from_slice(unread);
+        // An exchange that lingers may hold the client too, and keeps the caches then.
+        if let Some(client) = Rc::get_mut(&mut self.client) {
+            client.release_caches();
+        }
+    }
+
+    /// Encodes the request line at the start of `fresh`, or holds it until it is whole. Returns false if the parser gets
+    /// `fresh` as it is. Otherwise it reads `unread` instead.
+    fn replace_line(&mut self, fresh: &[u8]) -> bool {
+        if self.filter.line.is_empty() {
+            // Empty lines may come before it.
+            let is_empty_line = !fresh.is_empty() && fresh.trim_ascii().is_empty();
+            if !is_empty_line && !raw_target::begins_request_line(fresh) {
+                return false;
+            }
+            if raw_target::has_whole_line(fresh) {
+                let encoded = raw_target::encode_request_line(fresh);
+                let is_replaced = encoded.is_some();
+                self.unread = encoded.unwrap_or_default().into();
+                return is_replaced;
+            }
+        }
+        self.filter.line.extend_from_slice(fresh);
+        let is_whole = raw_target::has_whole_line(&self.filter.line);
+        if is_whole || fresh.is_empty() || self.filter.line.len() > self.client.settings.max_header_bytes {
+            let line = std::mem::take(&mut self.filter.line);
+            self.unread = raw_target::encode_request_line(&line).unwrap_or(line).into();
+        }
+        true
+    }
+
+    /// Adds the line that is held to the bytes that the parser has read.
+    pub fn add_held_line(&mut self, read: Bytes) -> Bytes {
+        if self.filter.line.is_empty() {
+            read
+        } else {
+            [&read[..], &std::mem::take(&mut self.filter.line)].concat().into()
+        }
+    }
+
+    /// Returns the stream and all bytes that were read from it and not used. `read`: those that the parser has read.
+    pub fn into_stream(self, read: &[u8]) -> (Stream, Vec<u8>) {
+        (self.stream, [read, &self.unread, &self.filter.kept_back].concat())
+    }
+
+    /// Returns ready once there is something to read, the stream has ended or failed.
+    pub fn poll_readable(&self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.unread.is_empty() { self.stream.poll_readable(cx).map(drop) } else { Poll::Ready(()) }
+    }
+
+    /// Shuts the connection down, as far as that is possible without waiting.
+    pub async fn close(mut self: Box<Self>) {
+        poll_fn(|cx| {
+            let _ = Pin::new(&mut self.stream).poll_shutdown(cx);
+            Poll::Ready(())
+        })
+        .await;
+    }
+
+    /// Returns whether the parser's own error response was withheld, so that the gateway has to write one.
+    pub fn has_withheld(&self) -> bool {
+        self.filter.withheld
+    }
+
+    /// Returns whether the client has sent bytes that nobody has read, or may still send some of a request body.
+    pub fn has_unread_rest(&self) -> bool {
+        !self.client.connection().has_no_unread_body() || self.stream.has_unread_bytes()
+    }
+
+    /// Writes an error response and closes.
+    pub async fn refuse_and_close(mut self: Box<Self>, response: &[u8]) {
+        let written = async {
+            self.stream.write_all(response).await?;
+            self.stream.shutdown().await
+        };
+        if let Ok(Ok(())) = timeout(WRITE_TIME, written).await {
+            self.discard_rest().await;
+        }
+    }
+
+    /// Discards what the client still sends, after the sending side has been shut down. To close at once would reset the
+    /// connection, and the client might lose the response.
+    pub async fn discard_rest(self: Box<Self>) {
+        let client = self.client;
+        discard_connection(self.stream, client.connection(), &client.local.discards, client.peer).await;
+    }
+
+    /// Starts the timer of a head with its first byte.
+    fn begin_head(&self) {
+        if self.client.connection().phase().is_idle() {
+            self.client.connection().enter_phase(Phase::Head, self.client.settings.header_timeout);
+        }
+    }
+}
+
+/// The longest time to write an error response of a few kilobytes.
+const WRITE_TIME: Duration = Duration::from_secs(1);
+
+/// Shows `bytes` to the inspector. Returns how many of them the parser may see.
+fn count_visible_bytes(client: &ClientConnection, bytes: &[u8]) -> usize {
+    client.inspector.as_ref().map_or(bytes.len(), |inspector| inspector.borrow_mut().feed(bytes))
+}
+
+/// Makes the same kind of error as the parser does for other faults in a body.
+fn broken_framing() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the framing of the request body is malformed")
+}
+
+impl ReadFilter for Http1Filter {
+    /// Withholds the parser's error response. While no response is due, the parser writes nothing but its response to a
+    /// head that it cannot parse.
+    fn withhold_write(io: &mut Http1Io, bytes: &[u8]) -> bool {
+        let own = io.client.connection().owes_nothing() && bytes.starts_with(b"HTTP/1.1 4");
+        io.filter.withheld |= own;
+        io.filter.withheld
+    }
+
+    fn has_withheld(&self) -> bool {
+        self.withheld
+    }
+
+    fn poll_read(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if let Some(result) = read_unless_held(io, cx, buf) {
+                return result;
+            }
+        }
+    }
+}
+
+/// Reads once. Returns `None` if what was read is held, or has been replaced by `unread`: the next read goes on.
+fn read_unless_held(io: &mut Http1Io, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Option<Poll<io::Result<()>>> {
+    if io.filter.is_new && !io.unread.is_empty() {
+        io.filter.is_new = false;
+        let start = std::mem::take(&mut io.unread);
+        if !io.replace_line(&start) {
+            io.unread = start;
+        }
+    }
+    if io.read_unread(buf) {
+        io.begin_head();
+        return Some(Poll::Ready(Ok(())));
+    }
+    if !io.filter.kept_back.is_empty() {
+        return Some(Poll::Ready(Err(broken_framing())));
+    }
+    let before = buf.filled().len();
+    let connection = io.client.connection();
+    // Bytes of a body that looks like a request line stay as they are.
+    let is_line = io.filter.is_new || (connection.phase().is_idle() && connection.awaits_head());
+    let result = Pin::new(&mut io.stream).poll_read(cx, buf);
+    let fresh = &buf.filled()[before..];
+    let ended = fresh.is_empty() && buf.remaining() > 0 && matches!(result, Poll::Ready(Ok(())));
+    if ended && io.client.connection().half_close(io.client.settings.half_close_timeout) {
+        // The parser would drop the request or its response. It reads again once that is written.
+        return Some(Poll::Pending);
+    }
+    if !fresh.is_empty() {
+        io.begin_head();
+    }
+    let passed = count_visible_bytes(&io.client, fresh);
+    if passed < fresh.len() {
+        io.filter.kept_back = Bytes::copy_from_slice(&fresh[passed..]);
+        buf.set_filled(before + passed);
+        if passed == 0 {
+            return Some(Poll::Ready(Err(broken_framing())));
+        }
+    }
+    let fresh = &buf.filled()[before..];
+    io.filter.is_new &= fresh.is_empty();
+    let may_replace = matches!(result, Poll::Ready(Ok(()))) && (is_line || !io.filter.line.is_empty());
+    if may_replace && io.replace_line(fresh) {
+        buf.set_filled(before);
+        return None;
+    }
+    Some(result)
+}

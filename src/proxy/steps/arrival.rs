@@ -1,0 +1,148 @@
+//! The first steps of every request: find the client, open the log entry, check the head strictly, and make the head
+//! that is forwarded.
+
+use http::Method;
+use http_body::Body as _;
+
+use crate::proxy::account::log_entry::LogEntry;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::{Received, RequestContext};
+use crate::proxy::head::http2_head;
+use crate::proxy::head::identity;
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::reject::Reject;
+use crate::proxy::head::request_id;
+use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::proxy::head::validate;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::forwarded_head::{ReceivedFacts, fit_head_to_route, make_forwarded_head};
+use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::trace;
+use crate::route::Route;
+
+/// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
+pub fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
+    let server = &request.view.snapshot.config.server;
+    let headers = &request.received.parts.headers;
+    let identity = identity::identify(request.client.peer, headers, &server.trusted_proxies);
+    request.shows_hints = server.hints.apply_to(identity.ip);
+    identity
+}
+
+/// Opens the access log entry and the span of the request, if they are enabled or an operator taps requests.
+pub fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress) {
+    let server = &request.view.snapshot.config.server;
+    let headers = &request.received.parts.headers;
+    let span = server.spans.as_ref().and_then(|spans| trace::open_span(spans, headers));
+    let is_tapped = request.client.local.common.taps.is_active();
+    let is_logged = server.access_log.is_some() || span.is_some() || is_tapped;
+    if is_logged || server.answer_request_id {
+        request.request_id = Some(request_id::received_or_new(headers, identity.trusted_peer));
+    }
+    if is_logged {
+        let mut entry = LogEntry::open(request.client, server, identity.ip, &request.received.parts, span);
+        if is_tapped {
+            entry.record_for_taps();
+        }
+        request.request_id.iter().for_each(|id| entry.record_request_id(id));
+        request.account.set_log_entry(entry);
+    }
+}
+
+/// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes that the parser, or the check before
+/// it, silently repairs. Returns the fault that was repaired.
+pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>, Refusal> {
+    let max_headers = request.view.snapshot.config.server.max_headers;
+    if request.received.is_http2() {
+        let Received { parts, header_set, .. } = &mut *request.received;
+        let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
+        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::InvalidHead)?;
+        return Ok(encoded);
+    }
+    let Received { parts, body, .. } = &*request.received;
+    let length = body.as_ref().map_or(Some(0), |body| body.size_hint().exact());
+    let inspector = request.client.inspector.as_ref();
+    let repaired = inspector.and_then(|inspector| inspector.borrow_mut().take_fault(length));
+    // After a repair, the bytes that follow were not inspected. After CONNECT, they may be meant for a tunnel (RFC
+    // 9931, section 7).
+    request.must_close = repaired.is_some() || parts.method.as_str().eq_ignore_ascii_case(Method::CONNECT.as_str());
+    Ok(repaired)
+}
+
+/// Refuses a head that servers could read differently, and computes the canonical host, path and method.
+pub fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
+    let Received { parts, header_set: fields, .. } = &*request.received;
+    let head = validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::InvalidHead)?;
+    if let Some(entry) = request.account.log_entry() {
+        entry.record_target(head.read_host(), head.path());
+    }
+    Ok(head)
+}
+
+/// Turns the received head into the one that is forwarded. Returns the protocols that the client offers to switch to.
+pub fn make_head(
+    request: &mut RequestContext<'_>,
+    head: &mut ValidatedHead,
+    identity: ClientAddress,
+) -> Result<Option<UpgradeOffer>, Refusal> {
+    let facts = received_facts(request, identity);
+    let headers = &mut request.received.parts.headers;
+    let offer = make_forwarded_head(headers, head, facts).map_err(Refusal::InvalidHead)?;
+    if facts.fields.has(KnownHeader::Connection)
+        && let Some(entry) = request.account.log_entry()
+    {
+        // `Connection` may have named headers that the log shows.
+        entry.record_headers(&request.received.parts.headers);
+    }
+    Ok(offer)
+}
+
+/// Applies what the route says about the head. Returns the offer that is left.
+pub fn fit_head(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    offer: Option<UpgradeOffer>,
+    identity: ClientAddress,
+) -> Result<Option<UpgradeOffer>, Refusal> {
+    let facts = received_facts(request, identity);
+    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts).map_err(Refusal::InvalidHead)
+}
+
+fn received_facts<'a>(request: &RequestContext<'a>, identity: ClientAddress) -> ReceivedFacts<'a> {
+    ReceivedFacts {
+        fields: request.received.header_set,
+        version: request.received.parts.version,
+        body_length: request.received.announced_length(),
+        trusted_peer: identity.trusted_peer,
+        via: &request.client.local.common.via,
+        config: &request.view.snapshot.config,
+    }
+}
+
+/// Logs that a peer sends forwarding headers without being listed in `trusted_proxies`.
+pub fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAddress) {
+    let (client, fields) = (request.client, request.received.header_set);
+    if !identity.trusted_peer && (fields.has_client_headers || fields.has(KnownHeader::Forwarded)) {
+        let trusted = &request.view.snapshot.config.server.trusted_proxies;
+        client.listener.untrusted.report_headers(
+            &request.received.parts.headers,
+            client.peer,
+            trusted,
+            &client.untrusted_reported,
+        );
+    }
+}
+
+/// Refuses a host that the certificate of the connection does not cover: an HTTP/2 client may reuse a connection for
+/// another host.
+pub fn check_certificate(request: &RequestContext<'_>, head: &ValidatedHead) -> Result<(), Refusal> {
+    match &request.client.tls {
+        Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => Err(Refusal::Misdirected),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses a client on the route's `deny` list.
+pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+    if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
+}

@@ -1,0 +1,288 @@
+//! Runs the route's action for a request that the limits have admitted. The headers are rewritten for the next hop, the
+//! body is opened, and the request goes to an upstream server, the echo server or the route's fixed response.
+
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::Instant;
+
+use http::header::{ACCEPT, EXPECT, HOST, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+
+use crate::config::{ForwardedHeader, TraceParent};
+use crate::limiting::Verdict;
+use crate::limiting::limit::over::EXCEEDED_HEADER;
+use crate::limiting::settlement::include_usage;
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::linger::Linger;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
+use crate::proxy::context::ClientConnection;
+use crate::proxy::head::extended_connect;
+use crate::proxy::head::headers;
+use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::proxy::outbound::dial::ConnectFault;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::forwarded_headers;
+use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
+use crate::proxy::outbound::http1::ProtocolFault;
+use crate::proxy::outbound::http1::request::HostSource;
+use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::proxy::outbound::send_clock::SendClock;
+use crate::proxy::render::accept;
+use crate::proxy::steps::breaker_watch;
+use crate::proxy::steps::early_hints::EarlyHints;
+use crate::proxy::steps::forward;
+use crate::proxy::steps::forward::ForwardedResponse;
+use crate::proxy::steps::limits;
+use crate::proxy::steps::outgoing_request;
+use crate::proxy::steps::outgoing_request::OutgoingRequest;
+use crate::proxy::steps::request_body;
+use crate::proxy::steps::response::edits;
+use crate::proxy::steps::response::local_responses;
+use crate::proxy::steps::response::problem;
+use crate::proxy::steps::shedding;
+use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::trace;
+use crate::route::{Action, Route, SentHost};
+
+/// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
+pub async fn dispatch(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    offer: Option<UpgradeOffer>,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let RequestContext { client, view, .. } = *request;
+    let RoutedRequest { route, head, identity } = routed;
+    let request_id = request.request_id.clone();
+    let forwarding = ForwardedHeadersWriter {
+        hop: client.hop(),
+        via: &client.local.common.via,
+        version: request.received.parts.version,
+        identity,
+        fields: view.snapshot.config.server.forwarded_headers,
+        request_id: request_id.as_ref(),
+    };
+    // Computed before the route edits the headers, because `hash_on` can name any of them.
+    let upstream = select_upstream(request, route);
+    if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
+        && index != *own
+    {
+        shedding::divert_permits(request, routed, index)?;
+    }
+    let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
+    let unwritten = rewrite_headers(request, routed, &forwarding);
+    let upload = request_body::open_upload(request, route).await?;
+    if let Some(index) = upstream {
+        let servers = &view.upstreams[index];
+        let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
+        outgoing.priority = route.priority;
+        (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
+        return send_upstream(request, route, servers, &mut outgoing).await;
+    }
+    match &route.action {
+        // Handled above.
+        Action::Upstream(_) => Err(Refusal::NoRoute),
+        Action::Echo => {
+            let Parts { method, headers, .. } = &request.received.parts;
+            Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
+        }
+        Action::Respond(fixed) => {
+            Ok(problem::fixed_response(fixed.status, fixed.body.clone(), fixed.content_type.clone()))
+        }
+        Action::Redirect(redirect) => {
+            let headers = &request.received.parts.headers;
+            let is_https = is_https(headers, identity.trusted_peer, request.client.tls.is_some());
+            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(Refusal::NoRedirect)
+        }
+    }
+}
+
+/// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
+fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
+    let Action::Upstream(own) = route.action else { return None };
+    let diversion = request.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
+    Some(diversion.map_or(own, |diversion| diversion.index))
+}
+
+/// Returns whether the client uses HTTPS: on this connection, or to the trusted proxy before it.
+pub fn is_https(headers: &HeaderMap, trusted_peer: bool, is_tls: bool) -> bool {
+    let forwarded = headers.get("x-forwarded-proto").filter(|_| trusted_peer);
+    match forwarded.map(HeaderValue::as_bytes) {
+        Some(b"https") => true,
+        Some(b"http") => false,
+        _ => is_tls,
+    }
+}
+
+/// Adds what the gateway itself states to the headers, which are those of the forwarded head already: the forwarding
+/// headers and the trace. Then applies the route's `request_headers`.
+///
+/// Returns `forwarding` if its headers are still to be written. Writing them directly as bytes into the outgoing head
+/// is cheaper. That is possible if no rule edits them and they do not extend headers of a trusted proxy.
+fn rewrite_headers<'f>(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    forwarding: &'f ForwardedHeadersWriter<'f>,
+) -> Option<&'f ForwardedHeadersWriter<'f>> {
+    let RoutedRequest { route, head, identity } = routed;
+    let headers = &mut request.received.parts.headers;
+    if route.request_headers.edits(&ACCEPT) {
+        request.accepted_format = Some(accept::negotiate(headers));
+    }
+    if request.account.reads_usage() {
+        include_usage::limit_codings(headers);
+    }
+    if let Some(exceeded) = request.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
+        headers.insert(EXCEEDED_HEADER, exceeded);
+    }
+    let is_proxied = matches!(route.action, Action::Upstream(_));
+    let is_late = is_proxied && !identity.trusted_peer && !forwarded_headers::has_edits(&route.request_headers);
+    if !is_late {
+        forwarding.add_to_headers(headers, head.authority());
+    }
+    let server = &request.view.snapshot.config.server;
+    let entry = request.account.log_entry();
+    if !entry.is_some_and(|entry| entry.set_trace_parent(headers)) && server.traceparent == TraceParent::Make {
+        trace::ensure_trace(headers, server.spans.is_none());
+        if let Some(entry) = request.account.log_entry() {
+            entry.record_trace_id(headers);
+        }
+    }
+    headers::apply_edits(headers, &route.request_headers);
+    match &route.rewrite.host {
+        Some(SentHost::Fixed(host)) => drop(headers.insert(HOST, host.clone())),
+        Some(SentHost::WithoutPort) => {
+            if let Ok(host) = HeaderValue::from_str(head.read_host())
+                && !host.is_empty()
+            {
+                headers.insert(HOST, host);
+            }
+        }
+        None => {}
+    }
+    is_late.then_some(forwarding)
+}
+
+/// Returns the header that names the limits which the request exceeds; `None` if it exceeds none.
+fn exceeded_header(verdict: &Verdict, route: &Route) -> Option<HeaderValue> {
+    let mut exceeded: Vec<usize> = verdict.excesses(&route.limits).map(|checked| checked.limit).collect();
+    exceeded.sort_unstable();
+    let names: Vec<&str> = exceeded.into_iter().map(|index| &*route.limits[index].name).collect();
+    (!names.is_empty()).then(|| HeaderValue::from_str(&names.join(", ")).ok())?
+}
+
+/// Builds the request to send. `unwritten`: the forwarding headers, if the received headers do not contain them yet.
+fn build_outgoing(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    unwritten: Option<&ForwardedHeadersWriter>,
+    upload: Option<Upload>,
+    offer: Option<UpgradeOffer>,
+) -> OutgoingRequest {
+    let RoutedRequest { route, head, identity } = routed;
+    // A body that has begun to arrive needs no permission.
+    let expects = request.received.header_set.has(KnownHeader::Expect)
+        && request.received.parts.headers.contains_key(EXPECT)
+        && upload.as_ref().is_some_and(Upload::is_untouched);
+    let leases = request.account.share_leases();
+    let linger = leases.map(|leases| Linger::new(request.client, leases, &route.timeouts));
+    let target = outgoing_request::rewrite_target(head, &route.rewrite);
+    let host = if route.rewrite.upstream_host { HostSource::Server } else { HostSource::Received };
+    let mut outgoing =
+        OutgoingRequest::new(&request.received.parts, identity.ip, &target, host, upload, linger, |lines| {
+            if let Some(forwarding) = unwritten {
+                forwarding.write_lines(lines, head.authority());
+            }
+        });
+    if let Some(parent) = request.account.log_entry().and_then(|entry| entry.traceparent()) {
+        outgoing.head.find_span_id(&parent);
+    }
+    OutgoingRequest {
+        offer,
+        expects_continue: expects,
+        client_limit: request.received.client_timeout(route),
+        ..outgoing
+    }
+}
+
+/// Returns the PROXY protocol header that names the client at `ip`, if the upstream wants one. The port is 0 for a
+/// client behind a trusted proxy, because forwarding headers do not contain it.
+pub fn proxy_header(client: &ClientConnection, ip: IpAddr, servers: &WorkerUpstream) -> Option<Rc<[u8]>> {
+    let port = if ip == client.peer { client.port } else { 0 };
+    servers.proxy_protocol().map(|version| version.client_header(SocketAddr::new(ip, port), client.local_addr))
+}
+
+/// Sends the request to a server of the upstream, and prepares its response for the client.
+async fn send_upstream(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    servers: &WorkerUpstream,
+    outgoing: &mut OutgoingRequest,
+) -> Result<Response<ResponseBody>, Refusal> {
+    let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
+    let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
+    let (hints, begun) = (early_hints(request, route), Instant::now());
+    let mut breakers = std::mem::take(&mut request.breakers);
+    let forwarded = if breakers.is_empty() {
+        forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
+    } else {
+        let clock = SendClock::new(outgoing.upload.as_ref().map(Upload::share_progress));
+        outgoing.clock = Some(clock.clone());
+        let forward = forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints);
+        let now_ms = || request.client.local.common.fleet.now_ms();
+        Box::pin(breaker_watch::watch(&mut breakers, &clock, now_ms, forward)).await
+    };
+    request.account.add_wait(begun);
+    if outgoing.has_sent_bytes {
+        request.account.record_server_reached();
+    }
+    let ForwardedResponse { mut response, unrequested_body: unasked } =
+        forwarded.map_err(|error| refuse_upstream(request, error))?;
+    response.body_mut().report_to_breakers(breakers);
+    if unasked.is_some() {
+        // The server did not request the body, so the request ends as if its body had not been opened.
+        (request.read_ahead, request.upload) = (unasked, None);
+    }
+    if request.received.is_connect()
+        && !extended_connect::is_valid_response(&request.received.parts, response.status(), response.headers())
+    {
+        // The server may have acted on the request, so the limits charge for it. The client gets an error, because it
+        // would mistake the response for an open tunnel.
+        request.account.settle_by_response(&response, false);
+        return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
+    }
+    clean_response(request, &mut response);
+    edits::rewrite_locations(response.headers_mut(), &route.rewrite.locations);
+    Ok(response)
+}
+
+/// Returns the destination of interim responses (103) if the client is known to understand them. Many other clients
+/// mistake an interim response for the final one (RFC 8297, section 3).
+fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<EarlyHints<'h>> {
+    let knows_interims = [KnownHeader::SecFetchMode, KnownHeader::ResumableUpload];
+    let is_safe = request.received.is_http11() && request.received.header_set.has_any(&knows_interims);
+    is_safe.then(|| EarlyHints { client: request.client, edit: &route.response_headers.edit })
+}
+
+fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Refusal {
+    let is_unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
+    request.must_close |= request.upload.as_ref().is_some_and(is_unread);
+    if error == UpstreamError::Connect(ConnectFault::Descriptors) {
+        let complaints = &request.client.local.common.failure_log;
+        complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");
+    }
+    Refusal::Upstream(error)
+}
+
+/// Removes the headers that belong to the connection to the server, and adds `Via`.
+pub fn clean_response(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let has_via = request.view.snapshot.config.server.forwarded_headers.has(ForwardedHeader::Via);
+    let is_switch = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    let protocol = if is_switch { response.headers().get(UPGRADE).cloned() } else { None };
+    headers::clean_response_headers(response.headers_mut(), has_via.then_some(&request.client.local.common.via));
+    if let Some(protocol) = protocol {
+        headers::set_upgrade(response.headers_mut(), &protocol);
+    }
+}

@@ -1,0 +1,231 @@
+//! The end of every request: turns the result of `handle_request` into the response that the client gets. Every
+//! response passes here, whether it comes from a server or from the gateway.
+
+use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
+use http::{HeaderValue, Response, StatusCode, Version};
+
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::cause::Cause;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::connection::upload::Upload;
+use crate::proxy::head::request_id;
+use crate::proxy::steps::compress;
+use crate::proxy::steps::response::edits;
+use crate::proxy::steps::response::error_page;
+use crate::proxy::steps::response::error_page::intercept;
+use crate::proxy::steps::response::grpc;
+use crate::proxy::steps::response::problem::forbid_caching;
+use crate::proxy::steps::response::refusal_response::ErrorFormat;
+use crate::proxy::steps::response::unread_body;
+use crate::proxy::steps::tunnel::Tunnel;
+use crate::route::decide::X_LIMIT_STATUS;
+use crate::route::error_pages::ErrorPages;
+use crate::route::{Action, Route};
+
+/// Completes the response. From here on, the account of the request belongs to the response body, or to the tunnel that
+/// the connection becomes. It ends when that body or tunnel ends.
+pub fn finish_response(
+    mut request: RequestContext<'_>,
+    result: Result<Response<ResponseBody>, Refusal>,
+) -> Response<ResponseBody> {
+    let is_for_one = result.is_err() || request.question.is_some() || request.is_auth_response;
+    let mut response = match result {
+        Ok(response) if request.question.is_some() => response,
+        Ok(mut response) => {
+            settle_response(&mut request, &mut response);
+            response
+        }
+        Err(refusal) => {
+            let mut response = build_refusal(&mut request, &refusal);
+            edit_refusal(&request, &mut response);
+            response
+        }
+    };
+    if is_for_one {
+        forbid_caching(&mut response);
+    }
+    apply_deny_status(&request, &mut response);
+    add_auth_cookies(&mut request, &mut response);
+    add_ratelimit_headers(&request, &mut response);
+    add_request_id(&request, &mut response);
+    add_hsts(&request, &mut response);
+    compress_response(&mut request, &mut response);
+    end_request_body(&mut request, &mut response);
+    announce_close(&request, &mut response);
+    hand_over_account(request, &mut response);
+    response
+}
+
+/// Settles the charges of the limits according to the response, and applies the route's `response_headers`.
+fn settle_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    // The auth server has not allowed the request if the client gets its response.
+    let is_refused = request.is_auth_response;
+    if let Some(permit) = request.account.overload_permit() {
+        permit.record_head(true);
+        if is_refused {
+            permit.return_place();
+        }
+    }
+    // Charges depend on the response as the server sent it, so they are settled before the edits.
+    request.account.settle_by_response(response, response.body().ends_by_close());
+    if let Some(body) = response.body().as_full() {
+        request.account.settle_by_full_body(body);
+    }
+    if let Some(route) = request.matched_route() {
+        if let Some(pages) = &route.error_pages {
+            intercept_error(request, route, pages, response);
+        }
+        let status = response.status();
+        edits::apply_response_edits(response.headers_mut(), status, &route.response_headers);
+    }
+}
+
+/// Replaces an error response of an upstream server, if the route intercepts its status. gRPC clients get the original,
+/// and so do a client of an extended CONNECT, which reads only the status, and one that an auth server wants to log in.
+fn intercept_error(
+    request: &mut RequestContext<'_>,
+    route: &Route,
+    pages: &ErrorPages,
+    response: &mut Response<ResponseBody>,
+) {
+    let is_from_server = matches!(route.action, Action::Upstream(_));
+    let is_excluded = request.wants_grpc_errors || request.received.is_connect() || request.is_auth_response;
+    if !is_from_server || is_excluded || !intercept::is_replaced(pages, response) {
+        return;
+    }
+    let charges = request.account.take_pending_charges();
+    let (format, id) = (request.error_format(), request.logged_id().and_then(error_page::showable_id));
+    intercept::replace_response(response, charges, pages, format, id);
+}
+
+/// Builds the error response for a refusal, counts and logs it, and settles the charges of the limits.
+fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Response<ResponseBody> {
+    // A server that failed or timed out took its time; other refusals took none.
+    if let Some(permit) = request.account.overload_permit() {
+        permit.record_head(matches!(refusal, Refusal::Upstream(error) if error.is_upstream_failure()));
+        if refusal.precedes_service() {
+            permit.return_place();
+        }
+    }
+    let (route, verdict) = (request.matched_route(), request.verdict.as_ref());
+    let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
+    let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
+    request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
+    // Operators find the refusals of limits by their id, whether the request is logged or not.
+    let id = match refusal {
+        Refusal::Limited => request.request_id.clone(),
+        _ => request.logged_id().cloned(),
+    };
+    let pages = match route {
+        Some(route) => route.error_pages.as_deref(),
+        None => request.view.snapshot.config.server.error_pages.as_deref(),
+    };
+    let wanted = ErrorFormat {
+        format: request.error_format(),
+        pages,
+        request_id: id.as_ref().and_then(error_page::showable_id),
+        hint: cause.setting.filter(|_| request.shows_hints),
+        is_for_proxy: request.question.is_some(),
+    };
+    let response = refusal.to_response(route, request.verdict.as_ref(), wanted);
+    // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
+    let status = response.status();
+    let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
+    request.account.settle_by_refusal(status, response.headers(), refusal);
+    response
+}
+
+/// Applies the route's `response_headers` to an error response of the gateway, if they are `on = "all"` responses.
+fn edit_refusal(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(edit) = request.matched_route().map(|route| &route.response_headers).filter(|edit| edit.on_refusals) {
+        let status = response.status();
+        edits::apply_response_edits(response.headers_mut(), status, edit);
+    }
+}
+
+/// Gives a refusal the status that the asking proxy accepts, and states its own status in a header.
+fn apply_deny_status(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let status = response.status();
+    if let Some(replacement) = request.question.and_then(|question| question.deny_as.replace(status)) {
+        response.headers_mut().insert(X_LIMIT_STATUS, HeaderValue::from(status.as_u16()));
+        *response.status_mut() = replacement;
+    }
+}
+
+/// Adds the cookies of an auth server that allowed the request, even if the request failed later: the auth server may
+/// have renewed a session.
+fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    for cookie in request.auth_cookies.drain(..) {
+        response.headers_mut().append(SET_COOKIE, cookie);
+    }
+}
+
+fn add_ratelimit_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let view = request.view;
+    if let (Some((index, route)), Some(verdict)) = (request.route, &request.verdict) {
+        let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
+        view.ratelimit.add_headers(response, dialects, (index, route), verdict);
+    }
+}
+
+fn add_request_id(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let is_wanted = request.view.snapshot.config.server.answer_request_id;
+    if let Some(id) = request.request_id.as_ref().filter(|_| is_wanted) {
+        request_id::add_to_response(response.headers_mut(), id);
+    }
+}
+
+/// Compresses the response if the route wants that. All headers are final then, and the limits have settled by the
+/// response as the server sent it.
+fn compress_response(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(settings) = request.matched_route().and_then(|route| route.compress.as_deref()) {
+        compress::compress_response(request, settings, response);
+    }
+}
+
+/// Sets `Strict-Transport-Security` if the listener has `hsts`. It replaces the header of the upstream server, because
+/// browsers use only one (RFC 6797, section 8.1).
+fn add_hsts(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if let Some(hsts) = &request.client.listener.hsts {
+        response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, hsts.clone());
+    }
+}
+
+/// Makes sure that the unread rest of the request body cannot be parsed as the next request.
+fn end_request_body(request: &mut RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    if request.received.is_http2() {
+        // The connection discards its rest.
+        request.received.body = None;
+    } else if request.must_close {
+        close_after(response);
+    } else if let Some(body) = request.received.body.take().or(request.read_ahead.take().and_then(Upload::into_unread))
+    {
+        unread_body::discard_or_close(body, request.account.deadline(), &request.received.parts.headers, response);
+    }
+}
+
+/// Tells an HTTP/1.1 client to reconnect if this worker is being stopped.
+fn announce_close(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let is_http1 = request.received.parts.version <= Version::HTTP_11;
+    if request.client.local.is_draining.get() && is_http1 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        close_after(response);
+    }
+}
+
+fn close_after(response: &mut Response<ResponseBody>) {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+}
+
+/// Counts the response. The request then ends with the response body or, if the server switched protocols, with the
+/// tunnel.
+fn hand_over_account(request: RequestContext<'_>, response: &mut Response<ResponseBody>) {
+    let (client, route) = (request.client, request.matched_route());
+    let account = request.account.record_response(response, route, &request.view.snapshot, request.upload);
+    match (response.body_mut().take_switched(), route, request.tunnel_seat) {
+        (Some(server), Some(route), Some(seat)) => {
+            client.tunnel.set(Some(Tunnel::new(client, server, account, route.timeouts.clone(), seat)));
+        }
+        _ => response.body_mut().attach_account(account),
+    }
+}

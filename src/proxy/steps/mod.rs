@@ -1,0 +1,32 @@
+//! What happens to a request, one file or directory for each step. The functions take the `RequestContext`; `doors` call
+//! them in order.
+//!
+//! - `arrival`: the first steps of every request; `forwarded_head`: makes the head that everything reads and the server
+//!   gets
+//! - `auth`: authenticates the client
+//! - `shedding`: refuses requests because of the process rule or a circuit breaker
+//! - `limits`: applies the route's limits; `request_body`: reads and opens the body
+//! - `dispatch`: runs the route's action
+//! - `outgoing_request`: the request as servers get it; `forward`: the flow of one request over all of its attempts;
+//!   `select`: from an upstream to a connection; `breaker_watch`: reports the results to circuit breakers; `early_hints`:
+//!   interim responses
+//! - `tunnel`: upgraded connections; `client_io`: the byte stream in front of a parser
+//! - `response`: what the client gets; `compress`: compression; `finish_response`: the end of every request
+
+pub(crate) mod arrival;
+pub(crate) mod auth;
+pub(crate) mod breaker_watch;
+pub(crate) mod client_io;
+pub(crate) mod compress;
+pub(crate) mod dispatch;
+pub(crate) mod early_hints;
+pub(crate) mod finish_response;
+pub(crate) mod forward;
+pub(crate) mod forwarded_head;
+pub(crate) mod limits;
+pub(crate) mod outgoing_request;
+pub(crate) mod request_body;
+pub mod response;
+pub(crate) mod select;
+pub(crate) mod shedding;
+pub(crate) mod tunnel;

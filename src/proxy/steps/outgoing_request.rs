@@ -1,0 +1,112 @@
+//! A request as it leaves the gateway: the rewritten target, and the head as bytes. Made by `dispatch`, sent by
+//! `forward`.
+
+use std::borrow::Cow;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use http::request::Parts;
+use http::{HeaderName, Method, Version};
+
+use crate::proxy::account::linger::Linger;
+use crate::proxy::connection::upload::Upload;
+use crate::proxy::head::headers;
+use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::outbound::http1::request::{Framing, HostSource, RequestHead};
+use crate::proxy::outbound::send_clock::SendClock;
+use crate::route::Rewrite;
+use crate::upstream::eject::Blame;
+use crate::upstream::priority::Priority;
+
+/// A request that is ready to be sent.
+pub struct OutgoingRequest {
+    /// The client, in case the server fails the request.
+    pub client: Blame,
+    /// Hash of the `hash_on` key, for upstreams that have one.
+    pub hash: Option<u64>,
+    /// The priority decides which requests an overloaded upstream refuses first.
+    pub priority: Priority,
+    /// The PROXY header that the connection begins with, for upstreams with `proxy_protocol`.
+    pub proxy_header: Option<Rc<[u8]>>,
+    pub method: Method,
+    pub head: RequestHead,
+    pub upload: Option<Upload>,
+    /// The client waits for `100 Continue` before it sends the body.
+    pub expects_continue: bool,
+    /// Names of the trailers that may follow a chunked body.
+    pub trailers: Option<Vec<HeaderName>>,
+    /// How long the client waits for a response (`grpc-timeout`), where that is less than the route's
+    /// `response_timeout`.
+    pub client_limit: Option<Duration>,
+    /// When the response of the last attempt must have begun. `None` gives each attempt the route's `response_timeout`.
+    pub respond_by: Option<Instant>,
+    /// Set if the exchange continues when the client disconnects.
+    pub linger: Option<Linger>,
+    /// The protocol that the server may switch to.
+    pub offer: Option<UpgradeOffer>,
+    /// True once at least one byte of the request was given to a server, which may act on it.
+    pub has_sent_bytes: bool,
+    /// Measures the time to the response head, for circuit breakers.
+    pub clock: Option<Rc<SendClock>>,
+}
+
+impl OutgoingRequest {
+    /// Builds the request of `client`. `write_more` appends further header lines.
+    pub fn new(
+        parts: &Parts,
+        client: IpAddr,
+        target: &str,
+        host: HostSource,
+        upload: Option<Upload>,
+        linger: Option<Linger>,
+        write_more: impl FnOnce(&mut Vec<u8>),
+    ) -> OutgoingRequest {
+        let Parts { method, headers, version, .. } = parts;
+        let framing = match upload.as_ref().map(|upload| upload.size_hint().exact()) {
+            None if *version == Version::HTTP_2 && has_usual_body(method) => Framing::Length(0),
+            None => Framing::None,
+            Some(Some(length)) => Framing::Length(length),
+            Some(None) => Framing::Chunked,
+        };
+        OutgoingRequest {
+            client: Blame::from_ip(client),
+            hash: None,
+            priority: Priority::default(),
+            proxy_header: None,
+            method: method.clone(),
+            head: RequestHead::encode(method, target, headers, host, framing, write_more),
+            upload,
+            expects_continue: false,
+            client_limit: None,
+            respond_by: None,
+            trailers: (framing == Framing::Chunked).then(|| headers::announced_trailers(headers).collect()),
+            linger,
+            offer: None,
+            has_sent_bytes: false,
+            clock: None,
+        }
+    }
+}
+
+/// Returns whether requests with `method` usually have a body. Over HTTP/1.1 they state a length even without one (RFC
+/// 9110, section 8.6), which HTTP/2 marks by a flag.
+fn has_usual_body(method: &Method) -> bool {
+    matches!(*method, Method::POST | Method::PUT | Method::PATCH)
+}
+
+/// Returns the target to forward, with the rewrites of the route.
+pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
+    let received = admitted.path();
+    let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
+        _ => received,
+    };
+    if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
+        return Cow::Borrowed(admitted.validate_target().as_str());
+    }
+    let slash = if rest.is_empty() { "/" } else { "" };
+    let query = admitted.query().map_or_else(String::new, |query| format!("?{query}"));
+    Cow::Owned(format!("{}{rest}{slash}{query}", rewrite.add_prefix))
+}

@@ -1,0 +1,159 @@
+//! The request body: reads what limit keys need of it before the limits decide, and opens it for the route's action.
+//! Nothing is read before `max_body` is checked, and every read is under the deadlines of request bodies.
+
+use std::time::Instant;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::EXPECT;
+use http_body::Body as _;
+
+use crate::limiting::settlement::include_usage;
+use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::RequestContext;
+use crate::proxy::connection::upload::Upload;
+use crate::proxy::head::headers;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::words::known_headers::KnownHeader;
+use crate::route::{Action, Route};
+
+/// The body as limit keys see it.
+pub enum KeyBody {
+    None,
+    Whole(BodyKind, Bytes),
+    UnreadableBody(UnreadableBody),
+}
+
+impl KeyBody {
+    /// Reads the body if limits can parse its content type and it has at most `max` bytes. Keeps the frames, so that
+    /// the upstream server gets the whole body. A client that sent `Expect: 100-continue` gets `100 Continue`.
+    ///
+    /// # Errors
+    /// The body is larger than the route's `max_body`, or it did not arrive completely.
+    pub async fn read(request: &mut RequestContext<'_>, route: &Route, max: usize) -> Result<KeyBody, Refusal> {
+        let Some(body) = request.received.body.as_ref().filter(|body| !body.is_end_stream()) else {
+            return Ok(KeyBody::None);
+        };
+        let kind = match find_readable_kind(&request.received.parts.headers, body.size_hint().lower(), max) {
+            Ok(kind) => kind,
+            Err(why) => return Ok(KeyBody::UnreadableBody(why)),
+        };
+        check_announced_size(request, route)?;
+        let Some(mut upload) = take_upload(request, route) else { return Ok(KeyBody::None) };
+        let read = read_ahead(request, &mut upload, max).await?;
+        request.read_ahead = Some(upload);
+        // Neither limits nor the server read that the client waits for permission: it has it.
+        request.received.parts.headers.remove(EXPECT);
+        Ok(read.map_or(KeyBody::UnreadableBody(UnreadableBody::TooLong), |bytes| KeyBody::Whole(kind, bytes)))
+    }
+
+    /// Asks the server to report the usage of its stream, if this is a request for one.
+    pub fn set_include_usage(&self, request: &mut RequestContext<'_>, path: &str) {
+        if let (KeyBody::Whole(BodyKind::Json, bytes), Some(upload)) = (self, &mut request.read_ahead)
+            && let Some(changed) = include_usage::set_include_usage(path, bytes)
+        {
+            upload.replace_data(changed.into());
+            include_usage::remove_digests(&mut request.received.parts.headers);
+        }
+    }
+
+    pub fn facts(&self) -> BodyFacts<'_> {
+        match self {
+            KeyBody::None => BodyFacts::None,
+            KeyBody::Whole(kind, bytes) => kind.check_body(bytes),
+            KeyBody::UnreadableBody(why) => BodyFacts::UnreadableBody(*why),
+        }
+    }
+}
+
+/// Returns the length of the request body; `None` if it is not known yet.
+pub fn find_length(request: &RequestContext<'_>) -> Option<u64> {
+    match (&request.received.body, &request.read_ahead) {
+        (Some(body), _) => body.size_hint().exact(),
+        (None, Some(upload)) => upload.find_length(),
+        (None, None) => Some(0),
+    }
+}
+
+/// Returns the format in which limits can parse a body of at least `least` bytes, if they read at most `max` bytes.
+///
+/// # Errors
+/// Limits do not read bodies of this type, or the body is too long.
+pub fn find_readable_kind(headers: &HeaderMap, least: u64, max: usize) -> Result<BodyKind, UnreadableBody> {
+    let kind = BodyKind::from_headers(headers)?;
+    if least > max as u64 { Err(UnreadableBody::TooLong) } else { Ok(kind) }
+}
+
+/// Opens the request body for the route's action. Returns `None` if there is no body or the action does not read it.
+///
+/// An upstream server gets the head only once an announced empty body has ended: it would otherwise take the head for
+/// the complete request.
+///
+/// # Errors
+/// The body is larger than the route's `max_body`, or an empty body did not end.
+pub async fn open_upload(request: &mut RequestContext<'_>, route: &Route) -> Result<Option<Upload>, Refusal> {
+    let is_read = request.read_ahead.is_some();
+    if !is_read {
+        check_announced_size(request, route)?;
+    }
+    if matches!(route.action, Action::Respond(_) | Action::Redirect(_)) {
+        return Ok(None);
+    }
+    let upload = if is_read { request.read_ahead.take() } else { take_upload(request, route) };
+    request.upload = upload.as_ref().map(Upload::share_progress);
+    match upload {
+        Some(mut upload) if upload.size_hint().exact() == Some(0) => {
+            read_ahead(request, &mut upload, 0).await?;
+            Ok(Some(upload))
+        }
+        upload => Ok(upload),
+    }
+}
+
+/// Reads the body to its end under its deadlines. Returns `None` as soon as more than `max` bytes have arrived, or no
+/// memory is left.
+///
+/// # Errors
+/// The body is larger than the route's `max_body`, or it did not arrive completely.
+async fn read_ahead(
+    request: &mut RequestContext<'_>,
+    upload: &mut Upload,
+    max: usize,
+) -> Result<Option<Bytes>, Refusal> {
+    let (deadline, begun) = (request.account.deadline(), Instant::now());
+    let memory = &request.client.local.common.body_memory;
+    let read = deadline.run_within(upload.read_ahead(max, memory)).await;
+    deadline.disarm();
+    request.account.add_wait(begun);
+    let error = match read {
+        Ok(Ok(read)) => return Ok(read),
+        Ok(Err(state)) => UpstreamError::from_upload(state),
+        Err(_) => UpstreamError::BodyTimeout,
+    };
+    request.must_close = true;
+    Err(Refusal::Upstream(error))
+}
+
+/// Refuses a body whose announced size exceeds the route's `max_body`, without reading it.
+fn check_announced_size(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
+    let least = request.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
+    if least > route.max_body { Err(Refusal::TooLarge) } else { Ok(()) }
+}
+
+/// Takes the request body, if there is one, and bounds it by the route's size limit and timeouts. Reads nothing yet.
+fn take_upload(request: &mut RequestContext<'_>, route: &Route) -> Option<Upload> {
+    let body = request.received.body.take_if(|body| !body.is_end_stream())?;
+    let on_stream = request.received.is_http2();
+    let mut timeouts = (*route.timeouts).clone();
+    timeouts.response = request.received.client_timeout(route).unwrap_or(timeouts.response);
+    let (is_grpc, deadline) = (request.received.is_grpc(), request.account.deadline().clone());
+    let mut upload = Upload::new(body, on_stream, is_grpc, deadline, timeouts, route.max_body);
+    if request.received.header_set.has(KnownHeader::Trailer) {
+        upload.allow_trailers(headers::announced_trailers(&request.received.parts.headers).collect());
+    }
+    if let Some(entry) = request.account.log_entry() {
+        entry.record_upload(&upload.share_progress());
+    }
+    Some(upload)
+}

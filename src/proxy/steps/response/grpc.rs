@@ -1,0 +1,99 @@
+//! Refusals for gRPC clients: a "trailers-only" response with HTTP status 200, the gRPC status in the headers, and no
+//! body.
+
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use http::{HeaderName, HeaderValue, Response};
+
+use crate::grpc::{GRPC, GRPC_MESSAGE, GRPC_STATUS, GrpcCode, percent_encode};
+use crate::limiting::answer::NEVER;
+use crate::limiting::{Outcome, Verdict};
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::refusal;
+use crate::proxy::account::refusal::Refusal;
+use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::steps::response::problem;
+use crate::route::Route;
+use crate::snapshot::Reason;
+
+/// The time in milliseconds after which a client may retry. A negative value forbids retries.
+const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// Builds the gRPC response to a refusal.
+pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<ResponseBody> {
+    let (mut code, mut message, mut pushback_ms) = (code_for(refusal), refusal.detail().to_owned(), None);
+    if let (Refusal::Limited, Some(route), Some(verdict)) = (refusal, route, verdict)
+        && let Some(checked) = verdict.longest_refusal(&route.limits)
+    {
+        (code, pushback_ms) = code_for_limit(checked.outcome);
+        let violated: Vec<&str> = verdict.refusing_limits(&route.limits).map(|limit| limit.name.as_str()).collect();
+        message = format!(
+            "{}: {}",
+            problem::refusal_title(checked.outcome, &route.limits[checked.limit]),
+            violated.join(", ")
+        );
+    }
+    pushback_ms = pushback_ms.or(refusal.retry_ms());
+    let mut response = Response::new(ResponseBody::full(Bytes::new()));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(GRPC));
+    headers.insert(GRPC_STATUS, HeaderValue::from(code as u16));
+    if let Ok(message) = HeaderValue::from_maybe_shared(Bytes::from(percent_encode(&message))) {
+        headers.insert(GRPC_MESSAGE, message);
+    }
+    if let Some(pushback_ms) = pushback_ms {
+        headers.insert(GRPC_RETRY_PUSHBACK_MS, HeaderValue::from(pushback_ms));
+    }
+    response
+}
+
+/// Returns the gRPC code of a refusal.
+fn code_for(refusal: &Refusal) -> GrpcCode {
+    match refusal {
+        // The code that gRPC clients derive from a plain HTTP 400.
+        Refusal::InvalidHead(_) => GrpcCode::Internal,
+        Refusal::NoRoute | Refusal::NoRedirect | Refusal::Question(_) => GrpcCode::Unimplemented,
+        Refusal::Unauthorized(_) => GrpcCode::Unauthenticated,
+        Refusal::Denied => GrpcCode::PermissionDenied,
+        Refusal::Misdirected => GrpcCode::Unavailable,
+        Refusal::AuthServer
+        | Refusal::PasswordQueueFull
+        | Refusal::MaxInFlight
+        | Refusal::MaxTunnels
+        | Refusal::Shed(_) => GrpcCode::Unavailable,
+        Refusal::TooLarge | Refusal::Limited => GrpcCode::ResourceExhausted,
+        Refusal::Upstream(error) => upstream_code(*error),
+    }
+}
+
+/// Returns the code for a call that got no response from an upstream server.
+fn upstream_code(error: UpstreamError) -> GrpcCode {
+    match error {
+        UpstreamError::BodyTooLarge => GrpcCode::ResourceExhausted,
+        UpstreamError::ResponseTimeout(_)
+        | UpstreamError::ClientDeadline
+        | UpstreamError::CallTimeout
+        | UpstreamError::BodyTimeout => GrpcCode::DeadlineExceeded,
+        UpstreamError::BodyMalformed | UpstreamError::ClientLeft => GrpcCode::Cancelled,
+        UpstreamError::Connect(_)
+        | UpstreamError::QueueFull
+        | UpstreamError::QueueTimeout
+        | UpstreamError::Overloaded(_)
+        | UpstreamError::Closed
+        | UpstreamError::NotProcessed
+        | UpstreamError::Protocol(_) => GrpcCode::Unavailable,
+    }
+}
+
+/// Returns the code of a limit's refusal, and the time to wait in milliseconds.
+fn code_for_limit(outcome: Outcome) -> (GrpcCode, Option<i64>) {
+    match refusal::refusal_reason(outcome) {
+        Reason::StoreDown | Reason::MaxDelayed => {
+            (GrpcCode::Unavailable, problem::retry_after_s(outcome).map(|wait_s| wait_s * 1000))
+        }
+        Reason::MissingKey => (GrpcCode::PermissionDenied, None),
+        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcCode::InvalidArgument, None),
+        Reason::NeverFits => (GrpcCode::ResourceExhausted, Some(NEVER)),
+        _ => (GrpcCode::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+    }
+}

@@ -1,0 +1,23 @@
+//! Responses that the gateway makes or changes.
+//!
+//! Input: a response of an upstream server, or a refusal. Output: the response with its headers and its body.
+//!
+//! - `refusal_response`: errors with configured bodies; `problem`: problem documents; `grpc`: errors for gRPC clients;
+//!   `api_error`: errors of LLM APIs; `refusal_record`: the list of the last refusals
+//! - `error_page`: errors for browsers and as text, the files of `error_pages`, and replaced responses of servers
+//! - `local_responses`: echo server, redirects, ACME proof
+//! - `edits`: the header changes of the route; `unread_body`: request bodies that nobody read
+//!
+//! To add a refusal: add a variant to `Refusal` and fill in the matches that the compiler reports: status and text
+//! (`account::refusal`), gRPC code (`grpc`), reason (`account::cause`) and metric (`account`). Then document the reason in
+//! the access log reference. Failures of upstream servers are variants of `outbound::error::UpstreamError` instead.
+
+pub(crate) mod api_error;
+pub(crate) mod edits;
+pub(crate) mod error_page;
+pub(crate) mod grpc;
+pub(crate) mod local_responses;
+pub mod problem;
+pub(crate) mod refusal_record;
+pub(crate) mod refusal_response;
+pub(crate) mod unread_body;

@@ -1,0 +1,77 @@
+//! Refuses requests to protect the gateway or an upstream, before anything else is spent on them: the process rule
+//! (`[server.overload]`), and circuit breakers. Called by `request`, before authentication and limits, so that such
+//! a refusal charges no limit.
+
+use std::time::Instant;
+
+use crate::overload::process_load::WHOLE_SHARE;
+use crate::proxy::account::refusal::{Refusal, Shed};
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::words::jitter::add_jitter;
+use crate::proxy::words::reason::Setting;
+use crate::route::Action;
+use crate::snapshot::{Reason, overload_reason};
+use crate::upstream::breaker::{BreakerKind, BreakerRefusal};
+use crate::upstream::eject::Blame;
+
+/// How long a client waits that the process rule refused, before the jitter.
+const OVERLOAD_WAIT_MS: u64 = 2_000;
+
+/// Refuses the request if the process is overloaded. Otherwise counts it as in flight until its response has ended.
+pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
+    let Some(rule) = &request.view.snapshot.config.server.overload else { return Ok(()) };
+    let common = &request.client.local.common;
+    let random = || rand::random_range(0..WHOLE_SHARE);
+    match common.overload.admit(rule, common.fleet.now_ms(), Instant::now(), random) {
+        Ok(permit) => {
+            request.account.hold_overload_permit(permit);
+            Ok(())
+        }
+        Err(condition) => Err(Refusal::Shed(Shed {
+            reason: overload_reason(condition),
+            setting: Setting::Overload,
+            retry_ms: add_jitter(OVERLOAD_WAIT_MS),
+        })),
+    }
+}
+
+/// Refuses the request if the breaker of its upstream or of its route does. Otherwise keeps their permits, which return
+/// the place of a probe if the request does not reach a server.
+pub fn check_breakers(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+    let (view, Some((index, _))) = (request.view, request.route) else { return Ok(()) };
+    let Action::Upstream(upstream) = routed.route.action else { return Ok(()) };
+    let upstream = &view.snapshot.upstreams[upstream];
+    let of_upstream = upstream.breaker().zip(upstream.settings.breaker.as_ref());
+    let of_route =
+        view.snapshot.route_breakers.get(index).and_then(Option::as_ref).zip(routed.route.breaker.as_deref());
+    for (breaker, rule) in of_upstream.into_iter().chain(of_route) {
+        let now_ms = || request.client.local.common.fleet.now_ms();
+        let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
+        request.breakers.push(permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))?);
+    }
+    Ok(())
+}
+
+/// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the
+/// request (`over`).
+pub fn divert_permits(
+    request: &mut RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    index: usize,
+) -> Result<(), Refusal> {
+    request.breakers.retain(|permit| permit.kind() == BreakerKind::Route);
+    let upstream = &request.view.snapshot.upstreams[index];
+    let Some((breaker, rule)) = upstream.breaker().zip(upstream.settings.breaker.as_ref()) else { return Ok(()) };
+    let now_ms = || request.client.local.common.fleet.now_ms();
+    let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
+    request.breakers.push(permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))?);
+    Ok(())
+}
+
+fn shed_by_breaker(refusal: BreakerRefusal) -> Shed {
+    let reason = match refusal.kind {
+        BreakerKind::Upstream => Reason::UpstreamBreaker,
+        BreakerKind::Route => Reason::RouteBreaker,
+    };
+    Shed { reason, setting: Setting::Breaker, retry_ms: add_jitter(refusal.wait_ms) }
+}

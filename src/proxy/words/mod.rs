@@ -1,0 +1,17 @@
+//! What all other directories of the proxy use: names, reasons, waits and log lines.
+//!
+//! - `known_headers`, `trace`: headers that the gateway reads or writes
+//! - `reason`: why a request has no regular response, as the log names it
+//! - `delay`: queues for delayed requests; `jitter`: of the waits that refusals state
+//! - `failure_log`: sampled log lines about upstream failures and rejected clients
+//! - `shown_keys`: the keys of limits that the log shows
+//!
+//! Nothing here knows connections, routes or requests as a whole; what does belongs to a higher directory.
+
+pub(crate) mod delay;
+pub(crate) mod failure_log;
+pub(crate) mod jitter;
+pub(crate) mod known_headers;
+pub(crate) mod reason;
+pub(crate) mod shown_keys;
+pub(crate) mod trace;
