@@ -55,7 +55,7 @@ fn requests_that_are_broken_off_keep_their_slots() {
     ] {
         let (server, running) = backend();
         let gateway = in_front_of(&server, "");
-        abort(&gateway, &request, 40);
+        abort(&gateway, &request, 80);
         assert_bounded(&gateway, &running, "/", &request);
     }
 }

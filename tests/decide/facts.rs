@@ -128,8 +128,6 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         ("GET", "http://a.test@b.test/"),
         ("GET", "/a b"),
         ("GET", "/a#b"),
-        ("GET", "/?q=<x>"),
-        ("GET", "/`"),
         ("G T", "/"),
         ("", "/"),
     ] {
@@ -139,6 +137,10 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
         let response = gateway.fetch(&get("/decide/orig", &fields));
         assert_eq!((response.status(), response.get("x-limit-status")), (403, Some("400")), "{method} {uri}");
     }
+    // A proxied request with such a target is forwarded with these characters encoded.
+    for uri in ["/?q=<x>", "/`"] {
+        assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("GET", uri, ""))).status(), 200, "{uri}");
+    }
     for host in ["a,b", "a/b", "[::1", "a..b"] {
         let fields = forwarded("GET", "/", "").replace("host: a.test", &format!("host: {host}"));
         assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400, "{host}");
@@ -146,7 +148,7 @@ fn ambiguous_requests_are_refused_like_proxied_ones_and_never_with_5xx() {
     // The host of a URL must be that of the request.
     let fields = forwarded("GET", "http://b.test/", "");
     assert_eq!(gateway.fetch(&get("/decide/fwd", &fields)).status(), 400);
-    gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 49.0);
+    gateway.assert_metric("decide_requests_total", &[("result", "invalid_request")], 45.0);
     // An encoded slash selects no other name here, and unregistered methods are valid.
     assert_eq!(fetch(&gateway, "fwd", "/a%2Fb", "").status(), 200);
     assert_eq!(gateway.fetch(&get("/decide/fwd", &forwarded("OPTIONS", "*", ""))).status(), 200);

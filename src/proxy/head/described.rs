@@ -18,21 +18,21 @@ pub fn parse_method(text: &[u8]) -> Result<Method, Reject> {
 }
 
 /// Parses the target. What [`encode_target`] encodes in proxied requests is encoded here as well, so that a request has
-/// one key at every listener. Also returns the fault that was repaired, for [`judge_faults`]: control characters and
-/// spaces, which no parser accepts, are percent-encoded, and a fragment is removed.
+/// one key at every listener. Also returns the fault that was repaired, for [`judge_faults`]: bytes that are not UTF-8,
+/// and control characters and spaces, which no parser accepts, are percent-encoded, and a fragment is removed.
 ///
 /// [`judge_faults`]: crate::proxy::head::validate::judge_faults
 ///
 /// # Errors
 /// The text is no target even then.
 pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<Reject>), Reject> {
-    let encoded = encode_target(text);
+    let (raw_bytes, encoded) = (Reject::from_raw_bytes(text), encode_target(text));
     let text = encoded.as_deref().unwrap_or(text);
     if let Ok(uri) = Uri::try_from(text) {
-        return Ok((uri, text.contains(&b'#').then_some(Reject::TargetFragment)));
+        return Ok((uri, raw_bytes.or_else(|| text.contains(&b'#').then_some(Reject::TargetFragment))));
     }
     let uri = Uri::try_from(encode_controls(text)).map_err(|_| Reject::TargetForm)?;
-    Ok((uri, Some(Reject::TargetCharacter)))
+    Ok((uri, raw_bytes.or(Some(Reject::TargetCharacter))))
 }
 
 /// Percent-encodes control characters and spaces.
@@ -66,8 +66,9 @@ mod tests {
                     _ if is_plain => assert!(fault.is_none() && (0x21..0x7f).contains(&byte), "{byte:#x}"),
                     _ => {
                         let is_control = byte <= b' ' || byte == 0x7f;
+                        let raw_bytes = Reject::from_raw_bytes(&[at, &[byte]].concat());
                         assert_eq!(uri.to_string(), format!("{}%{byte:02X}", String::from_utf8_lossy(at)));
-                        assert_eq!(fault, is_control.then_some(Reject::TargetCharacter), "{byte:#x}");
+                        assert_eq!(fault, raw_bytes.or(is_control.then_some(Reject::TargetCharacter)), "{byte:#x}");
                     }
                 }
             }
@@ -96,7 +97,7 @@ mod tests {
             let proxied = Uri::try_from(&line[4..line.len() - 11]);
             let (uri, fault) = parse_target(&target).unwrap();
             prop_assert_eq!(proxied.unwrap(), uri);
-            prop_assert_eq!(fault.is_some(), target.contains(&b'#'));
+            prop_assert_eq!(fault.is_some(), raw.is_some() || target.contains(&b'#'));
         }
 
         #[test]
