@@ -5,7 +5,7 @@
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
-/// What is wrong with a path: servers may read it in different ways.
+/// A fault of a path: servers may read such a path in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathFault {
     Control,

@@ -25,7 +25,7 @@ use http::HeaderName;
 
 use crate::auth::forward::ForwardAuth;
 use crate::auth::user_table::UserTable;
-use crate::limiting::jwt::TokenVerifier;
+use crate::limiting::source::jwt::TokenVerifier;
 
 /// `auth` of a route.
 #[derive(Debug, PartialEq)]

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place, Report};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, MistakeKind, Place, Report};
 use crate::config::schema;
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value, parse_file};

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::report::{Diagnostic, MistakeKind, Place};
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree;
 use crate::config::tree::{Node, Table, Value};

@@ -101,7 +101,7 @@ fn word_of(node: &Node) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::report::Place;
+    use crate::config::diagnostics::report::Place;
     use crate::config::substitute::Text;
 
     #[test]

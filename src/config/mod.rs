@@ -3,32 +3,26 @@
 //!
 //! Input: a file with its includes (`documents`, `source`) or the arguments of `sluicegate proxy` (`shorthand`).
 //! `cases` reads the test cases of a config. `tree` parses TOML (`syntax`, `substitute`), `recorded` keeps texts in
-//! memory (`texts`), `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and `compile`
-//! builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`report`,
-//! `hints`, `closest`, `unreadable`), without the values of `${...}` (`hidden`). `codes` gives each kind of warning a stable code, by which files allow it (`allow`),
-//! and `effective` shows what the files say together.
+//! memory (`texts`), `reader` checks keys and types against `schema`, `values` and `origin` parse the strings, and
+//! `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`diagnostics`,
+//! `hints`, `closest`, `unreadable`). `effective` shows what the files say together.
 //!
 //! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong
 //! value to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
 
 pub mod admin_tokens;
-mod allow;
 pub mod cases;
 mod closest;
-mod codes;
 mod compile;
+mod diagnostics;
 mod documents;
 mod effective;
 mod examples;
-mod excerpt;
-mod hidden;
 mod hints;
 mod origin;
 mod reader;
 mod recorded;
-mod report;
 pub mod schema;
-mod secret_options;
 mod shorthand;
 mod source;
 mod substitute;
@@ -48,11 +42,11 @@ use http::HeaderName;
 
 use crate::config::admin_tokens::AdminToken;
 pub(crate) use crate::config::closest::find_closest;
-pub use crate::config::codes::all_codes;
+pub use crate::config::diagnostics::codes::all_codes;
+pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
     EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection,
 };
-pub use crate::config::report::{Place, Report};
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;
 pub use crate::config::texts::{LoadedFile, OverlayKind, SourceLine, TextOverlay};
@@ -62,9 +56,9 @@ use http::HeaderValue;
 
 use crate::envoy::rules::RateLimitDomains;
 use crate::labels::labels;
-use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::LimitTable;
+use crate::limiting::source::jwt::TokenVerifier;
 use crate::limiting::store::settings::StoreSettings;
 use crate::net::{IpSet, ListenAddr};
 use crate::overload::OverloadRule;

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::report::{Diagnostic, MistakeKind, Place};
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;

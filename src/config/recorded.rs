@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::report::{Diagnostic, Place};
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::texts::{LoadedFile, SourceLine};
 use crate::config::tree::{Node, Table, Value};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use crate::config::report::{Diagnostic, Place, Report};
+use crate::config::diagnostics::report::{Diagnostic, Place, Report};
 use crate::config::source::SourceTexts;
 use crate::config::values::TextFault;
 use crate::config::{origin, values};

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
-use crate::config::allow;
-use crate::config::codes::DiagnosticCode;
-use crate::config::hidden::Substitution;
-use crate::config::report::{Diagnostic, Report, SourceText};
+use crate::config::diagnostics::allow;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::hidden::Substitution;
+use crate::config::diagnostics::report::{Diagnostic, Report, SourceText};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;

@@ -3,8 +3,8 @@
 
 use std::borrow::Cow;
 
-use crate::config::hidden::Substitution;
-use crate::config::report::{Diagnostic, Place};
+use crate::config::diagnostics::hidden::Substitution;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
 

@@ -3,7 +3,7 @@
 
 use toml::de::Error;
 
-use crate::config::report::{Diagnostic, MistakeKind, Place, SourceText};
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place, SourceText};
 use crate::config::source::SMALLEST;
 use crate::limiting::algorithm::all_params;
 use crate::limiting::algorithm::params::ParamKind;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::report::SourceText;
+use crate::config::diagnostics::report::SourceText;
 
 /// A config file as a load has read it: the main file or an include.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
-use crate::config::report::{Diagnostic, Place};
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::{substitute, syntax};

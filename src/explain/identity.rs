@@ -10,7 +10,7 @@ use crate::explain::explanation::AuthReport;
 use crate::explain::limits;
 use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::clock;
-use crate::limiting::jwt::{PresentedToken, TokenClaims};
+use crate::limiting::source::jwt::{PresentedToken, TokenClaims};
 use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;

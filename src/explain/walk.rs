@@ -7,9 +7,9 @@ use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, R
 use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::parser::ParsedHead;
 use crate::limiting::decision::{Check, Op};
-use crate::limiting::jwt::Claims;
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
+use crate::limiting::source::jwt::Claims;
 use crate::limiting::{Limiter, Verdict};
 use crate::proxy::doors::decide::question::HeadFault;
 use crate::proxy::head::upgrade::UpgradeOffer;

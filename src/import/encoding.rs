@@ -65,7 +65,7 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte)
 }
 
-/// What follows an expression that starts inside of an encoded byte, perhaps (the first value), or that cannot start there
+/// The positions that follow an expression that starts inside of an encoded byte, perhaps (the first value), or that cannot start there
 /// (the second): whether it cannot start there either. `None` if the expression must be rewritten.
 type Alignment = [Option<bool>; 2];
 

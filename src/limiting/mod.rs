@@ -6,7 +6,7 @@
 //!
 //! - `limit`: what a limit is: does it apply to the request (`when`), what does a refusal look like (`refuse`), what else
 //!   can happen over it (`over`), and how does the outcome of a request change its charge (`charge_rules`)?
-//! - `source`, `jwt`, `key`: which budget does the request use? The values of its key name it (`state_key`), and logs and
+//! - `source`, `key`: which budget does the request use? The values of its key name it (`state_key`), and logs and
 //!   spans show it with hashes in place of secrets (`shown_key`).
 //! - `overrides`: which rule does this key have?
 //! - `fair_share`: which tenant of the budget is it?
@@ -38,7 +38,6 @@ pub mod gateways;
 pub(crate) mod hold_times;
 pub mod hot_keys;
 pub mod integers;
-pub(crate) mod jwt;
 pub mod key;
 pub mod limit;
 mod limiter;

@@ -20,8 +20,8 @@
 
 pub(crate) mod account;
 pub(crate) mod connection;
-pub mod context;
-pub mod doors;
+pub(crate) mod context;
+pub(crate) mod doors;
 pub mod head;
 pub mod outbound;
 pub(crate) mod render;

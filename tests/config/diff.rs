@@ -66,7 +66,7 @@ fn changed(edits: &[(&str, &str)]) -> Vec<String> {
     lines(BASE, &text)
 }
 
-/// What limits read of tunnels and bodies decides what they charge.
+/// Options that change what limits read of tunnels and bodies are marked, because they change charges.
 #[test]
 fn unread_usage_is_weaker() {
     let base = "[[route]]\nname = \"llm\"\nupstream = \"http://127.0.0.1:3000\"\nlimits = [\"tokens\"]\nOPTION\n\

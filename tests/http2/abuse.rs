@@ -242,7 +242,7 @@ fn an_hpack_bomb_is_bounded() {
     assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
 }
 
-/// The same on a connection whose blocks the gateway writes anew, because it encodes a path.
+/// The bound also holds on a connection whose header blocks the gateway encodes anew, because a path needed it.
 #[test]
 fn an_hpack_bomb_behind_an_encoded_path_is_bounded() {
     let gateway = Gateway::start(FIXED);

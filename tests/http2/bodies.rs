@@ -175,7 +175,7 @@ fn announced_trailers_pass_both_ways_if_the_route_forwards_those_of_requests() {
     assert_eq!(upstream.request().head, "whole");
 }
 
-/// No gRPC call has trailers in its request, whatever a request that claims to be one says.
+/// A request does not get trailers because it claims to be gRPC: gRPC has none in requests.
 #[test]
 fn a_claim_of_grpc_forwards_no_trailers() {
     let upstream = Upstream::text("up");

@@ -1,4 +1,4 @@
-//! What behaves differently has a comment: each text beside one that has none.
+//! Directives that behave differently get a comment. Each case is beside one that gets none.
 
 use super::output::imported;
 

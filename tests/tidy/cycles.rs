@@ -26,7 +26,7 @@ fn names(files: &[Source]) -> Names {
     names
 }
 
-/// The directories and files that each uses of those beside it: a directory stands for all that is in it.
+/// Returns, for each directory and file, those in the same directory that it uses. A directory stands for all files in it.
 fn neighbours(names: &Names) -> Names {
     let mut neighbours = Names::new();
     for (user, all) in names {

@@ -4,9 +4,9 @@ use super::source::{Source, crate_files};
 
 const PURE: [&str; 6] = [
     "src/limiting/algorithm/",
-    "src/limiting/limit.rs",
-    "src/limiting/key.rs",
-    "src/limiting/when.rs",
+    "src/limiting/limit/mod.rs",
+    "src/limiting/key/mod.rs",
+    "src/limiting/limit/when.rs",
     "src/route/",
     "src/upstream/",
 ];

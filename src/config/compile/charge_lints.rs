@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::names::Definitions;
-use crate::config::report::Diagnostic;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::settlement::reserve::Reserve;

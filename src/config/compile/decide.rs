@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{HeaderName, StatusCode};
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::matcher::TEXT;
 use crate::config::compile::names::NamedSection;
 use crate::config::compile::routes::{RouteContext, check_params, check_readable, compile_limit_list};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{ListenerSettings, Service};

@@ -9,7 +9,7 @@ use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::reader::{At, Section, find_choice};
 use crate::config::tree::{Node, Value};
 use crate::config::{schema, values};
-use crate::limiting::jwt::{Algorithm, DecodingKey, TokenVerifier};
+use crate::limiting::source::jwt::{Algorithm, DecodingKey, TokenVerifier};
 
 const ALGORITHMS: &[(&str, Algorithm)] = &[
     ("HS256", Algorithm::HS256),

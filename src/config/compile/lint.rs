@@ -4,11 +4,11 @@
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::charge_lints::warn_of_costs;
 use crate::config::compile::names::Definitions;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
-use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Table, TableEntry, Value};
 use crate::config::{Admin, ListenerSettings, ServerSettings, Service};

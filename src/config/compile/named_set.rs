@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::config::compile::names::{Definitions, NamedSection};
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{schema, values};

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::config::closest::find_closest;
+use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::Section;
-use crate::config::report::{Diagnostic, MistakeKind, Place};
 use crate::config::source::SourceTexts;
 
 /// One section `[KIND.NAME]`.

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use crate::config::compile::decide::own_route;
 use crate::config::compile::routes::{RouteContext, compile_limit_list};
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Table, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};

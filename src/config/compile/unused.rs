@@ -5,10 +5,10 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::auth::AuthMethod;
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::names::Definitions;
 use crate::config::compile::upstreams::Upstreams;
-use crate::config::report::{Diagnostic, Place};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;

@@ -1,7 +1,7 @@
 //! Texts of values: for comparing what they mean, and for showing them in a message.
 
+use crate::config::diagnostics::secret_options;
 use crate::config::effective::secrets;
-use crate::config::secret_options;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Value};
 use crate::config::values;

@@ -1,8 +1,8 @@
 //! Conditions of routes as they may be shown: values with `${...}` as they are written, and without secrets.
 
 use crate::config::Config;
+use crate::config::diagnostics::secret_options;
 use crate::config::effective::{WrittenConfig, secrets};
-use crate::config::secret_options;
 use crate::config::tree::{Node, Table, Value};
 
 /// The conditions of a route as they are written.

@@ -19,11 +19,11 @@ mod secrets;
 use std::fmt;
 use std::sync::Arc;
 
+use crate::config::diagnostics::report::{Place, SourceText};
 pub use crate::config::effective::canonical::ListItem;
 pub use crate::config::effective::matchers::WrittenMatcher;
 pub use crate::config::effective::options::{WrittenOption, WrittenSection};
 pub use crate::config::effective::render::EffectiveFormat;
-use crate::config::report::{Place, SourceText};
 use crate::config::tree::Table;
 
 /// The trees of all files of a config, with their texts.

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
+use crate::config::diagnostics::secret_options;
 use crate::config::effective::canonical::ListItem;
 use crate::config::effective::{WrittenConfig, canonical, secrets};
-use crate::config::secret_options;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::{schema, values};
 

@@ -4,8 +4,8 @@
 use std::borrow::Cow;
 
 use crate::config::Config;
+use crate::config::diagnostics::secret_options::is_body;
 use crate::config::effective::{WrittenSection, secrets};
-use crate::config::secret_options::is_body;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values;

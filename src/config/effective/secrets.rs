@@ -1,7 +1,7 @@
 //! Texts as outputs show them: without passwords in URLs, and without the values of `${...}`, which may be secrets.
 
-use crate::config::secret_options;
-use crate::config::secret_options::URL_PARAMETERS;
+use crate::config::diagnostics::secret_options;
+use crate::config::diagnostics::secret_options::URL_PARAMETERS;
 use crate::config::substitute::Text;
 
 /// Stands for a secret.

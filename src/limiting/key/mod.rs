@@ -1,5 +1,8 @@
 //! The key of a limit: the parts of a request that decide whose budget it uses. Also the cost of a request. `state_key`
 //! turns the values of a key into the name of the budget, and `shown_key` into text for logs and spans.
+//!
+//! Input: the parts of a compiled limit, and the values of a request (`SourceValues`). Output: names of budgets, and prices.
+//! To add a kind of part, add a variant to `KeyPart`; a new source of values goes to `source`.
 
 pub mod shown_key;
 pub(crate) mod state_key;
@@ -317,8 +320,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::limiting::jwt::{Claims, TokenClaims};
     use crate::limiting::key::state_key::{KeyError, StateKeyFrame};
+    use crate::limiting::source::jwt::{Claims, TokenClaims};
     use crate::limiting::source::{PathParam, Prefixes};
 
     const NAMES: [HeaderName; 2] = [HeaderName::from_static("x-a"), HeaderName::from_static("x-b")];

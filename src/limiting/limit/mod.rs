@@ -1,5 +1,8 @@
 //! A compiled `[limit.NAME]`: which requests it applies to, whose budget they use, how much is allowed, and what
 //! happens on a refusal. The config compiler creates limits; the limiter evaluates them.
+//!
+//! `when` has the conditions, `refuse` the refusal, `over` what else can happen over the limit, `charge_rules` how the
+//! outcome of a request changes its charge. To add an option, add a field here or there, and read it in `config::compile`.
 
 pub mod charge_rules;
 pub mod over;

@@ -1,6 +1,8 @@
 //! Overrides: rules for single keys in place of the limit's own. They come from the config, and from a hash in Redis
 //! that operators edit while the gateway runs (live overrides). The limiter looks keys up; the control thread
 //! applies changes of the hash.
+//!
+//! `table` finds the override of a key. To add a number that overrides may set, parse it in `table::parse_field`.
 
 pub mod table;
 

@@ -20,7 +20,7 @@ enum Position {
     #[default]
     BetweenDocuments,
     Document,
-    /// In the rest of a line that is not JSON.
+    /// The scanner is in the rest of a line that is not JSON.
     BrokenLine,
 }
 

@@ -136,7 +136,7 @@ impl Reserve {
 ///
 /// - Its body cannot be read, but it goes to an API that generates text. Servers are lenient: they read bodies of another
 ///   content type or charset, or with `NaN`. The client must gain nothing by that.
-/// - It asks for a response in the background, so that no response to this request reports what it costs.
+/// - The request asks for a response in the background, so that no response to this request reports what it costs.
 fn hides_output(facts: &Facts) -> bool {
     match facts.body {
         BodyFacts::None => false,

@@ -5,10 +5,10 @@ use std::net::IpAddr;
 
 use http::HeaderMap;
 
-use crate::limiting::jwt::TokenClaims;
 use crate::limiting::source::body::BodyFacts;
 use crate::limiting::source::canonical::Ambiguous;
 use crate::limiting::source::inputs::{FoundValue, Repeated};
+use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{CertificateName, Source, inputs};
 use crate::tls::ClientCertificate;
 

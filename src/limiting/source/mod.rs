@@ -6,6 +6,7 @@
 //! - `inputs`: finds headers, query parameters, cookies and path segments by name.
 //! - `canonical`: the canonical form of each source's values.
 //! - `body`: finds form fields and JSON values in the body.
+//! - `jwt`: verifies tokens, and finds claims in them.
 //!
 //! A value is refused as ambiguous if upstream servers could read another one. Otherwise a client could change its key
 //! and still reach the same resource.
@@ -16,6 +17,7 @@ mod body;
 mod canonical;
 mod facts;
 pub mod inputs;
+pub(crate) mod jwt;
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

@@ -10,7 +10,7 @@ use http_body::Body as _;
 
 use crate::grpc;
 use crate::limiting::Verdict;
-use crate::limiting::jwt::Claims;
+use crate::limiting::source::jwt::Claims;
 use crate::proxy::account::RequestAccount;
 use crate::proxy::connection::upgrade::TunnelPermit;
 use crate::proxy::connection::upload::{Upload, UploadProgress};

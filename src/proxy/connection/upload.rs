@@ -36,7 +36,7 @@ pub struct Upload {
     max_bytes: u64,
     /// Names of the trailers that are forwarded: those that the forwarded head announces. All others are dropped.
     allowed_trailers: Vec<HeaderName>,
-    /// The permit for the memory of a large body that was read in advance, until its frames are taken.
+    /// The permit for the memory of a large body that was read in advance. The last of its frames releases it.
     permit: Option<Arc<BodyPermit>>,
 }
 

@@ -1,9 +1,12 @@
 //! The state that requests use, from the widest scope to the narrowest: per process ([`ProcessState`]), per worker
 //! ([`WorkerState`]), per worker and config snapshot ([`WorkerSnapshot`]), per worker and listener
 //! ([`ListenerContext`]), and per client connection ([`ClientConnection`]). The workers create it.
+//!
+//! `worker_context` is what connections need of their worker; `recent` keeps answers to other proxies, and
+//! `recorded_answer` their text in a shared store. State of a wider scope goes to the widest struct that needs it.
 
-pub mod recent;
-pub mod recorded_answer;
+pub(crate) mod recent;
+pub(crate) mod recorded_answer;
 pub(crate) mod worker_context;
 
 use std::cell::{Cell, OnceCell, RefCell};

@@ -7,8 +7,8 @@ use http::HeaderMap;
 
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::Op;
-use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
+use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict, clock};
 use crate::proxy::account::refusal::Refusal;

@@ -1,5 +1,5 @@
-//! What happens to a request, one file or directory for each step. The functions take the `RequestContext`; `doors` call
-//! them in order.
+//! The steps of a request, one file or directory for each. The functions take the `RequestContext`, and `doors` call them
+//! in order.
 //!
 //! - `arrival`: the first steps of every request; `forwarded_head`: makes the head that everything reads and the server
 //!   gets

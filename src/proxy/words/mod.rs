@@ -1,4 +1,4 @@
-//! What all other directories of the proxy use: names, reasons, waits and log lines.
+//! Names, reasons, waits and log lines that all other directories of the proxy use.
 //!
 //! - `known_headers`, `trace`: headers that the gateway reads or writes
 //! - `reason`: why a request has no regular response, as the log names it

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
-use crate::telemetry::metrics::exemplars::{Exemplar, Exemplars};
+use crate::telemetry::exemplars::{Exemplar, Exemplars};
 use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, Reason};
 use crate::telemetry::metrics::shards::Count;
 

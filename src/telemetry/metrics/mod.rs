@@ -13,7 +13,6 @@ mod admin;
 mod compression;
 mod counter;
 mod counts;
-pub mod exemplars;
 pub(crate) mod exposition;
 mod families;
 mod gateways;

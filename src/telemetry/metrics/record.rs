@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::telemetry::exemplars::Exemplars;
 use crate::telemetry::metrics::counts::{
     BucketExemplars, Code, Codes, Histogram, LabelCounts, LimitCounts, RouteCounts,
 };
-use crate::telemetry::metrics::exemplars::Exemplars;
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 /// Counts of one route. They survive a reload that keeps the route.

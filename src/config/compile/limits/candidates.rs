@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::config::compile::names::Definitions;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::{Limit, Mode};
 

@@ -25,7 +25,6 @@ pub(crate) mod when;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::candidates::{References, check_candidates, read_mode};
 use crate::config::compile::limits::charges::compile_charge_rules;
@@ -37,8 +36,9 @@ use crate::config::compile::limits::settlement::{compile_reserve, compile_weight
 use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::compile::numbers::to_usize;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values::TextFault;

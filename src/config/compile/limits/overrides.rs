@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use crate::config::compile::limits::rule;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};

@@ -2,8 +2,8 @@
 //! several times, as the limit itself and as one limit for each wider network, with multiples of its numbers. All of
 //! them are decided together. Called by `limits`.
 
+use crate::config::diagnostics::report::Place;
 use crate::config::reader::Section;
-use crate::config::report::Place;
 use crate::config::schema;
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;

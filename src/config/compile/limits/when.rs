@@ -21,8 +21,8 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use regex::RegexBuilder;
 
 use crate::config::compile::context::LimitContext;
+use crate::config::diagnostics::report::Place;
 use crate::config::reader::Section;
-use crate::config::report::Place;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{schema, values};

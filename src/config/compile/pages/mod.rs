@@ -16,8 +16,8 @@ use http::StatusCode;
 
 use crate::config::compile::limits::refuse::report_unknown_placeholder;
 use crate::config::compile::pages::html::HtmlPage;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
-use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::error_pages::{

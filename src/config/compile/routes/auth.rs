@@ -10,13 +10,13 @@ use http::HeaderName;
 
 use crate::auth::user_table::{LineFault, UserTable};
 use crate::auth::{AuthMethod, PasswordAuth, RouteAuth, TokenAuth};
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::routes::forward_auth::compile_forward_auth;
 use crate::config::compile::routes::identity_header::parse_identity_header;
 use crate::config::compile::routes::{RouteContext, compile_limit_list};
 use crate::config::compile::upstreams::Upstreams;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::unreadable::UnreadableKind;

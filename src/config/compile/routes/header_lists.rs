@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::HeaderName;
 
-use crate::limiting::jwt::TokenVerifier;
 use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::source::Source;
+use crate::limiting::source::jwt::TokenVerifier;
 use crate::route::Route;
 use crate::upstream::Upstream;
 

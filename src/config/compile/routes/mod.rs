@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use crate::auth::{AuthMethod, RouteAuth};
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::refuse::compile_refuse;
@@ -36,8 +35,9 @@ use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::compile::{compress, edit, matcher};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{hints, schema, values};

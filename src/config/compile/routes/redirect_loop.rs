@@ -3,8 +3,8 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
-use crate::config::codes::DiagnosticCode;
-use crate::config::report::{Diagnostic, Place};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
 use crate::route::redirect::{Redirect, RedirectInput};
 use crate::route::table::RouteTable;

@@ -7,8 +7,8 @@ use crate::config::compile::named_set::strip_comment;
 use crate::config::compile::routes::redirect_target::{
     check_start, check_target_bytes, local_path, parse_redirect_status,
 };
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
-use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::Node;
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::Matcher;

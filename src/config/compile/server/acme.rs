@@ -7,9 +7,9 @@ use std::time::Duration;
 use http::Uri;
 use http::uri::Scheme;
 
-use crate::config::codes::DiagnosticCode;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, ListenerSettings};
 use crate::tls::trust::TrustedRoots;

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::config::codes::DiagnosticCode;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{ListenerSettings, schema};

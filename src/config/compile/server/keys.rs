@@ -1,8 +1,8 @@
 //! `[admin] keys` and `keys_secret`: how keys of limits are shown. Called by `server`.
 
 use crate::config::closest::find_closest;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{Section, find_choice};
-use crate::config::report::Diagnostic;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility, SourceSelector};
 use crate::limiting::source::SourceKind;

@@ -6,11 +6,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use jiff::Timestamp;
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::server::hsts::compile_hsts;
 use crate::config::compile::server::{acme, internal};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
-use crate::config::report::{Diagnostic, Place};
 use crate::config::tree::{Node, Value};
 use crate::config::{ListenerSettings, Service, schema, values};
 use crate::net::ListenAddr;

@@ -23,12 +23,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::config::codes::DiagnosticCode;
 use crate::config::compile::compress::{CompressOption, compile_compress};
 use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section, find_choice};
-use crate::config::report::Diagnostic;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{

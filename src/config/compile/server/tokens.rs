@@ -7,9 +7,9 @@ use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
 use crate::config::admin_tokens::{AdminToken, Role, TokenDigest};
-use crate::config::codes::DiagnosticCode;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{NAME_HELP, TextFault, invalid_text, is_name};

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use rustls::pki_types::ServerName;
 
-use crate::config::codes::DiagnosticCode;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::report::Diagnostic;
 use crate::config::schema;
 use crate::config::values::{TextFault, invalid_text};
 use crate::tls::trust::{Trust, TrustedRoots};

@@ -16,9 +16,9 @@ use crate::envoy::authorization::{
 };
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::decision::Op;
-use crate::limiting::jwt::TokenClaims;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
+use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::{Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::refusal::Refusal;

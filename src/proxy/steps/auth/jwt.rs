@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::auth::{AuthFault, TokenAuth};
 use crate::limiting::clock;
-use crate::limiting::jwt::{Claims, PresentedToken};
+use crate::limiting::source::jwt::{Claims, PresentedToken};
 use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::steps::limits;

@@ -8,8 +8,8 @@ use std::fmt::{self, Write};
 
 use prometheus::proto::{LabelPair, Metric, MetricFamily, MetricType};
 
+use crate::telemetry::exemplars::Exemplar;
 use crate::telemetry::metrics::counts::BucketExemplars;
-use crate::telemetry::metrics::exemplars::Exemplar;
 
 /// Exemplars of a family by the value of its only label.
 pub struct FamilyExemplars {

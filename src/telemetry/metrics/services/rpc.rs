@@ -27,7 +27,7 @@ labels! {
     Unmatched = "unmatched",
     /// No rule has the domain.
     UnknownDomain = "unknown_domain",
-    /// Its request exceeds a bound or cannot be decided, and is refused.
+    /// The request exceeds a bound or cannot be decided, and is refused.
     Undecidable = "undecidable",
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::config::report::SourceText;
+use crate::config::diagnostics::report::SourceText;
 
 /// A `${...}` expression and its value, which may be a secret.
 #[derive(Debug, PartialEq)]

@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::config::secret_options::{URL_PARAMETERS, has_secret_query, is_secret, resembles_body, resembles_secret};
+use crate::config::diagnostics::secret_options::{
+    URL_PARAMETERS, has_secret_query, is_secret, resembles_body, resembles_secret,
+};
 
 /// Values nested more deeply are masked without a look at their keys.
 const MAX_DEPTH: usize = 32;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 use serde_json::{Value, json};
 
-use crate::config::codes::DiagnosticCode;
-use crate::config::excerpt;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::excerpt;
 
 /// A byte range of one source text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

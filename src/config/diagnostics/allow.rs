@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::config::codes::DiagnosticCode;
-use crate::config::report::{Diagnostic, Place, SourceText};
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place, SourceText};
 
 const MARK: &str = "# sluicegate: allow ";
 
