@@ -3,12 +3,14 @@
 //! bytes are always encoded.
 
 use regex_syntax::ParserBuilder;
-use regex_syntax::hir::{Class, Hir, HirKind, Look};
+use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind, Look};
 
 /// Any character of a path, in either spelling.
 const ANY: &str = "(?:[^%]|%..)";
 /// The deepest nesting of groups.
 const NEST_MAX: u32 = 50;
+/// Most characters of a class that are written one by one.
+const CHARACTERS_MAX: usize = 64;
 
 /// A set of bytes of the decoded path.
 type ByteSet = [bool; 256];
@@ -65,8 +67,8 @@ fn is_digit(byte: u8) -> bool {
     byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte)
 }
 
-/// The positions that follow an expression that starts inside of an encoded byte, perhaps (the first value), or that cannot start there
-/// (the second): whether it cannot start there either. `None` if the expression must be rewritten.
+/// Whether what follows an expression cannot start inside of an encoded byte: if the expression itself may start there
+/// (the first value), and if it cannot (the second). `None` if the expression must be rewritten.
 type Alignment = [Option<bool>; 2];
 
 /// Checks whether an expression matches the same encoded and decoded.
@@ -125,7 +127,11 @@ fn format_tree(tree: &Hir) -> Option<String> {
     Some(match tree.kind() {
         HirKind::Empty => String::new(),
         HirKind::Literal(literal) => literal.0.iter().copied().map(format_byte).collect(),
-        HirKind::Class(class) => format_set(&read_class(class)?),
+        HirKind::Class(class) => match (read_class(class), class) {
+            (Some(set), _) => format_set(&set),
+            (None, Class::Unicode(class)) => format_characters(class)?,
+            (None, Class::Bytes(_)) => return None,
+        },
         HirKind::Look(Look::Start) => "^".to_owned(),
         HirKind::Look(Look::End) => "$".to_owned(),
         HirKind::Look(_) => return None,
@@ -166,6 +172,15 @@ fn read_class(class: &Class) -> Option<ByteSet> {
         }
     }
     Some(set)
+}
+
+/// Writes characters of which some are not ASCII, as the parser joins them for `é|4`. Returns `None` if there are many.
+fn format_characters(class: &ClassUnicode) -> Option<String> {
+    let characters = || class.ranges().iter().flat_map(|range| range.start()..=range.end());
+    let is_short = characters().nth(CHARACTERS_MAX).is_none();
+    let written: Vec<String> =
+        characters().take(CHARACTERS_MAX).map(|each| format_literal(&each.to_string())).collect();
+    is_short.then(|| format!("(?:{})", written.join("|")))
 }
 
 fn list_bytes(set: &ByteSet) -> impl Iterator<Item = u8> {
@@ -273,6 +288,7 @@ mod tests {
             ("^/[^/]{2}$", "^/(?:(?:[^%/]|%..)){2}$"),
             ("[0-9]", "^(?:[^%]|%..)*(?:[0-9])"),
             ("^/[+a]", r"^/(?:[\+a]|%2B)"),
+            ("^/(?:é|4)", "^/(?:4|%C3%A9)"),
         ] {
             assert_eq!(encoded(pattern).as_deref(), Some(written), "{pattern}");
         }
@@ -301,7 +317,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
+        #![proptest_config(ProptestConfig::with_cases(1000))]
 
         /// The written expression matches a canonical path if and only if the original matches the decoded path.
         #[test]
