@@ -37,8 +37,8 @@ pub fn format_literal(text: &str) -> String {
     text.bytes().map(format_byte).collect()
 }
 
-/// Writes a regular expression of nginx as one that matches the canonical spellings of the same paths. Returns it with
-/// whether it still ignores case. Returns `None` if there is none, as for a word boundary.
+/// Writes a regular expression of nginx as one that matches the canonical spellings of the same paths. Returns the
+/// expression, and whether it still ignores case. Returns `None` for what cannot be translated, such as a word boundary.
 pub fn encode_regex(pattern: &str, ignore_case: bool) -> Option<(String, bool)> {
     let mut builder = ParserBuilder::new();
     builder.utf8(false).unicode(false).case_insensitive(ignore_case).nest_limit(NEST_MAX);

@@ -242,7 +242,8 @@ fn an_hpack_bomb_is_bounded() {
     assert_eq!(H2Client::connect(gateway.addr).get("/").status(), 200);
 }
 
-/// The bound also holds on a connection whose header blocks the gateway encodes anew, because a path needed it.
+/// The bound also holds after a path had to be percent-encoded, when the gateway rewrites all header blocks of the
+/// connection.
 #[test]
 fn an_hpack_bomb_behind_an_encoded_path_is_bounded() {
     let gateway = Gateway::start(FIXED);

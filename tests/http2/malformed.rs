@@ -428,8 +428,8 @@ fn characters_that_a_path_should_not_have_are_encoded() {
     }
 }
 
-/// As over HTTP/1.1, the route says whether bytes that are not UTF-8 pass, encoded. A client cannot make the gateway see
-/// such bytes where there are none.
+/// The strictness of the route decides whether bytes that are not UTF-8 pass, encoded, as over HTTP/1.1. A client cannot
+/// state by a header that its target had such bytes.
 #[test]
 fn raw_bytes_are_judged_by_their_route() {
     let upstream = Upstream::text("up");

@@ -4,7 +4,7 @@
 //!
 //! - `report`: all mistakes of a config, rendered for a terminal, a log or programs
 //! - `excerpt`: the lines around a mistake, with asterisks in place of secrets (`secret_options`)
-//! - `hidden`: values of `${...}`, which messages must not show
+//! - `hidden`: replaces values of `${...}`, which messages must not show
 //! - `codes`: a stable code for each kind of warning; `allow`: files that allow some of them
 //!
 //! To add a warning, give it a code in `codes` and describe it in the manual.

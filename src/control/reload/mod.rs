@@ -164,8 +164,8 @@ impl Reloader {
         self.load_stable(&order.files).await
     }
 
-    /// Waits for a moment while a program has a config file open for writing: it may be another one than the operator
-    /// has edited. The watcher, which requests reloads of its own, has waited longer.
+    /// Waits for a moment while a program has a config file open for writing: it may be another file than the operator
+    /// has edited. Before a reload that the watcher requests, it has already waited longer.
     ///
     /// # Errors
     /// The file is still open, so only a part of it may be written.

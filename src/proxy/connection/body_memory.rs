@@ -32,7 +32,7 @@ pub struct GatheredBody {
     permit: BodyPermit,
     /// The first piece, as long as it is the only one. It is not copied.
     first: Bytes,
-    /// All pieces in one buffer. A buffer of its own for each would take a multiple of a small piece.
+    /// All pieces in one buffer, because one buffer for each piece would take a multiple of a small piece's size.
     joined: BytesMut,
 }
 

@@ -260,8 +260,8 @@ impl Registered {
         true
     }
 
-    /// Returns whether the connection is about to end. An HTTP/2 client that has been told may still open streams until
-    /// it has acknowledged that, and ends the connection only with the last of them.
+    /// Returns whether the connection is about to end. After GOAWAY, an HTTP/2 client may open streams until it has
+    /// acknowledged the frame, and the connection ends with the last stream.
     fn is_ending(&self) -> bool {
         let is_told = self.state.goaway.get() != GoAway::No;
         self.state.is_over() || (is_told && !self.state.phase().has_requests())
