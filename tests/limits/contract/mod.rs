@@ -360,7 +360,7 @@ fn random_runs_in_memory_stay_within_every_sentence() {
 
 #[test]
 fn random_runs_in_redis_stay_within_every_sentence() {
-    let (store, reached) = (TimedStore::redis(), Reached::default());
+    let (store, reached) = (TimedStore::redis_on_call_time(), Reached::default());
     attack_sentences(&store, true, rounds(1), 6, &reached);
     attack_slots(&store, &reached);
     attack_settling(&store, &reached);

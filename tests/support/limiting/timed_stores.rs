@@ -1,8 +1,10 @@
 //! The memory store, and the script in a real redis-server, both with the time as an argument of each call.
 
 use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use redis::Commands;
+use redis::{Commands, Value};
 use sluicegate::limiting::answer::Answer;
 use sluicegate::limiting::decision::{Check, Decision, Op};
 use sluicegate::limiting::store::memory::MemoryStore;
@@ -17,6 +19,8 @@ pub enum TimedStore {
 
 pub struct Server {
     pub client: RefCell<redis::Connection>,
+    /// Time at which each key expires, on the clock of the calls. `None` lets the clock of the server expire keys.
+    expiries: Option<RefCell<HashMap<String, i64>>>,
     _server: RedisServer,
 }
 
@@ -28,8 +32,19 @@ pub fn on_both(test: impl Fn(&TimedStore)) {
 
 impl TimedStore {
     pub fn redis() -> TimedStore {
+        TimedStore::start(None)
+    }
+
+    /// Starts a server whose keys expire by the time of the calls, however long a busy machine takes between them.
+    pub fn redis_on_call_time() -> TimedStore {
+        TimedStore::start(Some(RefCell::default()))
+    }
+
+    fn start(expiries: Option<RefCell<HashMap<String, i64>>>) -> TimedStore {
         let server = RedisServer::start(&[]);
-        TimedStore::Redis(Box::new(Server { client: RefCell::new(server.client()), _server: server }))
+        let mut client = server.client();
+        let () = ScriptCall::load_command().query(&mut client).unwrap();
+        TimedStore::Redis(Box::new(Server { client: RefCell::new(client), expiries, _server: server }))
     }
 
     /// Runs one decision in one call.
@@ -42,12 +57,10 @@ impl TimedStore {
         match self {
             TimedStore::Memory(memory) => decisions.iter().map(|(op, checks)| memory.run(*op, checks, now)).collect(),
             TimedStore::Redis(server) => {
-                let (call, client) = (ScriptCall::new(decisions, now), &mut *server.client.borrow_mut());
-                let reply =
-                    call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
-                let found =
+                let reply = server.call(decisions, now);
+                let results =
                     decode_reply(reply, decisions.iter().map(|(_, checks)| checks.len())).expect("a valid reply");
-                found.into_iter().map(Result::unwrap).collect()
+                results.into_iter().map(Result::unwrap).collect()
             }
         }
     }
@@ -96,5 +109,38 @@ impl TimedStore {
     pub fn command(&self, words: &[&str]) -> redis::Value {
         let TimedStore::Redis(server) = self else { panic!("the memory store has no commands") };
         redis::cmd(words[0]).arg(&words[1..]).query(&mut *server.client.borrow_mut()).unwrap()
+    }
+}
+
+impl Server {
+    fn call(&self, decisions: &[(Op, &[Check])], now: i64) -> Value {
+        let (call, client) = (ScriptCall::new(decisions, now), &mut *self.client.borrow_mut());
+        let Some(expiries) = &self.expiries else {
+            return call.evalsha_command().query(client).or_else(|_| call.eval_command().query(client)).unwrap();
+        };
+        let expiries = &mut *expiries.borrow_mut();
+        let keys: BTreeSet<&str> =
+            decisions.iter().flat_map(|(_, checks)| checks.iter()).map(|check| check.key.as_ref()).collect();
+        // The clock of a transaction stands still, so no state expires before it is told to stay.
+        let mut transaction = redis::pipe();
+        transaction.atomic();
+        for key in keys.iter().filter(|key| expiries.get(**key).is_some_and(|expiry| *expiry <= now)) {
+            transaction.del(*key).ignore();
+        }
+        transaction.add_command(call.evalsha_command());
+        for key in &keys {
+            transaction.cmd("PEXPIRETIME").arg(*key).cmd("PERSIST").arg(*key).ignore();
+        }
+        let sent_ms = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
+        let mut replies: Vec<Value> = transaction.query(client).unwrap();
+        for (key, reply) in keys.into_iter().zip(replies.drain(1..)) {
+            match redis::from_redis_value::<i64>(reply).unwrap() {
+                // The script did not store the state again: it expires when it did before.
+                -1 => {}
+                -2 => drop(expiries.remove(key)),
+                expiry => drop(expiries.insert(key.to_owned(), now + expiry - sent_ms)),
+            }
+        }
+        replies.remove(0)
     }
 }
