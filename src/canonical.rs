@@ -5,6 +5,8 @@
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
+use crate::text::{hex_byte, push_percent_encoded};
+
 /// A fault of a path: servers may read such a path in different ways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathFault {
@@ -220,29 +222,28 @@ fn write_segment<E>(
         i += 1;
         match *byte {
             b'%' => {
-                let digits =
-                    (segment.get(i).copied().and_then(hex_value), segment.get(i + 1).copied().and_then(hex_value));
-                let (Some(high), Some(low)) = digits else {
+                let digits = segment[i..].first_chunk::<2>();
+                let Some(decoded) = digits.and_then(|[high, low]| hex_byte(*high, *low)) else {
                     report(PathFault::Percent)?;
-                    write_encoded(b'%', out);
+                    push_percent_encoded(out, b'%');
                     continue;
                 };
                 i += 2;
-                write_decoded(high << 4 | low, out, report)?;
+                write_decoded(decoded, out, report)?;
             }
             b'\\' => {
                 report(PathFault::Backslash)?;
-                write_encoded(b'\\', out);
+                push_percent_encoded(out, b'\\');
             }
             byte if byte < 0x20 || byte == 0x7f => {
                 report(PathFault::Control)?;
-                write_encoded(byte, out);
+                push_percent_encoded(out, byte);
             }
             byte if !byte.is_ascii() => {
                 report(PathFault::NonAscii)?;
-                write_encoded(byte, out);
+                push_percent_encoded(out, byte);
             }
-            byte if CLASS[usize::from(byte)] == OTHER => write_encoded(byte, out),
+            byte if CLASS[usize::from(byte)] == OTHER => push_percent_encoded(out, byte),
             byte => out.push(char::from(byte)),
         }
     }
@@ -261,24 +262,8 @@ fn write_decoded<E>(byte: u8, out: &mut String, report: &mut impl FnMut(PathFaul
         0..0x20 | 0x7f => report(PathFault::Control)?,
         _ => {}
     }
-    write_encoded(byte, out);
+    push_percent_encoded(out, byte);
     Ok(())
-}
-
-fn write_encoded(byte: u8, out: &mut String) {
-    const HEX: [char; 16] = ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'A', 'B', 'C', 'D', 'E', 'F'];
-    out.push('%');
-    out.push(HEX[usize::from(byte >> 4)]);
-    out.push(HEX[usize::from(byte & 15)]);
-}
-
-fn hex_value(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        b'A'..=b'F' => Some(digit - b'A' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

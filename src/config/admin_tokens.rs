@@ -47,13 +47,7 @@ impl TokenDigest {
     /// Parses 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<TokenDigest> {
         let mut digest = [0; 32];
-        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-        if pairs.len() != digest.len() || !rest.is_empty() || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-            return None;
-        }
-        for (byte, pair) in digest.iter_mut().zip(pairs) {
-            *byte = u8::from_str_radix(str::from_utf8(pair).ok()?, 16).ok()?;
-        }
+        hex::decode_to_slice(text, &mut digest).ok()?;
         Some(TokenDigest(digest))
     }
 }

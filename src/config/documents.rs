@@ -11,6 +11,7 @@ use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree;
 use crate::config::tree::{Node, Table, Value};
 use crate::config::unreadable::UnreadableKind;
+use crate::text::Wildcard;
 
 /// Maximum number of included files.
 const INCLUDES_MAX: usize = 1000;
@@ -155,7 +156,8 @@ impl SourceTexts {
             Err(error) => return Err(error.to_string()),
         };
         // Hidden files belong to editors and mounts.
-        names.retain(|file| !file.starts_with('.') && matches_wildcard(name.as_bytes(), file.as_bytes()));
+        let wildcard = Wildcard::new(name);
+        names.retain(|file| !file.starts_with('.') && wildcard.matches_file(file));
         let mut paths: Vec<PathBuf> = names.into_iter().map(|file| dir.join(file)).collect();
         paths.retain(|path| self.overlay.is_recorded() || !path.is_dir());
         paths.sort();
@@ -171,45 +173,4 @@ fn parent_directory(path: &Path) -> PathBuf {
 fn list_directory(dir: &Path) -> std::io::Result<Vec<String>> {
     let listing = std::fs::read_dir(if dir.as_os_str().is_empty() { Path::new(".") } else { dir })?;
     Ok(listing.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect())
-}
-
-/// Matches wildcards in time linear in the product of the lengths.
-fn matches_wildcard(pattern: &[u8], name: &[u8]) -> bool {
-    let (mut p, mut n, mut star) = (0, 0, None);
-    while n < name.len() {
-        match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p + 1, n));
-                p += 1;
-            }
-            Some(byte) if *byte == b'?' || *byte == name[n] => (p, n) = (p + 1, n + 1),
-            _ => match star {
-                Some((after, from)) => {
-                    star = Some((after, from + 1));
-                    (p, n) = (after, from + 1);
-                }
-                None => return false,
-            },
-        }
-    }
-    pattern[p..].iter().all(|byte| *byte == b'*')
-}
-
-#[cfg(test)]
-mod tests {
-    use super::matches_wildcard;
-
-    #[test]
-    fn wildcards_match_like_a_shell() {
-        for (pattern, name, yes) in [
-            ("*.toml", "a.toml", true),
-            ("*.toml", "a.toml~", false),
-            ("a?c*", "abcd", true),
-            ("*a*b*", "xxaxxbxx", true),
-            ("*a*b*", "xxbxxaxx", false),
-            ("?", "", false),
-        ] {
-            assert_eq!(matches_wildcard(pattern.as_bytes(), name.as_bytes()), yes, "{pattern} {name}");
-        }
-    }
 }

@@ -10,6 +10,7 @@ use crate::config::source::SourceTexts;
 use crate::config::values::TextFault;
 use crate::config::{origin, values};
 use crate::limiting::key::KeyPart;
+use crate::text::quote_literal;
 
 const HELP: &str =
     "write RATE [burst N] [by KEY], like \"10/s burst 100 by ip\" or \"1000/day by header:x-api-key,path\"";
@@ -49,29 +50,32 @@ pub fn proxy_text(arguments: &ProxyArguments) -> Result<String, Report> {
 
     let names = name_limits(&limits);
     let listener = match certificate {
-        None => format!("[server]\nlisten = {}\naccess_log = {access_log}\n", quote_toml(listen)),
+        None => format!("[server]\nlisten = {}\naccess_log = {access_log}\n", quote_literal(listen)),
         Some((cert, key)) => format!(
             "[server]\naccess_log = {access_log}\n\n[[listener]]\naddress = {}\n\
              tls = {{ certificates = [{{ cert = {}, key = {} }}] }}\n",
-            quote_toml(listen),
-            quote_toml(cert),
-            quote_toml(key)
+            quote_literal(listen),
+            quote_literal(cert),
+            quote_literal(key)
         ),
     };
-    let mut text = format!("{listener}\n[[route]]\npath = \"/\"\nupstream = {}\n", quote_toml(upstream));
+    let mut text = format!("{listener}\n[[route]]\npath = \"/\"\nupstream = {}\n", quote_literal(upstream));
     if !path.is_empty() {
-        let _ = writeln!(text, "rewrite = {{ add_prefix = {} }}", quote_toml(path));
+        let _ = writeln!(text, "rewrite = {{ add_prefix = {} }}", quote_literal(path));
     }
     if !names.is_empty() {
-        let _ =
-            writeln!(text, "limits = [{}]", names.iter().map(|name| quote_toml(name)).collect::<Vec<_>>().join(", "));
+        let _ = writeln!(
+            text,
+            "limits = [{}]",
+            names.iter().map(|name| quote_literal(name)).collect::<Vec<_>>().join(", ")
+        );
     }
     for (name, Shorthand { rate, burst, key }) in names.iter().zip(&limits) {
-        let _ = write!(text, "\n[limit.{name}]\nrate = {}\n", quote_toml(rate));
+        let _ = write!(text, "\n[limit.{name}]\nrate = {}\n", quote_literal(rate));
         if let Some(burst) = burst {
             let _ = writeln!(text, "burst = {burst}");
         }
-        let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quote_toml(part)).collect::<Vec<_>>().join(", "));
+        let _ = writeln!(text, "key = [{}]", key.iter().map(|part| quote_literal(part)).collect::<Vec<_>>().join(", "));
     }
     Ok(text)
 }
@@ -160,24 +164,6 @@ fn name_limits(limits: &[Shorthand]) -> Vec<String> {
         names.push(if number == 1 { base } else { format!("{base}-{number}") });
     }
     names
-}
-
-/// Quotes a text as a TOML string.
-fn quote_toml(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    // A command-line argument is literal, so `${` must not be replaced.
-    quoted.replace("${", "$${")
 }
 
 fn check_argument<T>(sources: &SourceTexts, name: &str, text: &str, result: Result<T, TextFault>) {

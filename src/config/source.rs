@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -136,11 +135,7 @@ impl SourceTexts {
     }
 
     pub fn hash(&self) -> String {
-        let digest = self.hash.borrow().clone().finalize();
-        digest.iter().fold(String::with_capacity(64), |mut text, byte| {
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex::encode(self.hash.borrow().clone().finalize())
     }
 
     pub fn files(&self) -> Vec<PathBuf> {

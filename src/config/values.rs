@@ -13,6 +13,7 @@ use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::source::{Source, SourceKind, SourceOrigin};
 pub use crate::names::{TextFault, invalid_text, parse_header_name, parse_param_name};
 use crate::net::{ListenAddr, parse_network};
+use crate::text::hex_byte;
 
 /// Memory limit of a compiled regular expression, in bytes.
 const REGEX_MAX: usize = 1024 * 1024;
@@ -22,9 +23,9 @@ pub fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut pieces = text.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();
     for piece in pieces {
-        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
-        bytes.push(u8::from_str_radix(digits, 16).ok()?);
-        bytes.extend_from_slice(&piece.as_bytes()[2..]);
+        let [high, low, rest @ ..] = piece.as_bytes() else { return None };
+        bytes.push(hex_byte(*high, *low)?);
+        bytes.extend_from_slice(rest);
     }
     Some(bytes)
 }

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::limiting::limit::when::matches_wildcard;
 use crate::limiting::source::DescriptorEntry;
+use crate::text::Wildcard;
 
 /// Pattern for a whole descriptor. It matches a descriptor with exactly as many entries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct EntryPattern {
 pub enum ValuePattern {
     Exact(String),
     /// The pieces between the stars in order: the first is a prefix of the value, the last a suffix.
-    Wildcard(Vec<String>),
+    Wildcard(Wildcard),
     Any,
 }
 
@@ -33,7 +33,7 @@ impl ValuePattern {
     pub fn parse(text: &str) -> ValuePattern {
         match text {
             "*" => ValuePattern::Any,
-            text if text.contains('*') => ValuePattern::Wildcard(text.split('*').map(str::to_owned).collect()),
+            text if text.contains('*') => ValuePattern::Wildcard(Wildcard::new(text)),
             text => ValuePattern::Exact(text.to_owned()),
         }
     }
@@ -43,7 +43,7 @@ impl ValuePattern {
         match self {
             ValuePattern::Any => true,
             ValuePattern::Exact(text) => text.as_bytes() == value,
-            ValuePattern::Wildcard(pieces) => matches_wildcard(pieces, value),
+            ValuePattern::Wildcard(wildcard) => wildcard.matches(value),
         }
     }
 }
@@ -54,7 +54,7 @@ impl fmt::Display for ValuePattern {
         match self {
             ValuePattern::Any => formatter.write_str("*"),
             ValuePattern::Exact(text) => formatter.write_str(text),
-            ValuePattern::Wildcard(pieces) => formatter.write_str(&pieces.join("*")),
+            ValuePattern::Wildcard(wildcard) => wildcard.fmt(formatter),
         }
     }
 }

@@ -67,7 +67,7 @@ fn describe_pattern(pattern: &Pattern) -> String {
         Pattern::NotEmpty => "any value".to_owned(),
         Pattern::Text(text) => text.clone(),
         Pattern::Integer(from, to) => format!("{from} to {to}"),
-        Pattern::Wildcard(pieces) => pieces.join("*"),
+        Pattern::Wildcard(wildcard) => wildcard.to_string(),
         Pattern::Set(set) => format!("a set of {}", set.strings.len()),
         Pattern::Regex(Expression { regex, .. }) => format!("~ {regex}"),
     }

@@ -8,7 +8,8 @@ use ipnet::IpNet;
 
 use crate::import::access::{ClientAccess, format_network};
 use crate::import::remarks::Remarks;
-use crate::import::text::{clean_name, format_array, format_list, format_pairs, format_section, quote_string};
+use crate::import::text::{clean_name, format_array, format_list, format_pairs, format_section};
+use crate::text::quote_literal;
 
 /// Maximum number of bytes of the written config. Sluicegate reads no larger file.
 const BYTES_MAX: usize = 16 << 20;
@@ -96,7 +97,7 @@ fn format_lines_by_name(lines: &[(String, String)]) -> String {
         by_name.entry(name).or_default().push(value);
     }
     let lines: Vec<String> =
-        by_name.iter().map(|(name, values)| format!("{} = {}", quote_string(name), format_list(values))).collect();
+        by_name.iter().map(|(name, values)| format!("{} = {}", quote_literal(name), format_list(values))).collect();
     format!("{{ {} }}", lines.join(", "))
 }
 
@@ -269,7 +270,7 @@ impl ImportedConfig {
                     let lines = vec![
                         "rate = \"1/s\"".to_owned(),
                         "key = \"all\"".to_owned(),
-                        format!("when = {{ client = {} }}", quote_string(&format!("!set:{set}"))),
+                        format!("when = {{ client = {} }}", quote_literal(&format!("!set:{set}"))),
                         "overrides = [{ key = \"*\", rate = 0 }]".to_owned(),
                     ];
                     Some(AccessUse::Only(
@@ -325,29 +326,29 @@ impl ImportedConfig {
         };
         let derived = format!("{}{path}", hosts.first().map_or("", String::as_str));
         if !self.route_names.insert(derived.clone()) {
-            line(&format!("name = {}", quote_string(&format!("{derived} {}", self.routes.len() + 1))));
+            line(&format!("name = {}", quote_literal(&format!("{derived} {}", self.routes.len() + 1))));
         }
         if !hosts.is_empty() {
             line(&format!("host = {}", format_list(hosts)));
         }
-        line(&format!("path = {}", quote_string(path)));
+        line(&format!("path = {}", quote_literal(path)));
         let closed = body.closed.is_some();
         if let Some(number) = body.closed {
-            let body = quote_string(&format!("not imported, see comment {number} of the config\n"));
+            let body = quote_literal(&format!("not imported, see comment {number} of the config\n"));
             line(&format!("respond = {{ status = 501, body = {body} }}"));
         }
         let comment = if closed { "# " } else { "" };
         match &body.action {
-            RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_string(name))),
+            RouteAction::Upstream(name) => line(&format!("{comment}upstream = {}", quote_literal(name))),
             RouteAction::Respond { .. } | RouteAction::Redirect(_) if closed => {}
             RouteAction::Redirect(ImportedRedirect { to, status, keeps_query }) => {
                 let query = if *keeps_query { "" } else { ", query = \"drop\"" };
-                line(&format!("redirect = {{ to = {}, status = {status}{query} }}", quote_string(to)));
+                line(&format!("redirect = {{ to = {}, status = {status}{query} }}", quote_literal(to)));
             }
             RouteAction::Respond { status, body: text, content_type, location } => {
                 let mut parts = vec![format!("status = {status}")];
-                parts.extend(text.as_ref().map(|text| format!("body = {}", quote_string(text))));
-                parts.extend(content_type.as_ref().map(|kind| format!("content_type = {}", quote_string(kind))));
+                parts.extend(text.as_ref().map(|text| format!("body = {}", quote_literal(text))));
+                parts.extend(content_type.as_ref().map(|kind| format!("content_type = {}", quote_literal(kind))));
                 line(&format!("respond = {{ {} }}", parts.join(", ")));
                 body.response.set.extend(location.iter().map(|url| ("location".to_owned(), url.clone())));
             }

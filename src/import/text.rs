@@ -1,42 +1,25 @@
 //! Formats values as TOML.
 
-use std::fmt::Write;
-
-/// Quotes a TOML string. `${...}` is escaped, so the config does not substitute it.
-pub fn quote_string(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for c in text.replace("${", "$${").chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\n' => quoted.push_str("\\n"),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
-}
+use crate::text::quote_literal;
 
 /// Formats one string as a string, and several as an array.
 pub fn format_list<S: AsRef<str>>(items: &[S]) -> String {
     match items {
-        [one] => quote_string(one.as_ref()),
+        [one] => quote_literal(one.as_ref()),
         items => format_array(items),
     }
 }
 
 /// Formats strings as an array.
 pub fn format_array<S: AsRef<str>>(items: &[S]) -> String {
-    let items: Vec<String> = items.iter().map(|item| quote_string(item.as_ref())).collect();
+    let items: Vec<String> = items.iter().map(|item| quote_literal(item.as_ref())).collect();
     format!("[{}]", items.join(", "))
 }
 
 /// Formats names and values as an inline table.
 pub fn format_pairs(pairs: &[(String, String)]) -> String {
     let pairs: Vec<String> =
-        pairs.iter().map(|(name, value)| format!("{} = {}", quote_string(name), quote_string(value))).collect();
+        pairs.iter().map(|(name, value)| format!("{} = {}", quote_literal(name), quote_literal(value))).collect();
     format!("{{ {} }}", pairs.join(", "))
 }
 
@@ -50,7 +33,7 @@ pub fn format_duration(ms: u64) -> String {
 
 /// Formats the name of a section. A name with a dot is quoted.
 pub fn format_section(name: &str) -> String {
-    if name.contains('.') { quote_string(name) } else { name.to_owned() }
+    if name.contains('.') { quote_literal(name) } else { name.to_owned() }
 }
 
 /// Replaces the characters that the name of a limit, a set or an upstream cannot have.
@@ -63,12 +46,4 @@ pub fn clean_name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn strings_hold_no_substitutions_and_no_control_characters() {
-        assert_eq!(quote_string("a\"b\\c\n${file:/etc/passwd}\u{7f}"), r#""a\"b\\c\n$${file:/etc/passwd}\U0000007F""#);
-        assert_eq!(format_list(&["a"]), "\"a\"");
-        assert_eq!(format_list(&["a", "b"]), "[\"a\", \"b\"]");
-        assert_eq!(clean_name("ä b/c"), "--b-c");
-    }
 }

@@ -125,8 +125,7 @@ impl CaCertificate {
 
     /// Returns a short name for files and stores, derived from the fingerprint.
     pub fn short_name(&self) -> String {
-        let digits: String = Sha256::digest(&self.der).iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-        format!("sluicegate-{digits}")
+        format!("sluicegate-{}", hex::encode(&Sha256::digest(&self.der)[..8]))
     }
 
     /// Returns whether clients accept only development names and private addresses from this CA.

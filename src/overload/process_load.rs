@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::overload::{OverloadCondition, OverloadRule};
+use crate::rate::RecentCounts;
 
 /// Parts of the second over which `qps` counts. One more part is kept, so that no second exceeds the bound.
 const RATE_PARTS: usize = 11;
@@ -23,7 +24,8 @@ pub struct ProcessLoad {
     /// Requests that were served, and the sum of their times to the response head.
     served: AtomicU64,
     served_us: AtomicU64,
-    rate: Mutex<AdmittedRate>,
+    /// Requests admitted in each part of the last second.
+    rate: Mutex<RecentCounts<RATE_PARTS>>,
     /// Shares of requests that are refused because of the response time and of the CPU, of `WHOLE_SHARE`.
     latency_share: AtomicU32,
     cpu_share: AtomicU32,
@@ -31,13 +33,6 @@ pub struct ProcessLoad {
     capacity: AtomicU64,
     /// Refused requests, indexed by `OverloadCondition`.
     refused: [AtomicU64; OverloadCondition::ALL.len()],
-}
-
-/// Requests admitted in each part of the last second.
-#[derive(Default)]
-struct AdmittedRate {
-    parts: [u64; RATE_PARTS],
-    current: u64,
 }
 
 /// Totals of served requests.
@@ -88,12 +83,13 @@ impl ProcessLoad {
         let checked = match rule.qps {
             None => self.take_place(rule, &random).map(|()| None),
             Some(qps) => {
+                let part = now_ms / PART_MS;
                 let mut rate = self.rate.lock().unwrap_or_else(PoisonError::into_inner);
                 // The lock is held until the request is counted, so that no second has more than `qps`.
-                if rate.admitted(now_ms) >= qps {
+                if rate.sum(part) >= qps {
                     Err(OverloadCondition::Qps)
                 } else {
-                    self.take_place(rule, &random).map(|()| Some(rate.count(now_ms)))
+                    self.take_place(rule, &random).map(|()| Some(rate.add(part, 1)))
                 }
             }
         };
@@ -154,38 +150,6 @@ impl ProcessLoad {
     }
 }
 
-impl AdmittedRate {
-    /// Counts a request, and returns the part in which it is counted.
-    fn count(&mut self, now_ms: u64) -> u64 {
-        self.advance(now_ms);
-        self.parts[place_of(self.current)] += 1;
-        self.current
-    }
-
-    /// Takes back a request that was counted in `part`, unless that is more than a second ago.
-    fn take_back(&mut self, part: u64) {
-        if self.current - part < RATE_PARTS as u64 {
-            self.parts[place_of(part)] -= 1;
-        }
-    }
-
-    fn admitted(&mut self, now_ms: u64) -> u64 {
-        self.advance(now_ms);
-        self.parts.iter().sum()
-    }
-
-    fn advance(&mut self, now_ms: u64) {
-        let number = now_ms / PART_MS;
-        let passed = number.saturating_sub(self.current).min(RATE_PARTS as u64);
-        (1..=passed).for_each(|step| self.parts[place_of(number.max(self.current) - passed + step)] = 0);
-        self.current = self.current.max(number);
-    }
-}
-
-fn place_of(part: u64) -> usize {
-    usize::try_from(part % RATE_PARTS as u64).unwrap_or(0)
-}
-
 impl OverloadPermit {
     /// Records the head of the response. `is_served`: it is the response of a server or of the route, not a refusal.
     pub fn record_head(&mut self, is_served: bool) {
@@ -206,7 +170,7 @@ impl OverloadPermit {
     /// limits refuse would use up the places of all others.
     pub fn return_place(&mut self) {
         if let Some(part) = self.counted_in.take() {
-            self.load.rate.lock().unwrap_or_else(PoisonError::into_inner).take_back(part);
+            self.load.rate.lock().unwrap_or_else(PoisonError::into_inner).take_back(part, 1);
         }
     }
 }

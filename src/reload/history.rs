@@ -167,5 +167,5 @@ fn tag_generation(tag: &str) -> Option<u64> {
 
 /// Returns the SHA-256 of a text, in hex.
 pub fn hash_text(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex::encode(Sha256::digest(bytes))
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use http::StatusCode;
 
 use crate::template::TextTemplate;
+use crate::text::push_percent_encoded;
 
 /// A compiled `redirect`.
 #[derive(Debug, PartialEq)]
@@ -122,13 +123,11 @@ fn push_value(out: &mut String, value: &str, part: TargetPart) {
 /// Appends a value, in which bytes other than those of `is_allowed` are percent-encoded. `%` stays, because the value
 /// is encoded already.
 fn push_encoded(out: &mut String, value: &str, is_allowed: impl Fn(u8) -> bool) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
     for byte in value.bytes() {
         if byte == b'%' || is_allowed(byte) {
             out.push(char::from(byte));
         } else {
-            let [high, low] = [byte >> 4, byte & 15].map(|digit| char::from(HEX[usize::from(digit)]));
-            out.extend(['%', high, low]);
+            push_percent_encoded(out, byte);
         }
     }
 }

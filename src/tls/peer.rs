@@ -108,9 +108,7 @@ fn format_name(name: &X509Name<'_>) -> String {
                 Ok(value) => push_escaped(&mut text, value),
                 Err(_) => {
                     text.push('#');
-                    for byte in attribute.as_slice() {
-                        let _ = write!(text, "{byte:02x}");
-                    }
+                    text.push_str(&hex::encode(attribute.as_slice()));
                 }
             }
         }

@@ -99,7 +99,7 @@ impl TicketSecrets {
     pub fn to_lines(&self) -> String {
         let all = [Some(&self.current), self.previous.as_ref()];
         let line = |secret: &TicketSecret| {
-            format!("{LINE}{} {} {}\n", to_hex(&secret.name), to_hex(&secret.secret), secret.since_s)
+            format!("{LINE}{} {} {}\n", hex::encode(secret.name), hex::encode(secret.secret), secret.since_s)
         };
         all.into_iter().flatten().map(line).collect()
     }
@@ -202,16 +202,9 @@ fn now_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-fn to_hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn from_hex<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let is_hex = text.len() == 2 * N && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let mut bytes = [0; N];
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        *byte = is_hex.then(|| u8::from_str_radix(&text[2 * place..2 * place + 2], 16).ok())??;
-    }
+    hex::decode_to_slice(text, &mut bytes).ok()?;
     Some(bytes)
 }
 

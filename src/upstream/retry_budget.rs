@@ -1,6 +1,7 @@
 //! How many requests may be retried: a fraction of the requests of the last 10 seconds, and a few in any case. Pure:
 //! time is an argument. One per worker and upstream; used by `proxy::outbound::retry_policy`.
 
+use crate::rate::RecentCounts;
 use crate::upstream::Fraction;
 
 /// Length of the window, in seconds.
@@ -37,49 +38,28 @@ impl RetryRule {
     };
 }
 
-/// Requests and retries within one second.
-#[derive(Clone, Copy, Debug, Default)]
-struct Second {
-    sent: usize,
-    retries: usize,
-}
-
 /// Requests and retries of the last 10 seconds.
 #[derive(Debug, Default)]
 pub struct RetryBudget {
-    seconds: [Second; WINDOW_SECONDS],
-    now: u64,
+    requests: RecentCounts<WINDOW_SECONDS>,
+    retries: RecentCounts<WINDOW_SECONDS>,
 }
 
 impl RetryBudget {
     /// Records a request that is sent for the first time.
     pub fn count_request(&mut self, now_ms: u64) {
-        self.current_second(now_ms).sent += 1;
+        self.requests.add(now_ms / 1000, 1);
     }
 
     /// Returns whether a request may be retried. If so, counts the retry.
     pub fn take_retry(&mut self, share: Fraction, now_ms: u64) -> bool {
-        self.current_second(now_ms);
-        let (sent, retries) =
-            self.seconds.iter().fold((0, 0), |(sent, retries), second| (sent + second.sent, retries + second.retries));
-        let may = retries < share.of_count(sent) + MIN_RETRIES;
-        self.current_second(now_ms).retries += usize::from(may);
+        let second = now_ms / 1000;
+        let requests = usize::try_from(self.requests.sum(second)).unwrap_or(usize::MAX);
+        let retries = usize::try_from(self.retries.sum(second)).unwrap_or(usize::MAX);
+        let may = retries < share.of_count(requests) + MIN_RETRIES;
+        self.retries.add(second, u64::from(may));
         may
     }
-
-    /// Returns the current second. Clears those that have left the window.
-    fn current_second(&mut self, now_ms: u64) -> &mut Second {
-        let now = now_ms / 1000;
-        for late in (self.now + 1..=now).rev().take(WINDOW_SECONDS) {
-            self.seconds[slot(late)] = Second::default();
-        }
-        self.now = self.now.max(now);
-        &mut self.seconds[slot(self.now)]
-    }
-}
-
-fn slot(second: u64) -> usize {
-    usize::try_from(second % WINDOW_SECONDS as u64).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -93,8 +93,7 @@ impl Hash for UpstreamTls {
 /// Shows a digest only: enough to see a change, without the content.
 impl fmt::Debug for UpstreamTls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, ..] = self.digest;
-        write!(f, "UpstreamTls({a:02x}{b:02x}{c:02x}{d:02x})")
+        write!(f, "UpstreamTls({})", hex::encode(&self.digest[..4]))
     }
 }
 

@@ -2,6 +2,8 @@
 
 #[path = "../../src/upstream/claim.rs"]
 pub mod claim;
+#[path = "../../src/rate.rs"]
+pub mod rate;
 #[path = "../../src/telemetry/sampled/mod.rs"]
 pub mod sampled;
 #[path = "../../src/telemetry/metrics/shards.rs"]

@@ -5,9 +5,11 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 32] = [
+pub const LAYERS: [(&str, &[&str]); 34] = [
+    ("rate", &[]),
+    ("text", &[]),
     ("labels", &[]),
-    ("canonical", &[]),
+    ("canonical", &["text"]),
     ("names", &[]),
     ("template", &[]),
     ("net", &[]),
@@ -16,16 +18,17 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["labels", "net", "grpc", "tls"]),
-    ("limiting", &["labels", "canonical", "names", "template", "net", "grpc", "tls", "telemetry"]),
-    ("upstream", &["labels", "tls", "limiting"]),
-    ("overload", &["labels", "upstream"]),
+    ("telemetry", &["rate", "labels", "net", "grpc", "tls"]),
+    ("limiting", &["text", "labels", "canonical", "names", "template", "net", "grpc", "tls", "telemetry"]),
+    ("upstream", &["rate", "labels", "tls", "limiting"]),
+    ("overload", &["rate", "labels", "upstream"]),
     ("auth", &["net", "telemetry", "limiting"]),
-    ("route", &["labels", "template", "net", "limiting", "upstream", "auth"]),
-    ("envoy", &["grpc", "limiting", "route"]),
+    ("route", &["text", "labels", "template", "net", "limiting", "upstream", "auth"]),
+    ("envoy", &["text", "grpc", "limiting", "route"]),
     (
         "config",
         &[
+            "text",
             "labels",
             "envoy",
             "telemetry",
@@ -46,6 +49,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
     (
         "proxy",
         &[
+            "rate",
             "labels",
             "canonical",
             "names",
@@ -69,7 +73,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
         "worker",
         &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
     ),
-    ("replay", &["canonical", "net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
+    ("replay", &["text", "canonical", "net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
     (
         "explain",
@@ -135,7 +139,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
             "admin",
         ],
     ),
-    ("import", &["envoy"]),
+    ("import", &["text", "envoy"]),
     (
         "cli",
         &[

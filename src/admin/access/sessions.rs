@@ -1,7 +1,6 @@
 //! Sessions: codes that are used once, and the tokens that they are traded for. A session lends the role of a token to
 //! a browser for some hours, without showing it the token. Called by `pages` and `credentials`.
 
-use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::admin::access::AdminCaller;
@@ -114,11 +113,7 @@ fn add_grant(grants: &mut Vec<Grant>, grant: Grant, now: Instant) {
 
 /// Returns a secret of 256 random bits.
 fn random_secret(prefix: &str) -> String {
-    let mut text = prefix.to_owned();
-    for byte in rand::random::<[u8; 32]>() {
-        let _ = write!(text, "{byte:02x}");
-    }
-    text
+    prefix.to_owned() + &hex::encode(rand::random::<[u8; 32]>())
 }
 
 #[cfg(test)]

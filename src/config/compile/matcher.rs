@@ -10,6 +10,7 @@ use crate::config::reader::Section;
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::route::{HostPattern, Matcher, PathPattern, Segment};
+use crate::text::hex_byte;
 
 const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";
 
@@ -195,7 +196,7 @@ fn check_segment_bytes(text: &str) -> Result<(), TextFault> {
 
 fn check_encoded(hex: [u8; 2]) -> Result<(), TextFault> {
     let text = String::from_utf8_lossy(&hex).into_owned();
-    let Ok(byte) = u8::from_str_radix(&text, 16) else {
+    let Some(byte) = hex_byte(hex[0], hex[1]) else {
         return invalid_text(
             format!("`%{text}` is not a percent-encoded byte"),
             "write %XX with two hexadecimal digits",

@@ -5,6 +5,7 @@ use crate::config::effective::secrets;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
+use crate::text::quote;
 
 /// An item of a list.
 pub struct ListItem {
@@ -136,9 +137,4 @@ fn items_of(node: &Node) -> &[Node] {
         Value::Array(items) => items,
         _ => std::slice::from_ref(node),
     }
-}
-
-/// Quotes a text as a TOML and JSON string, on one line.
-pub fn quote(text: &str) -> String {
-    serde_json::Value::from(text).to_string().replace('\u{7f}', "\\u007f")
 }

@@ -7,9 +7,9 @@ use serde_json::{Map, Value as Json, json};
 use crate::config::Config;
 use crate::config::diagnostics::secret_options;
 use crate::config::effective::anonymize::{Anonymizer, has_client_keys, has_client_values};
-use crate::config::effective::canonical::quote;
 use crate::config::effective::{WrittenConfig, WrittenSection, paths, secrets};
 use crate::config::tree::{Node, Value};
+use crate::text::quote;
 
 /// Contents of an output of the effective config.
 #[derive(Clone, Copy, Debug, Default)]

@@ -9,9 +9,10 @@ use crate::import::ingress::{describe_node, format_exemptions};
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::limit_in_flight;
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{format_array, quote_string};
+use crate::import::text::format_array;
 use crate::import::verdict::Translation;
 use crate::import::yaml::YamlNode;
+use crate::text::quote_literal;
 
 const PREFIX: &str = "nginx.ingress.kubernetes.io/";
 /// The prefix of old versions.
@@ -43,7 +44,7 @@ impl Default for ControllerDefaults {
             request_status: 503,
             connection_status: 503,
             access: Vec::new(),
-            max_body: quote_string("1MiB"),
+            max_body: quote_literal("1MiB"),
             proxies: Vec::new(),
             reads_forwarded: None,
             has_proxy_protocol: false,
@@ -282,7 +283,7 @@ impl Annotations {
                 Some((strip, add)) => {
                     let both = [("strip_prefix", strip), ("add_prefix", add)];
                     let both = both.iter().filter(|(_, prefix)| !prefix.is_empty());
-                    parts.extend(both.map(|(key, prefix)| format!("{key} = {}", quote_string(prefix))));
+                    parts.extend(both.map(|(key, prefix)| format!("{key} = {}", quote_literal(prefix))));
                     if strip.bytes().any(|byte| byte.is_ascii_alphabetic()) {
                         let why =
                             format!("ingress-nginx ignores case; here, only {strip} as it is written is rewritten");
@@ -298,7 +299,7 @@ impl Annotations {
         if let Some((host, at)) = &self.upstream_vhost {
             let is_host = |c: char| c.is_ascii_alphanumeric() || ".-_:".contains(c);
             match !host.is_empty() && host.chars().all(is_host) {
-                true => parts.push(format!("host = {}", quote_string(host))),
+                true => parts.push(format!("host = {}", quote_literal(host))),
                 false => body.add_remark(out.remarks.add(at, "the service gets the client's Host instead")),
             }
         }

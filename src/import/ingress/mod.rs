@@ -26,8 +26,9 @@ use crate::import::ingress::annotations::{Annotations, ControllerDefaults};
 use crate::import::model::{ImportedConfig, RouteAction, RouteBody};
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{format_array, quote_string};
+use crate::import::text::format_array;
 use crate::import::yaml::YamlNode;
+use crate::text::quote_literal;
 
 /// The port numbers of services, by namespace, service name and port name.
 type Ports<'a> = HashMap<(&'a str, &'a str, &'a str), &'a str>;
@@ -245,7 +246,7 @@ impl<'a> Ingress<'a> {
         let mut body = RouteBody::with_status(origin, 503);
         match backend.map_or(Err("it has no backend"), |backend| self.find_server(backend)) {
             Ok((host, port)) => {
-                let servers = quote_string(&format!("{}://{host}.svc:{port}", annotations.scheme()));
+                let servers = quote_literal(&format!("{}://{host}.svc:{port}", annotations.scheme()));
                 let mut lines = vec![format!("servers = {servers}")];
                 lines.extend(annotations.upstream.iter().cloned());
                 let (upstream, _) = out.define_upstream(&format!("{host}-{port}{}", annotations.suffix()), lines);

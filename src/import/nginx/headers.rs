@@ -6,7 +6,8 @@ use crate::import::model::{ImportedConfig, ResponseLines, RouteBody};
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::upstreams::PassTarget;
 use crate::import::syntax::Directive;
-use crate::import::text::{format_list, format_pairs, quote_string};
+use crate::import::text::{format_list, format_pairs};
+use crate::text::quote_literal;
 
 /// Headers that `forwarded_headers` adds. A route that does not set one of them removes it.
 const FORWARDED: [&str; 6] =
@@ -247,7 +248,7 @@ fn translate_host(
     out: &mut ImportedConfig,
     body: &mut RouteBody,
 ) -> Option<String> {
-    let fixed = |host: &str| Some(format!("host = {}", quote_string(host)));
+    let fixed = |host: &str| Some(format!("host = {}", quote_literal(host)));
     let is_host =
         |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-_:[]".contains(c));
     match host.map(|directive| (directive, directive.arg(1))) {

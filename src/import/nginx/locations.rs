@@ -23,7 +23,8 @@ use crate::import::nginx::upstreams::passes::translate_pass;
 use crate::import::nginx::upstreams::{UpstreamBlocks, parse_duration_ms};
 use crate::import::paths::{Location, LocationMatcher};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{format_duration, quote_string};
+use crate::import::text::format_duration;
+use crate::text::quote_literal;
 
 /// State that all locations of a server share.
 pub struct Context<'a, 'o> {
@@ -137,8 +138,8 @@ impl<'a> Context<'a, '_> {
         for directive in block.iter().filter(|directive| is_rewriting(directive) && !is_returned(directive)) {
             match read_location_rewrite(directive, block, matcher) {
                 Some(PrefixRewrite { prefix, target: PrefixTarget::Redirect(redirect) }) => {
-                    body.lines
-                        .push(format!("rewrite = {{ strip_prefix = {} }}", quote_string(prefix.trim_end_matches('/'))));
+                    let strip = quote_literal(prefix.trim_end_matches('/'));
+                    body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
                     body.action = RouteAction::Redirect(redirect);
                     return Ok(body);
                 }
@@ -198,9 +199,9 @@ impl<'a> Context<'a, '_> {
         if let Some((target, path)) = translate_pass(at, matcher, self.upstreams, scope, self.out, body) {
             rewrite.extend(path);
             if let Some((strip, add)) = forward {
-                rewrite.push(format!("strip_prefix = {}", quote_string(strip)));
+                rewrite.push(format!("strip_prefix = {}", quote_literal(strip)));
                 let add = add.trim_end_matches('/');
-                rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_string(add))));
+                rewrite.extend((!add.is_empty()).then(|| format!("add_prefix = {}", quote_literal(add))));
             }
             let (facts, name) = (self.facts, self.server_name);
             rewrite.extend(translate_request_headers(scope, &target, facts, name, self.out, body));

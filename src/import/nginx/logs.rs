@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::import::model::ImportedConfig;
 use crate::import::syntax::Directive;
-use crate::import::text::quote_string;
+use crate::text::quote_literal;
 
 /// Keeps the access log. The gateway has one, so that of `http` or of the first server that has one counts.
 pub fn translate_access_log(http: &[Directive], out: &mut ImportedConfig) {
@@ -47,7 +47,7 @@ pub fn translate_access_log(http: &[Directive], out: &mut ImportedConfig) {
         out.remarks
             .add(given.unwrap_or(directive), "the log has the format `combined` instead; see `format` of access_log");
     }
-    out.server.push(format!("access_log = {{ format = \"combined\", to = {} }}", quote_string(to)));
+    out.server.push(format!("access_log = {{ format = \"combined\", to = {} }}", quote_literal(to)));
 }
 
 /// Returns whether a format is nginx's `combined`, without quotes around it.

@@ -7,7 +7,7 @@ use crate::import::nginx::directives::is_protection;
 use crate::import::nginx::scope::Scope;
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
-use crate::import::text::quote_string;
+use crate::text::quote_literal;
 
 /// Adds the error pages of a block to its route. `site`: the directives of the server, with the scope `outer`.
 pub fn translate_error_pages(
@@ -34,7 +34,7 @@ pub fn translate_error_pages(
     if pages.is_empty() {
         return;
     }
-    let pages: Vec<String> = pages.iter().map(|(status, file)| format!("{status} = {}", quote_string(file))).collect();
+    let pages: Vec<String> = pages.iter().map(|(status, file)| format!("{status} = {}", quote_literal(file))).collect();
     body.lines.push(format!("error_pages = {{ {} }}", pages.join(", ")));
     if scope.is_on("proxy_intercept_errors") {
         body.lines.push("intercept = true".to_owned());

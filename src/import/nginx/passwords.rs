@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::import::model::{ImportedConfig, RouteBody};
 use crate::import::nginx::scope::Scope;
 use crate::import::syntax::Directive;
-use crate::import::text::{format_array, quote_string};
+use crate::import::text::format_array;
+use crate::text::quote_literal;
 
 /// Maximum number of bytes of a file with passwords.
 const BYTES_MAX: u64 = 16 << 20;
@@ -86,8 +87,8 @@ fn find_fault(path: &Path) -> Option<String> {
 /// limit has a copy that is decided before the password.
 pub fn require_passwords(guard: &PasswordGuard, scope: &Scope, out: &mut ImportedConfig, body: &mut RouteBody) {
     let PasswordGuard::File { path, realm } = guard else { return };
-    let mut parts = vec![format!("basic = {}", quote_string(path))];
-    parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_string(realm))));
+    let mut parts = vec![format!("basic = {}", quote_literal(path))];
+    parts.extend(realm.as_ref().map(|realm| format!("realm = {}", quote_literal(realm))));
     parts.push("user_header = \"off\"".to_owned());
     let copies: Vec<String> = body.limits.iter().filter_map(|name| out.copy_limit(name, "passwords")).collect();
     if copies.len() + body.limits.len() > LIMITS_MAX {

@@ -21,7 +21,7 @@ use crate::import::nginx::sites::{Site, expand_name, find_default, is_host, read
 use crate::import::nginx::upstreams::UpstreamBlocks;
 use crate::import::paths::{Location, LocationMatcher, order_routes};
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::quote_string;
+use crate::text::quote_literal;
 
 const IN_ORDER: &str = "`location /api` in nginx also matches /apix. Hosts with such locations have regular expressions \
                         here, in nginx's order. To match whole segments, write path = \"/api\", for all routes of that \
@@ -453,7 +453,7 @@ fn translate_prefix_redirect(
     let PrefixTarget::Redirect(redirect) = found.target else { return None };
     let origin = shorten(&format!("{}:{}: rewrite {}", at.file, at.line, found.prefix));
     let mut body = RouteBody::new(origin, RouteAction::Redirect(redirect));
-    let strip = quote_string(found.prefix.trim_end_matches('/'));
+    let strip = quote_literal(found.prefix.trim_end_matches('/'));
     body.lines.push(format!("rewrite = {{ strip_prefix = {strip} }}"));
     translate_added_headers(scope, out, &mut body);
     Some(Location { matcher: LocationMatcher::Prefix { path: found.prefix.to_owned(), first: true }, body })

@@ -2,16 +2,16 @@
 
 use crate::import::error::Result;
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::quote_string;
+use crate::text::quote_literal;
 
 /// Translates a size of nginx, such as `8m`, to a value of a config. In nginx, 0 means no limit.
 pub fn translate_size(at: &Directive) -> Result<String> {
     let fault = || at.error(format!("`{}` is not a size", shorten(at.arg(0))));
     let (number, unit) = split_size(at.arg(0)).ok_or_else(fault)?;
     match number {
-        0 => Ok(quote_string("1024GiB")),
+        0 => Ok(quote_literal("1024GiB")),
         number if number <= 1 << 40 && unit.is_empty() => Ok(number.to_string()),
-        number if number <= 1 << 20 => Ok(quote_string(&format!("{number}{unit}"))),
+        number if number <= 1 << 20 => Ok(quote_literal(&format!("{number}{unit}"))),
         _ => Err(fault()),
     }
 }

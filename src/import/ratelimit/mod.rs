@@ -17,8 +17,9 @@ use crate::import::error::{ImportError, Result};
 use crate::import::model::ImportedConfig;
 use crate::import::ratelimit::tree::{FlatRule, ImportedRate, RateUnit, RuleOutcome, TreeEntry, read_descriptors};
 use crate::import::syntax::shorten;
-use crate::import::text::{clean_name, format_array, quote_string};
+use crate::import::text::{clean_name, format_array};
 use crate::import::yaml::{YamlNode, parse_text};
+use crate::text::quote_literal;
 
 /// The status of refusals. The service sends none; Envoy chooses it.
 const STATUS: u16 = 429;
@@ -95,7 +96,7 @@ fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
         RuleOutcome::Limited(rate) => vec![define_limit(domain, rule, rate, out)],
     };
     let entry = |entry: &TreeEntry| {
-        format!("{{ {} = {} }}", format_key(&entry.key), quote_string(entry.value.as_deref().unwrap_or("*")))
+        format!("{{ {} = {} }}", format_key(&entry.key), quote_literal(entry.value.as_deref().unwrap_or("*")))
     };
     let entries: Vec<String> = rule.entries.iter().map(entry).collect();
     let descriptor = match entries.as_slice() {
@@ -103,7 +104,7 @@ fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
         several => format!("[{}]", several.join(", ")),
     };
     out.rls.push(vec![
-        format!("domain = {}", quote_string(domain)),
+        format!("domain = {}", quote_literal(domain)),
         format!("descriptor = {descriptor}"),
         format!("limits = {}", format_array(&limits)),
     ]);
@@ -196,5 +197,5 @@ fn find_repeated(rule: &FlatRule, varying: &[&TreeEntry]) -> Occurrence {
 /// Formats a key of a table.
 fn format_key(key: &str) -> String {
     let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if is_bare { key.to_owned() } else { quote_string(key) }
+    if is_bare { key.to_owned() } else { quote_literal(key) }
 }

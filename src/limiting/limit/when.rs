@@ -8,6 +8,7 @@ use regex::Regex;
 use crate::limiting::integers::{NotInteger, ValueError, integer};
 use crate::limiting::source::{Facts, Repeated, Source, SourceKind};
 use crate::net::{IpSet, NamedSet};
+use crate::text::Wildcard;
 
 /// Conditions that must all be true. Without conditions the limit always applies.
 #[derive(Debug, Default, PartialEq)]
@@ -44,8 +45,7 @@ pub enum Pattern {
     Text(String),
     /// An integer between the two, both included.
     Integer(i64, i64),
-    /// The pieces between the stars in order: the first is a prefix of the value, the last a suffix.
-    Wildcard(Vec<String>),
+    Wildcard(Wildcard),
     Set(Arc<NamedSet>),
     Regex(Expression),
 }
@@ -201,57 +201,10 @@ impl Pattern {
             Pattern::NotEmpty => !value.is_empty(),
             Pattern::Text(text) => value == text.as_bytes(),
             Pattern::Integer(from, to) => integer(value).is_some_and(|int| (*from..=*to).contains(&int)),
-            Pattern::Wildcard(pieces) => matches_wildcard(pieces, value),
+            Pattern::Wildcard(wildcard) => wildcard.matches(value),
             Pattern::Set(set) => str::from_utf8(value).is_ok_and(|text| set.strings.contains(text)),
             // Bytes that are not UTF-8 become replacement characters, so they hide no match beside them.
             Pattern::Regex(Expression { regex, .. }) => regex.is_match(&String::from_utf8_lossy(value)),
-        }
-    }
-}
-
-/// Matches the pieces of a wildcard. Each middle piece takes its leftmost match, which leaves the most for the rest.
-pub fn matches_wildcard(pieces: &[String], value: &[u8]) -> bool {
-    let [first, middle @ .., last] = pieces else { return false };
-    let Some(mut rest) = value.strip_prefix(first.as_bytes()).and_then(|rest| rest.strip_suffix(last.as_bytes()))
-    else {
-        return false;
-    };
-    middle.iter().filter(|piece| !piece.is_empty()).all(|piece| {
-        match rest.windows(piece.len()).position(|window| window == piece.as_bytes()) {
-            Some(at) => {
-                rest = &rest[at + piece.len()..];
-                true
-            }
-            None => false,
-        }
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// Matches by the definition, character by character.
-    fn naive(pattern: &[u8], value: &[u8]) -> bool {
-        match (pattern, value) {
-            ([], []) => true,
-            ([b'*', rest @ ..], value) => {
-                naive(rest, value) || matches!(value, [_, after @ ..] if naive(pattern, after))
-            }
-            ([a, rest @ ..], [b, after @ ..]) => a == b && naive(rest, after),
-            _ => false,
-        }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(4000))]
-
-        #[test]
-        fn stars_stand_for_any_run(pattern in "[ab*]{0,4}\\*[ab*]{0,4}", value in "[ab]{0,10}") {
-            let pieces = pattern.split('*').map(str::to_owned).collect::<Vec<_>>();
-            prop_assert_eq!(matches_wildcard(&pieces, value.as_bytes()), naive(pattern.as_bytes(), value.as_bytes()));
         }
     }
 }

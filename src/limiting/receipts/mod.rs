@@ -8,7 +8,6 @@
 
 pub(crate) mod bundle;
 
-use std::fmt::Write;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -57,21 +56,15 @@ impl Receipt {
     /// is not a signature: a client that may send receipts may charge and reset every key anyway.
     pub fn to_token(&self) -> Option<String> {
         let text = self.to_text();
-        let mut token = String::with_capacity(2 * (text.len() + CHECKSUM));
-        for byte in Sha256::digest(&text)[..CHECKSUM].iter().chain(text.as_bytes()) {
-            let _ = write!(token, "{byte:02x}");
-        }
+        let token = hex::encode(&Sha256::digest(&text)[..CHECKSUM]) + &hex::encode(&text);
         (token.len() <= TOKEN_MAX).then_some(token)
     }
 
     pub fn from_token(token: &str) -> Option<Receipt> {
-        if !token.is_ascii() || !token.len().is_multiple_of(2) || !(2 * CHECKSUM..=TOKEN_MAX).contains(&token.len()) {
+        if !(2 * CHECKSUM..=TOKEN_MAX).contains(&token.len()) {
             return None;
         }
-        let bytes: Vec<u8> = (0..token.len())
-            .step_by(2)
-            .map(|i| token.get(i..i + 2).and_then(|pair| u8::from_str_radix(pair, 16).ok()))
-            .collect::<Option<_>>()?;
+        let bytes = hex::decode(token).ok()?;
         let (sum, text) = bytes.split_at(CHECKSUM);
         if Sha256::digest(text)[..CHECKSUM] != *sum {
             return None;

@@ -11,6 +11,7 @@ use percent_encoding::percent_decode;
 use crate::labels::labels;
 use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential};
 use crate::names::is_header_alias;
+use crate::text::hex_byte;
 
 labels! {
     /// Which value counts if a request repeats a name.
@@ -272,20 +273,15 @@ impl Iterator for Decoded<'_> {
         let (byte, rest) = self.0.split_first()?;
         let (byte, rest) = match (byte, rest) {
             (b'+', _) => (b' ', rest),
-            (b'%', [b'u' | b'U', b'0', b'0', high, low, rest @ ..]) if hex(*high, *low).is_some() => {
-                (hex(*high, *low)?, rest)
+            (b'%', [b'u' | b'U', b'0', b'0', high, low, rest @ ..]) if hex_byte(*high, *low).is_some() => {
+                (hex_byte(*high, *low)?, rest)
             }
-            (b'%', [high, low, rest @ ..]) if hex(*high, *low).is_some() => (hex(*high, *low)?, rest),
+            (b'%', [high, low, rest @ ..]) if hex_byte(*high, *low).is_some() => (hex_byte(*high, *low)?, rest),
             (byte, rest) => (*byte, rest),
         };
         self.0 = rest;
         Some(byte)
     }
-}
-
-fn hex(high: u8, low: u8) -> Option<u8> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
-    Some(digit(high)? << 4 | digit(low)?)
 }
 
 /// Decodes a form value. A `%` without two hexadecimal digits remains as it is.

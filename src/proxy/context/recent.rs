@@ -123,9 +123,7 @@ pub async fn find_or_claim(answers: &Arc<RecentAnswers>, shared: SharedAnswers<'
 
 /// Claims the answer for all gateways that share the store, if there are any.
 async fn share_claim(SharedAnswers { store, prefix, route }: SharedAnswers<'_>, mut claim: AnswerClaim) -> Recent {
-    let mut name = String::with_capacity(64);
-    claim.key.iter().for_each(|byte| name.push_str(&format!("{byte:02x}")));
-    let shared = format!("{prefix}:{{once={name}}}:answer");
+    let shared = format!("{prefix}:{{once={}}}:answer", hex::encode(claim.key));
     let start = Instant::now();
     loop {
         match store.claim_answer(&shared, KNOWN_FOR).await {

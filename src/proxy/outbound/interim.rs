@@ -3,12 +3,12 @@
 
 use http::{HeaderMap, StatusCode};
 
-use crate::proxy::outbound::rate_allowance::RateAllowance;
+use crate::rate::{Bucket, monotonic_ms};
 
 /// Most interim responses at once.
 pub const INTERIMS_AT_ONCE: u32 = 100;
-/// Interim responses per second in the long run.
-const PER_SECOND: u32 = 50;
+/// Interim responses at once, and per second in the long run.
+const RATE: (u32, u32) = (INTERIMS_AT_ONCE, 50);
 /// Bytes of headers that wait for `forward`. Further interim responses are not forwarded.
 const WAITING_MAX: usize = 16 * 1024;
 
@@ -23,7 +23,7 @@ pub struct InterimResponse {
 #[derive(Debug, Default)]
 pub struct InterimResponses {
     /// `None` before the first interim response.
-    allowance: Option<RateAllowance>,
+    bucket: Option<Bucket>,
     waiting: Vec<InterimResponse>,
     waiting_bytes: usize,
     /// The server has requested the body (`100 Continue`).
@@ -33,8 +33,7 @@ pub struct InterimResponses {
 impl InterimResponses {
     /// Adds an interim response. Returns false if the server sends more than the rate permits.
     pub fn add(&mut self, status: StatusCode, fields: HeaderMap) -> bool {
-        let allowance = self.allowance.get_or_insert_with(|| RateAllowance::new(INTERIMS_AT_ONCE, PER_SECOND));
-        if !allowance.spend() {
+        if !self.bucket.get_or_insert_with(|| Bucket::new(RATE, 0, monotonic_ms())).take_at(monotonic_ms) {
             return false;
         }
         if status == StatusCode::CONTINUE {
@@ -52,7 +51,7 @@ impl InterimResponses {
 
     /// Returns whether no interim response has arrived so far.
     pub fn is_empty(&self) -> bool {
-        self.allowance.is_none()
+        self.bucket.is_none()
     }
 
     /// Returns the interim responses since the last call.

@@ -10,7 +10,7 @@
 //! - `exchange`: one request and its response on one connection, implemented by `http1_exchange` and `http2_exchange`
 //!   over the protocols in `http1` and `http2`; `sender`: the bytes of an HTTP/1.1 request; `continue_timer`: the wait for
 //!   `100 Continue`; `send_clock`: when a request was sent
-//! - `interim`: interim responses; `rate_allowance`: how many of them and of HTTP/2 frames a server may send
+//! - `interim`: interim responses
 //! - `error`: every way to fail, with status, label, setting and texts
 //! - `health_check`: one check of one server
 //!
@@ -30,7 +30,6 @@ pub mod http2_exchange;
 pub mod interim;
 pub(crate) mod pool;
 pub(crate) mod pools;
-mod rate_allowance;
 pub(crate) mod retry_policy;
 pub(crate) mod select;
 pub(crate) mod send_clock;

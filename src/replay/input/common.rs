@@ -12,6 +12,7 @@ use crate::replay::input::entry::{
     AccessLogFormat, ClientOrigin, LoggedForwarding, ReplayEntry, Request, canonical_host, list_addresses,
     parse_request,
 };
+use crate::text::hex_byte;
 
 /// Parses `[HOST ]CLIENT IDENT USER [TIME] "REQUEST" STATUS BYTES[ "REFERER" "USER AGENT"[ "FORWARDED FOR"]][ ... [MSEC] [SECONDS]]`.
 /// The last two may be swapped, and MSEC may stand in place of TIME.
@@ -184,22 +185,21 @@ fn unescape_field(text: &[u8]) -> Cow<'_, [u8]> {
             out.push(*byte);
             continue;
         }
-        let hex = |digit: u8| char::from(digit).to_digit(16).and_then(|value| u8::try_from(value).ok());
-        match tail {
-            [b'x', high, low, tail @ ..] if hex(*high).is_some() && hex(*low).is_some() => {
-                out.push(hex(*high).unwrap_or(0) * 16 + hex(*low).unwrap_or(0));
-                rest = tail;
-            }
-            [next, tail @ ..] => {
-                out.push(match next {
-                    b'n' => b'\n',
-                    b't' => b'\t',
-                    b'r' => b'\r',
-                    other => *other,
-                });
-                rest = tail;
-            }
-            [] => {}
+        if let [b'x', high, low, after @ ..] = tail
+            && let Some(byte) = hex_byte(*high, *low)
+        {
+            out.push(byte);
+            rest = after;
+            continue;
+        }
+        if let [next, after @ ..] = tail {
+            out.push(match next {
+                b'n' => b'\n',
+                b't' => b'\t',
+                b'r' => b'\r',
+                other => *other,
+            });
+            rest = after;
         }
     }
     Cow::Owned(out)

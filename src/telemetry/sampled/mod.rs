@@ -9,13 +9,13 @@ pub mod libraries;
 #[cfg(not(loom))]
 pub mod stderr;
 
-use std::sync::LazyLock;
 #[cfg(not(loom))]
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
 
 #[cfg(loom)]
 use loom::sync::atomic::{AtomicU64, Ordering};
+
+use crate::rate::{SharedBucket, monotonic_ms};
 
 /// Interval between two lines.
 const PERIOD_MS: u64 = 10_000;
@@ -23,8 +23,7 @@ const PERIOD_MS: u64 = 10_000;
 /// State of one kind of line. All threads share it.
 #[derive(Default)]
 pub struct LogSampler {
-    /// When the next line is due; the first is due at once.
-    due_ms: AtomicU64,
+    bucket: SharedBucket,
     left_out: AtomicU64,
 }
 
@@ -36,18 +35,13 @@ impl LogSampler {
 
     /// Does the same with another interval.
     pub fn take_turn_every(&self, period_ms: u64) -> Option<u64> {
-        static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-        self.take_turn_at(u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX), period_ms)
+        self.take_turn_at(monotonic_ms(), period_ms)
     }
 
     /// Likewise, at a given time.
     pub fn take_turn_at(&self, now_ms: u64, period_ms: u64) -> Option<u64> {
-        let due_ms = self.due_ms.load(Ordering::Relaxed);
         // Of several threads that arrive together, one logs the line.
-        let next_ms = now_ms.saturating_add(period_ms);
-        let mine = now_ms >= due_ms
-            && self.due_ms.compare_exchange(due_ms, next_ms, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-        if !mine {
+        if !self.bucket.take(now_ms, period_ms, period_ms) {
             self.left_out.fetch_add(1, Ordering::Relaxed);
             return None;
         }

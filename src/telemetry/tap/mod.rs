@@ -8,7 +8,6 @@
 
 mod event;
 mod filter;
-mod rate;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,10 +17,10 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
+use crate::rate::SharedBucket;
 use crate::telemetry::access_log::LogRecord;
 use crate::telemetry::metrics::{CandidateEffect, Decision, TapMetrics};
 pub use crate::telemetry::tap::filter::{FILTER_NAMES, FILTERS, TapFilter};
-use crate::telemetry::tap::rate::EventRate;
 
 /// Maximum number of taps.
 pub const TAPS_MAX: usize = 8;
@@ -58,7 +57,9 @@ pub struct TapDecision {
 struct Tap {
     filter: TapFilter,
     started: Instant,
-    rate: EventRate,
+    /// Interval between two events, once those of a second are used up.
+    interval_ns: u64,
+    bucket: SharedBucket,
     queue: mpsc::Sender<Bytes>,
     /// Bytes of the queued events.
     waiting: AtomicUsize,
@@ -66,6 +67,8 @@ struct Tap {
     sampled_out: AtomicU64,
     lost: AtomicU64,
 }
+
+const SECOND_NS: u64 = 1_000_000_000;
 
 /// Numbers of requests since the tap was opened. `matched` is the sum of the others and of those in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,8 @@ impl Taps {
         let tap = Arc::new(Tap {
             filter,
             started: Instant::now(),
-            rate: EventRate::new(per_second),
+            interval_ns: SECOND_NS / u64::from(per_second.max(1)),
+            bucket: SharedBucket::default(),
             queue,
             waiting: AtomicUsize::new(0),
             matched: AtomicU64::new(0),
@@ -123,7 +127,7 @@ impl Taps {
         let mut event = None;
         for tap in self.0.open.load().iter().filter(|tap| tap.filter.matches(record, decisions)) {
             tap.matched.fetch_add(1, Ordering::Relaxed);
-            if !tap.rate.take_turn(tap.started.elapsed()) {
+            if !tap.take_turn() {
                 tap.sampled_out.fetch_add(1, Ordering::Relaxed);
                 self.0.metrics.sampled_out.inc();
                 continue;
@@ -138,6 +142,12 @@ impl Taps {
 }
 
 impl Tap {
+    /// Returns whether an event may be sent now. A bucket holds the events of one second.
+    fn take_turn(&self) -> bool {
+        let now_ns = u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.bucket.take(now_ns, self.interval_ns, SECOND_NS)
+    }
+
     /// Queues an event; returns false if it does not fit.
     fn queue_event(&self, event: Bytes) -> bool {
         let bytes = event.len();

@@ -30,6 +30,7 @@ use crate::limiting::integers::integer;
 use crate::limiting::limit::when::{Condition, Expression, Pattern, Test, When};
 use crate::limiting::source::Source;
 use crate::net::{IpSet, NamedSet};
+use crate::text::Wildcard;
 
 const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"set:NAME\", \"~ regex\", \"~i regex\", \
                     \"!\" before any of these, or \"= text\" for a text that looks like one of them";
@@ -112,7 +113,7 @@ fn compile_text_condition(
             WrittenPattern::Text(text) => Pattern::Text(text.to_owned()),
             WrittenPattern::Integer(from, to) => Pattern::Integer(from, to),
             WrittenPattern::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
-            WrittenPattern::Wildcard(text) => Pattern::Wildcard(text.split('*').map(str::to_owned).collect()),
+            WrittenPattern::Wildcard(text) => Pattern::Wildcard(Wildcard::new(text)),
             WrittenPattern::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
             WrittenPattern::Regex(expression) => Pattern::Regex(expression),
         })

@@ -13,6 +13,7 @@ use crate::config::tree::Node;
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::Matcher;
 use crate::route::redirect::RedirectMap;
+use crate::text::{hex_byte, push_percent_encoded};
 
 /// Maximum number of entries of a map.
 const ENTRIES_MAX: usize = 100_000;
@@ -148,10 +149,10 @@ fn canonicalize_segment(segment: &str) -> String {
     let mut pieces = segment.split('%');
     let mut out = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
-        let digits = piece.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        match digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+        let digits = piece.as_bytes().first_chunk::<2>();
+        match digits.and_then(|[high, low]| hex_byte(*high, *low)) {
             Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(char::from(byte)),
-            Some(byte) => out.push_str(&format!("%{byte:02X}")),
+            Some(byte) => push_percent_encoded(&mut out, byte),
             // Such a target is refused or differs from every path of the map.
             None => {
                 out.push('%');

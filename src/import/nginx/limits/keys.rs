@@ -8,7 +8,8 @@ use ipnet::IpNet;
 use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_networks};
 use crate::import::encoding::encode_regex;
 use crate::import::syntax::Directive;
-use crate::import::text::{format_array, quote_string};
+use crate::import::text::format_array;
+use crate::text::quote_literal;
 
 /// A translated key of a zone, with the condition under which requests have it.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +35,7 @@ impl ZoneKey {
     pub fn format_lines(&self) -> Vec<String> {
         let key = match self.parts.as_slice() {
             [] => "\"all\"".to_owned(),
-            [one] => quote_string(one),
+            [one] => quote_literal(one),
             parts => format_array(parts),
         };
         let mut lines = vec![format!("key = {key}")];
@@ -45,7 +46,7 @@ impl ZoneKey {
             lines.push("repeated = \"first\"".to_owned());
         }
         let format_patterns = |patterns: &Vec<String>| match patterns.as_slice() {
-            [any] if any == ANY => quote_string(any),
+            [any] if any == ANY => quote_literal(any),
             patterns => format_array(patterns),
         };
         let group = |(name, values): (&String, &BTreeMap<String, Vec<String>>)| match values.get("") {
@@ -53,7 +54,7 @@ impl ZoneKey {
             None => {
                 let values: Vec<String> = values
                     .iter()
-                    .map(|(key, patterns)| format!("{} = {}", quote_string(key), format_patterns(patterns)))
+                    .map(|(key, patterns)| format!("{} = {}", quote_literal(key), format_patterns(patterns)))
                     .collect();
                 format!("{name} = {{ {} }}", values.join(", "))
             }

@@ -7,7 +7,8 @@ use crate::import::model::ImportedConfig;
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sites::certificate_checks::CertificateCheck;
 use crate::import::syntax::Directive;
-use crate::import::text::{format_list, quote_string};
+use crate::import::text::format_list;
+use crate::text::quote_literal;
 
 /// The settings that the servers of one address require.
 #[derive(Default)]
@@ -162,13 +163,13 @@ impl ListenBlocks {
                 plain.push(address);
                 continue;
             }
-            let mut lines = vec![format!("address = {}", quote_string(&address))];
+            let mut lines = vec![format!("address = {}", quote_literal(&address))];
             if listener.proxy_protocol {
                 lines.push("proxy_protocol = true".to_owned());
             }
             if listener.tls {
                 let pair = |(cert, key): &(String, String)| {
-                    format!("{{ cert = {}, key = {} }}", quote_string(cert), quote_string(key))
+                    format!("{{ cert = {}, key = {} }}", quote_literal(cert), quote_literal(key))
                 };
                 let pairs: Vec<String> = listener.certificates.iter().map(pair).collect();
                 if pairs.is_empty() {
@@ -188,7 +189,7 @@ impl ListenBlocks {
             out.server.insert(0, "listen = \"127.0.0.1:8080\"".to_owned());
         }
         if let Some((address, port)) = redirect {
-            out.server.push(format!("redirect_http = {{ listen = {}, https_port = {port} }}", quote_string(&address)));
+            out.server.push(format!("redirect_http = {{ listen = {}, https_port = {port} }}", quote_literal(&address)));
         }
     }
 }
@@ -232,7 +233,7 @@ impl ListenBlock {
                 return;
             }
         };
-        option(format!("client_ca = {}", quote_string(ca)));
+        option(format!("client_ca = {}", quote_literal(ca)));
         option(format!("client_auth = \"{auth}\""));
     }
 }

@@ -14,7 +14,8 @@ use crate::import::nginx::limits::keys::{Variables, find_variables, translate_ke
 use crate::import::nginx::review::review_block;
 use crate::import::nginx::scope::Scope;
 use crate::import::syntax::{Directive, shorten};
-use crate::import::text::{format_array, format_duration, quote_string};
+use crate::import::text::{format_array, format_duration};
+use crate::text::quote_literal;
 
 /// The `upstream` blocks by name.
 pub type UpstreamBlocks<'a> = HashMap<&'a str, &'a Directive>;
@@ -72,7 +73,7 @@ pub fn define_target(
     let url = |address: &str| format_server_url(ours, address).ok_or_else(|| format!("`{address}` is not a server"));
     let mut lines = match block {
         Some(block) => translate_block(block, url, scope, out)?,
-        None => vec![format!("servers = {}", quote_string(&url(&authority)?))],
+        None => vec![format!("servers = {}", quote_literal(&url(&authority)?))],
     };
     if scheme == "grpcs" {
         lines.push("protocol = \"http2\"".to_owned());
@@ -115,7 +116,7 @@ fn format_tls(scope: &Scope) -> Option<String> {
                 "server_name" => Some(directive.arg(0).to_owned()),
                 _ => directive.find_file(),
             };
-            parts.extend(value.map(|value| format!("{ours} = {}", quote_string(&value))));
+            parts.extend(value.map(|value| format!("{ours} = {}", quote_literal(&value))));
         }
     }
     if !scope.is_on("proxy_ssl_verify") {
@@ -266,7 +267,7 @@ impl ServerParameters {
 
     /// Formats the server as an inline table of `servers`.
     fn format_server(&self, url: &str) -> String {
-        let mut parts = vec![format!("url = {}", quote_string(url))];
+        let mut parts = vec![format!("url = {}", quote_literal(url))];
         parts.extend(self.max_in_flight.map(|most| format!("max_in_flight = {most}")));
         match (self.is_down, self.weight) {
             (true, _) => parts.push("weight = 0".to_owned()),

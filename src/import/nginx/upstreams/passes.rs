@@ -7,7 +7,8 @@ use crate::import::nginx::scope::Scope;
 use crate::import::nginx::upstreams::{PassTarget, UpstreamBlocks, define_target};
 use crate::import::paths::LocationMatcher;
 use crate::import::syntax::Directive;
-use crate::import::text::{format_pairs, quote_string};
+use crate::import::text::format_pairs;
+use crate::text::quote_literal;
 
 /// Translates the `proxy_pass` of a location. Returns its target, and the rewrite to the path that nginx would send.
 pub fn translate_pass(
@@ -38,7 +39,7 @@ pub fn translate_pass(
             }
             let parts = [("strip_prefix", rewrite.strip), ("add_prefix", rewrite.add)];
             let parts = parts.iter().filter(|(_, path)| !path.is_empty());
-            let parts: Vec<String> = parts.map(|(name, path)| format!("{name} = {}", quote_string(path))).collect();
+            let parts: Vec<String> = parts.map(|(name, path)| format!("{name} = {}", quote_literal(path))).collect();
             Some((target, (!parts.is_empty()).then(|| parts.join(", "))))
         }
         Err(why) => {

@@ -10,9 +10,9 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use crate::proxy::head::frame_head::{DATA, END_STREAM, FrameHead, FrameSplitter, HEAD, PADDED};
+use crate::proxy::head::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, HEAD, PADDED};
 use crate::proxy::outbound::http2::WINDOW;
-use crate::proxy::outbound::rate_allowance::RateAllowance;
+use crate::rate::{Bucket, monotonic_ms};
 
 /// Bytes of DATA below which a frame costs more to read than it brings.
 const SMALL_DATA_BYTES: usize = 1024;
@@ -45,8 +45,8 @@ impl std::error::Error for FrameFlood {}
 
 /// How many frames of each kind a server may still send on one connection.
 pub struct FrameBudget {
-    control: RefCell<RateAllowance>,
-    small_data: RefCell<RateAllowance>,
+    control: RefCell<Bucket>,
+    small_data: RefCell<Bucket>,
     /// Requests whose response no DATA has ended.
     open_ends: Cell<u32>,
     exceeded: Cell<bool>,
@@ -58,10 +58,10 @@ pub struct FrameBudget {
 impl FrameBudget {
     /// `max_unread`: small DATA frames that may be unread.
     pub fn new(max_unread: usize) -> Rc<FrameBudget> {
-        let allowance = |(most, per_second)| RefCell::new(RateAllowance::new(most, per_second));
+        let bucket = |rate| RefCell::new(Bucket::new(rate, EARNED_MAX, monotonic_ms()));
         Rc::new(FrameBudget {
-            control: allowance(CONTROL_FRAMES),
-            small_data: allowance(SMALL_DATA_FRAMES),
+            control: bucket(CONTROL_FRAMES),
+            small_data: bucket(SMALL_DATA_FRAMES),
             open_ends: Cell::new(0),
             exceeded: Cell::new(false),
             unread: Cell::new(0),
@@ -118,8 +118,8 @@ impl FrameBudget {
         }
         let within = match head.kind {
             DATA if head.length >= SMALL_DATA_BYTES || self.ends_response(head) => true,
-            DATA if head.length > 0 => self.small_data.borrow_mut().spend(),
-            _ => self.control.borrow_mut().spend(),
+            DATA if head.length > 0 => self.small_data.borrow_mut().take_at(monotonic_ms),
+            _ => self.control.borrow_mut().take_at(monotonic_ms),
         };
         self.exceeded.set(self.exceeded.get() || !within);
         within

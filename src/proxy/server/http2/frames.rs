@@ -3,6 +3,7 @@
 
 use crate::proxy::head::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, SETTINGS};
 use crate::proxy::server::preface::PREFACE;
+use crate::rate::Bucket;
 use crate::telemetry::metrics::Cutoff;
 
 /// Reads the frames of one connection.
@@ -27,9 +28,9 @@ pub struct FrameMonitor {
     /// The flood by which the connection ends.
     flood: Option<Flood>,
     /// Allowance for frames that only cost.
-    idle: FrameAllowance,
+    idle: Bucket,
     /// Allowance for requests that are reset.
-    resets: FrameAllowance,
+    resets: Bucket,
 }
 
 /// An abuse that ends a connection.
@@ -93,8 +94,8 @@ impl FrameMonitor {
             open_ends: 0,
             moved_on: false,
             flood: None,
-            idle: FrameAllowance::new(IDLE, now_ms),
-            resets: FrameAllowance::new(RESETS, now_ms),
+            idle: Bucket::new(IDLE, EARNED_MAX, now_ms),
+            resets: Bucket::new(RESETS, EARNED_MAX, now_ms),
         }
     }
 
@@ -142,11 +143,13 @@ impl FrameMonitor {
 
     /// Reads bytes from the client. Returns false if they are a flood.
     pub fn feed(&mut self, bytes: &[u8], now_ms: u64) -> bool {
-        self.flood = self.flood.or(self.read_frames(bytes, now_ms).err());
+        self.idle.fill(now_ms);
+        self.resets.fill(now_ms);
+        self.flood = self.flood.or(self.read_frames(bytes).err());
         self.flood.is_none()
     }
 
-    fn read_frames(&mut self, mut bytes: &[u8], now_ms: u64) -> Result<(), Flood> {
+    fn read_frames(&mut self, mut bytes: &[u8]) -> Result<(), Flood> {
         let preface = self.preface.min(bytes.len());
         self.preface -= preface;
         bytes = &bytes[preface..];
@@ -156,7 +159,7 @@ impl FrameMonitor {
                 self.read_settings(payload);
             }
             match head {
-                Some(head) => self.begin_frame(head, now_ms)?,
+                Some(head) => self.begin_frame(head)?,
                 None => return Ok(()),
             }
         }
@@ -176,7 +179,7 @@ impl FrameMonitor {
     }
 
     /// Counts a frame, whose head is complete.
-    fn begin_frame(&mut self, head: FrameHead, now_ms: u64) -> Result<(), Flood> {
+    fn begin_frame(&mut self, head: FrameHead) -> Result<(), Flood> {
         let FrameHead { length, kind, flags, stream } = head;
         self.kind = kind;
         self.read = 0;
@@ -192,10 +195,10 @@ impl FrameMonitor {
         if kind == DATA && self.is_free_data(length, ends) {
             return Ok(());
         }
-        if kind == RST_STREAM && !self.resets.spend(now_ms) {
+        if kind == RST_STREAM && !self.resets.take() {
             return Err(Flood::Resets);
         }
-        if self.idle.spend(now_ms) { Ok(()) } else { Err(Flood::Idle) }
+        if self.idle.take() { Ok(()) } else { Err(Flood::Idle) }
     }
 
     /// Returns whether DATA counts as a part of a body, whatever its size: the library bounds small pieces that nobody
@@ -206,41 +209,6 @@ impl FrameMonitor {
         }
         let rest = self.open_ends.checked_sub(1);
         self.open_ends = rest.unwrap_or(0);
-        rest.is_some()
-    }
-}
-
-/// A token bucket that time fills, and tokens that responses earn. These are kept beside the bucket, because a client
-/// acknowledges a burst only after it has been sent.
-struct FrameAllowance {
-    left: u32,
-    most: u32,
-    per_second: u32,
-    /// The time up to which tokens have been earned.
-    at_ms: u64,
-    earned: u32,
-}
-
-impl FrameAllowance {
-    fn new((most, per_second): (u32, u32), now_ms: u64) -> FrameAllowance {
-        FrameAllowance { left: most, most, per_second, at_ms: now_ms, earned: 0 }
-    }
-
-    fn earn(&mut self, count: u32) {
-        self.earned = self.earned.saturating_add(count).min(EARNED_MAX);
-    }
-
-    fn spend(&mut self, now_ms: u64) -> bool {
-        if now_ms > self.at_ms {
-            let refilled = (now_ms - self.at_ms).saturating_mul(u64::from(self.per_second)) / 1000;
-            if refilled > 0 {
-                self.at_ms = now_ms;
-                self.left = self.left.saturating_add(u32::try_from(refilled).unwrap_or(u32::MAX)).min(self.most);
-            }
-        }
-        let tokens = if self.left > 0 { &mut self.left } else { &mut self.earned };
-        let rest = tokens.checked_sub(1);
-        *tokens = rest.unwrap_or(0);
         rest.is_some()
     }
 }
@@ -290,7 +258,8 @@ mod tests {
             for piece in bytes.chunks(size) {
                 assert!(frames.feed(piece, 0));
             }
-            assert_eq!((frames.idle.left, frames.is_inside_head()), (IDLE.0 - 4, false), "{size}");
+            let left = (0..IDLE.0).take_while(|_| frames.idle.take()).count();
+            assert_eq!((left, frames.is_inside_head()), (IDLE.0 as usize - 4, false), "{size}");
         }
     }
 
