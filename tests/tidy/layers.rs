@@ -5,22 +5,23 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 32] = [
+pub const LAYERS: [(&str, &[&str]); 33] = [
     ("labels", &[]),
     ("canonical", &[]),
     ("names", &[]),
     ("template", &[]),
     ("net", &[]),
     ("grpc", &["labels"]),
+    ("ends", &["labels", "grpc"]),
     ("heap", &[]),
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["labels", "net", "grpc", "tls"]),
-    ("limiting", &["labels", "canonical", "names", "template", "net", "grpc", "tls", "telemetry"]),
+    ("telemetry", &["labels", "net", "grpc", "ends", "tls"]),
+    ("limiting", &["labels", "canonical", "names", "template", "net", "grpc", "ends", "tls", "telemetry"]),
     ("upstream", &["labels", "tls", "limiting"]),
     ("overload", &["labels", "upstream"]),
-    ("auth", &["net", "telemetry", "limiting"]),
+    ("auth", &["ends", "net", "telemetry", "limiting"]),
     ("route", &["labels", "template", "net", "limiting", "upstream", "auth"]),
     ("envoy", &["grpc", "limiting", "route"]),
     (
@@ -42,7 +43,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
         ],
     ),
     ("local_ca", &["replace_file", "tls", "config"]),
-    ("snapshot", &["upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
+    ("snapshot", &["ends", "upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
     (
         "proxy",
         &[
@@ -54,6 +55,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
             "heap",
             "net",
             "grpc",
+            "ends",
             "envoy",
             "tls",
             "upstream",
@@ -67,7 +69,19 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
     ),
     (
         "worker",
-        &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
+        &[
+            "overload",
+            "descriptors",
+            "ends",
+            "net",
+            "tls",
+            "telemetry",
+            "limiting",
+            "auth",
+            "config",
+            "snapshot",
+            "proxy",
+        ],
     ),
     ("replay", &["canonical", "net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
@@ -76,6 +90,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
         &[
             "overload",
             "labels",
+            "ends",
             "net",
             "grpc",
             "tls",
@@ -95,6 +110,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
         "admin",
         &[
             "labels",
+            "ends",
             "net",
             "tls",
             "names",
@@ -118,6 +134,7 @@ pub const LAYERS: [(&str, &[&str]); 32] = [
             "labels",
             "net",
             "heap",
+            "ends",
             "replace_file",
             "tls",
             "upstream",

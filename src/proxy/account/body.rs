@@ -2,7 +2,6 @@
 //! the request, so that the request ends when the body is dropped.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,12 +15,12 @@ use http_body_util::BodyExt;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::ends::{End, UpstreamFailureKind};
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::limit::charge_rules::ResponseTail;
 use crate::proxy::account::RequestAccount;
-use crate::proxy::account::cause::Cause;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::connection::upload::{Upload, UploadError, UploadState};
+use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::outbound::exchange;
 use crate::proxy::outbound::exchange::Exchange;
@@ -30,21 +29,19 @@ use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::select::endpoint::StreamedResponse;
 use crate::proxy::render::compress::encoder::EncoderFault;
 use crate::proxy::render::compress::stage::CompressionStage;
-use crate::proxy::words::failure_log::UpstreamFailureKind;
-use crate::proxy::words::reason::EndReason;
-use crate::telemetry::metrics::Cutoff;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::breaker::BreakerPermit;
 
 /// A response body with the account of its request.
 pub struct ResponseBody {
     source: BodySource,
     /// Compresses what the source returns.
-    compression: Option<Box<CompressionStage<BodyError>>>,
+    compression: Option<Box<CompressionStage<Refusal>>>,
     /// The length of the source must not be sent to the client as the length.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
     /// The body has failed, which the connection learns once it has written what precedes.
-    failure: Option<BodyError>,
+    failure: Option<Refusal>,
 }
 
 /// The source of the frames of a response body.
@@ -70,47 +67,11 @@ enum BodySource {
     Switched(Option<Box<PooledConnection>>),
 }
 
-/// A response body that could not be completed.
-#[derive(Debug)]
-pub enum BodyError {
-    Upstream(ProtocolFault),
-    Upload(UploadError),
-    Compression,
-}
-
-impl From<EncoderFault> for BodyError {
-    fn from(_: EncoderFault) -> BodyError {
-        BodyError::Compression
+impl From<EncoderFault> for Refusal {
+    fn from(_: EncoderFault) -> Refusal {
+        End::CompressionFailed.into()
     }
 }
-
-impl BodyError {
-    fn cause(&self) -> Cause {
-        match self {
-            BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
-            BodyError::Compression => EndReason::CompressionFailed.into(),
-            BodyError::Upload(error) => match error.state() {
-                UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
-                UploadState::Left => Cutoff::ClientLeft.into(),
-                UploadState::Running | UploadState::Done | UploadState::Broken | UploadState::Unread => {
-                    EndReason::BodyMalformed.into()
-                }
-            },
-        }
-    }
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BodyError::Upstream(error) => write!(f, "the upstream response was cut off: {error}"),
-            BodyError::Upload(error) => error.fmt(f),
-            BodyError::Compression => f.write_str("the response could not be compressed"),
-        }
-    }
-}
-
-impl std::error::Error for BodyError {}
 
 impl ResponseBody {
     pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
@@ -177,7 +138,7 @@ impl ResponseBody {
     }
 
     /// Compresses the body while it streams.
-    pub fn compress_with(&mut self, stage: CompressionStage<BodyError>) {
+    pub fn compress_with(&mut self, stage: CompressionStage<Refusal>) {
         self.compression = Some(Box::new(stage));
     }
 
@@ -221,10 +182,7 @@ impl ResponseBody {
 
     /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is
     /// longer than 64 KiB. `charges` read the usage in the body.
-    async fn read_to_trailers(
-        &mut self,
-        mut charges: Option<&mut ChargeGuard>,
-    ) -> Result<Option<HeaderMap>, BodyError> {
+    async fn read_to_trailers(&mut self, mut charges: Option<&mut ChargeGuard>) -> Result<Option<HeaderMap>, Refusal> {
         let mut left = 64 * 1024_usize;
         while let Some(frame) = self.frame().await.transpose()? {
             if let (Some(charges), Some(data)) = (&mut charges, frame.data_ref()) {
@@ -257,7 +215,7 @@ impl ResponseBody {
 
 impl BodySource {
     /// Returns the next frame as the server sent it.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         match self {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Switched(_) => Poll::Ready(None),
@@ -282,10 +240,12 @@ impl BodySource {
                 {
                     response.record_trailers(trailers);
                 }
-                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+                polled.map(|frame| {
+                    frame.map(|frame| frame.map_err(|fault| Refusal::with_text(End::UpstreamCutOff, fault.text())))
+                })
             }
             BodySource::Echo(upload) => {
-                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
+                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(|error| error.state().end().into())))
             }
         }
     }
@@ -296,7 +256,7 @@ impl BodySource {
         &mut self,
         account: &mut Option<Box<RequestAccount>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let is_full = matches!(self, BodySource::Full(_));
         let polled = self.poll_frame(cx);
         if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
@@ -337,9 +297,9 @@ impl BodySource {
 
 impl HttpBody for ResponseBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = Refusal;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         if self.failure.is_some() {
             return self.poll_failure();
         }
@@ -356,7 +316,7 @@ impl HttpBody for ResponseBody {
                         account.settle_by_trailers(trailers);
                     }
                 }
-                Some(Err(error)) => account.record_broken(error.cause()),
+                Some(Err(error)) => account.record_broken(error.end),
                 None => account.record_complete(),
             }
         }
@@ -389,11 +349,11 @@ impl HttpBody for ResponseBody {
 
 /// Returns the next compressed frame, and records how much of the body was read for it.
 fn poll_compressed(
-    stage: &mut CompressionStage<BodyError>,
+    stage: &mut CompressionStage<Refusal>,
     source: &mut BodySource,
     account: &mut Option<Box<RequestAccount>>,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
     let polled = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
     if polled.is_ready() {
         source.end_wait();
@@ -406,7 +366,7 @@ fn poll_compressed(
 
 impl ResponseBody {
     /// Returns the failure once the connection has written what precedes it.
-    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let deadline = self.account.as_ref().map(|account| account.deadline());
         if deadline.is_none_or(|deadline| deadline.may_fail_response()) {
             Poll::Ready(self.failure.take().map(Err))

@@ -5,10 +5,8 @@
 //! body, with the tunnel, or with a request that got no response because the client left.
 
 pub(crate) mod body;
-pub(crate) mod cause;
 pub(crate) mod linger;
 pub(crate) mod log_entry;
-pub(crate) mod refusal;
 pub(crate) mod request_context;
 
 use std::cell::Cell;
@@ -18,22 +16,19 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method, Response, StatusCode};
 
+use crate::ends::{Counted, End, Refund};
 use crate::limiting::Verdict;
 use crate::limiting::charges::guard::{ChargeGuard, LeaseGuard};
 use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
 use crate::overload::process_load::OverloadPermit;
-use crate::proxy::account::cause::Cause;
 use crate::proxy::account::log_entry::LogEntry;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::upload::{UploadProgress, UploadState};
-use crate::proxy::outbound::error::UpstreamError;
-use crate::proxy::words::reason::{EndReason, client_closed_status};
 use crate::proxy::words::shown_keys::{ShownKeys, WantedKeys};
 use crate::route::Route;
-use crate::snapshot::{Reason, RouteCounters, Snapshot};
-use crate::telemetry::metrics::{Cutoff, ForwardAuthOutcome, Metrics};
+use crate::snapshot::{RouteCounters, Snapshot};
+use crate::telemetry::metrics::{ForwardAuthOutcome, Metrics};
 
 pub struct RequestAccount {
     deadline: RequestDeadline,
@@ -78,7 +73,7 @@ enum ResponseEnd {
     Cut,
     Whole,
     /// The source of the body failed: the upstream server or, for an echo, the client.
-    Broken(Cause),
+    Broken(End),
 }
 
 impl RequestAccount {
@@ -186,7 +181,7 @@ impl RequestAccount {
         }
         handles.count_comparisons(&verdict.comparisons);
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
-            handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));
+            handles.limits[checked.limit].count_rejection(checked.outcome.end());
         }
     }
 
@@ -259,20 +254,13 @@ impl RequestAccount {
     ///
     /// A server that got a part of the request may have acted on it. If the client then ends the exchange, the request
     /// counts as aborted, regardless of the status.
-    pub fn settle_by_refusal(&mut self, status: StatusCode, head: &HeaderMap, refusal: &Refusal) {
+    pub fn settle_by_refusal(&mut self, status: StatusCode, head: &HeaderMap, end: End) {
         let Some(held) = &mut self.held else { return };
         let none = HeaderMap::new();
-        held.settle_outcome(match refusal {
-            Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
-            // `Shed`: the breaker of an upstream to which a limit diverted the request.
-            Refusal::Shed(_) | Refusal::Upstream(UpstreamError::Overloaded(_)) if !self.reached_server => {
-                RequestEnd::Overloaded { status, head }
-            }
-            Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
-                if !self.reached_server =>
-            {
-                RequestEnd::ConnectError { status, head }
-            }
+        held.settle_outcome(match end.row().refund {
+            Refund::Abort if self.reached_server => RequestEnd::Aborted,
+            Refund::Overload if !self.reached_server => RequestEnd::Overloaded { status, head },
+            Refund::Unsent if !self.reached_server => RequestEnd::ConnectError { status, head },
             _ => RequestEnd::Response { status, head, tail: ResponseTail::Whole(&none) },
         });
     }
@@ -322,28 +310,15 @@ impl RequestAccount {
         self.held.take_if(|held| held.is_awaiting_end())
     }
 
-    /// Logs and counts a refusal.
-    pub fn record_refusal(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {
+    /// Logs and counts a refusal. The decision has counted those of limits.
+    pub fn record_refusal(&mut self, end: End, metrics: &Metrics) {
         if let Some(entry) = &mut self.log {
-            entry.record_cause(cause);
+            entry.record_end(end);
         }
-        match refusal {
-            Refusal::InvalidHead(reject) => metrics.rejected_counter(*reject).inc(),
-            Refusal::Misdirected => metrics.rejected_counter(Cutoff::Misdirected).inc(),
-            Refusal::Denied => self.handles.count_rejection(Reason::Denied),
-            Refusal::Unauthorized(_) => self.handles.count_rejection(Reason::Unauthorized),
-            Refusal::AuthServer => self.handles.count_rejection(Reason::AuthServer),
-            Refusal::PasswordQueueFull => self.handles.count_rejection(Reason::PasswordQueueFull),
-            Refusal::Shed(shed) => self.handles.count_rejection(shed.reason),
-            Refusal::MaxInFlight => self.handles.count_rejection(Reason::MaxInFlight),
-            Refusal::MaxTunnels => metrics.rejected_counter(Cutoff::MaxTunnels).inc(),
-            Refusal::TooLarge => metrics.rejected_counter(Cutoff::BodyTooLarge).inc(),
-            Refusal::Upstream(error) => {
-                if let Some(reason) = error.rejection() {
-                    metrics.rejected_counter(reason).inc();
-                }
-            }
-            Refusal::NoRoute | Refusal::NoRedirect | Refusal::Limited | Refusal::Question(_) => {}
+        match end.row().counted {
+            Counted::Http => metrics.rejected_counter(end).inc(),
+            Counted::Route => self.handles.count_rejection(end),
+            Counted::Limit | Counted::No => {}
         }
     }
 
@@ -419,16 +394,16 @@ impl RequestAccount {
     }
 
     /// Records that the response body ended before it was complete.
-    pub fn record_broken(&mut self, cause: Cause) {
+    pub fn record_broken(&mut self, end: End) {
         if let Some(answer) = &mut self.response {
-            answer.end = ResponseEnd::Broken(cause);
+            answer.end = ResponseEnd::Broken(end);
         }
     }
 
     /// Records that the deadline expired while the gateway waited for the server, not for the client.
     pub fn record_stall(&mut self) {
         if let (Some(answer), Some(RequestWait::Stream)) = (&mut self.response, self.deadline.expired_wait()) {
-            answer.end = ResponseEnd::Broken(Cause { is_server_fault: true, ..Cutoff::StreamTimeout.into() });
+            answer.end = ResponseEnd::Broken(End::ResponseStalled);
         }
     }
 
@@ -442,9 +417,9 @@ impl RequestAccount {
         let none = HeaderMap::new();
         held.settle_end(match &self.response {
             Some(SentResponse { end: ResponseEnd::Whole, .. }) => Some(ResponseTail::Whole(&none)),
-            Some(SentResponse { end: ResponseEnd::Broken(cause), upload, .. }) if cause.is_server_fault => {
+            Some(SentResponse { end: ResponseEnd::Broken(end), upload, .. }) if end.is_server_fault() => {
                 let state = upload.as_ref().map_or(UploadState::Done, |upload| upload.state());
-                let is_stall = cause.reason == Cutoff::StreamTimeout.label();
+                let is_stall = *end == End::ResponseStalled;
                 let is_by_client = state.is_client_fault() || (is_stall && state != UploadState::Done);
                 (!is_by_client).then_some(ResponseTail::Cut)
             }
@@ -453,24 +428,24 @@ impl RequestAccount {
     }
 
     /// Returns why the request ended before its response did.
-    fn find_cut_cause(&self) -> Option<Cause> {
+    fn find_cut(&self) -> Option<End> {
         match &self.response {
             Some(SentResponse { end: ResponseEnd::Whole, .. }) => return None,
-            Some(SentResponse { end: ResponseEnd::Broken(cause), .. }) => return Some(*cause),
+            Some(SentResponse { end: ResponseEnd::Broken(end), .. }) => return Some(*end),
             Some(SentResponse { end: ResponseEnd::Cut, .. }) | None => {}
         }
         if self.deadline.is_cut() {
-            return Some(EndReason::Shutdown.into());
+            return Some(End::Shutdown);
         }
         if self.deadline.has_failed() {
-            return Some(EndReason::H2ConnectionError.into());
+            return Some(End::H2ConnectionError);
         }
-        let late = self.deadline.expired_wait().and_then(RequestWait::cutoff);
+        let late = self.deadline.expired_wait().and_then(RequestWait::end);
         // A tunnel ends whenever one of its sides closes it.
         if self.switched && late.is_none() {
             return None;
         }
-        Some(late.map_or(Cutoff::ClientLeft.into(), Cause::from))
+        Some(late.unwrap_or(End::ClientLeft))
     }
 }
 
@@ -481,18 +456,18 @@ impl Drop for RequestAccount {
         match &self.response {
             Some(_) if self.switched => {}
             Some(_) => self.observe_duration(),
-            None => self.handles.count_response(&self.method, client_closed_status()),
+            None => self.handles.count_response(&self.method, End::ClientLeft.status()),
         }
         if self.entered {
             self.handles.leave();
         }
         if let Some(mut entry) = self.log.take() {
             if self.response.is_none() {
-                entry.record_status(client_closed_status());
+                entry.record_status(End::ClientLeft.status());
             }
-            if let Some(cause) = self.find_cut_cause() {
+            if let Some(end) = self.find_cut() {
                 // The gateway reset the stream of a malformed body. The client did not leave.
-                entry.record_cause(if entry.is_body_malformed() { EndReason::BodyMalformed.into() } else { cause });
+                entry.record_end(if entry.is_body_malformed() { End::BodyMalformed } else { end });
             }
             entry.write(self.started);
         }
