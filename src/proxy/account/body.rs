@@ -18,8 +18,9 @@ use tokio::time::timeout;
 use crate::ends::{End, UpstreamFailureKind};
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::limit::charge_rules::ResponseTail;
-use crate::proxy::account::RequestAccount;
 use crate::proxy::account::linger::Linger;
+use crate::proxy::account::{RequestAccount, ResponseEnd};
+use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::outbound::exchange;
@@ -40,6 +41,8 @@ pub struct ResponseBody {
     /// The length of the source must not be sent to the client as the length.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
+    /// How the body has ended so far.
+    end: ResponseEnd,
     /// The body has failed, which the connection learns once it has written what precedes.
     failure: Option<Refusal>,
 }
@@ -103,7 +106,14 @@ impl ResponseBody {
     }
 
     fn new(source: BodySource) -> ResponseBody {
-        ResponseBody { source, compression: None, hides_length: false, account: None, failure: None }
+        ResponseBody {
+            source,
+            compression: None,
+            hides_length: false,
+            account: None,
+            end: ResponseEnd::Abandoned,
+            failure: None,
+        }
     }
 
     /// Returns whether a tunnel follows instead of a body.
@@ -303,22 +313,21 @@ impl HttpBody for ResponseBody {
         if self.failure.is_some() {
             return self.poll_failure();
         }
-        let ResponseBody { source, compression, account, .. } = &mut *self;
+        let ResponseBody { source, compression, account, end, .. } = &mut *self;
         let polled = match compression {
             None => source.poll_scanned(account, cx),
             Some(stage) => poll_compressed(stage, source, account, cx),
         };
-        if let (Poll::Ready(next), Some(account)) = (&polled, account) {
-            match next {
-                Some(Ok(frame)) => {
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(account) = account {
                     account.record_sent(frame.data_ref().map_or(0, Bytes::len));
-                    if let Some(trailers) = frame.trailers_ref() {
-                        account.settle_by_trailers(trailers);
-                    }
+                    frame.trailers_ref().into_iter().for_each(|trailers| account.settle_by_trailers(trailers));
                 }
-                Some(Err(error)) => account.record_broken(error.end),
-                None => account.record_complete(),
             }
+            Poll::Ready(Some(Err(error))) => *end = ResponseEnd::Broken(error.end),
+            Poll::Ready(None) => *end = ResponseEnd::Whole,
+            Poll::Pending => {}
         }
         let mut frame = match polled {
             Poll::Ready(Some(Ok(frame))) => frame,
@@ -398,7 +407,7 @@ impl ResponseBody {
                 }
             }
         }
-        account.record_complete();
+        self.end = ResponseEnd::Whole;
     }
 }
 
@@ -417,23 +426,27 @@ async fn await_trailers(exchange: Rc<RefCell<dyn Exchange>>, mut held: Box<Charg
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.read_past_length();
-        if self.is_end_stream()
-            && let Some(account) = &mut self.account
-        {
-            account.record_complete();
+        if self.is_end_stream() {
+            self.end = ResponseEnd::Whole;
         }
-        let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source else { return };
-        let answered = exchange.borrow().is_complete();
-        let late = |account: &&mut Box<RequestAccount>| account.deadline().expired_wait().is_some();
-        if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {
-            account.record_stall();
-            exchange
-                .borrow()
-                .log_failure(UpstreamFailureKind::Stalled, &"the response paused for longer than stream_timeout");
+        if let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source {
+            let answered = exchange.borrow().is_complete();
+            let late = self.account.as_ref().and_then(|account| account.deadline().expired_wait());
+            if let (true, false, Some(late)) = (*waits, answered, late) {
+                if late == RequestWait::Stream {
+                    self.end = ResponseEnd::Broken(End::ResponseStalled);
+                }
+                exchange.borrow().log_failure(UpstreamFailureKind::Stalled, &End::ResponseStalled.row().text);
+            }
+            if let (false, Some(linger)) = (answered, linger.take()) {
+                let stream = linger.stream;
+                linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+            }
         }
-        if let (false, Some(linger)) = (answered, linger.take()) {
-            let stream = linger.stream;
-            linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+        if let Some(account) = self.account.take() {
+            // The exchange ends first: it owns the rest of the request body, which the account asks about.
+            self.source = BodySource::Full(Bytes::new());
+            account.end(self.end);
         }
     }
 }
