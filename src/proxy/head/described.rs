@@ -26,10 +26,11 @@ pub fn parse_method(text: &[u8]) -> Result<Method, Reject> {
 /// # Errors
 /// The text is no target even then.
 pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<Reject>), Reject> {
-    let (raw_bytes, encoded) = (Reject::from_raw_bytes(text), encode_target(text));
+    let (raw_bytes, fault, encoded) =
+        (Reject::from_raw_bytes(text), Reject::from_raw_target(text), encode_target(text));
     let text = encoded.as_deref().unwrap_or(text);
     if let Ok(uri) = Uri::try_from(text) {
-        return Ok((uri, raw_bytes.or_else(|| text.contains(&b'#').then_some(Reject::TargetFragment))));
+        return Ok((uri, fault));
     }
     let uri = Uri::try_from(encode_controls(text)).map_err(|_| Reject::TargetForm)?;
     Ok((uri, raw_bytes.or(Some(Reject::TargetCharacter))))

@@ -177,11 +177,7 @@ impl Inspector {
             return;
         }
         if self.head.lines == 0 {
-            if memchr(b'#', text).is_some() {
-                self.head.fault.get_or_insert(Reject::TargetFragment);
-            }
-            // `raw_target` encodes such bytes.
-            if let Some(fault) = Reject::from_raw_bytes(text) {
+            if let Some(fault) = Reject::from_raw_target(text) {
                 self.head.fault.get_or_insert(fault);
             }
         } else if matches!(text[0], b'c' | b'C' | b't' | b'T')

@@ -137,6 +137,12 @@ impl Reject {
         Some(if is_query { Reject::QueryNonAscii } else { Reject::PathNonAscii })
     }
 
+    /// Returns the fault of a target, or of the line that contains it, that parsers repair in silence: bytes that are not
+    /// UTF-8, which are encoded, and a fragment, which is removed.
+    pub fn from_raw_target(target: &[u8]) -> Option<Reject> {
+        Reject::from_raw_bytes(target).or_else(|| memchr(b'#', target).map(|_| Reject::TargetFragment))
+    }
+
     pub fn status(self) -> StatusCode {
         self.row().status
     }

@@ -334,7 +334,7 @@ impl HeadCheck {
         let decoded = self.decoder.decode(block, strings, |field| {
             request_line.record(field);
             if field.kind == FieldKind::RawPath {
-                raw_bytes = raw_bytes.or(Reject::from_raw_bytes(field.value));
+                raw_bytes = raw_bytes.or(Reject::from_raw_target(field.value));
                 if !*writes_literals {
                     *writes_literals = true;
                     request_line.write_without_path(literals);
