@@ -34,6 +34,7 @@ mod net;
 mod overload;
 pub mod proxy;
 mod rate;
+mod received_headers;
 pub mod reload;
 mod replace_file;
 mod replay;

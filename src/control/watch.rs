@@ -18,7 +18,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::admin::lifecycle::{SharedState, Watching};
 use crate::reload::job::{ContentDigest, ReloadJob, ReloadOrder, Trigger};
-use crate::reload::open_files::{OpenFiles, OpenState, WRITE_MAX};
+use crate::reload::open_files::{self, OpenFiles, OpenState, PAUSE_MAX, WRITE_MAX};
 use crate::{config, descriptors};
 
 /// The control thread's handle of the watcher.
@@ -53,6 +53,8 @@ const QUIET_WAIT_MAX: Duration = Duration::from_secs(1);
 /// Without events, a save is complete when sizes and modification times stay the same for this long.
 const POLL_QUIET_TIME: Duration = Duration::from_secs(2);
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
+/// Pause between two searches for a program that has a file open.
+const WRITER_INTERVAL: Duration = Duration::from_millis(200);
 /// The number of symlinks that Linux follows.
 const MAX_LINKS: usize = 40;
 
@@ -152,6 +154,10 @@ impl Watcher {
                 continue;
             }
             let edited = seen != self.contents;
+            if edited && self.wait_for_writer().await {
+                changed.notify_one();
+                continue;
+            }
             if self.shared.take_was_overtaken() || edited {
                 self.submit_reload(!edited).await;
             }
@@ -164,6 +170,7 @@ impl Watcher {
         self.files.mark_unchanged();
         self.watch_directories();
         self.wait_until_written().await;
+        self.wait_for_writer().await;
         self.stats = read_stats(&self.files.borrow());
         self.submit_reload(true).await;
     }
@@ -183,6 +190,27 @@ impl Watcher {
                 OpenState::TooLong => self.submit_reload(false).await,
             }
         }
+    }
+
+    /// Waits while a program that can be seen has a file open for writing. Events do not tell of all: it may write under
+    /// another name, and another program may have closed the file meanwhile. Returns whether there was one.
+    async fn wait_for_writer(&mut self) -> bool {
+        let files = self.files.borrow().clone();
+        let report_at = Instant::now() + PAUSE_MAX;
+        let (mut was_open, mut is_reported) = (false, false);
+        while open_files::find_writer(&files).is_some() {
+            was_open = true;
+            if !is_reported && Instant::now() >= report_at {
+                is_reported = true;
+                self.submit_reload(false).await;
+            }
+            // Another config has other files.
+            if self.files.has_changed().unwrap_or(true) {
+                break;
+            }
+            tokio::time::sleep(WRITER_INTERVAL).await;
+        }
+        was_open
     }
 
     /// Waits until sizes and modification times do not change for a while.

@@ -14,7 +14,7 @@
 //! - `encoding`: writes paths and regular expressions for the canonical spelling of paths.
 //! - `access`: turns a list of `allow` and `deny` into networks.
 //! - `verdict`: what an import does with a setting; `remarks`: the numbered comments.
-//! - `text`: formats TOML values.
+//! - `text`: formats TOML values; `unseen`: headers that limits do not see.
 //! - `error`: [`ImportError`].
 //!
 //! To add a proxy, create a directory beside `nginx` that fills a `model::ImportedConfig`. Call it from a function
@@ -32,6 +32,7 @@ mod ratelimit;
 mod remarks;
 mod syntax;
 mod text;
+mod unseen;
 mod verdict;
 mod yaml;
 

@@ -5,15 +5,16 @@
 //! a file open for ever, so such a file is reported after a while.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind};
+use notify::event::{AccessKind, AccessMode, CreateKind, EventKind, ModifyKind, RenameMode};
 
 /// A file that was not closed is reported so long after its last write.
-const PAUSE_MAX: Duration = Duration::from_secs(10);
+pub const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// The same after its first write, if a program keeps writing.
 pub const WRITE_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of files whose state is known.
@@ -21,7 +22,14 @@ const FILES_MAX: usize = 10_000;
 
 /// The files that were written and not closed since, of all directories that are watched.
 #[derive(Default)]
-pub struct OpenFiles(Mutex<BTreeMap<PathBuf, OpenFile>>);
+pub struct OpenFiles(Mutex<KnownFiles>);
+
+#[derive(Default)]
+struct KnownFiles {
+    open: BTreeMap<PathBuf, OpenFile>,
+    /// An open file that has lost its name, until the event of its new name, with the number that both events have.
+    renamed: Option<(usize, OpenFile)>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct OpenFile {
@@ -51,7 +59,7 @@ pub enum OpenState {
 impl OpenFiles {
     /// Records an event of the file system.
     pub fn record_event(&self, event: &notify::Event, now: Instant) {
-        let mut files = self.lock();
+        let KnownFiles { open: files, renamed } = &mut *self.lock();
         if event.need_rescan() {
             // Events were lost, and a close may be among them.
             files.clear();
@@ -60,11 +68,22 @@ impl OpenFiles {
             match event.kind {
                 EventKind::Create(CreateKind::File) => {
                     let is_written = is_empty_file(path);
-                    record_write(&mut files, path, OpenFile { is_new: true, is_written, ..OpenFile::at(now) });
+                    record_write(files, path, OpenFile { is_new: true, is_written, ..OpenFile::at(now) });
                 }
                 EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => {
-                    record_write(&mut files, path, OpenFile::at(now));
+                    record_write(files, path, OpenFile::at(now));
                 }
+                // Its writer may still have it open.
+                EventKind::Modify(ModifyKind::Name(RenameMode::From)) => {
+                    *renamed = event.tracker().zip(files.remove(path));
+                }
+                EventKind::Modify(ModifyKind::Name(RenameMode::To)) => {
+                    files.remove(path);
+                    let same = renamed.take_if(|(number, _)| event.tracker() == Some(*number));
+                    files.extend(same.map(|(_, file)| (path.clone(), file)));
+                }
+                // The event of both names follows those of each.
+                EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => {}
                 EventKind::Access(AccessKind::Close(AccessMode::Write))
                 | EventKind::Modify(ModifyKind::Name(_))
                 | EventKind::Remove(_) => drop(files.remove(path)),
@@ -75,9 +94,9 @@ impl OpenFiles {
 
     /// Returns whether one of `files`, or a new file that may become one, is open.
     pub fn find_open(&self, files: &[PathBuf], now: Instant) -> OpenState {
-        let mut open = self.lock();
+        let mut known = self.lock();
         let mut state = OpenState::Closed;
-        for (_, file) in list_open(&mut open, files) {
+        for (_, file) in list_open(&mut known.open, files) {
             let until = (file.last_write + PAUSE_MAX).min(file.first_write + WRITE_MAX);
             let left = until.saturating_duration_since(now);
             if left.is_zero() && !std::mem::replace(&mut file.is_reported, true) {
@@ -94,15 +113,15 @@ impl OpenFiles {
 
     /// Returns one of `files` that is open, or a new file that may become one.
     pub fn find_path(&self, files: &[PathBuf]) -> Option<PathBuf> {
-        list_open(&mut self.lock(), files).next().map(|(path, _)| path.clone())
+        list_open(&mut self.lock().open, files).next().map(|(path, _)| path.clone())
     }
 
     /// Forgets what was open in a directory that is no longer watched: nothing would report that it is closed.
     pub fn forget_directory(&self, directory: &Path) {
-        self.lock().retain(|path, _| path.parent() != Some(directory));
+        self.lock().open.retain(|path, _| path.parent() != Some(directory));
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PathBuf, OpenFile>> {
+    fn lock(&self) -> MutexGuard<'_, KnownFiles> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -166,36 +185,75 @@ fn identity_at(path: &Path) -> Option<(u64, u64)> {
     path.metadata().ok().map(|metadata| (metadata.dev(), metadata.ino()))
 }
 
-/// Finds a process that has the file open for writing, as far as this process may see the files of others. Returns its
-/// name and id.
-pub fn find_writer(path: &Path) -> Option<String> {
-    // The links are compared, because reading what they lead to may block.
-    let real = path.canonicalize().ok()?;
-    let processes = std::fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let is_process =
-        |path: &PathBuf| path.file_name().is_some_and(|name| name.as_encoded_bytes().iter().all(u8::is_ascii_digit));
-    let mut writers = processes.filter(is_process).filter(|process| {
-        let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
-        descriptors.into_iter().any(|descriptor| {
-            std::fs::read_link(descriptor.path()).is_ok_and(|target| target == real)
-                && is_writable(&process.join("fdinfo").join(descriptor.file_name()))
-        })
-    });
-    let writer = writers.next()?;
-    let name = std::fs::read_to_string(writer.join("comm")).unwrap_or_default();
-    Some(format!("{} (process {})", name.trim_end().escape_debug(), writer.file_name()?.display()))
+/// A program that has a file open for writing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Writer {
+    pub path: PathBuf,
+    /// The name and the id of its process.
+    pub process: String,
 }
 
-/// Returns whether a descriptor is open for writing, by its access mode in `/proc`.
-fn is_writable(description: &Path) -> bool {
-    let text = std::fs::read_to_string(description).unwrap_or_default();
-    let mut flags = text.lines().filter_map(|line| line.strip_prefix("flags:"));
-    flags.any(|octal| octal.trim().ends_with(['1', '2', '5', '6']))
+/// Finds another process that has one of `files` open for writing, by any name: also as a hard link, as a mount, or
+/// since before it was renamed. A process of another user or namespace is found only if this one may see its files.
+pub fn find_writer(files: &[PathBuf]) -> Option<Writer> {
+    let files: Vec<SearchedFile> = files.iter().filter_map(|path| SearchedFile::at(path)).collect();
+    if files.is_empty() {
+        return None;
+    }
+    let processes = std::fs::read_dir("/proc").ok()?.flatten();
+    processes.filter(|process| is_other_process(&process.file_name())).find_map(|process| {
+        let process = process.path();
+        let descriptors = std::fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        let path = descriptors.into_iter().find_map(|descriptor| {
+            find_written(&files, &descriptor.path(), &process.join("fdinfo").join(descriptor.file_name()))
+        })?;
+        let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
+        let process = format!("{} (process {})", name.trim_end().escape_debug(), process.file_name()?.display());
+        Some(Writer { path: path.to_owned(), process })
+    })
+}
+
+/// A file whose writers are searched.
+struct SearchedFile<'p> {
+    path: &'p Path,
+    real: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl SearchedFile<'_> {
+    fn at(path: &Path) -> Option<SearchedFile<'_>> {
+        let (device, inode) = identity_at(path)?;
+        Some(SearchedFile { path, real: path.canonicalize().ok()?, device, inode })
+    }
+}
+
+/// Finds the file that a descriptor of a process has open for writing. `description`: its path in `fdinfo`.
+fn find_written<'p>(files: &[SearchedFile<'p>], descriptor: &Path, description: &Path) -> Option<&'p Path> {
+    // Most descriptors are sockets, such as `socket:[1]`.
+    let target = std::fs::read_link(descriptor).ok().filter(|target| target.is_absolute())?;
+    let text = std::fs::read_to_string(description).ok()?;
+    let find = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    if !find("flags:")?.ends_with(['1', '2', '5', '6']) {
+        return None;
+    }
+    let inode: Option<u64> = find("ino:").and_then(|number| number.parse().ok());
+    let is_open = |file: &&SearchedFile| {
+        // Reading what the link leads to may block, so it is read only for the same inode number.
+        target == file.real || inode == Some(file.inode) && identity_at(descriptor) == Some((file.device, file.inode))
+    };
+    files.iter().find(is_open).map(|file| file.path)
+}
+
+/// Returns whether a name in `/proc` is that of a process, but not of this one. This one has many descriptors, and closes
+/// the files that it writes before it renames them.
+fn is_other_process(name: &OsStr) -> bool {
+    name.to_str().and_then(|name| name.parse::<u32>().ok()).is_some_and(|id| id != std::process::id())
 }
 
 #[cfg(test)]
 mod tests {
-    use notify::event::{DataChange, RenameMode};
+    use notify::event::DataChange;
 
     use super::*;
 
@@ -273,6 +331,29 @@ mod tests {
         assert_eq!(case.state(4), open(9));
     }
 
+    #[test]
+    fn an_open_file_stays_open_under_its_new_name() {
+        let case = Case::new();
+        let rename = |mode, name: &str, number| {
+            let event = notify::Event::new(EventKind::Modify(ModifyKind::Name(mode))).add_path(case.path(name));
+            case.open.record_event(&event.set_tracker(number), case.start);
+        };
+        std::fs::write(case.path("next"), "").unwrap();
+        case.record(CREATED, "next", 0);
+        case.record(WRITTEN, "next", 0);
+        std::fs::rename(case.path("next"), case.path("a.toml")).unwrap();
+        rename(RenameMode::From, "next", 1);
+        rename(RenameMode::To, "a.toml", 1);
+        assert_eq!(case.state(1), open(9));
+        case.record(CLOSED, "a.toml", 2);
+        assert_eq!(case.state(2), OpenState::Closed);
+        // A file that left the directory, and another one that came.
+        case.record(WRITTEN, "set.txt", 3);
+        rename(RenameMode::From, "set.txt", 2);
+        rename(RenameMode::To, "a.toml", 3);
+        assert_eq!(case.state(4), OpenState::Closed);
+    }
+
     /// Linux reports no close for links.
     #[test]
     fn links_to_complete_files_are_not_open() {
@@ -312,16 +393,33 @@ mod tests {
         assert_eq!(case.state(3), OpenState::Closed);
     }
 
+    /// Its name may be another one than that of the file: a hard link, or the name before it was renamed.
     #[test]
-    fn a_writer_is_named() {
+    fn a_writer_is_found_by_any_name() {
         let case = Case::new();
-        assert_eq!(find_writer(&case.path("a.toml")), None);
-        let reader = std::fs::File::open(case.path("a.toml")).unwrap();
-        assert_eq!(find_writer(&case.path("a.toml")), None);
-        let writer = std::fs::OpenOptions::new().append(true).open(case.path("a.toml")).unwrap();
-        let found = find_writer(&case.path("a.toml")).unwrap();
-        assert!(found.ends_with(&format!("(process {})", std::process::id())), "{found}");
-        drop((reader, writer));
+        let files = [case.path("set.txt"), case.path("a.toml")];
+        let _reader = std::fs::File::open(case.path("a.toml")).unwrap();
+        std::fs::hard_link(case.path("a.toml"), case.path("link")).unwrap();
+        for (open, renamed) in [("a.toml", None), ("link", None), ("new", Some("a.toml"))] {
+            assert_eq!(find_writer(&files), None);
+            let mut writer = std::process::Command::new("sh")
+                .args(["-c", "exec 3>>$0; echo; read end"])
+                .arg(case.path(open))
+                .stdin(std::process::Stdio::piped())
+                .stdout(std::process::Stdio::piped())
+                .spawn()
+                .unwrap();
+            let is_open = std::io::Read::read_exact(writer.stdout.as_mut().unwrap(), &mut [0]);
+            assert!(is_open.is_ok());
+            if let Some(name) = renamed {
+                std::fs::rename(case.path(open), case.path(name)).unwrap();
+            }
+            let process = format!("sh (process {})", writer.id());
+            assert_eq!(find_writer(&files), Some(Writer { path: case.path("a.toml"), process }), "{open}");
+            drop(writer.stdin.take());
+            writer.wait().unwrap();
+        }
+        assert_eq!(find_writer(&[case.path("absent")]), None);
     }
 
     #[test]

@@ -9,14 +9,18 @@ labels! {
     Http11 = "http/1.1",
 }
 
+/// The name that old clients offer alone, such as `curl --http1.0`. They are served as clients of HTTP/1.1, whose
+/// requests state their version.
+const HTTP_10: &str = "http/1.0";
+
 impl Alpn {
     /// Returns the protocols that a listener offers. `http2`: whether HTTP/2 is one of them.
     pub fn offered_names(http2: bool) -> Vec<Vec<u8>> {
         let offered = Alpn::ALL.iter().filter(|protocol| http2 || **protocol != Alpn::Http2);
-        offered.map(|protocol| protocol.label().into()).collect()
+        offered.map(|protocol| protocol.label()).chain([HTTP_10]).map(Into::into).collect()
     }
 
-    /// Returns the negotiated protocol. A client without ALPN speaks HTTP/1.1.
+    /// Returns the negotiated protocol. A client without ALPN speaks HTTP/1.1 or HTTP/1.0.
     pub fn from_negotiated(name: Option<&[u8]>) -> Alpn {
         let agreed = Alpn::ALL.iter().find(|protocol| Some(protocol.label().as_bytes()) == name);
         agreed.copied().unwrap_or(Alpn::Http11)

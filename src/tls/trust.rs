@@ -173,14 +173,17 @@ impl ServerCertVerifier for AcceptTrusted {
 struct AcceptAny(Arc<CryptoProvider>);
 
 impl AcceptAny {
-    /// Verifies the signature of a handshake. The library cannot verify those of very short and very long RSA keys, so
-    /// they pass: a signature with a key that nobody vouches for proves nothing about the server.
+    /// Verifies the signature of a handshake. The library cannot verify those of very short and very long RSA keys and of
+    /// keys for RSASSA-PSS, so they pass: a signature with a key that nobody vouches for proves nothing about the server.
     fn verify_signature(
         &self,
         message: &[u8],
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
+        if PSS_KEY_SCHEMES.contains(&u16::from(signature.scheme)) {
+            return Ok(HandshakeSignatureValid::assertion());
+        }
         match parse(certificate)?.public_key().parsed() {
             Ok(PublicKey::RSA(key)) if !VERIFIABLE_RSA_BITS.contains(&key.key_size()) => {
                 Ok(HandshakeSignatureValid::assertion())
@@ -221,9 +224,13 @@ impl ServerCertVerifier for AcceptAny {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        let schemes = self.0.signature_verification_algorithms.supported_schemes();
+        schemes.into_iter().chain(PSS_KEY_SCHEMES.map(SignatureScheme::from)).collect()
     }
 }
+
+/// The signatures of keys that are only for RSASSA-PSS, with SHA-256, SHA-384 and SHA-512 (RFC 8446, section 4.2.3).
+const PSS_KEY_SCHEMES: [u16; 3] = [0x0809, 0x080a, 0x080b];
 
 /// Sizes of RSA keys whose signatures the library can verify, in bits.
 const VERIFIABLE_RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;

@@ -72,6 +72,11 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0321", "SG0321"],
     ),
     (
+        "[[route]]\nheader = { x-plan = \"*\" }\nupstream = \"echo:\"\n[[route]]\npath = \"/a\"\nheader = { authorization = \"Basic *\" }\n\
+         upstream = \"echo:\"\n[[route]]\npath = \"/b\"\nheader = { accept = \"*/*\" }\nupstream = \"echo:\"",
+        &["SG0321", "SG0321"],
+    ),
+    (
         "[server]\ntrusted_proxies = \"10.0.0.0/8\"\n[limit.a]\nrate = \"1/s\"\nkey = \"header:x-forwarded-for\"\n\
          [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = \"a\"",
         &[],

@@ -465,6 +465,16 @@ fn raw_bytes_are_judged_by_their_route() {
             assert!(!seen.head.contains("raw-bytes"), "{}", seen.head);
         }
     }
+    // The parser would remove a fragment in silence, as that of HTTP/1.1.
+    for (path, seen) in [("/strict#a", None), ("/monitor/#a?b", Some("/monitor/"))] {
+        wire.send(headers(stream, END_STREAM | END_HEADERS, &request("GET", path)));
+        let response = wire.read_response(stream);
+        stream += 2;
+        match seen {
+            Some(target) => assert_eq!(upstream.request().target(), target),
+            None => assert_eq!(response.problem_status(), 400, "{path}"),
+        }
+    }
     for (path, name) in [("/strict/plain", "\"raw-bytes"), ("/strict?<", "\"raw-bytes")] {
         let fields = [&request("GET", path)[..], &[(name, "query_non_ascii")]].concat();
         wire.send(headers(stream, END_STREAM | END_HEADERS, &fields));

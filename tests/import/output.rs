@@ -123,7 +123,21 @@ fn keys_keep_their_meaning() {
         ));
         assert!(code == 3 && text.contains(line) && text.contains("\nupstream = "), "{key}:\n{text}");
     }
-    for key in ["$remote_user", "$http_a$http_b", "$undefined", "$args", "$host$request_id"] {
+    for key in [
+        "$remote_user",
+        "$http_a$http_b",
+        "$undefined",
+        "$args",
+        "$host$request_id",
+        // The gateway removes or rewrites these headers before limits read them.
+        "$http_x_forwarded_for",
+        "$http_X_Real_IP",
+        "$binary_remote_addr$http_forwarded",
+        "$http_upgrade",
+        "$http_te",
+        "$http_proxy_authorization",
+        "$http_x_request_id",
+    ] {
         let (text, code) = imported(&format!(
             "limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
         ));
@@ -140,7 +154,7 @@ fn several_keys_become_several_limits() {
             "{map} limit_req_zone $k zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
         ))
     };
-    let cases: [(&str, &[&str], bool); 7] = [
+    let cases: [(&str, &[&str], bool); 11] = [
         (
             "map $http_x_api_key $k { '' $binary_remote_addr; default $http_x_api_key; }",
             &[
@@ -173,6 +187,15 @@ fn several_keys_become_several_limits() {
             true,
         ),
         ("map $http_a $k { '' x; b y; default z; }", &["respond = { status = 501"], false),
+        (
+            "map $http_x_forwarded_for $k { '' $binary_remote_addr; default $http_x_forwarded_for; }",
+            &["removes `x-forwarded-for`, unless", "respond = { status = 501"],
+            false,
+        ),
+        ("map $http_a $k { '' $binary_remote_addr; default $http_x_real_ip; }", &["respond = { status = 501"], false),
+        // Values of parameters are decoded.
+        ("map $arg_a $k { 'a%20b' $host; default ''; }", &["respond = { status = 501"], false),
+        ("map $cookie_a $k { '~a\\+b' $host; default ''; }", &["respond = { status = 501"], false),
         ("map $http_a $k { ~^.*$ x; default y; }", &["respond = { status = 501"], false),
     ];
     for (map, parts, is_exact) in cases {

@@ -2,4 +2,5 @@
 
 mod config_files;
 mod handover;
+mod open_files;
 mod program;

@@ -99,6 +99,9 @@ fn the_protocol_is_agreed_on_in_the_handshake() {
     let mut client = trust.offering(&["spdy/3", "http/1.1"]).connect(gateway.addr, "a.test");
     assert_eq!(client.alpn().as_deref(), Some("http/1.1"));
     assert_eq!(client.fetch(&get("/", ""), "").status(), 200);
+    let mut client = trust.offering(&["http/1.0"]).connect(gateway.addr, "a.test");
+    assert_eq!(client.alpn().as_deref(), Some("http/1.0"));
+    assert_eq!(client.fetch("GET / HTTP/1.0\r\nhost: a.test\r\n\r\n", "").status(), 200);
     let mut client = trust.offering(&["http/1.1", "h2"]).connect(gateway.addr, "a.test");
     assert_eq!(client.alpn().as_deref(), Some("h2"));
     let mut wire = Wire::over(client.stream(), &[]);

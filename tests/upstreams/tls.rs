@@ -399,13 +399,14 @@ fn openssl_server(dir: &Path, name: &str, arguments: &[&str], is_v1: bool) -> (C
 #[test]
 fn self_signed_certificates_can_be_trusted_themselves_or_not_verified() {
     let dir = tempfile::tempdir().unwrap();
-    let made: [(&str, &[&str], bool); 4] = [
+    let made: [(&str, &[&str], bool); 5] = [
         // An authority (CA:TRUE), with an alternative name and without.
         ("named", &["-newkey", "rsa:2048", "-addext", "subjectAltName=DNS:app.test"], true),
         ("common", &["-newkey", "rsa:2048"], true),
         ("v1", &["-newkey", "rsa:2048"], true),
-        // A key that the library does not verify.
+        // Keys that the library does not verify.
         ("short", &["-newkey", "rsa:1024"], false),
+        ("pss", &["-newkey", "rsa-pss", "-pkeyopt", "rsa_keygen_bits:2048"], false),
     ];
     let mut servers = Vec::new();
     let mut upstreams = Vec::new();

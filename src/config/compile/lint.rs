@@ -17,6 +17,7 @@ use crate::limiting::limit::when::{Condition, Pattern, Test};
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::limiting::source::{Source, SourceKind};
 use crate::net::ListenAddr;
+use crate::received_headers::{Visibility, find_visibility};
 use crate::route::{Action, PathPattern, Route, Segment};
 
 /// The parts of a config that the lints read.
@@ -79,6 +80,7 @@ pub fn warn_of_gaps(
     warn_of_open_admin(context);
     warn_of_costs(sources, limits);
     for (route, section) in routes.iter().zip(route_sections) {
+        warn_of_wildcard_value(context, route, section.place);
         warn_of_open_login(context, route, section.place);
         warn_of_unlimited_methods(context, route, section.place);
     }
@@ -91,7 +93,14 @@ fn warn_of_forgeable_keys(context: &LintContext) {
     for (name, place) in context.limits.places() {
         let Some(limit) = context.limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
         let Some(header) = limit.key.sources().find_map(find_proxy_header) else { continue };
-        let what = format!("every client can choose its budget of `{name}`: anybody may send the header `{header}`");
+        // The heads that other proxies describe keep their headers.
+        let is_cleaned = context.routes.iter().any(|route| route.limits.iter().any(|limit| *limit.name == *name));
+        let what = match find_visibility(header) {
+            Visibility::FromTrustedPeers | Visibility::Never if is_cleaned => {
+                format!("`{name}` does not see the header `{header}`: the gateway removes it before limits read it")
+            }
+            _ => format!("every client can choose its budget of `{name}`: anybody may send the header `{header}`"),
+        };
         let help = "write key = \"ip\", and list the proxies in front of the gateway in `trusted_proxies` of [server]";
         let warning = Diagnostic::new(place, what).with_help(help);
         context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
@@ -109,6 +118,23 @@ fn warn_of_wildcard_names(context: &LintContext) {
         let help = "write the whole name; one limit for each name if you mean several";
         context.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
     }
+}
+
+/// Warns of a condition like `header = { x-plan = "*" }` of a route, which somebody could take for all values: those of
+/// `when` are patterns.
+fn warn_of_wildcard_value(context: &LintContext, route: &Route, place: Place) {
+    // Values such as `*/*` of `Accept` are plain.
+    let is_wildcard = |value: &[u8]| value.contains(&b'*') && !value.contains(&b'/');
+    let Some((name, value)) = route.matcher.headers.iter().find(|(_, value)| is_wildcard(value.as_bytes())) else {
+        return;
+    };
+    let value = String::from_utf8_lossy(value.as_bytes());
+    let what = format!(
+        "route `{}` has no wildcard: it matches only requests whose `{name}` is exactly `{value}`, with the `*`",
+        route.name
+    );
+    let help = "write the whole value; limits can have patterns for headers, in `when`";
+    context.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
 }
 
 fn find_proxy_header(source: &Source) -> Option<&str> {

@@ -35,7 +35,7 @@ use crate::reload::diff::Diff;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{AppliedReload, ContentDigest, ReloadFailure, ReloadOrder, ReloadOutcome, Trigger};
 use crate::reload::loader::Loader;
-use crate::reload::open_files;
+use crate::reload::open_files::{self, Writer};
 use crate::snapshot::{CurrentSnapshot, PersistentState, Snapshot};
 use crate::telemetry::metrics::Metrics;
 
@@ -61,8 +61,9 @@ const STABLE_TIME: Duration = Duration::from_millis(20);
 /// Number of attempts; a file that never stops changing is loaded anyway.
 const STABLE_ATTEMPTS: usize = 10;
 
-/// Longest wait of a reload for files that are being written.
+/// Longest wait of a reload for files that are being written, and the pause before it looks again.
 const CLOSE_WAIT_MAX: Duration = Duration::from_secs(5);
+const WRITER_PAUSE: Duration = Duration::from_millis(100);
 
 /// Pause before reading again when file descriptors are exhausted.
 const DESCRIPTOR_PAUSE: Duration = Duration::from_millis(500);
@@ -135,14 +136,50 @@ impl Reloader {
         }
     }
 
-    /// Loads the config. A manual reload follows a finished edit; a watched file may still be being written.
+    /// Loads the config once no program has its files open for writing. Waits for that only a moment: a manual reload
+    /// follows a finished edit, and the watcher has already waited longer.
     async fn load_config(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
         // Changes over HTTP have the texts that they write.
-        if matches!(order.trigger, Trigger::Api | Trigger::Signal | Trigger::File)
-            && let Err(failure) = self.wait_until_closed().await
-        {
-            return (Err(failure), ContentDigest::default());
+        if matches!(order.trigger, Trigger::Edit | Trigger::Rollback) {
+            return self.load_files(order).await;
         }
+        let until = Instant::now() + CLOSE_WAIT_MAX;
+        loop {
+            let known = self.current.load().config.files.clone();
+            let mut writer = None;
+            if self.shared.open_files.find_path(&known).is_some() {
+                writer = self.find_writer(known.clone()).await;
+            }
+            if writer.is_none() {
+                let loaded = self.load_files(order).await;
+                if matches!(loaded.0, Err(ReloadFailure::Hung(_))) {
+                    return loaded;
+                }
+                let files = loaded.0.as_ref().map_or(known, |config| config.files.clone());
+                // After the load, so that no program can have opened a file before it unnoticed.
+                writer = self.find_writer(files).await;
+                if writer.is_none() {
+                    return loaded;
+                }
+            }
+            if let Some(Writer { path, process }) = writer
+                && Instant::now() >= until
+            {
+                return (Err(ReloadFailure::BeingWritten { path, writer: process }), ContentDigest::default());
+            }
+            tokio::time::sleep(WRITER_PAUSE).await;
+        }
+    }
+
+    /// Finds a program that has one of `files` open: one that can be seen, or one of which only events tell.
+    async fn find_writer(&self, files: Vec<PathBuf>) -> Option<Writer> {
+        let open = self.shared.open_files.find_path(&files);
+        let writer = self.loader.run_task(move || open_files::find_writer(&files)).await.ok().flatten();
+        writer.or_else(|| Some(Writer { path: open?, process: "a program".to_owned() }))
+    }
+
+    /// Loads the config. A watched file may still be being written, so one that looks invalid is read again.
+    async fn load_files(&self, order: &ReloadOrder) -> (Result<Config, ReloadFailure>, ContentDigest) {
         let mut first = self.load_stable(&order.files).await;
         if first.0.is_ok() || order.trigger != Trigger::File {
             return first;
@@ -162,29 +199,6 @@ impl Reloader {
         }
         tokio::time::sleep(REREAD_DELAY).await;
         self.load_stable(&order.files).await
-    }
-
-    /// Waits for a moment while a program has a config file open for writing: it may be another file than the operator
-    /// has edited. Before a reload that the watcher requests, it has already waited longer.
-    ///
-    /// # Errors
-    /// The file is still open, so only a part of it may be written.
-    async fn wait_until_closed(&self) -> Result<(), ReloadFailure> {
-        let until = Instant::now() + CLOSE_WAIT_MAX;
-        let files = self.current.load().config.files.clone();
-        while let Some(path) = self.shared.open_files.find_path(&files) {
-            if Instant::now() >= until {
-                let find_writer = {
-                    let path = path.clone();
-                    move || open_files::find_writer(&path)
-                };
-                let writer = self.loader.run_task(find_writer).await.ok().flatten();
-                let writer = writer.unwrap_or_else(|| "a program".to_owned());
-                return Err(ReloadFailure::BeingWritten { path, writer });
-            }
-            tokio::time::sleep(STABLE_TIME).await;
-        }
-        Ok(())
     }
 
     /// Loads until nothing changed around the load, because a file cut short by a save in progress can be a valid

@@ -7,6 +7,7 @@ use crate::import::nginx::scope::Scope;
 use crate::import::nginx::upstreams::PassTarget;
 use crate::import::syntax::Directive;
 use crate::import::text::{format_list, format_pairs};
+use crate::import::unseen::explain_unseen;
 use crate::text::quote_literal;
 
 /// Headers that `forwarded_headers` adds. A route that does not set one of them removes it.
@@ -170,8 +171,12 @@ pub fn translate_request_headers(
                     }
                 }
             }
-            // The header of the client stays.
-            (_, value) if value == same => {}
+            // The header of the client stays, unless the gateway removes it.
+            (name, value) if value == same => {
+                if let Some(why) = explain_unseen(name) {
+                    body.add_remark(out.remarks.add(directive, &why));
+                }
+            }
             (name, value) if is_header(name) && is_value(value) => set.push((name.to_owned(), value.to_owned())),
             (name, _) if is_header(name) && constant.is_some() => {
                 set.extend(constant.map(|constant| (name.to_owned(), constant)));
@@ -206,7 +211,7 @@ pub fn translate_request_headers(
     if !upgrades && !target.is_grpc {
         body.lines.push("upgrades = []".to_owned());
     }
-    translate_host(host, target, facts, server_name, out, body)
+    translate_host(host, target, server_name, out, body)
 }
 
 /// Adds a comment if a route removes a forwarding header only because other routes set it: nginx forwards that of a
@@ -243,7 +248,6 @@ const UNAVAILABLE: &str = "the value is not available, so the server does not ge
 fn translate_host(
     host: Option<&Directive>,
     target: &PassTarget,
-    facts: &GatewayFacts,
     server_name: Option<&str>,
     out: &mut ImportedConfig,
     body: &mut RouteBody,
@@ -258,7 +262,6 @@ fn translate_host(
         },
         Some((_, "$http_host")) => None,
         Some((_, "$host")) => fixed("{host}"),
-        Some((_, "$host:$server_port")) if facts.ports.len() == 1 && !facts.has_default_ports() => None,
         Some((_, "$server_name")) if server_name.is_some_and(is_host) => fixed(server_name?),
         Some((_, text)) if is_host(text) => fixed(text),
         Some((directive, _)) => {

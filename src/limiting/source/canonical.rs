@@ -170,8 +170,8 @@ fn canonicalize_scheme(value: Cow<'_, [u8]>) -> Cow<'_, [u8]> {
 ///   `Token`, alone, and in a header like `x-api-key`.
 /// - Other credentials keep their scheme, in lower case, with one space between words.
 /// - What servers may read in different ways is ambiguous: after `Bearer` or `Token` everything that is not one token, a
-///   `Bearer` inside, which some servers search for, bytes beyond ASCII, which some servers trim, and base64 after
-///   `Basic` that is not the only spelling of its bytes.
+///   `Bearer` or `Token ` inside, which some servers search for or remove, bytes beyond ASCII, which some servers trim, and
+///   base64 after `Basic` that is not the only spelling of its bytes.
 pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Ambiguous> {
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t');
     let text = value.trim_ascii();
@@ -185,14 +185,15 @@ pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Am
         None => (&b""[..], text),
     };
     let is_basic = is_scheme(scheme, &["basic"]);
+    if !is_basic && has_hidden_scheme(scheme, rest) {
+        return Err(Ambiguous);
+    }
     if is_token(rest) && !is_basic && scheme.iter().all(is_token_character) {
         return Ok(Some(canonicalize_signature(rest)));
     }
     let words = || rest.split(is_space).filter(|word| !word.is_empty());
-    let has_bearer = words().any(|word| word.to_ascii_lowercase().ends_with(b"bearer"));
     if scheme.is_empty()
         || is_scheme(scheme, &["bearer", "token"])
-        || has_bearer
         || !scheme.iter().all(is_token_character)
         || is_basic && STANDARD.decode(rest).is_err()
     {
@@ -204,6 +205,21 @@ pub fn canonicalize_credential(value: &[u8]) -> Result<Option<Cow<'_, [u8]>>, Am
         canonical.extend_from_slice(word);
     }
     Ok(Some(canonical.into()))
+}
+
+/// Schemes of applications that end with `Token`.
+const TOKEN_SCHEMES: [&str; 7] =
+    ["token", "apitoken", "api-token", "accesstoken", "access-token", "authtoken", "auth-token"];
+
+/// Returns whether a server may find or remove a scheme at another place than the start, as in
+/// `header.replace("Bearer ", "")`: to it, `sk-Bearer 1` is the token `sk-1`. `Token` is searched only where a space
+/// follows, because many tokens contain the word.
+fn has_hidden_scheme(scheme: &[u8], rest: &[u8]) -> bool {
+    let has_bearer = |text: &[u8]| text.windows(6).any(|part| part.eq_ignore_ascii_case(b"bearer"));
+    let ends_with_token = scheme.last_chunk::<5>().is_some_and(|end| end.eq_ignore_ascii_case(b"token"));
+    has_bearer(rest)
+        || has_bearer(scheme) && !is_scheme(scheme, &["bearer"])
+        || ends_with_token && !is_scheme(scheme, &TOKEN_SCHEMES)
 }
 
 fn is_scheme(text: &[u8], schemes: &[&str]) -> bool {
@@ -266,7 +282,7 @@ mod tests {
             "Token sk-1",
             "token  sk-1",
             "JWT sk-1",
-            "xBearer sk-1",
+            "ApiToken sk-1",
         ] {
             assert_eq!(credential(written), Ok(Some("sk-1".to_owned())), "{written}");
         }
@@ -275,6 +291,8 @@ mod tests {
             ("BASIC  dXNlcjpwYXNz", "basic dXNlcjpwYXNz"),
             ("Token 1|ab:c", "1|ab:c"),
             ("Bearer YQ==", "YQ=="),
+            ("Bearer my-token-1", "my-token-1"),
+            ("Basic QmVhcmVyOng=", "basic QmVhcmVyOng="),
             ("ApiKey id=1", "apikey id=1"),
             ("Bearer a.b.ab8", "a.b.ab8"),
             ("Bearer a.b.ab9", "a.b.ab8"),
@@ -305,6 +323,16 @@ mod tests {
             "\"sk-1\"",
             "Digest Bearer sk-1",
             "Digest x, xBearer sk-1",
+            // Others remove `Bearer ` or `Token ` wherever it stands.
+            "xBearer sk-1",
+            "s\tBearer k-1",
+            "sBEARER k-1",
+            "sBearerk-1",
+            "Token sBearerk-1",
+            "Bearer sbearerk-1",
+            "sToken k-1",
+            "stoken  k-1",
+            "sToken kToken -1",
             "Bearer =",
             "Bearer sk-1\u{a0}",
             "Bearer\u{85} sk-1",

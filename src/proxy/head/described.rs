@@ -8,7 +8,7 @@ use http::{Method, Uri};
 
 use crate::ends::End;
 use crate::proxy::head::raw_target::encode_target;
-use crate::proxy::head::reject::find_raw_bytes_fault;
+use crate::proxy::head::reject::{find_raw_bytes_fault, find_raw_target_fault};
 
 /// Parses the method.
 ///
@@ -27,10 +27,10 @@ pub fn parse_method(text: &[u8]) -> Result<Method, End> {
 /// # Errors
 /// The text is no target even then.
 pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<End>), End> {
-    let (raw_bytes, encoded) = (find_raw_bytes_fault(text), encode_target(text));
+    let (raw_bytes, fault, encoded) = (find_raw_bytes_fault(text), find_raw_target_fault(text), encode_target(text));
     let text = encoded.as_deref().unwrap_or(text);
     if let Ok(uri) = Uri::try_from(text) {
-        return Ok((uri, raw_bytes.or_else(|| text.contains(&b'#').then_some(End::TargetFragment))));
+        return Ok((uri, fault));
     }
     let uri = Uri::try_from(encode_controls(text)).map_err(|_| End::TargetForm)?;
     Ok((uri, raw_bytes.or(Some(End::TargetCharacter))))

@@ -3,6 +3,7 @@
 
 use http::Method;
 use http::uri::{Authority, PathAndQuery, Scheme};
+use memchr::memchr;
 
 use crate::ends::End;
 use crate::proxy::head::raw_target;
@@ -20,7 +21,8 @@ pub enum FieldKind {
     Scheme,
     Authority,
     Path,
-    /// A path with characters that the library refuses, until `raw_target` encodes them.
+    /// A path with characters that the library refuses, until `raw_target` encodes them, or with a fragment, which it
+    /// removes.
     RawPath,
     Protocol,
     ContentLength(u64),
@@ -64,10 +66,12 @@ impl FieldKind {
             b"scheme" => Scheme::try_from(value).ok().map(|_| FieldKind::Scheme),
             b"authority" => Authority::try_from(value).ok().map(|_| FieldKind::Authority),
             b"path" if value.is_empty() => None,
-            b"path" if PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
-            b"path" => raw_target::encode_target(value)
-                .filter(|encoded| PathAndQuery::try_from(&encoded[..]).is_ok())
-                .map(|_| FieldKind::RawPath),
+            // The parser removes a fragment in silence.
+            b"path" if memchr(b'#', value).is_none() && PathAndQuery::try_from(value).is_ok() => Some(FieldKind::Path),
+            b"path" => {
+                let encoded = raw_target::encode_target(value);
+                PathAndQuery::try_from(encoded.as_deref().unwrap_or(value)).ok().map(|_| FieldKind::RawPath)
+            }
             b"protocol" => {
                 let is_token = !value.is_empty() && value.iter().all(u8::is_ascii_graphic);
                 is_token.then_some(FieldKind::Protocol)

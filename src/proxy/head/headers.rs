@@ -11,7 +11,8 @@ use crate::ends::End;
 use crate::proxy::head::hop::Via;
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, list_elements, names_client};
+use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, list_elements};
+use crate::received_headers::{HOP_BY_HOP, Visibility, find_visibility, is_ambiguous_name, names_client};
 use crate::route::HeaderEdit;
 
 /// Cleans the headers of a request for the next hop:
@@ -34,9 +35,10 @@ pub fn clean_request_headers(
 ) -> Result<(), End> {
     let mut remove = Vec::new();
     if fields.has_ambiguous_names || (fields.has_client_headers && !trusted_peer) {
-        let is_removed = |name: &&HeaderName| {
-            let name = name.as_str();
-            KnownHeader::from_name(name).is_none() && (is_ambiguous_name(name) || (!trusted_peer && names_client(name)))
+        let is_removed = |name: &&HeaderName| match find_visibility(name.as_str()) {
+            Visibility::Never => true,
+            Visibility::FromTrustedPeers => !trusted_peer,
+            Visibility::AsSent | Visibility::Rewritten => false,
         };
         remove.extend(headers.keys().filter(is_removed).cloned());
     }
@@ -154,18 +156,6 @@ pub fn apply_edits(headers: &mut HeaderMap, edit: &HeaderEdit) {
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const HTTP2_SETTINGS: HeaderName = HeaderName::from_static("http2-settings");
-
-/// Headers that are always removed. `TE` and `Trailer` depend on their value, and `Via` stays.
-const HOP_BY_HOP: [KnownHeader; 8] = [
-    KnownHeader::Connection,
-    KnownHeader::KeepAlive,
-    KnownHeader::ProxyConnection,
-    KnownHeader::ProxyAuthenticate,
-    KnownHeader::ProxyAuthorization,
-    KnownHeader::Http2Settings,
-    KnownHeader::Upgrade,
-    KnownHeader::TransferEncoding,
-];
 
 /// The names of [`HOP_BY_HOP`], in the same order.
 static HOP_BY_HOP_NAMES: [HeaderName; 8] = [
@@ -486,7 +476,9 @@ mod tests {
                 for name in &HOP_BY_HOP_NAMES {
                     prop_assert!(!request.contains_key(name) && !response.contains_key(name), "{}", name);
                 }
-                prop_assert!(!request.keys().any(|name| name.as_str().contains(['_', '.'])));
+                let is_hidden = |name: &HeaderName| find_visibility(name.as_str()) == Visibility::Never;
+                prop_assert!(!request.keys().any(is_hidden));
+                prop_assert!(peer == PROXY || !request.contains_key("x-forwarded-x"));
                 prop_assert_eq!(request.get_all("x-forwarded-for").iter().count(), 1);
                 prop_assert!(request["x-forwarded-for"].as_bytes().ends_with(peer.as_bytes()));
                 prop_assert!(peer == PROXY || request["x-real-ip"] == PEER && request["x-forwarded-for"] == PEER);

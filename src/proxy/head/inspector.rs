@@ -3,7 +3,7 @@
 //! connection from head to head. It is used only if some route or the server has `strictness = "strict"`.
 
 use crate::ends::End;
-use crate::proxy::head::reject::find_raw_bytes_fault;
+use crate::proxy::head::reject::find_raw_target_fault;
 use std::collections::VecDeque;
 
 use memchr::memchr;
@@ -177,11 +177,7 @@ impl Inspector {
             return;
         }
         if self.head.lines == 0 {
-            if memchr(b'#', text).is_some() {
-                self.head.fault.get_or_insert(End::TargetFragment);
-            }
-            // `raw_target` encodes such bytes.
-            if let Some(fault) = find_raw_bytes_fault(text) {
+            if let Some(fault) = find_raw_target_fault(text) {
                 self.head.fault.get_or_insert(fault);
             }
         } else if matches!(text[0], b'c' | b'C' | b't' | b'T')

@@ -13,6 +13,12 @@ pub fn find_raw_bytes_fault(target: &[u8]) -> Option<End> {
     Some(if is_query { End::QueryNonAscii } else { End::PathNonAscii })
 }
 
+/// Returns the fault of a target, or of the line that contains it, that parsers repair in silence: bytes that are not
+/// UTF-8, which are encoded, and a fragment, which is removed.
+pub fn find_raw_target_fault(target: &[u8]) -> Option<End> {
+    find_raw_bytes_fault(target).or_else(|| memchr(b'#', target).map(|_| End::TargetFragment))
+}
+
 /// The faults of one request that were repaired or let pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestFaults {

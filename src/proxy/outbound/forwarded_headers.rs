@@ -14,7 +14,7 @@ use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::request_id;
 use crate::proxy::head::request_id::X_REQUEST_ID;
 use crate::proxy::outbound::http1::request::write_header;
-use crate::proxy::words::known_headers::names_client;
+use crate::received_headers::names_client;
 use crate::route::HeaderEdit;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");

@@ -22,7 +22,8 @@ use crate::proxy::head::hop::Via;
 use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name};
+use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
+use crate::received_headers::is_ambiguous_name;
 use crate::route::{Action, Route, Upgrades};
 
 /// The facts, besides the route, that decide which headers of a head are forwarded.

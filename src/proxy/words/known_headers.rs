@@ -3,29 +3,8 @@
 
 use http::{HeaderMap, HeaderName};
 
-/// A header with a meaning for the gateway.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KnownHeader {
-    Connection,
-    KeepAlive,
-    ProxyConnection,
-    ProxyAuthenticate,
-    ProxyAuthorization,
-    Http2Settings,
-    Upgrade,
-    TransferEncoding,
-    Te,
-    Trailer,
-    Via,
-    Host,
-    ContentLength,
-    ContentType,
-    Expect,
-    Forwarded,
-    SecFetchMode,
-    /// `Upload-Complete` or `Upload-Draft-Interop-Version`: the client knows resumable uploads.
-    ResumableUpload,
-}
+pub use crate::received_headers::KnownHeader;
+use crate::received_headers::{is_ambiguous_name, names_client};
 
 /// The set of well-known headers in a head.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,42 +19,15 @@ pub struct HeaderSet {
     pub has_ambiguous_names: bool,
 }
 
-impl KnownHeader {
-    /// Returns the header with this name, in lower case. `None` if the gateway gives it no meaning.
-    pub fn from_name(name: &str) -> Option<KnownHeader> {
-        Some(match name {
-            "connection" => KnownHeader::Connection,
-            "keep-alive" => KnownHeader::KeepAlive,
-            "proxy-connection" => KnownHeader::ProxyConnection,
-            "proxy-authenticate" => KnownHeader::ProxyAuthenticate,
-            "proxy-authorization" => KnownHeader::ProxyAuthorization,
-            "http2-settings" => KnownHeader::Http2Settings,
-            "upgrade" => KnownHeader::Upgrade,
-            "transfer-encoding" => KnownHeader::TransferEncoding,
-            "te" => KnownHeader::Te,
-            "trailer" => KnownHeader::Trailer,
-            "via" => KnownHeader::Via,
-            "host" => KnownHeader::Host,
-            "content-length" => KnownHeader::ContentLength,
-            "content-type" => KnownHeader::ContentType,
-            "expect" => KnownHeader::Expect,
-            "forwarded" => KnownHeader::Forwarded,
-            "sec-fetch-mode" => KnownHeader::SecFetchMode,
-            "upload-complete" | "upload-draft-interop-version" => KnownHeader::ResumableUpload,
-            _ => return None,
-        })
-    }
-
-    fn bit(self) -> u32 {
-        1 << self as u32
-    }
+fn bit(known: KnownHeader) -> u32 {
+    1 << known as u32
 }
 
 impl HeaderSet {
     /// Returns the well-known headers in the head of a response. Its other names are not checked.
     pub fn from_response(headers: &HeaderMap) -> HeaderSet {
         let known = headers.keys().filter_map(|name| KnownHeader::from_name(name.as_str()));
-        HeaderSet { known: known.fold(0, |bits, known| bits | known.bit()), ..HeaderSet::default() }
+        HeaderSet { known: known.fold(0, |bits, known| bits | bit(known)), ..HeaderSet::default() }
     }
 
     /// Returns the well-known headers in the head of a request.
@@ -84,7 +36,7 @@ impl HeaderSet {
         for name in headers.keys() {
             let name = name.as_str();
             match KnownHeader::from_name(name) {
-                Some(known) => fields.known |= known.bit(),
+                Some(known) => fields.known |= bit(known),
                 None => {
                     fields.has_client_headers |= names_client(name);
                     fields.has_ambiguous_names |= is_ambiguous_name(name);
@@ -95,12 +47,12 @@ impl HeaderSet {
     }
 
     pub fn has(self, known: KnownHeader) -> bool {
-        self.known & known.bit() != 0
+        self.known & bit(known) != 0
     }
 
     /// Returns true if the head has any of `known`.
     pub fn has_any(self, known: &[KnownHeader]) -> bool {
-        let bits = known.iter().fold(0, |bits, known| bits | known.bit());
+        let bits = known.iter().fold(0, |bits, known| bits | bit(*known));
         self.known & bits != 0
     }
 }
@@ -109,15 +61,4 @@ impl HeaderSet {
 pub fn list_elements<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
     let elements = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
-}
-
-/// Returns true for headers that name the client. They are removed unless a trusted peer sent them.
-pub fn names_client(name: &str) -> bool {
-    name.starts_with("x-") && (name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "x-request-id"))
-}
-
-/// Returns true for names that servers could confuse with others: servers that map headers to variables do not
-/// distinguish `x_real_ip` from `x-real-ip`.
-pub fn is_ambiguous_name(name: &str) -> bool {
-    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -14,7 +14,15 @@ AGENTS = ["", "curl/8", "SemrushBot", "abot", "Mozilla/5.0 bot"]
 KEYS = ["$binary_remote_addr", "$http_x_api_key", "$binary_remote_addr$request_uri", "$server_name",
         "constant", "$key_or_address", "$bots", "$posts", "$paths", "$tiers", "$binary_remote_addr$args", "$scheme$binary_remote_addr", "$request_method"]
 INEXACT_KEYS = ["$binary_remote_addr$uri", "$http_host", "$classes", "$args", "$remote_user"]
+# Headers that the gateway removes or rewrites before limits read them.
+UNSEEN = {"x-forwarded-for": ["10.1.1.1", "10.1.1.2"], "x-real-ip": ["10.1.1.1"], "x-forwarded-proto": ["http"], "forwarded": ["for=10.1.1.1"],
+          "x-request-id": ["r1"], "proxy-authorization": ["Basic eDp5"], "te": ["trailers"]}
+# The keys that read them.
+UNSEEN_KEYS = {"$http_" + name.replace("-", "_"): name for name in UNSEEN} | {
+    "$http_upgrade": "upgrade", "$forwarded_or_address": "x-forwarded-for", "$plain": "x-forwarded-proto", "$binary_remote_addr$http_x_real_ip": "x-real-ip"}
 MAPS = """
+map $http_x_forwarded_for $forwarded_or_address { "" $binary_remote_addr; default $http_x_forwarded_for; }
+map $http_x_forwarded_proto $plain { default ""; http $binary_remote_addr; }
 map $http_x_api_key $key_or_address { "" $binary_remote_addr; default $http_x_api_key; }
 map $http_user_agent $bots { default ""; ~*(semrush|ahrefs) $http_user_agent; }
 map $http_user_agent $classes { default ""; ~*semrush semrush; ~*curl tools; }
@@ -42,6 +50,8 @@ class Grammar:
         # Most servers have only directives that are translated, so that their import has no comments.
         self.is_tame = rng.random() < 0.85
         self.http = []
+        # The headers of keys that the gateway does not see.
+        self.unseen = []
 
     def maybe(self, chance):
         return self.rng.random() < chance
@@ -68,10 +78,14 @@ class Grammar:
     def zone(self):
         """Defines a zone and returns the directive that uses it."""
         zone = f"z{self.number}_{len(self.http)}"
+        key = self.choose(KEYS, INEXACT_KEYS)
+        if self.maybe(0.1):
+            key = self.rng.choice(list(UNSEEN_KEYS))
+            self.unseen.append(UNSEEN_KEYS[key])
         if self.maybe(0.15):
-            self.http.append(f"limit_conn_zone {self.choose(KEYS, INEXACT_KEYS)} zone={zone}:64k;")
+            self.http.append(f"limit_conn_zone {key} zone={zone}:64k;")
             return f"limit_conn {zone} {self.rng.choice([1, 5])};"
-        self.http.append(f"limit_req_zone {self.choose(KEYS, INEXACT_KEYS)} zone={zone}:64k rate={self.rng.choice([1, 2])}r/m;")
+        self.http.append(f"limit_req_zone {key} zone={zone}:64k rate={self.rng.choice([1, 2])}r/m;")
         burst = self.rng.choice([0, 1, 3])
         return f"limit_req zone={zone}{f' burst={burst} nodelay' if burst else ''};"
 
@@ -171,8 +185,13 @@ class Grammar:
                 headers["accept-encoding"] = "gzip"
             if self.profile == "trusted" and self.maybe(0.5):
                 headers["x-forwarded-for"] = self.rng.choice(FORWARDED)
-            if self.maybe(0.05):
+            if self.maybe(0.4 if "upgrade" in self.unseen else 0.05):
                 headers["upgrade"], headers["connection"] = "websocket", "upgrade"
+            if self.maybe(0.6 if self.unseen else 0.1):
+                # Behind trusted proxies, the gateway reads `Forwarded`, too.
+                known = [name for name in UNSEEN if name != "forwarded" or self.profile != "trusted"]
+                name = self.rng.choice([name for name in self.unseen if name in known] or known)
+                headers.setdefault(name, self.rng.choice(UNSEEN[name]))
             body = b"x" * self.rng.choice([0, 5, 50, 2000]) if method in ("POST", "PUT") else b""
             host = self.rng.choice([self.name, self.name, self.name, "www." + self.name, self.name.upper()])
             found.append((self.rng.choice(ADDRESSES), method, host, path + ("?" + query if query else ""), headers, body))

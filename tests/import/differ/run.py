@@ -6,7 +6,7 @@ behind them receives.
 A pair is one nginx server and its import. A pair without comments must behave the same. A pair with comments may differ, but it never serves a
 request that nginx refuses. Prints each difference with the config; the exit code is 1 if there is one."""
 import collections, gzip, os, pathlib, random, re, shutil, socket, socketserver, ssl, subprocess, sys, tempfile, threading, time, urllib.parse
-from grammar import MAPS, PROFILES, Grammar
+from grammar import MAPS, PROFILES, UNSEEN, Grammar
 
 BATCH = 50
 REQUESTS = 10
@@ -159,7 +159,9 @@ def simplify(response, request, port):
     # The path has another spelling, ids are random, and lists of addresses of clients that are not trusted are removed.
     text = re.sub(r"\A[A-Z]+ \S+", lambda line: urllib.parse.unquote(line[0]), text)
     text = re.sub(r"(?m)^x-request-id: [0-9a-f]{32}$", "x-request-id: ID", text)
-    text = re.sub(r"(?m)^x-forwarded-for: .*\n", "", text) if "x-forwarded-for" in request[4] else text
+    # So are other headers of such clients.
+    for name in UNSEEN.keys() & request[4].keys():
+        text = re.sub(rf"(?m)^{name}: .*\n", "", text)
     # The host is canonical.
     text = re.sub(r"(?m)^(host|x-forwarded-host): .*$", lambda line: line[0].lower().replace("port", "PORT"), text)
     if own and status >= 300 and not is_text(body, headers):

@@ -9,6 +9,7 @@ use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_netwo
 use crate::import::encoding::encode_regex;
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;
+use crate::import::unseen::explain_unseen;
 use crate::text::quote_literal;
 
 /// A translated key of a zone, with the condition under which requests have it.
@@ -114,7 +115,8 @@ const OVERLAP: &str =
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
 const SPELLINGS: &str = "spellings of one path, such as /@a and /%40a, are counted apart";
-const NAME_CASE: &str = "the case of the name of a query parameter or a cookie counts, which nginx ignores";
+const NAME_CASE: &str =
+    "the case of the name of a query parameter or a cookie counts, unlike in nginx, and values are decoded";
 
 /// Translates the key of a zone. The error says why Sluicegate lacks such a key.
 pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey, String> {
@@ -142,6 +144,7 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
         };
         match part {
             KeySource::ServerName => key.per_server = true,
+            KeySource::Unseen(why) => return Err(why),
             KeySource::Scheme if variables.has_one_scheme => {}
             KeySource::Scheme => {
                 return Err("`$scheme` is not available as a key of listeners with TLS and without".to_owned());
@@ -188,12 +191,18 @@ enum KeySource {
     /// A value that a request may lack: its kind (`header`, `query` or `cookie`) and its name.
     Optional(&'static str, String),
     ServerName,
+    /// A header that limits do not see as nginx does, and why.
+    Unseen(String),
 }
 
 fn find_source(name: &str) -> Option<KeySource> {
     let optional = |kind, name: &str| (!name.is_empty()).then(|| KeySource::Optional(kind, name.to_owned()));
     if let Some(header) = name.strip_prefix("http_").filter(|header| *header != "host") {
-        return optional("header", &header.replace('_', "-").to_ascii_lowercase());
+        let header = header.replace('_', "-").to_ascii_lowercase();
+        return match explain_unseen(&header) {
+            Some(why) => Some(KeySource::Unseen(why)),
+            None => optional("header", &header),
+        };
     }
     if let Some(argument) = name.strip_prefix("arg_") {
         return optional("query", argument);
@@ -331,6 +340,7 @@ fn translate_map(map: &Directive, variables: &Variables) -> Result<TranslatedKey
         ("host", _) => ("host", String::new()),
         ("uri" | "document_uri", _) => ("path", String::new()),
         (_, Some(KeySource::Optional(kind, name))) => (kind, name),
+        (_, Some(KeySource::Unseen(why))) => return Err(why),
         _ => return Err(format!("a `map` of `${of}` is not available")),
     };
     if map.inner().len() > RULES_MAX {
@@ -451,6 +461,10 @@ fn translate_map_of_geo(map: &Directive, geo: &Directive, variables: &Variables)
 
 /// Translates a value of a `map` to a pattern of `when`. nginx ignores the case of plain values.
 fn translate_pattern(group: &str, text: &str) -> Result<String, String> {
+    let has_plus = text.contains(if text.starts_with('~') { "\\+" } else { "+" });
+    if matches!(group, "query" | "cookie") && (has_plus || text.contains('%')) {
+        return Err(format!("nginx compares `{text}` with the value as it is sent, Sluicegate with the decoded one"));
+    }
     let (insensitive, regex) = match (text.strip_prefix("~*"), text.strip_prefix('~')) {
         (Some(regex), _) => (true, regex.to_owned()),
         (None, Some(regex)) => (false, regex.to_owned()),

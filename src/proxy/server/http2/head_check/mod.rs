@@ -21,7 +21,7 @@ use crate::proxy::head::field_kind::{FieldKind, FieldRules};
 use crate::proxy::head::frame_head::{DATA, END_STREAM, FrameHead, HEAD, PADDED};
 use crate::proxy::head::http2_head::RAW_BYTES;
 use crate::proxy::head::raw_target;
-use crate::proxy::head::reject::find_raw_bytes_fault;
+use crate::proxy::head::reject::find_raw_target_fault;
 use crate::proxy::server::http2::frames::{CONTINUATION, END_HEADERS, HEADERS, RST_STREAM};
 use crate::proxy::server::http2::head_check::open_streams::OpenStreams;
 use crate::proxy::server::http2::hpack::{FIELD_OVERHEAD, HeaderField, HpackDecoder, write_literal};
@@ -333,7 +333,7 @@ impl HeadCheck {
         let decoded = self.decoder.decode(block, strings, |field| {
             request_line.record(field);
             if field.kind == FieldKind::RawPath {
-                raw_bytes = raw_bytes.or(find_raw_bytes_fault(field.value));
+                raw_bytes = raw_bytes.or(find_raw_target_fault(field.value));
                 if !*writes_literals {
                     *writes_literals = true;
                     request_line.write_without_path(literals);
