@@ -1,6 +1,7 @@
-//! Parses names of headers, cookies and parameters in the config and in requests to the admin API, and compares those of
-//! headers. Also has the error
-//! type for such texts, [`TextFault`].
+//! Parses names of headers, cookies and parameters in the config and in requests to the admin API, and says which headers
+//! of a request the gateway does not forward. Also has the error type for such texts, [`TextFault`].
+
+use std::fmt;
 
 use http::HeaderName;
 
@@ -11,6 +12,13 @@ pub struct TextFault {
     pub what: String,
     /// The remedy: a text to write instead.
     pub help: String,
+}
+
+/// Writes both in one sentence.
+impl fmt::Display for TextFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.what, self.help)
+    }
 }
 
 /// Returns a [`TextFault`] as an error.
@@ -24,6 +32,57 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
         Ok(name) => Ok(name),
         Err(_) => invalid_text(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
     }
+}
+
+/// Headers of requests that are never forwarded, whatever their value, and that nothing reads: they concern only the
+/// connection, or the gateway writes them anew.
+const NOT_FORWARDED: [&str; 8] = [
+    "keep-alive",
+    "proxy-connection",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "http2-settings",
+    "transfer-encoding",
+    "te",
+    "forwarded",
+];
+
+/// Parses the name of a header of requests that limits, conditions or tokens read.
+///
+/// # Errors
+/// It is no name of a header, or the gateway removes such headers before anything reads them.
+pub fn parse_forwarded_header(text: &str) -> Result<HeaderName, TextFault> {
+    let name = parse_header_name(text)?;
+    if NOT_FORWARDED.contains(&name.as_str()) {
+        return invalid_text(
+            format!("the gateway removes the header `{name}` from every request before anything reads it"),
+            "name a header that is for the server, like \"authorization\" or \"x-api-key\"",
+        );
+    }
+    if is_ambiguous_name(name.as_str()) {
+        let plain: String = name.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        return invalid_text(
+            format!(
+                "the gateway removes the header `{name}` from every request: servers confuse such names with others"
+            ),
+            match text.contains('*') {
+                true => "there are no wildcards in names: write the whole name".to_owned(),
+                false => format!("have clients send `{plain}`, and write that"),
+            },
+        );
+    }
+    Ok(name)
+}
+
+/// Returns true for names that servers could confuse with others: servers that map headers to variables do not
+/// distinguish `x_real_ip` from `x-real-ip`.
+pub fn is_ambiguous_name(name: &str) -> bool {
+    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
+/// Returns true for headers that name the client. They are removed unless a trusted peer sent them.
+pub fn names_client(name: &str) -> bool {
+    name.starts_with("x-") && (name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "x-request-id"))
 }
 
 /// Returns whether servers that map headers to variables may confuse two headers: the names differ, but only in

@@ -30,6 +30,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
         &[
             "text",
             "labels",
+            "canonical",
             "envoy",
             "telemetry",
             "names",
@@ -139,7 +140,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "admin",
         ],
     ),
-    ("import", &["text", "envoy"]),
+    ("import", &["text", "canonical", "names", "envoy"]),
     (
         "cli",
         &[

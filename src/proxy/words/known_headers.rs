@@ -3,6 +3,8 @@
 
 use http::{HeaderMap, HeaderName};
 
+pub use crate::names::{is_ambiguous_name, names_client};
+
 /// A header with a meaning for the gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KnownHeader {
@@ -109,15 +111,4 @@ impl HeaderSet {
 pub fn list_elements<'h>(headers: &'h HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'h [u8]> {
     let elements = headers.get_all(name).iter().flat_map(|line| line.as_bytes().split(|byte| *byte == b','));
     elements.map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
-}
-
-/// Returns true for headers that name the client. They are removed unless a trusted peer sent them.
-pub fn names_client(name: &str) -> bool {
-    name.starts_with("x-") && (name.starts_with("x-forwarded-") || matches!(name, "x-real-ip" | "x-request-id"))
-}
-
-/// Returns true for names that servers could confuse with others: servers that map headers to variables do not
-/// distinguish `x_real_ip` from `x-real-ip`.
-pub fn is_ambiguous_name(name: &str) -> bool {
-    !name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }

@@ -9,6 +9,7 @@ use crate::import::access::{ClientAccess, RULES_MAX, format_network, parse_netwo
 use crate::import::encoding::encode_regex;
 use crate::import::syntax::Directive;
 use crate::import::text::format_array;
+use crate::names::parse_forwarded_header;
 use crate::text::quote_literal;
 
 /// A translated key of a zone, with the condition under which requests have it.
@@ -113,7 +114,6 @@ const OVERLAP: &str =
     "a request that several entries of the `map` match is counted by each of their limits, in nginx by the first";
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
-const SPELLINGS: &str = "spellings of one path, such as /@a and /%40a, are counted apart";
 const NAME_CASE: &str = "the case of the name of a query parameter or a cookie counts, which nginx ignores";
 
 /// Translates the key of a zone. The error says why Sluicegate lacks such a key.
@@ -147,10 +147,8 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
                 return Err("`$scheme` is not available as a key of listeners with TLS and without".to_owned());
             }
             KeySource::Always(part) => {
-                match name.as_str() {
-                    "http_host" => remark = Some(HOST_PORT),
-                    "uri" | "document_uri" => remark = Some(SPELLINGS),
-                    _ => {}
+                if name == "http_host" {
+                    remark = Some(HOST_PORT);
                 }
                 key.parts.push(part.to_owned());
             }
@@ -193,7 +191,8 @@ enum KeySource {
 fn find_source(name: &str) -> Option<KeySource> {
     let optional = |kind, name: &str| (!name.is_empty()).then(|| KeySource::Optional(kind, name.to_owned()));
     if let Some(header) = name.strip_prefix("http_").filter(|header| *header != "host") {
-        return optional("header", &header.replace('_', "-").to_ascii_lowercase());
+        let header = header.replace('_', "-").to_ascii_lowercase();
+        return parse_forwarded_header(&header).ok().and_then(|_| optional("header", &header));
     }
     if let Some(argument) = name.strip_prefix("arg_") {
         return optional("query", argument);
