@@ -34,8 +34,8 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
     }
 }
 
-/// Headers of requests that are never forwarded, whatever their value, and that nothing reads: they concern only the
-/// connection, or the gateway writes them anew.
+/// Headers of requests that say nothing about the client's request: they concern only the connection, so they are removed
+/// (of `TE`, `trailers` is left), or the gateway writes them anew.
 const NOT_FORWARDED: [&str; 8] = [
     "keep-alive",
     "proxy-connection",

@@ -457,7 +457,12 @@ fn translate_pattern(group: &str, text: &str) -> Result<String, String> {
             return Err(format!("`{text}` of `map` is not available"));
         }
         (None, None) if group == "method" => return Ok(format!("= {}", text.to_ascii_uppercase())),
-        (None, None) => (true, format!("^{}$", regex::escape(text.strip_prefix('\\').unwrap_or(text)))),
+        (None, None) => {
+            let text = text.strip_prefix('\\').unwrap_or(text);
+            // A space in a cookie counts as `+`.
+            let text = if group == "cookie" { text.replace(' ', "+") } else { text.to_owned() };
+            (true, format!("^{}$", regex::escape(&text)))
+        }
     };
     let (regex, insensitive) = match group {
         "path" => encode_regex(&regex, insensitive)
