@@ -5,16 +5,17 @@ use http::HeaderMap;
 
 use crate::auth::credentials::Credentials;
 use crate::auth::forward::ForwardAuth;
-use crate::auth::{AuthFault, AuthMethod, TokenAuth, is_valid_user};
+use crate::auth::{AuthMethod, TokenAuth, is_valid_user};
+use crate::ends::End;
 use crate::explain::explanation::AuthReport;
 use crate::explain::limits;
 use crate::explain::walk::{ExplainWalk, Findings};
 use crate::limiting::clock;
 use crate::limiting::source::jwt::{PresentedToken, TokenClaims};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::steps::auth::{remove_credentials, state_user};
+use crate::proxy::words::refusal::Refusal;
 
 /// Reads the credentials of a request whose route has `auth`, and decides the limits of `auth`.
 pub async fn authenticate(
@@ -48,7 +49,7 @@ pub async fn authenticate(
     }
     remove_credentials(headers, auth);
     match &found.user {
-        Some(user) => state_user(headers, auth, user).ok_or(Refusal::Unauthorized(AuthFault::Invalid)),
+        Some(user) => state_user(headers, auth, user).ok_or(End::CredentialsInvalid.into()),
         None => Ok(()),
     }
 }
@@ -61,10 +62,10 @@ async fn verify_token(
     headers: &HeaderMap,
     auth: &TokenAuth,
 ) -> Result<String, Refusal> {
-    let invalid = |found: &mut Findings| refuse(found, "jwt", AuthFault::Invalid);
+    let invalid = |found: &mut Findings| refuse(found, "jwt", End::CredentialsInvalid);
     let claims = match auth.verifier.find_verified(headers, clock::now_ms() / 1000) {
         PresentedToken::Verified(claims) => claims,
-        PresentedToken::Missing => return Err(refuse(found, "jwt", AuthFault::Missing)),
+        PresentedToken::Missing => return Err(refuse(found, "jwt", End::CredentialsMissing)),
         PresentedToken::Invalid => return Err(invalid(found)),
         PresentedToken::Unverified => {
             limits::apply_auth_limits(walk, found, routed, headers).await?;
@@ -89,13 +90,13 @@ fn assume_approval(walk: &ExplainWalk<'_>, found: &mut Findings, rule: &ForwardA
     report(found, "forward", "unknown", user.as_deref(), &detail);
 }
 
-fn refuse(found: &mut Findings, method: &str, fault: AuthFault) -> Refusal {
-    let (credentials, detail) = match fault {
-        AuthFault::Missing => ("missing", "the request has no credentials for this route"),
-        AuthFault::Invalid => ("invalid", "the credentials are malformed or not valid"),
+fn refuse(found: &mut Findings, method: &str, end: End) -> Refusal {
+    let (credentials, detail) = match end {
+        End::CredentialsMissing => ("missing", "the request has no credentials for this route"),
+        _ => ("invalid", "the credentials are malformed or not valid"),
     };
     report(found, method, credentials, None, detail);
-    Refusal::Unauthorized(fault)
+    end.into()
 }
 
 fn report(found: &mut Findings, method: &str, credentials: &str, user: Option<&str>, detail: &str) {

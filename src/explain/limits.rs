@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::HeaderMap;
 
+use crate::ends::End;
 use crate::explain::conditions::describe_conditions;
 use crate::explain::explanation::{LimitEffect, RequestDecision};
 use crate::explain::limit_report::{LimitFacts, describe_limit, set_effect};
@@ -17,10 +18,10 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::source::{Facts, UnreadableBody};
 use crate::limiting::{Evaluation, Limiter, clock};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::steps::limits::{head_facts, needs_key_body};
 use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 
@@ -141,7 +142,7 @@ fn read_key_body(
         Err(why) => return Ok(KeyBody::UnreadableBody(why)),
     };
     if least > route.max_body {
-        return Err(Refusal::TooLarge);
+        return Err(End::AnnouncedTooLarge.into());
     }
     match &walk.input.body {
         Some(body) if body.len() > max => Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
@@ -204,7 +205,7 @@ async fn decide_range(
         Some(earlier) => earlier.followed_by(verdict),
         None => verdict,
     });
-    if is_refused { Err(Refusal::Limited) } else { Ok(()) }
+    if is_refused { Err(End::Exhausted.into()) } else { Ok(()) }
 }
 
 /// Returns whether an explanation of the limit would let the caller test a guess of a hidden value.

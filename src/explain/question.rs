@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use http::{HeaderMap, Version};
 
 use crate::config::{Config, Service};
+use crate::ends::End;
 use crate::explain::client::describe_source;
 use crate::explain::explanation::{Explanation, RequestDecision, RouteReport, VerdictReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
@@ -14,7 +15,6 @@ use crate::explain::verdict::{describe_admission, describe_refusal};
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::grpc::CallError;
 use crate::net::ListenAddr;
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::doors::decide::question::{HeadFault, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits};
@@ -23,6 +23,7 @@ use crate::proxy::head::validate::{LastHost, ValidatedHead, judge_faults, valida
 use crate::proxy::steps::arrival::check_denied;
 use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::words::known_headers::HeaderSet;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};
 
@@ -41,7 +42,7 @@ pub fn find_question<'c>(
     }
     let parts = &mut parsed.parts;
     if !identify(peer, &parts.headers, &config.server.trusted_proxies).trusted_peer {
-        return Some(Err(QuestionFault::UntrustedPeer.into()));
+        return Some(Err(HeadFault::Question(End::DecidePeer.into())));
     }
     let question = match read_question(parts, config) {
         Ok(question) => question,
@@ -49,7 +50,7 @@ pub fn find_question<'c>(
     };
     if question.purpose == QuestionPurpose::Settle {
         let why = "settlements are not explained; only decisions are";
-        return Some(Err(QuestionFault::Facts(why).into()));
+        return Some(Err(Refusal::with_text(End::DecideFacts, why).into()));
     }
     if lacks_host(parts) {
         parts.version = Version::HTTP_10;
@@ -92,7 +93,7 @@ async fn decide_limits(
     let RoutedRequest { route, head, identity } = routed;
     found.explanation.route =
         Some(RouteReport { name: route.name.clone(), path: route.matcher.path.to_string(), hosts: Vec::new() });
-    judge_faults(head, walk.parsed.fault, route.parsing).map_err(Refusal::InvalidHead)?;
+    judge_faults(head, walk.parsed.fault, route.parsing).map_err(Refusal::from)?;
     check_denied(route, *identity)?;
     limits::apply_limits_of_question(walk, found, routed, headers).await
 }
@@ -125,7 +126,7 @@ pub async fn explain_check(
     let (parts, fault) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => {
-            found.explanation.verdict = describe_refusal(&found, Some(route), &Refusal::InvalidHead(reject));
+            found.explanation.verdict = describe_refusal(&found, Some(route), &reject.into());
             return Ok((found.explanation, Vec::new()));
         }
     };
@@ -144,7 +145,7 @@ pub async fn explain_check(
             let routed = RoutedRequest { route, head: &head, identity: &identity };
             decide_limits(&walk, &mut found, routed, &headers).await
         }
-        Err(reject) => Err(Refusal::InvalidHead(reject)),
+        Err(reject) => Err(reject.into()),
     };
     found.explanation.verdict = match decided {
         Ok(()) => describe_admission(&found, Some(route), None),

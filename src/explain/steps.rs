@@ -4,17 +4,17 @@
 use http::HeaderMap;
 use http::header::LOCATION;
 
+use crate::ends::End;
 use crate::explain::explanation::Explanation;
 use crate::explain::input::ExplainInput;
 use crate::explain::parser::parse_head;
-use crate::explain::verdict::{describe_admission, describe_cutoff, describe_refusal};
+use crate::explain::verdict::{describe_admission, describe_refusal, describe_rejected_head};
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, client, identity, limits, question, routes};
 use crate::limiting::decision::Op;
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::net::ListenAddr;
 use crate::overload::OverloadCondition;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::doors::request::parsing_rules;
 use crate::proxy::head::hop::Via;
@@ -25,6 +25,7 @@ use crate::proxy::steps::forwarded_head::{
     ReceivedFacts, check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
 use crate::proxy::steps::response::local_responses;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
@@ -48,8 +49,8 @@ pub async fn explain_request(
     found.explanation.request.method = input.method.clone();
     let mut parsed = match parse_head(&head, context.config) {
         Ok(parsed) => parsed,
-        Err(cutoff) => {
-            found.explanation.verdict = describe_cutoff(cutoff);
+        Err(end) => {
+            found.explanation.verdict = describe_rejected_head(end);
             return Ok((found.explanation, Vec::new()));
         }
     };
@@ -76,7 +77,7 @@ impl<'a> ExplainWalk<'a> {
         if let Some(Err(fault)) = self.question {
             return Err((None, fault.into()));
         }
-        let invalid = |reject| (None, Refusal::InvalidHead(reject));
+        let invalid = |fault: End| (None, fault.into());
         let fields = self.parsed.header_set;
         let mut head = validate_head(&self.parsed.parts, fields, &LastHost::default()).map_err(invalid)?;
         found.explanation.request = self.describe_head(&head);
@@ -101,14 +102,13 @@ impl<'a> ExplainWalk<'a> {
                 found.explanation.notes.push(note);
             }
         }
-        judge_faults(&head, self.parsed.fault, parsing_rules(config, index))
-            .map_err(|reject| (None, Refusal::InvalidHead(reject)))?;
+        judge_faults(&head, self.parsed.fault, parsing_rules(config, index)).map_err(invalid)?;
         if let Some(port) = self.redirect_port() {
             return self.redirect_to_https(found, &head, port).map_err(|refusal| (None, refusal));
         }
-        let route = route.ok_or((None, Refusal::NoRoute))?;
-        found.offer = fit_head_to_route(&mut headers, route, offer, facts)
-            .map_err(|reject| (Some(route), Refusal::InvalidHead(reject)))?;
+        let route = route.ok_or((None, End::NoRoute.into()))?;
+        found.offer =
+            fit_head_to_route(&mut headers, route, offer, facts).map_err(|fault| (Some(route), fault.into()))?;
         let entered = self.enter_route(found, route, &head, &identity, &mut headers).await;
         entered.map(|status| (Some(route), status)).map_err(|refusal| (Some(route), refusal))
     }
@@ -188,7 +188,7 @@ impl<'a> ExplainWalk<'a> {
         head: &ValidatedHead,
         port: u16,
     ) -> Result<(Option<&'a Route>, Option<u16>), Refusal> {
-        let response = local_responses::redirect_to_https(head, port).ok_or(Refusal::NoRoute)?;
+        let response = local_responses::redirect_to_https(head, port).ok_or(End::NoRoute)?;
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         found.explanation.action = Some(action::describe_redirect(location));
         found.explanation.route = None;

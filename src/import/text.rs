@@ -46,4 +46,11 @@ pub fn clean_name(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_and_names_are_formatted() {
+        assert_eq!(format_list(&["a"]), "\"a\"");
+        assert_eq!(format_list(&["a", "b"]), "[\"a\", \"b\"]");
+        assert_eq!(clean_name("ä b/c"), "--b-c");
+    }
 }

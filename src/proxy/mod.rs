@@ -15,8 +15,7 @@
 //! - `server`: serves client connections over HTTP/1.1 and HTTP/2
 //!
 //! Read `doors::request` first: one request is one function. To add a step, write a function in `steps` that takes the
-//! `RequestContext`, and call it in `handle_request`. If it can refuse a request, add a variant to
-//! `account::refusal::Refusal`.
+//! `RequestContext`, and call it in `handle_request`. If it can refuse a request, add a row to the table of `ends`.
 
 pub(crate) mod account;
 pub(crate) mod connection;

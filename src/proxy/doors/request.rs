@@ -13,11 +13,11 @@ use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 
 use crate::config::{Config, Service};
+use crate::ends::End;
 use crate::limiting::charges::manager::PendingCall;
 use crate::limiting::limit::over::Over;
 use crate::proxy::account::RequestAccount;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -26,7 +26,6 @@ use crate::proxy::doors::decide::handle_question;
 use crate::proxy::doors::decide::question::must_be_finished;
 use crate::proxy::doors::grpc::handle_call;
 use crate::proxy::head::body::RequestBody;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
@@ -42,6 +41,7 @@ use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::steps::shedding::{check_breakers, check_overload};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, ParsingRules, Route};
 
 /// Serves one request. Never fails: every failure becomes a response.
@@ -174,11 +174,11 @@ pub fn parsing_rules(config: &Config, found: Option<usize>) -> ParsingRules {
 fn check_strictness(
     request: &RequestContext<'_>,
     head: &ValidatedHead,
-    parser_fault: Option<Reject>,
+    parser_fault: Option<End>,
     found: Option<usize>,
 ) -> Result<(), Refusal> {
     let reading = parsing_rules(&request.view.snapshot.config, found);
-    if let Some(reject) = validate::judge_faults(head, parser_fault, reading).map_err(Refusal::InvalidHead)? {
+    if let Some(reject) = validate::judge_faults(head, parser_fault, reading).map_err(Refusal::from)? {
         request.client.local.common.metrics.would_reject_counter(reject).inc();
     }
     Ok(())
@@ -196,16 +196,16 @@ fn redirect_to_https(
     head: &ValidatedHead,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
     let Some(port) = request.client.listener.settings.redirect_port else { return Ok(None) };
-    local_responses::redirect_to_https(head, port).map(Some).ok_or(Refusal::NoRoute)
+    local_responses::redirect_to_https(head, port).map(Some).ok_or(End::NoRoute.into())
 }
 
 /// Counts the request as in flight on its route and returns the route. Refuses the request above `max_in_flight`.
 fn enter_route<'a>(request: &mut RequestContext<'a>, found: Option<usize>) -> Result<&'a Route, Refusal> {
-    let index = found.ok_or(Refusal::NoRoute)?;
+    let index = found.ok_or(End::NoRoute)?;
     let route = &request.view.snapshot.config.routes[index];
     request.route = Some((index, route));
     let is_below_max = request.account.enter_route(route, request.view.route_counters(index));
-    is_below_max.then_some(route).ok_or(Refusal::MaxInFlight)
+    is_below_max.then_some(route).ok_or(End::MaxInFlight.into())
 }
 
 /// Selects the algorithm that compresses the response, before the route edits the headers of the request.
@@ -222,7 +222,7 @@ fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Ref
     // A limit may send the request to another upstream.
     let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
     match servers.is_full_for(route.priority) && !may_divert() {
-        true => Err(Refusal::Upstream(servers.refuse_full(route.priority))),
+        true => Err(servers.refuse_full(route.priority)),
         false => Ok(()),
     }
 }
@@ -231,9 +231,9 @@ fn check_capacity(request: &RequestContext<'_>, route: &Route) -> Result<(), Ref
 fn reserve_tunnel(request: &mut RequestContext<'_>, offers_switch: bool) -> Result<(), Refusal> {
     if !offers_switch {
         // An extended CONNECT has no meaning without a tunnel.
-        return if request.received.is_connect() { Err(Refusal::InvalidHead(Reject::Connect)) } else { Ok(()) };
+        return if request.received.is_connect() { Err(End::Connect.into()) } else { Ok(()) };
     }
     let max_tunnels = request.view.snapshot.config.server.max_tunnels;
-    request.tunnel_seat = Some(request.client.local.common.tunnels.acquire(max_tunnels).ok_or(Refusal::MaxTunnels)?);
+    request.tunnel_seat = Some(request.client.local.common.tunnels.acquire(max_tunnels).ok_or(End::MaxTunnels)?);
     Ok(())
 }

@@ -4,19 +4,19 @@
 use http::Method;
 use http_body::Body as _;
 
+use crate::ends::End;
 use crate::proxy::account::log_entry::LogEntry;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::head::http2_head;
 use crate::proxy::head::identity;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::request_id;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::{ReceivedFacts, fit_head_to_route, make_forwarded_head};
 use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
 use crate::route::Route;
 
@@ -51,12 +51,12 @@ pub fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress)
 
 /// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes that the parser, or the check before
 /// it, silently repairs. Returns the fault that was repaired.
-pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>, Refusal> {
+pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Refusal> {
     let max_headers = request.view.snapshot.config.server.max_headers;
     if request.received.is_http2() {
         let Received { parts, header_set, .. } = &mut *request.received;
         let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
-        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::InvalidHead)?;
+        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::from)?;
         return Ok(encoded);
     }
     let Received { parts, body, .. } = &*request.received;
@@ -72,7 +72,7 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>,
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.
 pub fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
     let Received { parts, header_set: fields, .. } = &*request.received;
-    let head = validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::InvalidHead)?;
+    let head = validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::from)?;
     if let Some(entry) = request.account.log_entry() {
         entry.record_target(head.read_host(), head.path());
     }
@@ -87,7 +87,7 @@ pub fn make_head(
 ) -> Result<Option<UpgradeOffer>, Refusal> {
     let facts = received_facts(request, identity);
     let headers = &mut request.received.parts.headers;
-    let offer = make_forwarded_head(headers, head, facts).map_err(Refusal::InvalidHead)?;
+    let offer = make_forwarded_head(headers, head, facts).map_err(Refusal::from)?;
     if facts.fields.has(KnownHeader::Connection)
         && let Some(entry) = request.account.log_entry()
     {
@@ -105,7 +105,7 @@ pub fn fit_head(
     identity: ClientAddress,
 ) -> Result<Option<UpgradeOffer>, Refusal> {
     let facts = received_facts(request, identity);
-    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts).map_err(Refusal::InvalidHead)
+    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts).map_err(Refusal::from)
 }
 
 fn received_facts<'a>(request: &RequestContext<'a>, identity: ClientAddress) -> ReceivedFacts<'a> {
@@ -137,12 +137,14 @@ pub fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAd
 /// another host.
 pub fn check_certificate(request: &RequestContext<'_>, head: &ValidatedHead) -> Result<(), Refusal> {
     match &request.client.tls {
-        Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => Err(Refusal::Misdirected),
+        Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => {
+            Err(End::Misdirected.into())
+        }
         _ => Ok(()),
     }
 }
 
 /// Refuses a client on the route's `deny` list.
 pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
+    if route.deny.contains(identity.ip) { Err(End::Denied.into()) } else { Ok(()) }
 }

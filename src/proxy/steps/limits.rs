@@ -11,11 +11,11 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict, clock};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::steps::request_body::{self, KeyBody};
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::upstream::hash;
@@ -131,11 +131,11 @@ pub async fn apply_decision(
     let route = routed.route;
     request.account.hold_charges(charges);
     request.account.record_decision(route, &verdict, shown);
-    let is_refused = verdict.refused;
+    let (is_refused, end) = (verdict.refused, verdict.end(&route.limits));
     request.verdict = Some(verdict);
     if is_refused {
         refusal_record::record_refusal(request, routed);
-        return Err(Refusal::Limited);
+        return Err(end.into());
     }
     if let Some(LimitDelay { limit, duration, mut slot }) = delay {
         slot.keep_only(&limit.name);

@@ -20,19 +20,19 @@ pub mod settle;
 
 use http::{Response, Version};
 
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
 use crate::proxy::account::request_context::{Received, RequestContext, RoutedRequest};
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::{ValidatedHead, judge_faults};
 use crate::proxy::steps::arrival::{
     check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
 };
 use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::telemetry::metrics::QuestionResult;
 
@@ -46,7 +46,7 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Respons
     open_log_entry(request, identity);
     report_untrusted_headers(request, identity);
     let result = match question {
-        Err(fault) => Err(Refusal::Question(fault)),
+        Err(fault) => Err(fault),
         Ok(question) => answer(request, identity, &question, parser_fault).await,
     };
     count_result(request, &result);
@@ -54,9 +54,9 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Respons
 }
 
 /// Reads the question, if the peer may ask.
-fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, QuestionFault> {
+fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, Refusal> {
     if !identity.trusted_peer {
-        return Err(QuestionFault::UntrustedPeer);
+        return Err(End::DecidePeer.into());
     }
     let view = request.view;
     read_question(&mut request.received.parts, &view.snapshot.config)
@@ -67,7 +67,7 @@ async fn answer<'a>(
     request: &mut RequestContext<'a>,
     identity: ClientAddress,
     question: &ProxyQuestion<'a>,
-    parser_fault: Result<Option<Reject>, Refusal>,
+    parser_fault: Result<Option<End>, Refusal>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let route = enter_point(request, question);
     if question.purpose == QuestionPurpose::Settle {
@@ -77,10 +77,10 @@ async fn answer<'a>(
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
     let parser_fault = parser_fault?;
-    let repaired = question.described.map_err(Refusal::InvalidHead)?;
+    let repaired = question.described.map_err(Refusal::from)?;
     let mut head = validate_described_head(request)?;
     let Received { parts, header_set, .. } = &mut *request.received;
-    check_described_head(&parts.headers, *header_set, &mut head).map_err(Refusal::InvalidHead)?;
+    check_described_head(&parts.headers, *header_set, &mut head).map_err(Refusal::from)?;
     check_strictness(request, route, &head, parser_fault.or(repaired))?;
     remove_own_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
     check_denied(route, identity)?;
@@ -114,9 +114,9 @@ fn check_strictness(
     request: &RequestContext<'_>,
     route: &Route,
     head: &ValidatedHead,
-    parser_fault: Option<Reject>,
+    parser_fault: Option<End>,
 ) -> Result<(), Refusal> {
-    if let Some(reject) = judge_faults(head, parser_fault, route.parsing).map_err(Refusal::InvalidHead)? {
+    if let Some(reject) = judge_faults(head, parser_fault, route.parsing).map_err(Refusal::from)? {
         request.client.local.common.metrics.would_reject_counter(reject).inc();
     }
     Ok(())
@@ -126,17 +126,17 @@ fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseB
     let counted = match result {
         // Steps that answer count their own results.
         Ok(_) => return,
-        Err(Refusal::Limited | Refusal::Denied) => QuestionResult::Refused,
-        Err(Refusal::Question(fault)) => match fault {
-            QuestionFault::UntrustedPeer => QuestionResult::UntrustedPeer,
-            QuestionFault::UnknownName => QuestionResult::UnknownName,
-            QuestionFault::Facts(_) => QuestionResult::BadFacts,
-            QuestionFault::InvalidReceipt
-            | QuestionFault::UsedReceipt
-            | QuestionFault::ExpiredReceipt
-            | QuestionFault::StoreUnavailable => QuestionResult::NotSettled,
+        Err(refusal) => match refusal.end {
+            End::Denied => QuestionResult::Refused,
+            end if end.is_by_limit() => QuestionResult::Refused,
+            End::DecidePeer => QuestionResult::UntrustedPeer,
+            End::DecideName => QuestionResult::UnknownName,
+            End::DecideFacts => QuestionResult::BadFacts,
+            End::ReceiptInvalid | End::ReceiptUsed | End::ReceiptExpired | End::ReceiptStoreDown => {
+                QuestionResult::NotSettled
+            }
+            _ => QuestionResult::InvalidRequest,
         },
-        Err(_) => QuestionResult::InvalidRequest,
     };
     request.view.questions.count(counted);
 }

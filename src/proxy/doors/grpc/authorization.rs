@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 
 use crate::config::Config;
+use crate::ends::End;
 use crate::envoy::HeaderPair;
 use crate::envoy::authorization::{
     Attributes, CheckRequest, CheckResponse, DeniedResponse, HeaderOption, HttpAttributes, HttpStatus, OVERWRITE,
@@ -21,13 +22,11 @@ use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::{Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
 use crate::proxy::head::identity::{self, ClientAddress};
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::{self, LastHost, ValidatedHead};
 use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
 use crate::proxy::steps::limits::head_facts;
@@ -35,6 +34,7 @@ use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_cac
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::known_headers::HeaderSet;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::route::decide::why_undecidable;
@@ -61,18 +61,18 @@ pub async fn check_request(
     let http = find_http(attributes)?;
     let (mut parts, repaired) = match build_parts(http) {
         Ok(built) => built,
-        Err(reject) => return Ok(deny(refuse_head(&Refusal::InvalidHead(reject)))),
+        Err(reject) => return Ok(deny(refuse_head(&reject.into()))),
     };
     let identity = match find_source(attributes) {
         // Envoy has judged the forwarding headers by its own settings.
         Some(ip) => ClientAddress { ip, trusted_peer: false },
         None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
     };
-    let head = read_head(&parts, repaired, route).map_err(Refusal::InvalidHead);
+    let head = read_head(&parts, repaired, route).map_err(Refusal::from);
     remove_own_headers(&mut parts.headers, config);
     match head {
         Err(refusal) => Ok(deny(refuse_head(&refusal))),
-        Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&Refusal::Denied))),
+        Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&End::Denied.into()))),
         Ok(_) if route.allow.contains(identity.ip) => {
             request.account.record_bypass(0..route.limits.len());
             Ok(allow(&HeaderMap::new()))
@@ -85,7 +85,7 @@ pub async fn check_request(
 }
 
 /// Reads the head of the request, and refuses an ambiguous one that the `strictness` of the route does not allow.
-fn read_head(parts: &Parts, repaired: Option<Reject>, route: &Route) -> Result<ValidatedHead, Reject> {
+fn read_head(parts: &Parts, repaired: Option<End>, route: &Route) -> Result<ValidatedHead, End> {
     let fields = HeaderSet::from_headers(&parts.headers);
     // The last host of the connection is that of Envoy's calls.
     let mut head = validate::validate_head(parts, fields, &LastHost::default())?;
@@ -152,12 +152,12 @@ fn find_source(attributes: &Attributes) -> Option<IpAddr> {
 ///
 /// # Errors
 /// The head is invalid.
-pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Reject> {
+pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<End>), End> {
     let (mut parts, ()) = Request::new(()).into_parts();
     let (target, repaired) = described::parse_target(&http.path)?;
     (parts.method, parts.uri, parts.version) = (described::parse_method(&http.method)?, target, Version::HTTP_11);
     parts.headers = collect_headers(http)?;
-    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| Reject::HostInvalid)?;
+    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| End::HostInvalid)?;
     parts.headers.insert(HOST, host);
     Ok((parts, repaired))
 }
@@ -166,7 +166,7 @@ pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Rej
 ///
 /// # Errors
 /// The application may read a header that is none for this gateway.
-fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
+fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
     let list = http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty());
     let mut headers = HeaderMap::new();
     for HeaderPair { key, value, raw_value } in list.unwrap_or(&http.headers) {
@@ -175,9 +175,9 @@ fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
             continue;
         }
         let value = if raw_value.is_empty() { value.clone() } else { raw_value.clone() };
-        let name = HeaderName::from_bytes(key).map_err(|_| Reject::HeaderCharacter)?;
-        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Reject::HeaderCharacter)?;
-        headers.try_append(name, value).map_err(|_| Reject::MaxHeaders)?;
+        let name = HeaderName::from_bytes(key).map_err(|_| End::HeaderCharacter)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| End::HeaderCharacter)?;
+        headers.try_append(name, value).map_err(|_| End::MaxHeaders)?;
     }
     [CONTENT_LENGTH, TRANSFER_ENCODING].iter().for_each(|name| drop(headers.remove(name)));
     Ok(headers)

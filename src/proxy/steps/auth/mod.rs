@@ -15,10 +15,11 @@ mod jwt;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Response};
 
-use crate::auth::{AuthFault, AuthMethod, RouteAuth, is_valid_user};
+use crate::auth::{AuthMethod, RouteAuth, is_valid_user};
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::words::refusal::Refusal;
 
 /// Authenticates the client, if the route has `auth`. Returns a response if the client gets one instead of that of the
 /// route.
@@ -40,11 +41,11 @@ pub async fn authenticate(
 /// Records the identity of the client, and states it to the upstream server.
 fn accept_user(request: &mut RequestContext<'_>, auth: &RouteAuth, user: &str) -> Result<(), Refusal> {
     if !is_valid_user(user) {
-        return Err(Refusal::Unauthorized(AuthFault::Invalid));
+        return Err(End::CredentialsInvalid.into());
     }
     let headers = &mut request.received.parts.headers;
     remove_credentials(headers, auth);
-    state_user(headers, auth, user).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
+    state_user(headers, auth, user).ok_or(End::CredentialsInvalid)?;
     record_user(request, user);
     Ok(())
 }
