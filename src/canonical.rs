@@ -1,7 +1,10 @@
 //! The canonical form of hosts and paths. Requests that a server could treat as equal have the same canonical form, and
-//! routing, limits, logs and upstream servers see only that form. Values of overrides and of the admin API are brought
-//! into the same form.
+//! routing, limits and logs read only that form. Values of overrides and of the admin API are brought into the same form.
+//!
+//! Servers get the canonical host and path too, with one exception: a character that a path may have plain or encoded,
+//! such as `@` and `%40`, stays in the client's spelling ([`CanonicalPath`]).
 
+use std::convert::Infallible;
 use std::fmt::Write;
 use std::net::Ipv6Addr;
 
@@ -18,6 +21,34 @@ pub enum PathFault {
     AboveRoot,
     DotParameter,
     SlashDots,
+}
+
+/// The canonical form of a path, in two spellings of the same segments. They differ only in characters that RFC 3986
+/// allows in a segment but reserves, such as `@`, `:` and `;`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CanonicalPath {
+    /// The spelling for servers, which keeps those characters as the client wrote them: signatures are computed over it,
+    /// and to some servers `;` has a meaning that `%3B` lacks. `None` if the path was received so.
+    sent: Option<String>,
+    /// The spelling that everything in the gateway reads, with those characters decoded. `None` if `sent` is the same.
+    read: Option<String>,
+}
+
+impl CanonicalPath {
+    /// Returns the path that everything in the gateway reads.
+    pub fn to_read<'p>(&'p self, received: &'p str) -> &'p str {
+        self.read.as_deref().unwrap_or_else(|| self.to_send(received))
+    }
+
+    /// Returns the path for servers.
+    pub fn to_send<'p>(&'p self, received: &'p str) -> &'p str {
+        self.sent.as_deref().unwrap_or(received)
+    }
+
+    /// Returns true if servers get another path than the one received.
+    pub fn is_sent_rewritten(&self) -> bool {
+        self.sent.is_some()
+    }
 }
 
 /// A host with an optional port, read from a `Host` header or a request target.
@@ -102,21 +133,40 @@ fn join_port(mut host: String, port: Option<u16>) -> String {
     host
 }
 
-/// Returns the canonical form of an absolute path, or `None` if the path is canonical already.
+/// Returns the canonical form of an absolute path, whatever faults it has.
+pub fn repair_path(raw: &str) -> CanonicalPath {
+    let accept = |_| Ok::<(), Infallible>(());
+    match canonicalize_path(raw, accept) {
+        Ok(path) => path,
+        Err(never) => match never {},
+    }
+}
+
+/// Percent-encodes the characters of a query that requests have encoded only.
+pub fn encode_query(query: &str) -> String {
+    let mut encoded = String::with_capacity(query.len());
+    for byte in query.bytes() {
+        match byte.is_ascii_graphic() && !b"\"<>#".contains(&byte) {
+            true => encoded.push(char::from(byte)),
+            false => push_percent_encoded(&mut encoded, byte),
+        }
+    }
+    encoded
+}
+
+/// Returns the canonical form of an absolute path.
 ///
-/// Unreserved characters are decoded, other encodings are in upper case, and characters that a path must not contain
-/// are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays.
+/// Characters that a segment may contain are decoded, other encodings are in upper case, and characters that a path must
+/// not contain are encoded. Repeated slashes are merged and dot segments resolved. A trailing slash stays. The spelling
+/// for servers decodes unreserved characters only.
 ///
 /// `report` decides about each fault: the fault is repaired, or the path is refused with an error.
 ///
 /// # Errors
 /// An error of `report`.
-pub fn canonicalize_path<E>(
-    raw: &str,
-    mut report: impl FnMut(PathFault) -> Result<(), E>,
-) -> Result<Option<String>, E> {
+pub fn canonicalize_path<E>(raw: &str, mut report: impl FnMut(PathFault) -> Result<(), E>) -> Result<CanonicalPath, E> {
     if is_canonical(raw.as_bytes()) {
-        return Ok(None);
+        return Ok(CanonicalPath::default());
     }
     let mut out = String::with_capacity(raw.len() + 8);
     let mut depth_exceeded = false;
@@ -135,6 +185,8 @@ pub fn canonicalize_path<E>(
                 }
             }
             written => {
+                let decoded = decode_literals(written);
+                let written = decoded.as_deref().unwrap_or(written);
                 dot_parameter |= written.starts_with(".;") || written.starts_with("..;");
                 slash_dots |= written.contains("%2F") && written.split("%2F").any(is_dot_segment);
             }
@@ -152,7 +204,29 @@ pub fn canonicalize_path<E>(
     if ends_with_slash(raw) || out.is_empty() {
         out.push('/');
     }
-    Ok((out != raw).then_some(out))
+    let read = decode_literals(&out);
+    Ok(CanonicalPath { sent: (out != raw).then_some(out), read })
+}
+
+/// Decodes the characters of a path that may be plain in a segment. In `path`, each `%` must begin an encoded byte.
+/// Returns `None` if there are none.
+fn decode_literals(path: &str) -> Option<String> {
+    let mut decoded = String::new();
+    let mut copied = 0;
+    for (at, _) in path.match_indices('%') {
+        let digits = path.as_bytes()[at + 1..].first_chunk::<2>();
+        if let Some(byte) = digits.and_then(|[high, low]| hex_byte(*high, *low)).filter(|byte| is_segment_byte(*byte)) {
+            decoded.push_str(&path[copied..at]);
+            decoded.push(char::from(byte));
+            copied = at + 3;
+        }
+    }
+    (copied > 0).then(|| decoded + &path[copied..])
+}
+
+/// Returns whether a canonical path has the byte plain in its segments (`pchar` in RFC 3986). All other bytes are encoded.
+pub const fn is_segment_byte(byte: u8) -> bool {
+    matches!(CLASS[byte as usize], PLAIN | DOT)
 }
 
 /// Returns true if a server that decodes slashes could read `piece` as a dot segment.
@@ -250,7 +324,7 @@ fn write_segment<E>(
     Ok(())
 }
 
-/// Writes a byte that was percent-encoded: plain if it is unreserved, else encoded in upper case.
+/// Writes a byte that was percent-encoded for servers: plain if it is unreserved, else encoded in upper case.
 fn write_decoded<E>(byte: u8, out: &mut String, report: &mut impl FnMut(PathFault) -> Result<(), E>) -> Result<(), E> {
     match byte {
         b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {

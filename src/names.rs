@@ -1,8 +1,12 @@
-//! Parses names of headers, cookies and parameters in the config and in requests to the admin API, and compares those of
-//! headers. Also has the error
+//! Parses names of headers, cookies and parameters in the config and in requests to the admin API. Also has the error
 //! type for such texts, [`TextFault`].
 
+use std::fmt;
+
 use http::HeaderName;
+use http::header::TE;
+
+use crate::received_headers::{Visibility, find_visibility, is_ambiguous_name};
 
 /// A mistake in a text of the config or of a request to the admin API.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +15,13 @@ pub struct TextFault {
     pub what: String,
     /// The remedy: a text to write instead.
     pub help: String,
+}
+
+/// Writes both in one sentence.
+impl fmt::Display for TextFault {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}; {}", self.what, self.help)
+    }
 }
 
 /// Returns a [`TextFault`] as an error.
@@ -24,6 +35,35 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
         Ok(name) => Ok(name),
         Err(_) => invalid_text(format!("`{text}` is not a header name"), "header names have letters, digits and `-`"),
     }
+}
+
+/// Parses the name of a header of requests that limits, conditions or tokens read.
+///
+/// # Errors
+/// It is no name of a header, or the gateway removes such headers before anything reads them.
+pub fn parse_forwarded_header(text: &str) -> Result<HeaderName, TextFault> {
+    let name = parse_header_name(text)?;
+    // Of `TE`, only `trailers` is left.
+    let is_removed = find_visibility(name.as_str()) == Visibility::Never || name == TE;
+    if is_removed && !is_ambiguous_name(name.as_str()) {
+        return invalid_text(
+            format!("the gateway removes the header `{name}` from every request before anything reads it"),
+            "name a header that is for the server, like \"authorization\" or \"x-api-key\"",
+        );
+    }
+    if is_ambiguous_name(name.as_str()) {
+        let plain: String = name.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+        return invalid_text(
+            format!(
+                "the gateway removes the header `{name}` from every request: servers confuse such names with others"
+            ),
+            match text.contains('*') {
+                true => "there are no wildcards in names: write the whole name".to_owned(),
+                false => format!("have clients send `{plain}`, and write that"),
+            },
+        );
+    }
+    Ok(name)
 }
 
 /// Returns whether servers that map headers to variables may confuse two headers: the names differ, but only in

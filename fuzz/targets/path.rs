@@ -2,16 +2,20 @@
 //! it once more finds nothing left to resolve.
 
 use sluicegate::config::Strictness;
-use sluicegate::fuzzing::{FaultPolicy, canonicalize_path, parse_authority};
+use sluicegate::fuzzing::{CanonicalPath, FaultPolicy, canonicalize_path, parse_authority};
 
 fn check_path(raw: &str, strictness: Strictness) {
     let Ok(form) = canonicalize_path(raw, &mut FaultPolicy::new(strictness)) else { return };
-    let form = form.unwrap_or_else(|| raw.to_owned());
+    let sent = form.to_send(raw);
+    let form = form.to_read(raw);
     assert!(form.starts_with('/'), "{raw:?} became {form:?}");
     assert!(!form.contains("//"), "{raw:?} became {form:?}");
     assert!(!form.split('/').any(|segment| segment == "." || segment == ".."), "{raw:?} became {form:?}");
     assert!(form.bytes().all(|byte| byte.is_ascii_graphic()), "{raw:?} became {form:?}");
-    assert_eq!(canonicalize_path(&form, &mut FaultPolicy::new(strictness)), Ok(None), "{raw:?} became {form:?}");
+    let again = canonicalize_path(form, &mut FaultPolicy::new(strictness));
+    assert_eq!(again, Ok(CanonicalPath::default()), "{raw:?} became {form:?}");
+    let read = canonicalize_path(sent, &mut FaultPolicy::new(strictness));
+    assert_eq!(read.map(|read| read.to_read(sent).to_owned()), Ok(form.to_owned()), "{raw:?} is sent as {sent:?}");
 }
 
 fn check_host(text: &[u8]) {

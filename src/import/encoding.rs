@@ -1,11 +1,12 @@
 //! Writes paths and regular expressions of nginx for canonical paths. nginx compares the decoded path. A canonical path
-//! stays encoded: unreserved characters have one spelling, characters such as `@` have two (`@` and `%40`), and all other
-//! bytes are always encoded.
+//! has the characters plain that a segment may contain, and all other bytes encoded.
 
 use regex_syntax::ParserBuilder;
 use regex_syntax::hir::{Class, ClassUnicode, Hir, HirKind, Look};
 
-/// Any character of a path, in either spelling.
+use crate::canonical::is_segment_byte;
+
+/// Any character of a path, plain or encoded.
 const ANY: &str = "(?:[^%]|%..)";
 /// The deepest nesting of groups.
 const NEST_MAX: u32 = 50;
@@ -15,11 +16,11 @@ const CHARACTERS_MAX: usize = 64;
 /// A set of bytes of the decoded path.
 type ByteSet = [bool; 256];
 
-/// Encodes a path as in canonical requests. A character with two spellings stays as it is.
+/// Encodes a path as in canonical requests.
 pub fn encode_path(path: &str) -> String {
     let mut encoded = String::with_capacity(path.len());
     for byte in path.bytes() {
-        match is_unreserved(byte) || has_both(byte) {
+        match is_plain(byte) {
             true => encoded.push(char::from(byte)),
             false => encoded.push_str(&format!("%{byte:02X}")),
         }
@@ -27,17 +28,18 @@ pub fn encode_path(path: &str) -> String {
     encoded
 }
 
-/// Returns whether a path has only one spelling, so that a config can have it as text.
-pub fn has_one_spelling(path: &str) -> bool {
-    !path.bytes().any(has_both)
+/// Returns whether the path of a route can be this text. A `*` and a segment like `:id` are mistakes there, because other
+/// programs give them a meaning.
+pub fn fits_route(path: &str) -> bool {
+    !path.contains('*') && !path.contains("/:")
 }
 
-/// Writes the regular expression that matches all spellings of a text.
+/// Writes the regular expression that matches a text.
 pub fn format_literal(text: &str) -> String {
     text.bytes().map(format_byte).collect()
 }
 
-/// Writes a regular expression of nginx as one that matches the canonical spellings of the same paths. Returns the
+/// Writes a regular expression of nginx as one that matches the canonical forms of the same paths. Returns the
 /// expression, and whether it still ignores case. Returns `None` for what cannot be translated, such as a word boundary.
 pub fn encode_regex(pattern: &str, ignore_case: bool) -> Option<(String, bool)> {
     let mut builder = ParserBuilder::new();
@@ -53,13 +55,8 @@ pub fn encode_regex(pattern: &str, ignore_case: bool) -> Option<(String, bool)> 
 }
 
 /// Returns true for characters that are never encoded in a canonical path. The slash is one, as an encoded one is refused.
-fn is_unreserved(byte: u8) -> bool {
-    byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte)
-}
-
-/// Returns true for characters that a canonical path may have plain or encoded.
-fn has_both(byte: u8) -> bool {
-    b"!$&'()*+,;=:@".contains(&byte)
+fn is_plain(byte: u8) -> bool {
+    byte == b'/' || is_segment_byte(byte)
 }
 
 /// Returns true for the characters of which an encoding consists after its `%`.
@@ -78,13 +75,13 @@ fn check_alignment(tree: &Hir) -> Alignment {
         HirKind::Look(Look::Start) => [Some(true); 2],
         HirKind::Look(_) => [None; 2],
         HirKind::Literal(literal) => {
-            let is_same = literal.0.iter().copied().all(is_unreserved);
+            let is_same = literal.0.iter().copied().all(is_plain);
             let starts = !literal.0.first().copied().is_some_and(is_digit);
             [is_same && starts, is_same].map(|fits| fits.then_some(true))
         }
         HirKind::Class(class) => {
             let Some(set) = read_class(class) else { return [None; 2] };
-            let (is_same, starts) = (list_bytes(&set).all(is_unreserved), !list_bytes(&set).any(is_digit));
+            let (is_same, starts) = (list_bytes(&set).all(is_plain), !list_bytes(&set).any(is_digit));
             [is_same && starts, is_same].map(|fits| fits.then_some(true))
         }
         HirKind::Repetition(repetition) => {
@@ -118,11 +115,11 @@ fn check_alignment(tree: &Hir) -> Alignment {
 
 /// Returns whether a class has every byte that may be encoded, so that a run of it includes whole encodings.
 fn is_wide(set: &ByteSet) -> bool {
-    let is_needed = |byte: u8| !is_unreserved(byte) && byte != b'\n' || is_digit(byte);
+    let is_needed = |byte: u8| !is_plain(byte) && byte != b'\n' || is_digit(byte);
     (0..=u8::MAX).filter(|byte| is_needed(*byte)).all(|byte| set[usize::from(byte)])
 }
 
-/// Writes an expression so that it matches all spellings. Groups capture nothing.
+/// Writes an expression so that it matches the canonical spelling. Groups capture nothing.
 fn format_tree(tree: &Hir) -> Option<String> {
     Some(match tree.kind() {
         HirKind::Empty => String::new(),
@@ -189,8 +186,7 @@ fn list_bytes(set: &ByteSet) -> impl Iterator<Item = u8> {
 
 fn format_byte(byte: u8) -> String {
     match byte {
-        byte if has_both(byte) => format!("(?:{}|%{byte:02X})", escape(byte)),
-        byte if is_unreserved(byte) => escape(byte),
+        byte if is_plain(byte) => escape(byte),
         byte => format!("%{byte:02X}"),
     }
 }
@@ -207,10 +203,10 @@ fn format_set(set: &ByteSet) -> String {
     }
     if is_wide(set) {
         let missing: String =
-            (0..=u8::MAX).filter(|byte| is_unreserved(*byte) && !bytes.contains(byte)).map(escape).collect();
+            (0..=u8::MAX).filter(|byte| is_plain(*byte) && !bytes.contains(byte)).map(escape).collect();
         return format!("(?:[^%{missing}]|%..)");
     }
-    let plain: Vec<u8> = bytes.iter().copied().filter(|byte| is_unreserved(*byte) || has_both(*byte)).collect();
+    let plain: Vec<u8> = bytes.iter().copied().filter(|byte| is_plain(*byte)).collect();
     let mut parts: Vec<String> = Vec::new();
     if !plain.is_empty() {
         parts.push(format!("[{}]", format_ranges(&plain)));
@@ -220,7 +216,7 @@ fn format_set(set: &ByteSet) -> String {
         let lows: Vec<u8> = (0..16_u8)
             .filter(|low| {
                 let byte = high << 4 | low;
-                bytes.contains(&byte) && !is_unreserved(byte)
+                bytes.contains(&byte) && !is_plain(byte)
             })
             .map(|low| format!("{low:X}").bytes().next().unwrap_or(b'0'))
             .collect();
@@ -272,6 +268,8 @@ mod tests {
             "^/.*$",
             r"^/a/.*\.js$",
             "/[a-z_-]+/edit",
+            "^/@fs/",
+            r"^/[\+a]",
         ] {
             assert_eq!(encoded(pattern).as_deref(), Some(pattern));
         }
@@ -279,15 +277,14 @@ mod tests {
     }
 
     #[test]
-    fn other_characters_have_all_their_spellings() {
+    fn other_characters_are_encoded() {
         for (pattern, written) in [
-            ("^/@fs/", "^/(?:@|%40)fs/"),
             ("^/a b", "^/a%20b"),
             ("^/é$", "^/%C3%A9$"),
             ("^/a.c$", "^/a(?:[^%]|%..)c$"),
             ("^/[^/]{2}$", "^/(?:(?:[^%/]|%..)){2}$"),
             ("[0-9]", "^(?:[^%]|%..)*(?:[0-9])"),
-            ("^/[+a]", r"^/(?:[\+a]|%2B)"),
+            ("^/[ a]", "^/(?:a|%20)"),
             ("^/(?:é|4)", "^/(?:4|%C3%A9)"),
         ] {
             assert_eq!(encoded(pattern).as_deref(), Some(written), "{pattern}");
@@ -305,15 +302,13 @@ mod tests {
         }
     }
 
-    /// Spells bytes as a canonical path may: `choices` decides between two spellings.
-    fn spell(decoded: &[u8], choices: u64) -> String {
-        let spell = |(at, byte): (usize, &u8)| match *byte {
-            byte if is_unreserved(byte) || has_both(byte) && choices >> (at % 64) & 1 == 0 => {
-                char::from(byte).to_string()
-            }
+    /// Spells bytes as a canonical path.
+    fn spell(decoded: &[u8]) -> String {
+        let spell = |byte: &u8| match *byte {
+            byte if is_plain(byte) => char::from(byte).to_string(),
             byte => format!("%{byte:02X}"),
         };
-        decoded.iter().enumerate().map(spell).collect()
+        decoded.iter().map(spell).collect()
     }
 
     proptest! {
@@ -328,7 +323,6 @@ mod tests {
             ]), 0..7),
             ignore_case in any::<bool>(),
             decoded in prop::collection::vec(prop::sample::select(b"/ab40@A%+2F \xc3\xa9$.-".to_vec()), 0..8),
-            choices in any::<u64>(),
         ) {
             let pattern = parts.concat();
             let path = [b"/", decoded.as_slice()].concat();
@@ -336,16 +330,16 @@ mod tests {
             let Ok(original) = original else { return Ok(()) };
             let (written, ignores) = encode_regex(&pattern, ignore_case).unwrap();
             let written = Regex::new(&format!("{}{written}", if ignores { "(?i)" } else { "" })).unwrap();
-            let spelled = spell(&path, choices);
+            let spelled = spell(&path);
             prop_assert_eq!(written.is_match(&spelled), original.is_match(&path), "{} as {}: {}", pattern, written, spelled);
         }
 
-        /// A literal matches exactly the spellings of its text.
+        /// A literal matches exactly its text.
         #[test]
-        fn literals_match_their_spellings(text in "[a@ é+%/4-]{1,6}", other in "[a@ é+%/4-]{1,6}", choices in any::<u64>()) {
+        fn literals_match_their_text(text in "[a@ é+%/4-]{1,6}", other in "[a@ é+%/4-]{1,6}") {
             let regex = Regex::new(&format!("^{}$", format_literal(&text))).unwrap();
-            prop_assert!(regex.is_match(&spell(text.as_bytes(), choices)));
-            prop_assert_eq!(regex.is_match(&spell(other.as_bytes(), choices)), text == other);
+            prop_assert!(regex.is_match(&spell(text.as_bytes())));
+            prop_assert_eq!(regex.is_match(&spell(other.as_bytes())), text == other);
         }
     }
 }

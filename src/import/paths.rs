@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use regex::RegexBuilder;
 
-use crate::import::encoding::{encode_path, encode_regex, format_literal, has_one_spelling};
+use crate::import::encoding::{encode_path, encode_regex, fits_route, format_literal};
 use crate::import::model::{ImportedConfig, ImportedRedirect, RouteAction, RouteBody};
 use crate::import::remarks::Remarks;
 
@@ -208,10 +208,10 @@ fn redirect_to_slash(location: &Location, done: &mut HashSet<String>) -> Option<
 /// location of its own.
 fn is_by_segments(location: &Location) -> bool {
     match &location.matcher {
-        LocationMatcher::Exact(path) => has_one_spelling(path) && (path == "/" || !path.ends_with('/')),
-        LocationMatcher::Segments(path) => has_one_spelling(path),
+        LocationMatcher::Exact(path) => fits_route(path) && (path == "/" || !path.ends_with('/')),
+        LocationMatcher::Segments(path) => fits_route(path),
         LocationMatcher::Prefix { path, .. } => {
-            path == "/" || has_one_spelling(path) && path.ends_with('/') && location.body.is_proxied()
+            path == "/" || fits_route(path) && path.ends_with('/') && location.body.is_proxied()
         }
         LocationMatcher::Regex { .. } => false,
     }
@@ -246,7 +246,7 @@ fn order_as_nginx(locations: Vec<Location>, remarks: &mut Remarks) -> Vec<(Strin
     let mut groups: [Vec<(usize, String, RouteBody)>; 4] = Default::default();
     for Location { matcher, mut body } in locations {
         let (group, length, path) = match matcher {
-            LocationMatcher::Exact(path) if has_one_spelling(&path) && (path == "/" || !path.ends_with('/')) => {
+            LocationMatcher::Exact(path) if fits_route(&path) && (path == "/" || !path.ends_with('/')) => {
                 (0, 0, format!("= {}", encode_path(&path)))
             }
             LocationMatcher::Exact(path) => (0, 0, format!("~ ^{}$", format_literal(&path))),

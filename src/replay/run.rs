@@ -126,8 +126,7 @@ impl<'a> Replay<'a> {
             self.counts.malformed += 1;
             return Ok(());
         };
-        let path = path.filter(|_| request.path != "*");
-        let path = path.as_deref().unwrap_or(&request.path);
+        let path = if request.path == "*" { &request.path } else { path.to_read(&request.path) };
         let Some(route) = self.find_route(logged, request, &method, host, path) else { return Ok(()) };
         if policy.faults.check(route.parsing).is_err() {
             self.counts.malformed += 1;

@@ -62,7 +62,9 @@ pub struct RedirectInput<'r> {
     pub host: &'r str,
     /// The canonical path.
     pub path: &'r str,
-    /// The canonical path after the route's `rewrite`.
+    /// The canonical path in its spelling for servers.
+    pub sent_path: &'r str,
+    /// `sent_path` after the route's `rewrite`.
     pub rewritten_path: &'r str,
     pub query: Option<&'r str>,
 }
@@ -104,7 +106,7 @@ impl RedirectTarget {
             }
             TargetPlaceholder::Query => push_encoded(out, input.query.unwrap_or_default(), is_query_byte),
             TargetPlaceholder::Segment(index, part) => {
-                push_value(out, input.path.split('/').nth(index + 1).unwrap_or_default(), *part);
+                push_value(out, input.sent_path.split('/').nth(index + 1).unwrap_or_default(), *part);
             }
         })
     }
@@ -165,7 +167,9 @@ mod tests {
     }
 
     fn locate(to: &str, path: &str, query: Option<&str>) -> String {
-        let input = RedirectInput { is_https: true, host: "www.example.com", path, rewritten_path: path, query };
+        let is_https = true;
+        let input =
+            RedirectInput { is_https, host: "www.example.com", path, sent_path: path, rewritten_path: path, query };
         redirect(to).locate(input).unwrap().1
     }
 

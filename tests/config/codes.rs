@@ -67,7 +67,13 @@ const CASES: &[(&str, &[&str])] = &[
         &["SG0301"],
     ),
     (
-        "[limit.a]\nrate = \"1/s\"\nkey = \"query:*\"\n[limit.b]\nrate = \"1/s\"\nwhen = { header = { \"x-*\" = \"1\" } }\n\
+        "[limit.a]\nrate = \"1/s\"\nwhen = { header = { x-forwarded-proto = \"http\" } }\n[limit.b]\nrate = \"1/s\"\n\
+         key = \"header:x-request-id\"\n[[route]]\npath = \"/x\"\nheader = { x-real-ip = \"10.0.0.1\" }\nupstream = \"echo:\"\n\
+         limits = [\"a\", \"b\"]",
+        &["SG0307", "SG0307", "SG0307"],
+    ),
+    (
+        "[limit.a]\nrate = \"1/s\"\nkey = \"query:*\"\n[limit.b]\nrate = \"1/s\"\nwhen = { cookie = { \"x-*\" = \"1\" } }\n\
          [[route]]\npath = \"/x\"\nupstream = \"echo:\"\nlimits = [\"a\", \"b\"]",
         &["SG0321", "SG0321"],
     ),

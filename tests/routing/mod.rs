@@ -2,3 +2,4 @@
 
 mod methods;
 mod routes;
+mod spellings;

@@ -5,12 +5,13 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 35] = [
+pub const LAYERS: [(&str, &[&str]); 36] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
     ("canonical", &["text"]),
-    ("names", &[]),
+    ("received_headers", &[]),
+    ("names", &["received_headers"]),
     ("template", &[]),
     ("net", &[]),
     ("grpc", &["labels"]),
@@ -29,8 +30,10 @@ pub const LAYERS: [(&str, &[&str]); 35] = [
     (
         "config",
         &[
+            "received_headers",
             "text",
             "labels",
+            "canonical",
             "envoy",
             "telemetry",
             "names",
@@ -50,6 +53,7 @@ pub const LAYERS: [(&str, &[&str]); 35] = [
     (
         "proxy",
         &[
+            "received_headers",
             "rate",
             "labels",
             "canonical",
@@ -156,7 +160,7 @@ pub const LAYERS: [(&str, &[&str]); 35] = [
             "admin",
         ],
     ),
-    ("import", &["text", "envoy"]),
+    ("import", &["received_headers", "text", "canonical", "names", "envoy"]),
     (
         "cli",
         &[

@@ -99,7 +99,7 @@ fn to_request_value(source: &Source, bytes: Vec<u8>) -> Result<SourceValue<'stat
     if bytes.len() > VALUE_MAX {
         return Err(format!("it is longer than {VALUE_MAX} bytes"));
     }
-    source.parse_written(bytes)
+    source.parse_written(bytes).map_err(|fault| fault.to_string())
 }
 
 impl DecideBody {

@@ -7,9 +7,10 @@ use http::header::AUTHORIZATION;
 
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::reader::{At, Section, find_choice};
+use crate::config::schema;
 use crate::config::tree::{Node, Value};
-use crate::config::{schema, values};
 use crate::limiting::source::jwt::{Algorithm, DecodingKey, TokenVerifier};
+use crate::names::parse_forwarded_header;
 
 const ALGORITHMS: &[(&str, Algorithm)] = &[
     ("HS256", Algorithm::HS256),
@@ -52,7 +53,7 @@ fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
         None => None,
     };
     let header: Option<HeaderName> = match section.node("header") {
-        Some(_) => section.parse_string("header", values::parse_header_name),
+        Some(_) => section.parse_string("header", parse_forwarded_header),
         None => Some(AUTHORIZATION),
     };
     let [issuer, audience] = ["issuer", "audience"].map(|name| match section.node(name) {

@@ -75,6 +75,7 @@ pub fn warn_of_gaps(
 ) {
     let context = &LintContext { sources, documents, server, admin, routes, decide, limits };
     warn_of_forgeable_keys(context);
+    warn_of_removed_headers(context);
     warn_of_wildcard_names(context);
     warn_of_idle_limits(context);
     warn_of_open_admin(context);
@@ -83,6 +84,8 @@ pub fn warn_of_gaps(
         warn_of_wildcard_value(context, route, section.place);
         warn_of_open_login(context, route, section.place);
         warn_of_unlimited_methods(context, route, section.place);
+        let names = route.matcher.headers.iter().map(|(name, _)| name.as_str());
+        warn_of_removed_header(context, section.place, &format!("route `{}`", route.name), names);
     }
 }
 
@@ -105,6 +108,39 @@ fn warn_of_forgeable_keys(context: &LintContext) {
         let warning = Diagnostic::new(place, what).with_help(help);
         context.sources.add_warning(DiagnosticCode::ForgeableKey, warning);
     }
+}
+
+/// Warns of limits that read a header about the client, which is removed from all requests without `trusted_proxies`.
+fn warn_of_removed_headers(context: &LintContext) {
+    for (name, place) in context.limits.places() {
+        let Some(limit) = context.limits.get(name).filter(|limit| !limit.is_wider_tier()) else { continue };
+        // Such keys have a warning of their own.
+        let others = limit.sources().filter(|source| !limit.key.sources().any(|part| part == *source));
+        let others = others.chain(limit.key.sources().filter(|part| find_proxy_header(part).is_none()));
+        let names = others.filter_map(|source| match source {
+            Source::Header(name) | Source::Credential(name) => Some(name.as_str()),
+            _ => None,
+        });
+        warn_of_removed_header(context, place, &format!("`{name}`"), names);
+    }
+}
+
+fn warn_of_removed_header<'n>(
+    context: &LintContext,
+    place: Place,
+    reader: &str,
+    mut names: impl Iterator<Item = &'n str>,
+) {
+    if !context.server.trusted_proxies.is_empty() {
+        return;
+    }
+    let Some(header) = names.find(|name| find_visibility(name) == Visibility::FromTrustedPeers) else { return };
+    let what = format!(
+        "{reader} reads the header `{header}`, which the gateway removes: it is accepted from trusted proxies only, and \
+         there are none"
+    );
+    let help = "list the proxies in front of the gateway in `trusted_proxies` of [server]";
+    context.sources.add_warning(DiagnosticCode::RemovedHeader, Diagnostic::new(place, what).with_help(help));
 }
 
 /// Warns of sources like `query:*`, which somebody could take for all parameters.

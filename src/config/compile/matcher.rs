@@ -3,12 +3,15 @@
 
 use std::net::Ipv6Addr;
 
-use http::Method;
+use http::{HeaderName, HeaderValue, Method};
 use regex::RegexBuilder;
 
+use crate::canonical::is_segment_byte;
 use crate::config::reader::Section;
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
+use crate::limiting::source::Source;
+use crate::names::parse_forwarded_header;
 use crate::route::{HostPattern, Matcher, PathPattern, Segment};
 use crate::text::hex_byte;
 
@@ -32,7 +35,8 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
     let headers = match section.node("header") {
         Some(_) => section
             .read_table("header")
-            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, "header", table)),
+            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, "header", table))
+            .and_then(|headers| check_forwarded(section, headers)),
         None => Some(Vec::new()),
     };
     for (key, empty) in
@@ -48,6 +52,19 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
         }
     }
     Some(Matcher { hosts: hosts?, path: path?, methods: methods?, headers: headers? })
+}
+
+/// Reports headers of conditions that no request has once it is routed.
+fn check_forwarded(
+    section: &Section,
+    headers: Vec<(HeaderName, HeaderValue)>,
+) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    for (name, _) in &headers {
+        if let Err(TextFault { what, help }) = parse_forwarded_header(name.as_str()) {
+            return section.report_fault("header", section.node("header")?, &what, &help);
+        }
+    }
+    Some(headers)
 }
 
 fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
@@ -88,7 +105,9 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
 
 fn parse_path_pattern(text: &str) -> Result<PathPattern, TextFault> {
     if let Some(pattern) = text.strip_prefix('~') {
-        return values::build_regex(&mut RegexBuilder::new(pattern.trim_start())).map(PathPattern::Regex);
+        let pattern = pattern.trim_start();
+        let regex = values::build_regex(&mut RegexBuilder::new(pattern))?;
+        return Source::Path.check_written_expression(pattern, false).map(|()| PathPattern::Regex(regex));
     }
     if let Some(path) = text.strip_prefix('=') {
         let path = path.trim_start();
@@ -184,7 +203,7 @@ fn check_segment_bytes(text: &str) -> Result<(), TextFault> {
         if byte == b'%' {
             let hex = [bytes.next().unwrap_or(0), bytes.next().unwrap_or(0)];
             check_encoded(hex)?;
-        } else if !(byte.is_ascii_alphanumeric() || b"-._~!$&'()+,;=:@".contains(&byte)) {
+        } else if !is_segment_byte(byte) {
             return invalid_text(
                 format!("`{text}` contains a character that must be percent-encoded in a path"),
                 "write it as %XX, upper case",
@@ -202,7 +221,7 @@ fn check_encoded(hex: [u8; 2]) -> Result<(), TextFault> {
             "write %XX with two hexadecimal digits",
         );
     };
-    if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+    if is_segment_byte(byte) {
         return invalid_text(
             format!("`%{text}` never matches, since paths are decoded where they can be"),
             format!("write `{}`", char::from(byte)),

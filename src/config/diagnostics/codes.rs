@@ -52,6 +52,8 @@ labels! {
     UnlimitedMethods = "SG0305",
     /// A listener requires client certificates, and another one serves the same routes without.
     OpenBesideCertificates = "SG0306",
+    /// A source or a condition reads a header that only trusted proxies may send, and there are none.
+    RemovedHeader = "SG0307",
     /// A limit settles costs that it cannot carry over.
     ForgottenCosts = "SG0311",
     /// A limit refuses every request that announces no output.

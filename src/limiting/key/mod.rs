@@ -223,17 +223,20 @@ impl KeyPart {
     pub fn canonicalize_written(&self, written: Vec<u8>) -> Result<Vec<u8>, String> {
         match self {
             KeyPart::All => Ok(written),
-            KeyPart::Source(source) => source.parse_written(written).map(|value| source.value_text(value).into_owned()),
+            KeyPart::Source(source) => read_written(source, written),
             // The value is of one of them: the first that can have it.
             KeyPart::Alternatives(sources) => {
-                let of = |source: &Source| {
-                    source.parse_written(written.clone()).map(|value| source.value_text(value).into_owned())
-                };
+                let of = |source: &Source| read_written(source, written.clone());
                 let found = sources.iter().find_map(|source| of(source).ok()).map_or_else(|| of(&sources[0]), Ok)?;
                 Ok(self.canonicalize_value(found.into()).into_owned())
             }
         }
     }
+}
+
+fn read_written(source: &Source, written: Vec<u8>) -> Result<Vec<u8>, String> {
+    let value = source.parse_written(written).map_err(|fault| fault.to_string())?;
+    Ok(source.value_text(value).into_owned())
 }
 
 impl fmt::Display for KeyPart {

@@ -12,7 +12,7 @@ use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{CertificateName, Source, inputs};
 use crate::tls::ClientCertificate;
 
-/// A request as limits see it. Host and path are the canonical ones that are also routed and forwarded.
+/// A request as limits see it. Host and path are the canonical ones, by which requests are also routed.
 pub struct Facts<'a> {
     pub client: IpAddr,
     pub method: &'a str,
@@ -136,12 +136,12 @@ impl Facts<'_> {
         }
     }
 
-    /// Returns the value of `source` as text.
+    /// Returns the value of `source` as text, in canonical form.
     ///
     /// # Errors
     /// There are several values, and `repeated` does not choose one.
     pub fn text(&self, source: &Source, repeated: Repeated) -> FoundValue<'_> {
-        Ok(self.value(source, repeated)?.map(|value| source.value_text(value)))
+        Ok(self.value(source, repeated)?.map(|value| source.canonicalize_value(source.value_text(value))))
     }
 }
 

@@ -5,6 +5,7 @@
 //! - `facts`: the request as limits see it, and the values of sources in it.
 //! - `inputs`: finds headers, query parameters, cookies and path segments by name.
 //! - `canonical`: the canonical form of each source's values.
+//! - `written`: brings values and patterns of the config and of the admin API into that form.
 //! - `body`: finds form fields and JSON values in the body.
 //! - `jwt`: verifies tokens, and finds claims in them.
 //!
@@ -18,6 +19,7 @@ mod canonical;
 mod facts;
 pub mod inputs;
 pub(crate) mod jwt;
+mod written;
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -35,7 +37,9 @@ pub use crate::limiting::source::body::{
 pub use crate::limiting::source::canonical::Ambiguous;
 pub use crate::limiting::source::facts::{DescriptorEntry, Facts, PathParam, SourceValue};
 pub use crate::limiting::source::inputs::Repeated;
-use crate::names::{TextFault, invalid_text, parse_cookie_name, parse_header_name, parse_input_name, parse_param_name};
+use crate::names::{
+    TextFault, invalid_text, parse_cookie_name, parse_forwarded_header, parse_input_name, parse_param_name,
+};
 
 macro_rules! sources {
     ($($(#[$doc:meta])* $Name:ident $(($Of:ty))? = $word:literal $(: $argument:literal)?, $SourceOrigin:ident;)*) => {
@@ -85,7 +89,7 @@ sources! {
     Ip(Prefixes) = "ip", Request;
     Host = "host", Request;
     Path = "path", Request;
-    /// Path and query, as they are forwarded.
+    /// The canonical path, and the query as it is forwarded.
     Target = "target", Request;
     /// The whole query, without `?`; empty if there is none.
     QueryString = "query_string", Request;
@@ -193,9 +197,9 @@ impl SourceKind {
             SourceKind::Method => alone(Source::Method),
             SourceKind::Route => alone(Source::Route),
             SourceKind::Param => Some(parse_param_name(name()?).map(Source::Param)),
-            SourceKind::Header => Some(parse_header_name(name()?).map(Source::Header)),
+            SourceKind::Header => Some(parse_forwarded_header(name()?).map(Source::Header)),
             SourceKind::Credential if rest.is_empty() => Some(Ok(Source::Credential(AUTHORIZATION))),
-            SourceKind::Credential => Some(parse_header_name(name()?).map(Source::Credential)),
+            SourceKind::Credential => Some(parse_forwarded_header(name()?).map(Source::Credential)),
             SourceKind::Cookie => Some(parse_cookie_name(name()?).map(Source::Cookie)),
             SourceKind::Query => Some(parse_input_name(name()?, "query parameter").map(Source::Query)),
             SourceKind::Claim => Some(parse_input_name(name()?, "claim").map(Source::Claim)),

@@ -1,14 +1,14 @@
 //! Reports what is wrong with a path as reasons to refuse the request. `crate::canonical` has the canonical forms.
 
-use crate::canonical::{self, PathFault};
+use crate::canonical::{self, CanonicalPath, PathFault};
 use crate::ends::End;
 use crate::proxy::head::reject::FaultPolicy;
 
-/// Returns the canonical form of an absolute path, or `None` if the path is canonical already.
+/// Returns the canonical form of an absolute path.
 ///
 /// # Errors
 /// A fault that the strictness of `policy` refuses.
-pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<Option<String>, End> {
+pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<CanonicalPath, End> {
     canonical::canonicalize_path(raw, |fault| {
         policy.report(match fault {
             PathFault::Control => End::PathControl,
@@ -31,9 +31,12 @@ mod tests {
     use crate::config::Strictness;
 
     fn at(strictness: Strictness, raw: &str) -> Result<String, End> {
-        let canonical = canonicalize_path(raw, &mut FaultPolicy::new(strictness))?;
-        assert_ne!(canonical.as_deref(), Some(raw), "a changed path differs");
-        Ok(canonical.unwrap_or_else(|| raw.to_owned()))
+        Ok(canonicalize_path(raw, &mut FaultPolicy::new(strictness))?.to_read(raw).to_owned())
+    }
+
+    /// Decodes a path like a server behind the gateway.
+    fn decode(path: &str) -> Vec<u8> {
+        percent_encoding::percent_decode_str(path).collect()
     }
 
     #[test]
@@ -59,7 +62,12 @@ mod tests {
             ("/.well-known/x", "/.well-known/x"),
             ("/...", "/..."),
             ("/a;v=1/b:c@d", "/a;v=1/b:c@d"),
-            ("/a%3Bb", "/a%3Bb"),
+            ("/a%3Bb", "/a;b"),
+            ("/%40admin/", "/@admin/"),
+            ("/v1/g%3apredict", "/v1/g:predict"),
+            ("/%21%24%26%27%28%29%2A%2B%2C%3B%3D%3A%40", "/!$&'()*+,;=:@"),
+            ("/%2540admin/%25%34%30", "/%2540admin/%2540"),
+            ("/a%3fb%23%5b%5D%20", "/a%3Fb%23%5B%5D%20"),
         ] {
             for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
                 assert_eq!(at(strictness, raw).as_deref(), Ok(canonical), "{raw}");
@@ -86,6 +94,8 @@ mod tests {
             ("/a/../../b", End::PathAboveRoot, Some("/b")),
             ("/a/.;x", End::PathDotParameter, Some("/a/.;x")),
             ("/a/%2e%2e;x/b", End::PathDotParameter, Some("/a/..;x/b")),
+            ("/a/..%3bx/b", End::PathDotParameter, Some("/a/..;x/b")),
+            ("/..%3B/../b", End::PathDotParameter, Some("/b")),
         ] {
             assert_eq!(at(Strictness::Strict, raw), Err(reject), "{raw}");
             let expected = defensive.map(str::to_owned).ok_or(reject);
@@ -102,20 +112,26 @@ mod tests {
             let digits = canonical.get(i + 1..i + 3).unwrap();
             assert!(!digits.contains(|c: char| c.is_ascii_lowercase()), "{canonical}");
             let byte = u8::from_str_radix(digits, 16).unwrap();
-            assert!(!(byte.is_ascii_alphanumeric() || b"-._~".contains(&byte)), "{canonical}");
+            assert!(!canonical::is_segment_byte(byte), "{canonical}");
         }
     }
 
     proptest! {
         #[test]
         fn canonical_paths_are_stable(
-            raw in prop_oneof![r"/([a-b]|/|\.|%2[eEfF]|%[0-9a-fA-F]{2}|%|\\|;|é|\{){0,24}", r"/\PC*"],
+            raw in prop_oneof![r"/([a-b]|/|\.|%2[eEfF]|%40|%3[aAbBdD]|%[0-9a-fA-F]{2}|%|\\|;|é|\{){0,24}", r"/\PC*"],
         ) {
             for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
                 let Ok(canonical) = at(strictness, &raw) else { continue };
                 checked(&canonical);
                 let again = canonicalize_path(&canonical, &mut FaultPolicy::new(strictness));
-                prop_assert_eq!(again, Ok(None), "{} of {}", canonical, raw);
+                prop_assert_eq!(again, Ok(CanonicalPath::default()), "{} of {}", canonical, raw);
+                let both = canonicalize_path(&raw, &mut FaultPolicy::new(strictness)).unwrap();
+                let sent = both.to_send(&raw);
+                prop_assert_eq!(decode(sent), decode(&canonical), "a server reads what the gateway has read");
+                prop_assert_eq!(sent.split('/').count(), canonical.split('/').count());
+                prop_assert_eq!(at(strictness, sent), Ok(canonical.clone()), "{} of {}", sent, raw);
+                prop_assert!(!canonicalize_path(sent, &mut FaultPolicy::new(strictness)).unwrap().is_sent_rewritten());
                 if let Ok(strict) = at(Strictness::Strict, &raw) {
                     prop_assert_eq!(canonical, strict, "what strict admits, all read alike");
                 }
@@ -124,7 +140,7 @@ mod tests {
 
         #[test]
         fn spellings_of_a_path_meet_in_one_form(
-            segments in proptest::collection::vec("[a-zA-Z0-9_~-]{1,4}", 0..5),
+            segments in proptest::collection::vec("[a-zA-Z0-9_~!$&'()*+,;=:@-]{1,4}", 0..5),
             choices in proptest::collection::vec(0u8..6, 64),
         ) {
             let plain = format!("/{}", segments.join("/"));
@@ -144,6 +160,13 @@ mod tests {
                 spelt.push('/');
             }
             prop_assert_eq!(at(Strictness::Strict, &spelt), Ok(plain));
+        }
+
+        /// Signatures are computed over the spelling of reserved characters.
+        #[test]
+        fn servers_get_reserved_characters_as_the_client_wrote_them(path in r"(/([a-b@:;+]|%40|%3[ABD]|%2[ABC6]){1,6}){1,4}") {
+            let both = canonicalize_path(&path, &mut FaultPolicy::new(Strictness::Strict)).unwrap();
+            prop_assert_eq!(both.to_send(&path), &path);
         }
     }
 }

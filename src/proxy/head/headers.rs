@@ -234,6 +234,7 @@ mod tests {
 
     use super::*;
     use crate::config::ForwardedHeaders;
+    use crate::names::parse_forwarded_header;
     use crate::net::{IpSet, parse_network};
     use crate::proxy::head::hop::Hop;
     use crate::proxy::head::identity;
@@ -444,6 +445,19 @@ mod tests {
     fn the_names_of_hop_by_hop_headers_have_the_order_of_the_headers() {
         let named = HOP_BY_HOP_NAMES.each_ref().map(|name| KnownHeader::from_name(name.as_str()));
         assert_eq!(named, HOP_BY_HOP.map(Some));
+    }
+
+    /// `Connection` and `Upgrade` are written anew for requests that offer another protocol.
+    #[test]
+    fn nothing_can_be_configured_to_read_a_removed_header() {
+        for name in HOP_BY_HOP_NAMES.iter().filter(|name| !matches!(name.as_str(), "connection" | "upgrade")) {
+            assert!(parse_forwarded_header(name.as_str()).is_err(), "{name}");
+        }
+        let named = ["te", "forwarded", "x_api_key", "x.api.key"];
+        assert!(named.iter().all(|name| parse_forwarded_header(name).is_err()));
+        for name in ["authorization", "cookie", "connection", "upgrade", "trailer", "x-api-key", "x-forwarded-proto"] {
+            assert!(parse_forwarded_header(name).is_ok(), "{name}");
+        }
     }
 
     proptest! {

@@ -8,7 +8,7 @@ use http::request::Parts;
 use http::uri::PathAndQuery;
 use http::{Method, Version};
 
-use crate::canonical::{self, Authority};
+use crate::canonical::{self, Authority, CanonicalPath};
 use crate::config::Strictness;
 use crate::ends::End;
 use crate::proxy::head::canonical::canonicalize_path;
@@ -27,8 +27,8 @@ pub struct ValidatedHead {
     method: Method,
     /// The target as received, with `/` in place of an empty path.
     target: PathAndQuery,
-    /// The canonical path, if it differs from the received one.
-    path: Option<String>,
+    /// The canonical form of the received path.
+    path: CanonicalPath,
     /// The received `Host` header differs from `authority` and must be replaced before forwarding.
     host_changed: bool,
     /// Repaired faults, which the route judges.
@@ -59,12 +59,17 @@ impl ValidatedHead {
 
     /// Returns the canonical path, see [`canonicalize_path`]. `*` for `OPTIONS *`.
     pub fn path(&self) -> &str {
-        self.path.as_deref().unwrap_or_else(|| self.target.path())
+        self.path.to_read(self.target.path())
     }
 
-    /// Returns true if the canonical path differs from the received one.
+    /// Returns the path for servers: the canonical one, with reserved characters in the client's spelling.
+    pub fn sent_path(&self) -> &str {
+        self.path.to_send(self.target.path())
+    }
+
+    /// Returns true if the path for servers differs from the received one.
     pub fn is_path_rewritten(&self) -> bool {
-        self.path.is_some()
+        self.path.is_sent_rewritten()
     }
 
     /// Returns the query as received.
@@ -122,7 +127,10 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
         policy.report(End::Expect)?;
     }
     let target = target(parts, &method, &mut policy)?;
-    let path = if target.path() == "*" { None } else { canonicalize_path(target.path(), &mut policy)? };
+    let path = match target.path() {
+        "*" => CanonicalPath::default(),
+        path => canonicalize_path(path, &mut policy)?,
+    };
     if target.query().is_some_and(|query| !query.is_ascii()) {
         policy.report(End::QueryNonAscii)?;
     }
@@ -402,6 +410,8 @@ mod tests {
         assert_eq!((admitted.read_host(), admitted.path(), admitted.query()), ("example.com", "/a", Some("b")));
         assert_eq!(admitted.authority(), "example.com:80");
         assert!(admitted.is_path_rewritten() && admitted.is_host_rewritten());
+        let reserved = admit(&get("/%40a%3Bb/%2E%2e/%3a", &[A]), Strictness::Strict).unwrap();
+        assert_eq!((reserved.path(), reserved.sent_path()), ("/:", "/%3A"));
     }
 
     #[test]
@@ -432,7 +442,7 @@ mod tests {
             assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(false))), Err(End::PathSlash));
         }
         let kept = ParsingRules::new(Strictness::Strict, Some(true));
-        for target in ["/a%2F..%2Fb", "/a%2f.", "/..%2Fb", "/a%2F%2e%2e;x", "/%2E%2e%2f"] {
+        for target in ["/a%2F..%2Fb", "/a%2f.", "/..%2Fb", "/a%2F%2e%2e;x", "/a%2F..%3bx", "/%2E%2e%2f"] {
             assert_eq!(head(target).faults().check(kept), Err(End::PathSlashDots), "{target}");
         }
         for target in ["/a%2F...", "/a%2F%2Fb", "/a%2F.b", "/a%252F..", "/%2F"] {

@@ -96,14 +96,19 @@ fn has_usual_body(method: &Method) -> bool {
     matches!(*method, Method::POST | Method::PUT | Method::PATCH)
 }
 
-/// Returns the target to forward, with the rewrites of the route.
+/// Returns the target to forward, with the rewrites of the route. What is left of the path stays in its spelling for
+/// servers.
 pub fn rewrite_target<'a>(admitted: &'a ValidatedHead, rewrite: &Rewrite) -> Cow<'a, str> {
-    let received = admitted.path();
-    let rest = match received.strip_prefix(rewrite.strip_prefix.as_str()) {
-        Some(rest) if rest.is_empty() || rest.starts_with('/') => rest,
-        _ => received,
+    let sent = admitted.sent_path();
+    let rest = match admitted.path().strip_prefix(rewrite.strip_prefix.as_str()) {
+        // The path that is read and the one that is sent have the same segments.
+        Some(rest) if rest.is_empty() || rest.starts_with('/') => {
+            let stripped = rewrite.strip_prefix.matches('/').count();
+            sent.match_indices('/').nth(stripped).map_or("", |(at, _)| &sent[at..])
+        }
+        _ => sent,
     };
-    if rest.len() == received.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
+    if rest.len() == sent.len() && rewrite.add_prefix.is_empty() && !admitted.is_path_rewritten() {
         return Cow::Borrowed(admitted.validate_target().as_str());
     }
     let slash = if rest.is_empty() { "/" } else { "" };

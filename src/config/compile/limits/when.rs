@@ -14,6 +14,7 @@
 //! Texts, wildcards and sets are case-sensitive; hosts and methods have one canonical case. A condition on a value that
 //! the request lacks is false, and true with `!`.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -106,21 +107,39 @@ fn compile_text_condition(
     source: Source,
 ) -> Option<Condition> {
     let read = |written: WrittenPattern, node: &Node| -> Option<Pattern> {
-        if let Err(TextFault { what, help }) = check_possible(&source, &written) {
-            return when.report_fault(key, node, &what, &help);
-        }
-        Some(match written {
-            WrittenPattern::Text(text) => Pattern::Text(text.to_owned()),
-            WrittenPattern::Integer(from, to) => Pattern::Integer(from, to),
-            WrittenPattern::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Pattern::NotEmpty,
-            WrittenPattern::Wildcard(text) => Pattern::Wildcard(Wildcard::new(text)),
-            WrittenPattern::Set(name) => Pattern::Set(context.sets.find(when.sources, node.place, name)?.set),
-            WrittenPattern::Regex(expression) => Pattern::Regex(expression),
-        })
+        let pattern = match written {
+            WrittenPattern::Text(text) => source.parse_written_text(text).map(Pattern::Text),
+            WrittenPattern::Integer(from, to) => source.check_written_integer().map(|()| Pattern::Integer(from, to)),
+            WrittenPattern::Wildcard(text) if text.bytes().all(|byte| byte == b'*') => Ok(Pattern::NotEmpty),
+            WrittenPattern::Wildcard(text) => {
+                source.parse_written_wildcard(text).map(|text| Pattern::Wildcard(Wildcard::new(&text)))
+            }
+            WrittenPattern::Set(name) => {
+                let listed = context.sets.find(when.sources, node.place, name)?;
+                canonicalize_set(&source, name, listed.set).map(Pattern::Set)
+            }
+            WrittenPattern::Regex(expression) => source
+                .check_written_expression(expression.regex.as_str(), expression.ignore_case)
+                .map(|()| Pattern::Regex(expression)),
+        };
+        pattern.map_or_else(|TextFault { what, help }| when.report_fault(key, node, &what, &help), Some)
     };
     let (negated, patterns) = parse_patterns(when, key, node, read)?;
     let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
     Some(Condition::Text { source, test })
+}
+
+/// Brings the items of a set into the form that values of `source` have.
+fn canonicalize_set(source: &Source, name: &str, set: Arc<NamedSet>) -> Result<Arc<NamedSet>, TextFault> {
+    let mut items: Vec<&String> = set.strings.iter().collect();
+    // The first mistake is always the same one.
+    items.sort_unstable();
+    let strings = items.into_iter().map(|item| source.parse_written_text(item)).collect::<Result<HashSet<String>, _>>();
+    match strings {
+        Ok(strings) if strings == set.strings => Ok(set),
+        Ok(strings) => Ok(Arc::new(NamedSet { strings, ..NamedSet::default() })),
+        Err(TextFault { what, help }) => invalid_text(format!("an item of [set.{name}] matches nothing: {what}"), help),
+    }
 }
 
 fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node) -> Option<Condition> {
@@ -281,45 +300,6 @@ fn parse_range(text: &str) -> Option<(i64, i64)> {
 /// Parses a 64-bit integer; a larger one would be truncated.
 fn parse_bound(text: &str) -> Option<i64> {
     integer(text.as_bytes()).filter(|_| text.parse::<i64>().is_ok())
-}
-
-/// Rejects patterns that can never match because the canonical form of the source differs.
-fn check_possible(source: &Source, written: &WrittenPattern) -> Result<(), TextFault> {
-    let text = match written {
-        WrittenPattern::Text(text) | WrittenPattern::Wildcard(text) => text,
-        WrittenPattern::Regex(expression) => return check_possible_regex(source, expression),
-        WrittenPattern::Integer(..) | WrittenPattern::Set(_) => return Ok(()),
-    };
-    match source {
-        Source::Method if text.bytes().any(|byte| byte.is_ascii_lowercase()) => invalid_text(
-            format!("methods are in upper case, so `{text}` matches nothing"),
-            format!("write \"{}\"", text.to_ascii_uppercase()),
-        ),
-        Source::Host if text.bytes().any(|byte| byte.is_ascii_uppercase()) => invalid_text(
-            format!("hosts are compared in lower case, so `{text}` matches nothing"),
-            format!("write \"{}\"", text.to_ascii_lowercase()),
-        ),
-        Source::Path if !text.starts_with(['/', '*']) => {
-            invalid_text(format!("no path is `{text}`, as all start with `/`"), format!("write \"/{text}\""))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Rejects a regular expression with letters of the wrong case if the source has only one case.
-fn check_possible_regex(source: &Source, Expression { regex, ignore_case }: &Expression) -> Result<(), TextFault> {
-    let pattern = regex.as_str();
-    let has = |wrong: fn(&u8) -> bool| {
-        // A letter after a backslash is a class such as `\S`.
-        let escaped = |at: usize| at > 0 && pattern.as_bytes()[at - 1] == b'\\';
-        !ignore_case && pattern.bytes().enumerate().any(|(at, byte)| wrong(&byte) && !escaped(at))
-    };
-    let what = match source {
-        Source::Method if has(u8::is_ascii_lowercase) => "methods are in upper case",
-        Source::Host if has(u8::is_ascii_uppercase) => "hosts are compared in lower case",
-        _ => return Ok(()),
-    };
-    invalid_text(format!("{what}, so some of `{pattern}` matches nothing"), format!("write \"~i {pattern}\""))
 }
 
 /// Parses `ADDRESS`, `ADDRESS/PREFIX`, `ADDRESS-ADDRESS` or `10.0.24.*`.

@@ -3,6 +3,7 @@
 
 use http::{HeaderMap, Method, StatusCode};
 
+use crate::canonical::repair_path;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::source::SourceTexts;
@@ -56,10 +57,14 @@ fn find_loop(
     });
     let any = route.matcher.hosts.is_empty().then_some(ANY_HOST);
     hosts.chain(any).find_map(|host| {
-        let locate =
-            |path: &str| redirect.locate(RedirectInput { is_https, host, path, rewritten_path: path, query: None });
+        let locate = |path: &str| {
+            let input = RedirectInput { is_https, host, path, sent_path: path, rewritten_path: path, query: None };
+            redirect.locate(input)
+        };
         let (status, target) = locate(&path)?;
         let next = own_path(&target, host, is_https)?;
+        let repaired = repair_path(next);
+        let next = repaired.to_read(next);
         let method = repeated_method(&route.matcher.methods, status)?;
         let found = table.find_route(routes, host, next, &method, &HeaderMap::new());
         let is_same = found == Some(index) && locate(next).is_some_and(|(_, next_target)| next_target == target);

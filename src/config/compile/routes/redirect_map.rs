@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::canonical::repair_path;
 use crate::config::compile::matcher::check_canonical_path;
 use crate::config::compile::named_set::strip_comment;
 use crate::config::compile::routes::redirect_target::{
@@ -13,7 +14,6 @@ use crate::config::tree::Node;
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::Matcher;
 use crate::route::redirect::RedirectMap;
-use crate::text::{hex_byte, push_percent_encoded};
 
 /// Maximum number of entries of a map.
 const ENTRIES_MAX: usize = 100_000;
@@ -125,51 +125,12 @@ fn fault(what: &str, help: &str) -> TextFault {
     TextFault { what: what.to_owned(), help: help.to_owned() }
 }
 
-/// Returns the path that a request for `path` has once it is canonical, as the paths of a map are.
-fn canonicalize_target(path: &str) -> String {
-    let mut segments: Vec<String> = Vec::new();
-    let mut has_final_slash = false;
-    for segment in path.split('/').skip(1) {
-        let segment = canonicalize_segment(segment);
-        has_final_slash = matches!(segment.as_str(), "" | "." | "..");
-        match segment.as_str() {
-            "" | "." => {}
-            ".." => {
-                segments.pop();
-            }
-            _ => segments.push(segment),
-        }
-    }
-    let slash = if has_final_slash && !segments.is_empty() { "/" } else { "" };
-    format!("/{}{slash}", segments.join("/"))
-}
-
-/// Decodes unreserved characters, and writes all others that are percent-encoded in upper case.
-fn canonicalize_segment(segment: &str) -> String {
-    let mut pieces = segment.split('%');
-    let mut out = pieces.next().unwrap_or_default().to_owned();
-    for piece in pieces {
-        let digits = piece.as_bytes().first_chunk::<2>();
-        match digits.and_then(|[high, low]| hex_byte(*high, *low)) {
-            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(char::from(byte)),
-            Some(byte) => push_percent_encoded(&mut out, byte),
-            // Such a target is refused or differs from every path of the map.
-            None => {
-                out.push('%');
-                out.push_str(piece);
-                continue;
-            }
-        }
-        out.push_str(&piece[2..]);
-    }
-    out
-}
-
 /// Returns the paths of a loop. A path that leads to itself under a full URL is none, because the scheme may differ.
 fn find_loop<'m>(map: &'m RedirectMap, matcher: Option<&Matcher>) -> Option<Vec<&'m str>> {
     let next = |from: &str| {
         let (to, _) = map.get(from)?;
-        let (next, _) = map.get_key_value(canonicalize_target(local_path(to, matcher)?).as_str())?;
+        let to_path = local_path(to, matcher)?;
+        let (next, _) = map.get_key_value(repair_path(to_path).to_read(to_path))?;
         (**next != *from || to.starts_with('/')).then_some(&**next)
     };
     // The number of the walk that has visited a path first.
@@ -219,6 +180,7 @@ mod tests {
             (&[("/a", "/b/../a")], Some(&["/a"])),
             (&[("/a", "/./%62//%2e%2E/a?x=/")], Some(&["/a"])),
             (&[("/a%2F", "/b"), ("/b", "/a%2f")], Some(&["/a%2F", "/b"])),
+            (&[("/@a", "/%40a")], Some(&["/@a"])),
             (&[("/", "/a/.."), ("/a/", "/a/b/..")], Some(&["/"])),
             (&[("/a", "/a/."), ("/b", "/%6"), ("/c", "/%zz"), ("/d", "/%25d")], None),
             (&[("/a", "/b"), ("/b", "/c")], None),

@@ -114,7 +114,6 @@ const OVERLAP: &str =
     "a request that several entries of the `map` match is counted by each of their limits, in nginx by the first";
 const EMPTY: &str = "a request with an empty value is counted, which nginx does not count";
 const HOST_PORT: &str = "the port of the host does not count";
-const SPELLINGS: &str = "spellings of one path, such as /@a and /%40a, are counted apart";
 const NAME_CASE: &str =
     "the case of the name of a query parameter or a cookie counts, unlike in nginx, and values are decoded";
 
@@ -150,10 +149,8 @@ pub fn translate_key(text: &str, variables: &Variables) -> Result<TranslatedKey,
                 return Err("`$scheme` is not available as a key of listeners with TLS and without".to_owned());
             }
             KeySource::Always(part) => {
-                match name.as_str() {
-                    "http_host" => remark = Some(HOST_PORT),
-                    "uri" | "document_uri" => remark = Some(SPELLINGS),
-                    _ => {}
+                if name == "http_host" {
+                    remark = Some(HOST_PORT);
                 }
                 key.parts.push(part.to_owned());
             }
@@ -472,7 +469,12 @@ fn translate_pattern(group: &str, text: &str) -> Result<String, String> {
             return Err(format!("`{text}` of `map` is not available"));
         }
         (None, None) if group == "method" => return Ok(format!("= {}", text.to_ascii_uppercase())),
-        (None, None) => (true, format!("^{}$", regex::escape(text.strip_prefix('\\').unwrap_or(text)))),
+        (None, None) => {
+            let text = text.strip_prefix('\\').unwrap_or(text);
+            // A space in a cookie counts as `+`.
+            let text = if group == "cookie" { text.replace(' ', "+") } else { text.to_owned() };
+            (true, format!("^{}$", regex::escape(&text)))
+        }
     };
     let (regex, insensitive) = match group {
         "path" => encode_regex(&regex, insensitive)

@@ -41,11 +41,12 @@ fn describe_head(method: &Method, target: &str, headers: &HeaderMap) -> String {
 
 /// Redirects to the same address over HTTPS (`redirect_http`), with `port` unless it is 443.
 ///
-/// The location has the canonical host and path, so that the client does not repeat ambiguous input over HTTPS.
+/// The location has the canonical host and path, so that the client does not repeat ambiguous input over HTTPS. The path
+/// is the one for servers: the client may have signed it.
 /// Returns `None` if the request has no host.
 pub fn redirect_to_https(head: &ValidatedHead, port: u16) -> Option<Response<ResponseBody>> {
     let host = Some(head.read_host()).filter(|host| !host.is_empty())?;
-    let path = Some(head.path()).filter(|path| path.starts_with('/')).unwrap_or("/");
+    let path = Some(head.sent_path()).filter(|path| path.starts_with('/')).unwrap_or("/");
     let mut location = match port {
         443 => format!("https://{host}{path}"),
         _ => format!("https://{host}:{port}{path}"),
@@ -71,8 +72,8 @@ pub fn redirect(
 ) -> Option<Response<ResponseBody>> {
     let target = outgoing_request::rewrite_target(head, rewrite);
     let rewritten_path = target.split('?').next().unwrap_or_default();
-    let input =
-        RedirectInput { is_https, host: head.read_host(), path: head.path(), rewritten_path, query: head.query() };
+    let (host, path, sent_path) = (head.read_host(), head.path(), head.sent_path());
+    let input = RedirectInput { is_https, host, path, sent_path, rewritten_path, query: head.query() };
     let (status, location) = redirect.locate(input)?;
     let location = HeaderValue::try_from(location).ok()?;
     let mut response = problem::fixed_response(status, "", HeaderValue::from_static("text/plain"));

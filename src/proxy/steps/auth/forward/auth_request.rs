@@ -13,10 +13,8 @@ use crate::ends::End;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::HostSource;
-use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::outgoing_request::OutgoingRequest;
 use crate::proxy::words::refusal::Refusal;
-use crate::route::Rewrite;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
 const X_FORWARDED_URI: HeaderName = HeaderName::from_static("x-forwarded-uri");
@@ -109,7 +107,9 @@ fn describe_request(
         request_id: request.request_id.as_ref(),
     };
     forwarding.add_to_headers(headers, head.authority());
-    let target = outgoing_request::rewrite_target(head, &Rewrite::default());
+    // The auth server judges the path, so it gets the form that rules read.
+    let query = head.query().map_or_else(String::new, |query| format!("?{query}"));
+    let target = format!("{}{query}", head.path());
     let is_invalid = |_| End::TargetForm;
     headers.insert(X_FORWARDED_URI, HeaderValue::from_bytes(target.as_bytes()).map_err(is_invalid)?);
     let method = HeaderValue::from_str(head.method().as_str());

@@ -1,0 +1,554 @@
+//! Values and patterns that are written in a config or in a call of the admin API: overrides, blocks, tenants,
+//! conditions and sets. Each is brought into the canonical form of its source, so that it is compared with what requests
+//! have. One that no request can have is a mistake: it would match nothing, without a word.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use http::header::{AUTHORIZATION, CONTENT_LENGTH, HOST};
+use http::{HeaderName, Method};
+use regex_syntax::ParserBuilder;
+use regex_syntax::hir::{Class, Hir, HirKind, Look};
+
+use crate::canonical;
+use crate::limiting::source::canonical::{Ambiguous, canonicalize_credential, canonicalize_scheme, title_scheme};
+use crate::limiting::source::{Prefixes, Source, SourceValue};
+use crate::names::{TextFault, invalid_text};
+use crate::text::{hex_byte, push_percent_encoded};
+
+const CREDENTIAL_HELP: &str = "write the token alone, or the scheme and what follows it, like `Basic dXNlcjpwYXNz`";
+const HOST_HELP: &str =
+    "write a name like `api.example.com`, without scheme and path, and not in Unicode but with xn--";
+/// Most characters of a range in a class that are tried. Sources with an alphabet have no characters beyond ASCII.
+const RANGE_MAX: usize = 256;
+
+impl Source {
+    /// Converts a written value to the form that requests have.
+    ///
+    /// # Errors
+    /// No request can have the value. The error says so, and how it is written correctly.
+    pub fn parse_written(&self, value: Vec<u8>) -> Result<SourceValue<'static>, TextFault> {
+        let text = String::from_utf8_lossy(&value);
+        let bytes: Vec<u8> = match self {
+            Source::Ip(prefixes) => return Ok(SourceValue::Ip(prefixes.parse_written(&text)?)),
+            Source::Host => canonicalize_host(&text)?.into_bytes(),
+            Source::Path if text == "*" => value,
+            Source::Path => canonicalize_path(&text)?.into_bytes(),
+            Source::Target => canonicalize_target(&text)?.into_bytes(),
+            Source::QueryString => check_query(&text).map(|()| value)?,
+            Source::Method => check_method(&text).map(|()| value)?,
+            Source::Header(name) => self.canonicalize_value(check_header(name, &value)?.into()).into_owned(),
+            Source::Credential(_) => match canonicalize_credential(&value) {
+                Ok(Some(credential)) => credential.into_owned(),
+                Ok(None) | Err(Ambiguous) => {
+                    return invalid_text(format!("`{text}` is not one credential"), CREDENTIAL_HELP);
+                }
+            },
+            _ => self.canonicalize_value(value.into()).into_owned(),
+        };
+        Ok(SourceValue::Bytes(bytes.into()))
+    }
+
+    /// Converts a written text, like [`Source::parse_written`].
+    pub fn parse_written_text(&self, text: &str) -> Result<String, TextFault> {
+        let value = self.parse_written(text.as_bytes().to_vec())?;
+        Ok(String::from_utf8_lossy(&self.value_text(value)).into_owned())
+    }
+
+    /// Converts a written pattern, in which `*` stands for any characters, to one for the values of requests.
+    ///
+    /// # Errors
+    /// The pattern can match no value.
+    pub fn parse_written_wildcard(&self, pattern: &str) -> Result<String, TextFault> {
+        match self {
+            Source::Host => canonicalize_host_pattern(pattern),
+            Source::Path => canonicalize_path_pattern(pattern),
+            Source::Method => check_method(pattern).map(|()| pattern.to_owned()),
+            Source::Header(name) if *name == HOST => Ok(pattern.to_ascii_lowercase()),
+            Source::Header(name) if *name == AUTHORIZATION => {
+                check_spaces(pattern.as_bytes())?;
+                Ok(canonicalize_scheme_pattern(pattern))
+            }
+            Source::Header(_) => check_spaces(pattern.as_bytes()).map(|()| pattern.to_owned()),
+            _ => {
+                let canonical = self.canonicalize_value(pattern.as_bytes().into());
+                Ok(String::from_utf8_lossy(&canonical).into_owned())
+            }
+        }
+    }
+
+    /// Checks that requests can have an integer as the value.
+    ///
+    /// # Errors
+    /// They cannot.
+    pub fn check_written_integer(&self) -> Result<(), TextFault> {
+        match self {
+            Source::Path => invalid_text("no path is an integer, as all start with `/`", "write a path like \"/7\""),
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that each part of a regular expression can match a part of a value.
+    ///
+    /// # Errors
+    /// A part can match nothing.
+    pub fn check_written_expression(&self, pattern: &str, ignore_case: bool) -> Result<(), TextFault> {
+        let mut parser = ParserBuilder::new();
+        parser.case_insensitive(ignore_case).dot_matches_new_line(true);
+        // What the parser refuses, the compiler of expressions reports.
+        let Ok(tree) = parser.build().parse(pattern) else { return Ok(()) };
+        let Some((what, help)) = self.find_impossible(&tree) else { return Ok(()) };
+        let help = if ignore_case || !help.is_empty() { help } else { format!("write \"~i {pattern}\"") };
+        invalid_text(format!("{what}, so some of `{pattern}` matches nothing"), help)
+    }
+
+    /// Returns why a part of an expression matches nothing, and a remedy that may be empty.
+    fn find_impossible(&self, tree: &Hir) -> Option<(String, String)> {
+        match tree.kind() {
+            HirKind::Empty | HirKind::Look(_) => None,
+            HirKind::Literal(literal) => {
+                let text = String::from_utf8_lossy(&literal.0);
+                let wrong = text.chars().find(|c| !self.may_contain(*c));
+                let escape = || if *self == Source::Path { find_wrong_escape(&literal.0) } else { None };
+                wrong.map(|wrong| self.describe_impossible(wrong)).or_else(escape)
+            }
+            HirKind::Class(class) => {
+                let listed: Vec<char> = match class {
+                    Class::Unicode(class) => {
+                        class.ranges().iter().flat_map(|range| (range.start()..=range.end()).take(RANGE_MAX)).collect()
+                    }
+                    Class::Bytes(class) => {
+                        class.ranges().iter().flat_map(|range| range.start()..=range.end()).map(char::from).collect()
+                    }
+                };
+                let is_possible = listed.iter().any(|c| self.may_contain(*c));
+                // A class without characters says itself that it matches nothing.
+                listed.first().filter(|_| !is_possible).map(|first| self.describe_impossible(*first))
+            }
+            HirKind::Repetition(repetition) => self.find_impossible(&repetition.sub),
+            HirKind::Capture(capture) => self.find_impossible(&capture.sub),
+            HirKind::Concat(parts) => {
+                let scheme = match (self, parts.as_slice()) {
+                    (Source::Header(name), [start, first, ..]) if *name == AUTHORIZATION => {
+                        find_wrong_scheme(start, first)
+                    }
+                    _ => None,
+                };
+                scheme.or_else(|| parts.iter().find_map(|part| self.find_impossible(part)))
+            }
+            HirKind::Alternation(parts) => parts.iter().find_map(|part| self.find_impossible(part)),
+        }
+    }
+
+    /// Returns whether values of requests may contain a character.
+    fn may_contain(&self, c: char) -> bool {
+        let is_ascii = |test: fn(u8) -> bool| u8::try_from(c).is_ok_and(test);
+        match self {
+            Source::Path => is_ascii(|byte| matches!(byte, b'/' | b'%') || canonical::is_segment_byte(byte)),
+            Source::Host => is_ascii(|byte| {
+                byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"-._~!$&'()*+;=[]:".contains(&byte)
+            }),
+            Source::Method => is_ascii(|byte| byte.is_ascii_graphic() && !byte.is_ascii_lowercase()),
+            Source::Cookie(_) => c != ' ',
+            Source::Header(name) if *name == HOST => !c.is_ascii_uppercase(),
+            _ => true,
+        }
+    }
+
+    /// Describes a character that values cannot contain, and what to write instead.
+    fn describe_impossible(&self, c: char) -> (String, String) {
+        match self {
+            Source::Method if c.is_ascii_lowercase() => ("methods are in upper case".to_owned(), String::new()),
+            Source::Host | Source::Header(_) if c.is_ascii_uppercase() => {
+                ("hosts are compared in lower case".to_owned(), String::new())
+            }
+            Source::Host if !c.is_ascii() => {
+                (format!("no host has the character `{c}`"), "write names in their ASCII form, with xn--".to_owned())
+            }
+            Source::Path if c == '?' => {
+                ("a path ends before the `?`".to_owned(), "test parameters with `query`".to_owned())
+            }
+            Source::Path => {
+                let mut encoded = String::new();
+                c.to_string().bytes().for_each(|byte| push_percent_encoded(&mut encoded, byte));
+                (format!("no path has the character `{}`", c.escape_debug()), format!("write it as {encoded}"))
+            }
+            Source::Cookie(_) => {
+                ("a space in a cookie counts as `+`".to_owned(), "write \\+ in place of the space".to_owned())
+            }
+            _ => (format!("no request has the character `{}`", c.escape_debug()), "leave it out".to_owned()),
+        }
+    }
+}
+
+/// Finds in a literal of an expression an encoded byte in a spelling that no canonical path has.
+fn find_wrong_escape(literal: &[u8]) -> Option<(String, String)> {
+    let mut escapes = literal.windows(3).filter(|bytes| bytes[0] == b'%');
+    escapes.find_map(|bytes| {
+        let written = String::from_utf8_lossy(bytes).into_owned();
+        let mut right = String::new();
+        match hex_byte(bytes[1], bytes[2]) {
+            Some(byte) if canonical::is_segment_byte(byte) => right.push(char::from(byte)),
+            Some(byte) => push_percent_encoded(&mut right, byte),
+            None => right.push_str("%25"),
+        }
+        (right != written).then(|| (format!("no path has `{written}`"), format!("write `{right}`")))
+    })
+}
+
+/// Finds a common scheme at the start of an expression that is not in the case that requests have here.
+fn find_wrong_scheme(start: &Hir, first: &Hir) -> Option<(String, String)> {
+    let (HirKind::Look(Look::Start), HirKind::Literal(literal)) = (start.kind(), first.kind()) else { return None };
+    let (scheme, rest) = match literal.0.iter().position(|byte| *byte == b' ') {
+        Some(end) => literal.0.split_at(end),
+        None => (&literal.0[..], &b""[..]),
+    };
+    let titled = String::from_utf8_lossy(&title_scheme(scheme)?).into_owned();
+    let is_wrong = titled.as_bytes() != scheme || rest.starts_with(b"  ");
+    is_wrong.then(|| {
+        let what = format!("the scheme reads `{titled}` here, with one space after it, however clients write it");
+        (what, format!("write \"~ ^{titled} ...\""))
+    })
+}
+
+/// Returns the written value if it is canonical.
+fn check_spelling(written: &str, canonical: &str) -> Result<(), TextFault> {
+    match written == canonical && !written.is_empty() {
+        true => Ok(()),
+        false => invalid_text(format!("no request has `{written}`"), format!("write `{canonical}`")),
+    }
+}
+
+fn check_method(text: &str) -> Result<(), TextFault> {
+    check_spelling(text, &text.to_ascii_uppercase())?;
+    match Method::from_bytes(text.as_bytes()) {
+        Ok(_) => Ok(()),
+        Err(_) => invalid_text(format!("`{text}` is not a method"), "write one like `GET`"),
+    }
+}
+
+fn check_header(name: &HeaderName, value: &[u8]) -> Result<Vec<u8>, TextFault> {
+    check_spaces(value)?;
+    let text = String::from_utf8_lossy(value);
+    match *name {
+        HOST => match canonical::parse_authority(value) {
+            Some(authority) => Ok(authority.rewritten.map_or_else(|| value.to_vec(), String::into_bytes)),
+            None => invalid_text(format!("`{text}` is not a host"), HOST_HELP),
+        },
+        CONTENT_LENGTH => match text.parse::<u64>() {
+            Ok(length) => check_spelling(&text, &length.to_string()).map(|()| value.to_vec()),
+            Err(_) => invalid_text(format!("`{text}` is not a length"), "write an integer"),
+        },
+        _ => Ok(value.to_vec()),
+    }
+}
+
+/// Checks that a header can have a value: without control characters, and without spaces around it.
+fn check_spaces(value: &[u8]) -> Result<(), TextFault> {
+    let trimmed = value.trim_ascii();
+    if trimmed.iter().any(|byte| byte.is_ascii_control() && *byte != b'\t') {
+        return invalid_text("no header contains control characters", "remove them");
+    }
+    match trimmed.len() == value.len() {
+        true => Ok(()),
+        false => invalid_text(
+            "no header value begins or ends with a space",
+            format!("write `{}`", String::from_utf8_lossy(trimmed)),
+        ),
+    }
+}
+
+/// Canonicalizes a pattern for a whole `Authorization` header. What stands before the first space or `*` may be a scheme.
+fn canonicalize_scheme_pattern(pattern: &str) -> String {
+    if let Some((start, rest)) = pattern.split_once('*')
+        && !start.contains([' ', '\t'])
+    {
+        let titled = title_scheme(start.as_bytes()).unwrap_or_else(|| start.as_bytes().to_vec());
+        return format!("{}*{rest}", String::from_utf8_lossy(&titled));
+    }
+    String::from_utf8_lossy(&canonicalize_scheme(pattern.as_bytes().into())).into_owned()
+}
+
+impl Prefixes {
+    /// Parses an address, or a network of the size that counts.
+    fn parse_written(self, text: &str) -> Result<IpAddr, TextFault> {
+        let Prefixes { v4, v6 } = self;
+        let Some((address, size)) = text.split_once('/') else {
+            return text.parse().or_else(|_| {
+                invalid_text(format!("`{text}` is not an address"), "write one like `192.0.2.7` or `2001:db8::7`")
+            });
+        };
+        let ip: Option<IpAddr> = address.parse().ok();
+        let is_whole = |ip: &IpAddr| size == if ip.is_ipv4() { v4 } else { v6 }.to_string();
+        match ip.filter(is_whole) {
+            Some(ip) => Ok(ip),
+            None => invalid_text(
+                format!("`{text}` is no network of this key: they are /{v4} and for IPv6 /{v6}"),
+                "write an address, or a network of that size",
+            ),
+        }
+    }
+}
+
+/// Canonicalizes a host name or an address, as the gateway reads them in requests.
+fn canonicalize_host(text: &str) -> Result<String, TextFault> {
+    if let Ok(ip) = text.parse::<Ipv6Addr>() {
+        return Ok(format!("[{ip}]"));
+    }
+    let Some(authority) = canonical::parse_authority(text.as_bytes()) else {
+        return invalid_text(format!("`{text}` is not a host"), HOST_HELP);
+    };
+    let mut host = authority.rewritten.unwrap_or_else(|| text.to_owned());
+    host.truncate(authority.host_len);
+    let name = text.rsplit(']').next().unwrap_or_default();
+    match name.contains(':') {
+        true => invalid_text("the host of a request has no port here", format!("write `{host}`")),
+        false => Ok(host),
+    }
+}
+
+fn canonicalize_host_pattern(pattern: &str) -> Result<String, TextFault> {
+    let lower = pattern.to_ascii_lowercase();
+    // Addresses of IPv6 have brackets and colons. A part of one is not checked further.
+    if lower.contains(['[', ']']) && lower.bytes().all(|byte| byte.is_ascii_hexdigit() || b"[]:.*".contains(&byte)) {
+        return Ok(lower);
+    }
+    match canonicalize_host(&lower)? {
+        host if host == lower => Ok(host),
+        host => invalid_text(format!("no host is `{pattern}`"), format!("write `{host}`")),
+    }
+}
+
+/// Canonicalizes a path as the gateway does. Characters that may be plain or encoded are accepted in both spellings;
+/// everything else must be written as requests have it.
+fn canonicalize_path(text: &str) -> Result<String, TextFault> {
+    let path = text.split(['?', '#']).next().unwrap_or_default();
+    if !path.starts_with('/') {
+        return invalid_text(
+            format!("no path is `{text}`, as all start with `/`"),
+            format!("write `/{}`", path.trim_start_matches('*')),
+        );
+    }
+    let canonical = canonical::repair_path(path);
+    match path.len() == text.len() && !canonical.is_sent_rewritten() {
+        true => Ok(canonical.to_read(path).to_owned()),
+        false => invalid_text(format!("no request has `{text}`"), format!("write `{}`", canonical.to_read(path))),
+    }
+}
+
+fn canonicalize_path_pattern(pattern: &str) -> Result<String, TextFault> {
+    if pattern.contains("%2A") {
+        return invalid_text("a path has `*` as it is, never as `%2A`", "match it with \"~ regex\", as \\*");
+    }
+    // The first star may stand for the first slash, too.
+    let opened = if pattern.starts_with('*') { format!("/{pattern}") } else { pattern.to_owned() };
+    let canonical = canonicalize_path(&opened).map_err(|fault| TextFault {
+        what: format!("no path is `{pattern}`"),
+        help: if opened == pattern { fault.help } else { fault.help.replacen("`/", "`", 1) },
+    })?;
+    Ok(canonical[opened.len() - pattern.len()..].to_owned())
+}
+
+/// Canonicalizes a path with its query.
+fn canonicalize_target(text: &str) -> Result<String, TextFault> {
+    let Some((path, query)) = text.split_once('?') else { return canonicalize_path(text) };
+    let path = canonicalize_path(path)?;
+    let encoded = canonical::encode_query(query);
+    match encoded == query {
+        true => Ok(format!("{path}?{query}")),
+        false => invalid_text(format!("no request has `{text}`"), format!("write `{path}?{encoded}`")),
+    }
+}
+
+/// Checks a whole query.
+fn check_query(text: &str) -> Result<(), TextFault> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    check_spelling(text, &canonical::encode_query(text.trim_start_matches('?')))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::limiting::source::{Facts, Repeated, SourceKind};
+
+    fn source(text: &str) -> Source {
+        Source::parse(text, SourceKind::ALL).unwrap().unwrap()
+    }
+
+    /// What requests cannot have is refused with the right spelling, and what is accepted is stored as requests have it.
+    #[test]
+    fn written_values_are_canonical_or_refused() {
+        for (name, written, result) in [
+            ("ip", "10.0.0.1", Ok("10.0.0.1")),
+            ("ip", "::ffff:10.0.0.1", Ok("10.0.0.1")),
+            ("ip", "2001:DB8:0::1", Ok("2001:db8::")),
+            ("ip", "2001:db8::/64", Ok("2001:db8::")),
+            ("ip/24/56", "10.0.0.77/24", Ok("10.0.0.0")),
+            ("ip", "10.0.0.0/24", Err("they are /32")),
+            ("ip", "localhost", Err("not an address")),
+            ("host", "API.Example.com.", Ok("api.example.com")),
+            ("host", "[2001:DB8::1]", Ok("[2001:db8::1]")),
+            ("host", "api.example.com:8080", Err("write `api.example.com`")),
+            ("host", "http://api.example.com", Err("not a host")),
+            ("host", "api.example.com:", Err("write `api.example.com`")),
+            ("host", "a..b", Err("not a host")),
+            ("host", "::1", Ok("[::1]")),
+            ("host", "", Err("not a host")),
+            ("path", "/a/b", Ok("/a/b")),
+            ("path", "/a/", Ok("/a/")),
+            ("path", "/caf%C3%A9", Ok("/caf%C3%A9")),
+            ("path", "/a//b", Err("write `/a/b`")),
+            ("path", "/a/../b/.", Err("write `/b/`")),
+            ("path", "/%61%2f", Err("write `/a%2F`")),
+            ("path", "/café", Err("write `/caf%C3%A9`")),
+            ("path", "/a?b=c", Err("write `/a`")),
+            ("path", "/docs[1]", Err("write `/docs%5B1%5D`")),
+            ("path", "/{a}|^\"<>\\`", Err("write `/%7Ba%7D%7C%5E%22%3C%3E%5C%60`")),
+            ("path", "/a%", Err("write `/a%25`")),
+            ("path", "/a;v=1/b:c@d", Ok("/a;v=1/b:c@d")),
+            ("path", "/a%3Bv%3d1/b%3Ac%40d", Err("write `/a;v=1/b:c@d`")),
+            ("path", "a", Err("write `/a`")),
+            ("path", "/a%3Bv", Ok("/a;v")),
+            ("path", "*", Ok("*")),
+            ("target", "/a?b=%22", Ok("/a?b=%22")),
+            ("target", "/a%40?b=%40", Ok("/a@?b=%40")),
+            ("target", "/a//b?x", Err("write `/a/b`")),
+            ("target", "/x?q=<1>", Err("write `/x?q=%3C1%3E`")),
+            ("target", "/caf%c3%a9", Err("write `/caf%C3%A9`")),
+            ("target", "/x?q=é", Err("write `/x?q=%C3%A9`")),
+            ("query_string", "", Ok("")),
+            ("query_string", "q=1&r={a}?%zz", Ok("q=1&r={a}?%zz")),
+            ("query_string", "?q=1", Err("write `q=1`")),
+            ("query_string", "q=\"1 2\"", Err("write `q=%221%202%22`")),
+            ("method", "GET", Ok("GET")),
+            ("method", "A B", Err("not a method")),
+            ("method", "get", Err("write `GET`")),
+            ("header:x-a", "a b", Ok("a b")),
+            ("header:host", "A.example.:8080", Ok("a.example:8080")),
+            ("header:host", "a b", Err("not a host")),
+            ("header:content-length", "7", Ok("7")),
+            ("header:content-length", "07", Err("write `7`")),
+            ("header:x-a", " a", Err("write `a`")),
+            ("header:x-a", "a\nb", Err("control")),
+            ("header:authorization", "bEARER  sk-1", Ok("Bearer sk-1")),
+            ("header:authorization", "Bearer sk-1", Ok("Bearer sk-1")),
+            ("header:authorization", "sk-1", Ok("sk-1")),
+            ("header:x-a", "bearer  sk-1", Ok("bearer  sk-1")),
+            ("credential", "bearer  sk-1", Ok("sk-1")),
+            ("credential:x-api-key", "sk-1", Ok("sk-1")),
+            ("credential", "Bearer a b", Err("not one credential")),
+            ("credential", "Bearer", Err("not one credential")),
+            ("cookie:s", "a b", Ok("a+b")),
+            ("query:q", " A ", Ok(" A ")),
+        ] {
+            let source = source(name);
+            let found = source.parse_written_text(written).map_err(|fault| fault.to_string());
+            match (&found, result) {
+                (Ok(found), Ok(canonical)) => assert_eq!(found, canonical, "{source} {written}"),
+                (Err(found), Err(words)) => assert!(found.contains(words), "{source} {written}: {found}"),
+                _ => panic!("{source} {written}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn wildcards_that_match_nothing_are_refused() {
+        for (name, written, result) in [
+            ("path", "/a*", Ok("/a*")),
+            ("path", "*.php", Ok("*.php")),
+            ("path", "*/admin/*", Ok("*/admin/*")),
+            ("path", "/%40a*", Ok("/@a*")),
+            ("path", "/é*", Err("write `/%C3%A9*`")),
+            ("path", "*é", Err("write `*%C3%A9`")),
+            ("path", "/a b*", Err("write `/a%20b*`")),
+            ("path", "/%61*", Err("write `/a*`")),
+            ("path", "/a//*", Err("write `/a/*`")),
+            ("path", "/a/*/../b", Err("write `/a/b`")),
+            ("path", "/a?*", Err("write `/a`")),
+            ("path", "a*", Err("write `/a*`")),
+            ("path", "/%2A*", Err("regex")),
+            ("host", "*.example.com", Ok("*.example.com")),
+            ("host", "[2001:DB8:*", Ok("[2001:db8:*")),
+            ("host", "API.*", Ok("api.*")),
+            ("host", "*.example.com.", Err("write `*.example.com`")),
+            ("host", "*.example.com:80", Err("write `*.example.com`")),
+            ("host", "*.bücher.example", Err("xn--")),
+            ("method", "p*", Err("write `P*`")),
+            ("header:x-a", " a*", Err("write `a*`")),
+            ("header:x-a", "bearer  a*", Ok("bearer  a*")),
+            ("header:authorization", "bearer  sk-*", Ok("Bearer sk-*")),
+            ("header:authorization", "BEARER*", Ok("Bearer*")),
+            ("header:authorization", "sk-*", Ok("sk-*")),
+            ("cookie:s", "a *", Ok("a+*")),
+            ("query:q", " A*", Ok(" A*")),
+        ] {
+            let found = source(name).parse_written_wildcard(written).map_err(|fault| fault.to_string());
+            match (&found, result) {
+                (Ok(found), Ok(canonical)) => assert_eq!(found, canonical, "{name} {written}"),
+                (Err(found), Err(words)) => assert!(found.contains(words), "{name} {written}: {found}"),
+                _ => panic!("{name} {written}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn expressions_of_which_a_part_matches_nothing_are_refused() {
+        for (name, pattern, words) in [
+            ("path", "^/é", Some("write it as %C3%A9")),
+            ("path", "^/(a|b c)", Some("write it as %20")),
+            ("path", r"\?x=", Some("`query`")),
+            ("path", "^/%61dmin", Some("write `a`")),
+            ("path", "^/%40", Some("write `@`")),
+            ("path", "^/caf%c3%a9", Some("write `%C3`")),
+            ("path", "^/[é-ü]", Some("no path has")),
+            ("path", r"^/[^/]+/\w+\.php$", None),
+            ("path", "^/(?:[^%]|%..)*%2540", None),
+            ("path", r"^/[^\s\S]", None),
+            ("path", "(?i)^/ADMIN", None),
+            ("host", "^A", Some("~i")),
+            ("host", "^bücher", Some("xn--")),
+            ("host", r"^\[2001:", None),
+            ("header:host", "^A", Some("~i")),
+            ("method", "^get$", Some("~i")),
+            ("method", r"^\w+$", None),
+            ("cookie:s", "a b", Some("\\+")),
+            ("header:authorization", "^bearer sk", Some("Bearer")),
+            ("header:authorization", "^Bearer  sk", Some("one space")),
+            ("header:authorization", "^Bearer sk", None),
+            ("header:authorization", "^token-[0-9]", None),
+            ("header:x-a", "^é b", None),
+        ] {
+            let found = source(name).check_written_expression(pattern, false).map_err(|fault| fault.to_string());
+            match (&found, words) {
+                (Ok(()), None) => {}
+                (Err(found), Some(words)) => assert!(found.contains(words), "{name} {pattern}: {found}"),
+                _ => panic!("{name} {pattern}: {found:?}"),
+            }
+        }
+        assert_eq!(Source::Host.check_written_expression("^API", true), Ok(()));
+    }
+
+    proptest! {
+        /// What a request has can be written, and is itself then.
+        #[test]
+        fn every_value_of_a_request_can_be_written(
+            path in "/[/.%a-cA-C0-9@:; ~{}-]{0,12}",
+            query in "[a-c=&%0-9{}|@/-]{0,8}",
+            authorization in "[bB]earer {0,3}[a-z ,=]{0,6}",
+        ) {
+            let path = canonical::repair_path(&path).to_read(&path).to_owned();
+            let mut headers = http::HeaderMap::new();
+            headers.insert(AUTHORIZATION, authorization.trim().parse().unwrap());
+            let facts = Facts { path: &path, query: Some(&query), ..Facts::of(&headers) };
+            for name in ["path", "target", "query_string", "header:authorization"] {
+                let source = source(name);
+                let value = facts.text(&source, Repeated::Refuse).unwrap().unwrap().into_owned();
+                let written = source.parse_written(value.clone()).map(|value| source.value_text(value).into_owned());
+                prop_assert_eq!(written, Ok(value), "{}", name);
+            }
+        }
+    }
+}
