@@ -12,3 +12,4 @@ mod option_table;
 mod options_page;
 mod secrets;
 mod warnings;
+mod weaker_marks;
