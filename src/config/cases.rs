@@ -98,7 +98,7 @@ pub fn load_cases(path: &Path, decisions: DecisionWords) -> Result<CaseFile, Rep
             return Err(sources.into_report());
         }
     };
-    let root = Section::new(&sources, &schema::CASE_FILE, "the top level", &tree);
+    let root = Section::new(&sources, &schema::cases::case_file::TABLE, "the top level", &tree);
     let start_ms = read_start(&root);
     let cases = read_cases(&root, decisions);
     root.report_unread_keys();
@@ -154,7 +154,9 @@ fn read_cases(root: &Section, decisions: DecisionWords) -> Option<Vec<TestCase>>
         return root.report_wrong_type("case", "a list of tables", node);
     };
     let read = |item: &Node| match &item.value {
-        Value::Table(table) => read_case(Section::new(root.sources, &schema::CASE, "[[case]]", table), decisions),
+        Value::Table(table) => {
+            read_case(Section::new(root.sources, &schema::cases::case::TABLE, "[[case]]", table), decisions)
+        }
         _ => root.report_wrong_type("case", "a list of tables", item),
     };
     // Every case is read, to find all mistakes.
@@ -243,7 +245,7 @@ fn read_headers(section: &Section) -> Option<Vec<(String, String)>> {
 }
 
 fn read_expectation(section: &Section, decisions: DecisionWords) -> Expectation {
-    let Some(expect) = section.read_section("expect", &schema::EXPECT) else {
+    let Some(expect) = section.read_section("expect", &schema::cases::expect::TABLE) else {
         if section.node("expect").is_none() {
             section.report_missing::<()>("`expect` is missing in [[case]]", "write expect = { decision = \"admit\" }");
         }

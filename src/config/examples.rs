@@ -3,51 +3,27 @@
 
 use std::time::Duration;
 
-use crate::config::schema;
+use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::schema::value_type::ValueType;
-use crate::config::schema::{DefaultValue, Schema};
+use crate::config::schema::{Schema, limit, listener, server};
 use crate::config::tree::{Node, Value};
 
-pub const AUTH_EXAMPLE: &str = "write auth = { basic = \"users.htpasswd\" }";
 pub const FORWARD_AUTH_EXAMPLE: &str = "write auth = { forward = \"http://127.0.0.1:4180/oauth2/auth\" }";
 pub const CERTIFICATES_EXAMPLE: &str = "write certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }]";
 
-/// Options and examples of their values, by section.
-const EXAMPLES: &[(&Schema, &str, &str)] = &[
-    (&schema::ROUTE, "auth", AUTH_EXAMPLE),
-    (&schema::AUTH, "basic", "name an htpasswd file: auth = { basic = \"users.htpasswd\" }"),
-    (
-        &schema::ROUTE,
-        "redirect",
-        "write redirect = \"https://example.com{path}\", or redirect = { to = \"...\", status = 301 }",
-    ),
-    (&schema::ROUTE, "error_pages", "write error_pages = { 404 = \"404.html\", \"5xx\" = \"5xx.html\" }"),
-    (&schema::SERVER, "error_pages", "write error_pages = { 404 = \"404.html\", \"5xx\" = \"5xx.html\" }"),
-    (&schema::ROUTE, "intercept", "write intercept = true, or intercept = [404, \"5xx\"]"),
-    (&schema::SERVER, "intercept", "write intercept = true, or intercept = [404, \"5xx\"]"),
-    (&schema::ROUTE, "compress", "write compress = true, or compress = { algorithms = [\"gzip\"] }"),
-    (&schema::SERVER, "compress", "write compress = true, or compress = { algorithms = [\"gzip\"] }"),
-    (&schema::ADMIN_TOKEN, "expires", "write the date in quotes: expires = \"2027-01-31\""),
-    (&schema::ADMIN, "tokens", "write [[admin.tokens]] with two brackets, once for each token"),
-    (&schema::LISTENER, "hsts", "begin with hsts = \"1d\""),
-    (
-        &schema::LISTENER,
-        "tls",
-        "write tls = { certificates = [{ cert = \"chain.pem\", key = \"key.pem\" }] }, or tls = { internal = true } for \
-         development",
-    ),
-];
-
 /// Returns the remedy for a value of a wrong type.
-pub fn describe_right_value(schema: &Schema, key: &str, node: &Node) -> Option<&'static str> {
-    let (.., example) = EXAMPLES.iter().find(|(of, known, _)| of.name == schema.name && *known == key)?;
-    Some(match (key, word_of(node)) {
-        ("tls", Some("internal")) => "write tls = { internal = true }",
-        ("compress", Some("zstd")) => "write compress = { algorithms = [\"zstd\"] }",
-        ("compress", Some("br" | "brotli")) => "write compress = { algorithms = [\"br\"] }",
-        ("compress", Some("gzip")) => "write compress = { algorithms = [\"gzip\"] }",
-        _ => example,
+pub fn describe_right_value(option: &ConfigOption, node: &Node) -> Option<&'static str> {
+    Some(match (option.name, word_of(node)) {
+        (key, Some("internal")) if key == listener::TLS.name => "write tls = { internal = true }",
+        (key, Some(algorithm)) if key == server::COMPRESS.name => match algorithm {
+            "zstd" => "write compress = { algorithms = [\"zstd\"] }",
+            "br" | "brotli" => "write compress = { algorithms = [\"br\"] }",
+            "gzip" => "write compress = { algorithms = [\"gzip\"] }",
+            _ => option.example,
+        },
+        _ => option.example,
     })
+    .filter(|example| !example.is_empty())
 }
 
 /// Words that mean "no bound" in other programs.
@@ -75,7 +51,7 @@ pub fn describe_no_bound(schema: &Schema, key: &str, node: &Node) -> Option<Stri
         matches!(one, Integer { .. } | Size { .. } | Duration { .. } | Decimal(_) | Fraction)
     };
     // An override may have the rate "unlimited".
-    let is_rate = schema.name == schema::LIMIT.name
+    let is_rate = schema.name == limit::TABLE.name
         && value_type.alternatives().any(|one| matches!(one, ValueType::Rate | ValueType::CalendarRate));
     if !is_meant || !(is_rate || value_type.alternatives().any(is_bound)) {
         return None;
@@ -102,6 +78,7 @@ fn word_of(node: &Node) -> Option<&str> {
 mod tests {
     use super::*;
     use crate::config::diagnostics::report::Place;
+    use crate::config::schema;
     use crate::config::substitute::Text;
 
     #[test]
@@ -111,19 +88,19 @@ mod tests {
         };
         let text = |text: &str| Value::String(Text { value: text.to_owned(), written: None });
         for value in [Value::Integer(0), Value::Integer(-1), text("unlimited"), text("None"), text("off")] {
-            let found = hint(&schema::UPSTREAM, "max_in_flight", value);
+            let found = hint(&schema::upstream::TABLE, "max_in_flight", value);
             assert_eq!(found.as_deref(), Some("for no bound, leave `max_in_flight` out"));
         }
-        let rate = hint(&schema::LIMIT, "rate", text("unlimited"));
+        let rate = hint(&schema::limit::TABLE, "rate", text("unlimited"));
         assert_eq!(rate.as_deref(), Some("for no limit, remove the limit, or take its name out of `limits`"));
-        let always = hint(&schema::SERVER, "max_connections", text("unlimited"));
+        let always = hint(&schema::server::TABLE, "max_connections", text("unlimited"));
         assert_eq!(always.as_deref(), Some("`max_connections` always has a bound: 1 to 10000000"));
-        let zero = hint(&schema::SERVER, "max_connections_per_ip", Value::Integer(-1));
+        let zero = hint(&schema::server::TABLE, "max_connections_per_ip", Value::Integer(-1));
         assert_eq!(zero.as_deref(), Some("for no bound, write max_connections_per_ip = 0"));
-        assert_eq!(hint(&schema::SERVER, "max_connections", Value::Integer(0)), None);
+        assert_eq!(hint(&schema::server::TABLE, "max_connections", Value::Integer(0)), None);
         // Accepted, no such value, and no bound.
-        assert_eq!(hint(&schema::SERVER, "max_connections_per_ip", Value::Integer(0)), None);
-        assert_eq!(hint(&schema::UPSTREAM, "max_in_flight", Value::Integer(5)), None);
-        assert_eq!(hint(&schema::UPSTREAM, "proxy_protocol", text("none")), None);
+        assert_eq!(hint(&schema::server::TABLE, "max_connections_per_ip", Value::Integer(0)), None);
+        assert_eq!(hint(&schema::upstream::TABLE, "max_in_flight", Value::Integer(5)), None);
+        assert_eq!(hint(&schema::upstream::TABLE, "proxy_protocol", text("none")), None);
     }
 }

@@ -45,7 +45,7 @@ pub(crate) use crate::config::closest::find_closest;
 pub use crate::config::diagnostics::codes::all_codes;
 pub use crate::config::diagnostics::report::{Place, Report};
 pub use crate::config::effective::{
-    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection,
+    EffectiveFormat, ListItem, WrittenConfig, WrittenMatcher, WrittenOption, WrittenSection, default_text,
 };
 pub use crate::config::shorthand::{ProxyArguments, proxy_text};
 use crate::config::source::SourceTexts;

@@ -234,7 +234,10 @@ impl<'a> Section<'a> {
             {
                 format!("remove the quotes: {key} = {}", text.value)
             }
-            _ => examples::describe_right_value(self.schema, key, node).unwrap_or_default().to_owned(),
+            _ => {
+                let example = self.schema.find(key).and_then(|option| examples::describe_right_value(option, node));
+                example.unwrap_or_default().to_owned()
+            }
         };
         self.report_fault(key, node, &format!("it must be {expected}, found {}", node.type_name()), &help)
     }
@@ -287,7 +290,7 @@ impl<'a> Section<'a> {
         for entry in self.table.entries.iter().filter(|entry| !read_keys.contains(&entry.key.as_str())) {
             let message = format!("unknown key `{}` in {}", entry.key, self.title);
             let help = hints::describe_unknown_key(self.schema, entry);
-            let section = self.schema.name.split('.').next().filter(|name| *name != schema::ROOT.name);
+            let section = self.schema.name.split('.').next().filter(|name| *name != schema::root::TABLE.name);
             let mistake = Diagnostic::new(entry.place, message).with_label("unknown key").with_help(help);
             self.add_mistake(mistake.with_option(section.unwrap_or_default()));
         }

@@ -143,6 +143,30 @@ impl Builder<'_> {
     }
 }
 
+/// Returns the value in a text that is valid TOML and JSON, as the table of options has its defaults; it has no place.
+pub fn parse_value(text: &str) -> Option<Node> {
+    convert_json(serde_json::from_str(text).ok()?)
+}
+
+fn convert_json(json: serde_json::Value) -> Option<Node> {
+    let place = Place { file: 0, start: 0, end: 0 };
+    let value = match json {
+        serde_json::Value::Null => return None,
+        serde_json::Value::Bool(value) => Value::Bool(value),
+        serde_json::Value::Number(number) => match number.as_i64() {
+            Some(number) => Value::Integer(number),
+            None => Value::Float(number.as_f64()?),
+        },
+        serde_json::Value::String(value) => Value::String(Text { value, written: None }),
+        serde_json::Value::Array(items) => Value::Array(items.into_iter().map(convert_json).collect::<Option<_>>()?),
+        serde_json::Value::Object(entries) => {
+            let entry = |(key, json)| Some(TableEntry { key, place, node: convert_json(json)? });
+            Value::Table(Table { place, entries: entries.into_iter().map(entry).collect::<Option<_>>()? })
+        }
+    };
+    Some(Node { place, value })
+}
+
 /// Merges the tables with the same name of several files. A key that occurs twice is a mistake that names both places.
 pub fn merge_tables(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Table> {
     let mut tables = tables.into_iter();

@@ -13,3 +13,4 @@ mod options_page;
 mod reasons_page;
 mod secrets;
 mod warnings;
+mod weaker_marks;

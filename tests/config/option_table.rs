@@ -3,8 +3,8 @@
 
 use std::fmt::Debug;
 
-use sluicegate::config::schema::DefaultValue;
 use sluicegate::config::schema::lookup::{OptionEntry, list_entries};
+use sluicegate::config::schema::row::DefaultValue;
 use sluicegate::config::schema::value_type::ValueType;
 use sluicegate::config::{Config, load_text};
 
@@ -54,7 +54,7 @@ pub fn allows(of: &ValueType, value: TomlType) -> bool {
         // "zz" is none of these.
         ValueType::Duration { .. } | ValueType::Age | ValueType::Rate | ValueType::CalendarRate => false,
         ValueType::Words(_) => false,
-        ValueType::Text(_) => is_text,
+        ValueType::Text(_) | ValueType::Path(_) => is_text,
         ValueType::List { item, .. } => {
             allows(item, value) || matches!(value, TomlType::List(inner) if allows(item, *inner))
         }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use sluicegate::config::schema::lookup::{OptionEntry, list_entries};
+use sluicegate::config::schema::row::LiveChange;
 use sluicegate::config::schema::value_type::ValueType;
-use sluicegate::config::schema::{self, LiveChange, Schema};
+use sluicegate::config::schema::{self, Schema};
 use sluicegate::ends::End;
 use sluicegate::limiting::algorithm::SPECS;
 
@@ -23,7 +24,7 @@ const HEAD: &str = include_str!("options_head.md");
 /// The rate is an option of nearly all of them.
 fn is_of_algorithm(entry: &OptionEntry) -> bool {
     let is_param = SPECS.iter().any(|spec| spec.has_param(&entry.key));
-    entry.table.name == schema::LIMIT.name && is_param && entry.key != "rate"
+    entry.table.name == schema::limit::TABLE.name && is_param && entry.key != "rate"
 }
 
 /// The last column: what the option does, where the manual explains it, where its effect shows, and what a live change

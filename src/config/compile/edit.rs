@@ -27,7 +27,7 @@ pub fn compile_request_edit(section: &Section) -> Option<HeaderEdit> {
     if section.node(KEY).is_none() {
         return Some(HeaderEdit::default());
     }
-    let edit = section.read_section(KEY, &schema::HEADER_EDIT)?;
+    let edit = section.read_section(KEY, &schema::route::request_headers::TABLE)?;
     let set = read_editable_pairs(&edit, "set");
     let remove = read_removed(&edit);
     edit.report_unread_keys();
@@ -40,7 +40,7 @@ pub fn compile_response_edit(section: &Section) -> Option<ResponseEdit> {
     if section.node(KEY).is_none() {
         return Some(ResponseEdit::default());
     }
-    let edit = section.read_section(KEY, &schema::RESPONSE_HEADER_EDIT)?;
+    let edit = section.read_section(KEY, &schema::route::response_headers::TABLE)?;
     let set = read_editable_pairs(&edit, "set");
     let default = read_editable_pairs(&edit, "default");
     let add = read_editable_lines(&edit, "add");

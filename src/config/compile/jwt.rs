@@ -38,7 +38,7 @@ pub struct TokenVerifiers {
 pub fn compile_verifiers(section: &Section, named: Vec<NamedSection>) -> TokenVerifiers {
     let is_empty = section.written_table().entries.is_empty();
     let default = if is_empty { None } else { compile_jwt(section) };
-    let mut verifiers = Definitions::new(schema::JWT.name);
+    let mut verifiers = Definitions::new(schema::jwt::TABLE.name);
     for NamedSection { name, place, section } in named {
         verifiers.insert(name, place, compile_jwt(&section));
     }

@@ -56,27 +56,27 @@ use crate::route::{Route, Strictness};
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
 pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config> {
     let roots: Vec<Section> =
-        documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
+        documents.iter().map(|table| Section::new(sources, &schema::root::TABLE, "the top level", table)).collect();
     let merged = |key| merge_sections(sources, &roots, key);
     let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] =
         ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit", "decide"].map(merged);
     let has_acme = roots.iter().any(|root| root.node("acme").is_some());
     let no_route = roots.iter().all(has_no_route) && decide.table.entries.is_empty();
-    let route_sections = list_sections(sources, &roots, "route", &schema::ROUTE);
-    let listeners = list_sections(sources, &roots, "listener", &schema::LISTENER);
-    let rls = list_sections(sources, &roots, "rls", &schema::RLS);
+    let route_sections = list_sections(sources, &roots, "route", &schema::route::TABLE);
+    let listeners = list_sections(sources, &roots, "listener", &schema::listener::TABLE);
+    let rls = list_sections(sources, &roots, "rls", &schema::rls::TABLE);
     report_root_keys(roots);
-    let acme = acme.to_section(sources, &schema::ACME);
+    let acme = acme.to_section(sources, &schema::acme::TABLE);
     let acme = AcmeSection::read(&acme, has_acme);
-    let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::SERVER));
+    let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::server::TABLE));
     let mut server = server::compile_server(&server, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
-    let admin = server::compile_admin(&admin.to_section(sources, &schema::ADMIN), &server.listeners);
-    let store = server::compile_store(&store.to_section(sources, &schema::STORE));
-    let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::HEADERS));
-    let sets = named_set::compile_sets(sets.named_sections(sources, "set", &schema::SET));
-    let upstreams = upstreams.named_sections(sources, "upstream", &schema::UPSTREAM);
-    let limits = limits.named_sections(sources, "limit", &schema::LIMIT);
+    let admin = server::compile_admin(&admin.to_section(sources, &schema::admin::TABLE), &server.listeners);
+    let store = server::compile_store(&store.to_section(sources, &schema::store::TABLE));
+    let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::headers::TABLE));
+    let sets = named_set::compile_sets(sets.named_sections(sources, "set", &schema::set::TABLE));
+    let upstreams = upstreams.named_sections(sources, "upstream", &schema::upstream::TABLE);
+    let limits = limits.named_sections(sources, "limit", &schema::limit::TABLE);
     let context = LimitContext {
         refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
         on_error: store.on_error,
@@ -100,7 +100,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     };
     let CompiledRoutes { routes, table, places } =
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
-    let decide = decide.named_sections(sources, "decide", &schema::DECIDE);
+    let decide = decide.named_sections(sources, "decide", &schema::decide::TABLE);
     let decide = compile_decide(decide, &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
@@ -181,10 +181,10 @@ fn is_strict_somewhere(routes: &[Route], of_server: Strictness) -> bool {
 
 /// Compiles `[jwt]` and the sections `[jwt.NAME]`, which are tables within it.
 fn compile_jwt(sources: &SourceTexts, jwt: Merged) -> jwt::TokenVerifiers {
-    let (default, named) = jwt.split_names(&schema::JWT);
+    let (default, named) = jwt.split_names(&schema::jwt::TABLE);
     jwt::compile_verifiers(
-        &default.to_section(sources, &schema::JWT),
-        named.named_sections(sources, "jwt", &schema::JWT),
+        &default.to_section(sources, &schema::jwt::TABLE),
+        named.named_sections(sources, "jwt", &schema::jwt::TABLE),
     )
 }
 
@@ -197,9 +197,9 @@ struct Merged {
 /// Returns where `[admin]` listens, even if other parts of the config are wrong; `None` if it cannot be read.
 pub fn admin_contact(sources: &SourceTexts, documents: &[Table]) -> Option<AdminContact> {
     let roots: Vec<Section> =
-        documents.iter().map(|table| Section::new(sources, &schema::ROOT, "the top level", table)).collect();
+        documents.iter().map(|table| Section::new(sources, &schema::root::TABLE, "the top level", table)).collect();
     let admin = merge_sections(sources, &roots, "admin");
-    server::read_admin_contact(&admin.to_section(sources, &schema::ADMIN)).filter(|_| !documents.is_empty())
+    server::read_admin_contact(&admin.to_section(sources, &schema::admin::TABLE)).filter(|_| !documents.is_empty())
 }
 
 fn merge_sections(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {

@@ -42,7 +42,7 @@ impl ListedItem {
 }
 
 pub fn compile_sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
-    let mut sets = Definitions::new(schema::SET.name);
+    let mut sets = Definitions::new(schema::set::TABLE.name);
     for NamedSection { name, place, section } in named {
         let set = compile_set(&section);
         section.report_unread_keys();

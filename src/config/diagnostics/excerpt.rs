@@ -5,8 +5,11 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::config::diagnostics::secret_options::{
-    URL_PARAMETERS, has_secret_query, is_secret, resembles_body, resembles_secret,
+    URL_PARAMETERS, has_secret_query, may_be_secret, resembles_body, resembles_secret,
 };
+use crate::config::schema::limit;
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::ClientData;
 
 /// Values nested more deeply are masked without a look at their keys.
 const MAX_DEPTH: usize = 32;
@@ -331,15 +334,23 @@ impl<'t> Masker<'t> {
 /// valid does not tell how logs would show them. [`Masker::mask_body`] masks bodies.
 fn is_secret_path(path: &[&str]) -> bool {
     let Some((kind, keys)) = path.split_first() else { return false };
-    is_secret(kind, keys)
-        || matches!(path, ["limit", _, "overrides", "key", rest @ ..] if rest != ["hash"])
-        || keys.split_first().is_some_and(|(_, keys)| is_secret(kind, keys))
+    may_be_secret(kind, keys)
+        || is_override_key(path)
+        || keys.split_first().is_some_and(|(_, keys)| may_be_secret(kind, keys))
         || path.last().is_some_and(|name| resembles_secret(name))
+}
+
+/// Returns whether a path leads to a part of a client's key, except for one by its hash.
+fn is_override_key(path: &[&str]) -> bool {
+    let [kind, _, overrides, key, rest @ ..] = path else { return false };
+    [*kind, *overrides, *key] == [limit::TABLE.name, limit::OVERRIDES.name, limit::overrides::KEY.name]
+        && *rest != [limit::override_key::HASH.name]
 }
 
 /// Returns whether the names in the table at a path are values of clients: the tenants of a limit.
 fn has_client_names(path: &[&str]) -> bool {
-    matches!(path, ["limit", _, "fair", "weights"])
+    let place = path.split_first().and_then(|(kind, keys)| locate_value(kind, keys.get(1..)?));
+    place.is_some_and(|place| !place.is_entry && place.option.clients == ClientData::Keys)
 }
 
 #[cfg(test)]

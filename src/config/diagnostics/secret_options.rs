@@ -1,48 +1,56 @@
 //! The options whose values are secrets, so that no output contains them.
 
-use crate::telemetry::access_log;
+use std::sync::LazyLock;
 
-/// Options that are secrets: section and last key.
-const SECRETS: [(&str, &str); 4] = [("admin", "token"), ("admin", "sha256"), ("admin", "keys_secret"), ("jwt", "key")];
+use crate::config::schema::lookup::{OptionPlace, locate_value};
+use crate::config::schema::row::{ConfigOption, Secrecy};
+use crate::config::schema::{self, Schema};
+use crate::telemetry::access_log;
 
 /// Parts of names of headers, cookies and parameters whose values are usually secrets.
 const SECRET_PARTS: [&str; 9] =
     ["token", "secret", "passw", "auth", "cookie", "session", "signature", "api-key", "apikey"];
 
-/// Tables with names that the operator chose and values that may be secrets.
-const HEADER_TABLES: [&[&str]; 11] = [
-    &["spans", "headers"],
-    &["request_headers", "set"],
-    &["response_headers", "set"],
-    &["response_headers", "default"],
-    &["response_headers", "add"],
-    &["response_headers", "add_on_success"],
-    &["header"],
-    &["when", "header"],
-    &["when", "query"],
-    &["when", "jwt"],
-    &["when", "descriptor"],
-];
-
-/// Options that are bodies of responses.
-const BODIES: [[&str; 2]; 2] = [["respond", "body"], ["refuse", "body"]];
-
 /// Parameters of URLs that are secrets.
 pub const URL_PARAMETERS: [&str; 6] = ["token=", "api_key=", "api-key=", "apikey=", "secret=", "signature="];
 
+/// Last keys of an option: the table and its own.
+type LastKeys = [&'static str; 2];
+
+/// Options that are the body of a response.
+static BODIES: LazyLock<Vec<LastKeys>> = LazyLock::new(|| list_options(Secrecy::Body));
+/// Options that are URLs whose query may contain a secret with any name.
+static SECRET_QUERIES: LazyLock<Vec<LastKeys>> = LazyLock::new(|| list_options(Secrecy::SecretQuery));
+static SECRETS: LazyLock<Vec<LastKeys>> = LazyLock::new(|| list_options(Secrecy::Secret));
+
+fn list_options(secrecy: Secrecy) -> Vec<LastKeys> {
+    let table = |schema: &'static Schema| schema.name.rsplit('.').next().unwrap_or(schema.name);
+    let is_meant = |option: &&ConfigOption| option.secrecy == secrecy && !option.value_type().has_own_keys();
+    let of_table = |schema: &&'static Schema| {
+        let options = schema.options.iter().filter(is_meant);
+        options.map(|option| [table(schema), option.name]).collect::<Vec<_>>()
+    };
+    schema::ALL.iter().flat_map(of_table).collect()
+}
+
 /// Returns whether an option of a section is a secret. `keys` start after the section and its name.
 pub fn is_secret(kind: &str, keys: &[&str]) -> bool {
-    let Some(last) = keys.last() else { return false };
-    let is_table = |table: &&&[&str]| keys.len() > table.len() && keys.starts_with(table);
-    match HEADER_TABLES.iter().find(is_table) {
-        Some(table) => table[0] == "spans" || access_log::is_secret_name(last),
-        None => SECRETS.contains(&(kind, last)) || keys.starts_with(&["when", "cookie"]),
+    let Some(OptionPlace { option, is_entry, .. }) = locate_value(kind, keys) else { return false };
+    match option.secrecy {
+        Secrecy::Secret => is_entry || !option.value_type().has_own_keys(),
+        Secrecy::SecretByKey => is_entry && keys.last().is_some_and(|name| access_log::is_secret_name(name)),
+        Secrecy::Public | Secrecy::SecretQuery | Secrecy::Body => false,
     }
+}
+
+/// Returns whether a value may be a secret: also one in place of the table that has secrets.
+pub fn may_be_secret(kind: &str, keys: &[&str]) -> bool {
+    is_secret(kind, keys) || locate_value(kind, keys).is_some_and(|place| place.option.secrecy == Secrecy::Secret)
 }
 
 /// Returns whether an option is a URL whose query may contain a secret with any name. `keys` may start anywhere.
 pub fn has_secret_query(keys: &[&str]) -> bool {
-    keys.ends_with(&["auth", "forward"]) || keys.ends_with(&["spans", "to"])
+    SECRET_QUERIES.iter().any(|query| keys.ends_with(query))
 }
 
 /// Returns whether an option is the body of a response, which only some clients may be allowed to read.
@@ -69,7 +77,7 @@ pub fn is_secret_name(name: &str) -> bool {
 pub fn resembles_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let is_near = |secret: &str| secret.len() > 3 && strsim::osa_distance(&name, secret) <= 2;
-    SECRETS.iter().any(|(_, secret)| is_near(secret)) || ["secret", "passw"].iter().any(|part| name.contains(part))
+    SECRETS.iter().any(|[_, secret]| is_near(secret)) || ["secret", "passw"].iter().any(|part| name.contains(part))
 }
 
 #[cfg(test)]

@@ -1,167 +1,45 @@
 //! Replaces names, hosts, addresses and paths by hashes, for bug reports. Only numbers, words of the config format and
 //! the structure of values stay; everything else is replaced, so an unknown kind of value reveals nothing.
 
+use std::collections::HashSet;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::LazyLock;
 
 use ipnet::IpNet;
 
+use crate::config::effective::secrets;
 use crate::config::schema;
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::ClientData;
 use crate::config::values;
+use crate::limiting::key::KeyPart;
+use crate::limiting::source::{CertificateName, SourceKind};
 
 /// Replaces equal texts by equal hashes. The hash has a random key, so guessing a name and hashing it proves nothing.
 #[derive(Default)]
 pub struct Anonymizer(RandomState);
 
-/// Words of values that have a meaning and identify nobody.
-const WORDS: &[&str] = &[
-    "*",
-    "all",
-    "ip",
-    "host",
-    "path",
-    "method",
-    "route",
-    "user",
-    "tls:subject",
-    "tls:san",
-    "echo:",
-    "memory:",
-    "stdout",
-    "off",
-    "local",
-    "pass",
-    "make",
-    "json",
-    "combined",
-    "plain",
-    "hashed",
-    "hidden",
-    "open",
-    "closed",
-    "strict",
-    "defensive",
-    "monitor",
-    "enforce",
-    "shadow",
-    "shared",
-    "skip",
-    "refuse",
-    "first",
-    "last",
-    "ignore",
-    "keep",
-    "drop",
-    "continuous",
-    "interval",
-    "full",
-    "empty",
-    "first_hit",
-    "clock",
-    "list",
-    "sorted_set",
-    "token_bucket",
-    "gcra",
-    "fixed_window",
-    "sliding_window",
-    "calendar",
-    "sliding_log",
-    "leaky_bucket",
-    "concurrency",
-    "unlimited",
-    "p2c",
-    "least_requests",
-    "round_robin",
-    "consistent_hash",
-    "auto",
-    "http1",
-    "http2",
-    "v1",
-    "v2",
-    "http",
-    "tcp",
-    "grpc",
-    "connect",
-    "reset",
-    "timeout",
-    "connect_error",
-    "client_abort",
-    "required",
-    "optional",
-    "1.2",
-    "1.3",
-    "tls-alpn-01",
-    "http-01",
-    "draft-11",
-    "draft-07",
-    "draft-03",
-    "legacy",
-    "x-forwarded-for",
-    "x-real-ip",
-    "x-forwarded-proto",
-    "x-forwarded-host",
-    "x-forwarded-port",
-    "via",
-    "x-request-id",
-    "forwarded",
-    "original",
-    "decide",
-    "websocket",
-    "zstd",
-    "br",
-    "gzip",
-    "HS256",
-    "HS384",
-    "HS512",
-    "RS256",
-    "ES256",
-    "EdDSA",
-    "GET",
-    "HEAD",
-    "POST",
-    "PUT",
-    "PATCH",
-    "DELETE",
-    "OPTIONS",
-    "monday",
-    "sunday",
-    "UTC",
-    "metrics",
-    "read",
-    "keys",
-    "limits",
-    "edit",
-    "authorization",
-    "***",
-    "",
-];
-
-/// Tables and lists whose values are those of clients or of their requests: section and first keys. There, a number is
-/// an identifier, and no word has a meaning.
-const CLIENT_VALUES: &[(&str, &[&str])] = &[
-    ("limit", &["overrides", "key"]),
-    ("limit", &["when", "user"]),
-    ("limit", &["when", "header"]),
-    ("limit", &["when", "cookie"]),
-    ("limit", &["when", "query"]),
-    ("limit", &["when", "param"]),
-    ("limit", &["when", "jwt"]),
-    ("limit", &["when", "tls"]),
-    ("limit", &["when", "descriptor"]),
-    ("route", &["header"]),
-    ("rls", &["descriptor"]),
-    ("set", &["values"]),
-];
+/// Words of values that have a meaning and identify nobody: those of the types and keywords of all options, and parts of
+/// keys.
+static WORDS: LazyLock<HashSet<&str>> = LazyLock::new(|| {
+    let options = || schema::ALL.iter().flat_map(|section| section.options);
+    let of_types = options().flat_map(|option| option.value_type().words());
+    let keywords = options().flat_map(|option| option.keywords).copied();
+    let parts = SourceKind::ALL.iter().map(|kind| kind.word());
+    let names = CertificateName::ALL.iter().map(|name| name.label());
+    of_types.chain(keywords).chain(parts).chain(names).chain([KeyPart::ALL, "*", secrets::MASK, ""]).collect()
+});
 
 /// Returns whether the keys of a table are values of clients.
 pub fn has_client_keys(kind: &str, table: &[&str]) -> bool {
-    kind == "limit" && table == ["fair", "weights"]
+    locate_value(kind, table).is_some_and(|place| !place.is_entry && place.option.clients == ClientData::Keys)
 }
 
 /// Returns whether an option has values of clients.
 pub fn has_client_values(kind: &str, keys: &[&str]) -> bool {
-    CLIENT_VALUES.iter().any(|(section, option)| *section == kind && keys.starts_with(option))
+    locate_value(kind, keys).is_some_and(|place| place.is_of_clients)
 }
 
 /// Prefixes of values before a name.
@@ -172,6 +50,8 @@ const PREFIXES: &[&str] = &[
     "cookie:",
     "query:",
     "jwt:",
+    "tls:",
+    "credential:",
     "form:",
     "json:",
     "trailer:",
@@ -203,7 +83,7 @@ impl Anonymizer {
 
     /// Replaces the parts of a text that identify somebody.
     pub fn replace_text(&self, text: &str) -> String {
-        if WORDS.contains(&text) || is_number(text) {
+        if WORDS.contains(text) || is_number(text) {
             return text.to_owned();
         }
         if text.contains(" | ") {

@@ -2,8 +2,10 @@
 
 use crate::config::diagnostics::secret_options;
 use crate::config::effective::secrets;
+use crate::config::schema::route;
+use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::substitute::Text;
-use crate::config::tree::{Node, Value};
+use crate::config::tree::{self, Node, Value};
 use crate::config::values;
 use crate::text::quote;
 
@@ -38,14 +40,27 @@ pub fn canonical_text(node: &Node) -> String {
     }
 }
 
+/// Returns the default of an option in the same form; `None` if it depends on others.
+pub fn default_text(option: &ConfigOption) -> Option<String> {
+    match option.default {
+        DefaultValue::Value(text) => tree::parse_value(text).map(|node| canonical_text(&node)),
+        _ => None,
+    }
+}
+
 /// Returns the host or path of a route as it is compared: hosts in lower case, and prefixes of paths without a slash at
 /// their end. `None` for other options, and if that is how it is written.
 pub fn canonical_matcher(kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
-    let change = |text: &Text| match (kind, keys) {
-        ("route", ["host"]) => Some(text.value.to_ascii_lowercase()),
-        ("route", ["path"]) if text.value.starts_with('/') => Some(format!("/{}", text.value.trim_matches('/'))),
+    let change = |text: &Text| match keys {
+        [key] if *key == route::HOST.name => Some(text.value.to_ascii_lowercase()),
+        [key] if *key == route::PATH.name && text.value.starts_with('/') => {
+            Some(format!("/{}", text.value.trim_matches('/')))
+        }
         _ => None,
     };
+    if kind != route::TABLE.name {
+        return None;
+    }
     let value = match &node.value {
         Value::String(text) => {
             let value = change(text).filter(|value| *value != text.value)?;

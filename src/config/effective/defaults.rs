@@ -6,18 +6,26 @@ use std::collections::HashSet;
 use serde_json::Value as Json;
 
 use crate::config::effective::{WrittenConfig, WrittenSection};
-use crate::config::schema;
-use crate::config::schema::DefaultValue;
+use crate::config::schema::row::DefaultValue;
+use crate::config::schema::value_type::ValueType;
+use crate::config::schema::{self, Schema};
 
-/// Sections that have effect even if no file has them.
-const ALWAYS: [&str; 4] = ["server", "admin", "store", "headers"];
+/// Returns the sections that have effect even if no file has them: single ones without an option that they need.
+fn list_permanent() -> impl Iterator<Item = &'static Schema> {
+    let has_required = |table: &Schema| table.options.iter().any(|option| option.default == DefaultValue::Required);
+    let sections = schema::root::TABLE.options.iter().filter_map(|option| match option.value_type() {
+        ValueType::Table(table) => Some(table),
+        _ => None,
+    });
+    sections.filter(move |table| !has_required(table))
+}
 
 impl WrittenConfig {
     /// Returns all sections, also those that only have defaults.
     pub(super) fn sections_with_defaults(&self) -> Vec<WrittenSection<'_>> {
         let mut sections = self.sections();
-        for kind in ALWAYS {
-            if !sections.iter().any(|section| section.kind == kind) {
+        for Schema { name: kind, .. } in list_permanent() {
+            if !sections.iter().any(|section| section.kind == *kind) {
                 sections.push(WrittenSection { kind, name: String::new(), is_listed: false, options: Vec::new() });
             }
         }

@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::config::diagnostics::secret_options;
 use crate::config::effective::{WrittenConfig, secrets};
+use crate::config::schema::route;
 use crate::config::tree::{Node, Table, Value};
 
 /// The conditions of a route as they are written.
@@ -20,7 +21,9 @@ impl WrittenConfig {
     fn find_route(&self, index: usize) -> Option<&Table> {
         let mut left = index;
         for document in self.documents.iter() {
-            let Some(Value::Array(routes)) = document.get("route").map(|entry| &entry.node.value) else { continue };
+            let Some(Value::Array(routes)) = document.get(route::TABLE.name).map(|entry| &entry.node.value) else {
+                continue;
+            };
             match routes.get(left).map(|node| &node.value) {
                 Some(Value::Table(table)) => return Some(table),
                 Some(_) => return None,
@@ -34,12 +37,12 @@ impl WrittenConfig {
 impl WrittenMatcher<'_> {
     /// Returns the path with its mark, if it contains `${...}`.
     pub fn path_with_variables(&self) -> Option<String> {
-        shown_variables(&self.0?.get("path")?.node)
+        shown_variables(&self.0?.get(route::PATH.name)?.node)
     }
 
     /// Returns the host pattern `host` as it may be shown.
     pub fn shown_host(&self, host: &str) -> String {
-        let node = self.0.and_then(|table| table.get("host")).map(|entry| &entry.node);
+        let node = self.0.and_then(|table| table.get(route::HOST.name)).map(|entry| &entry.node);
         let items = match node.map(|node| &node.value) {
             Some(Value::Array(items)) => items.as_slice(),
             _ => node.map(std::slice::from_ref).unwrap_or_default(),
@@ -53,10 +56,10 @@ impl WrittenMatcher<'_> {
 
     /// Returns the value that the header `name` must have, as it may be shown.
     pub fn shown_header(&self, name: &str, value: &[u8]) -> String {
-        if secret_options::is_secret("route", &["header", name]) {
+        if secret_options::is_secret(route::TABLE.name, &[route::HEADER.name, name]) {
             return secrets::MASK.to_owned();
         }
-        let headers = match self.0.and_then(|table| table.get("header")).map(|entry| &entry.node.value) {
+        let headers = match self.0.and_then(|table| table.get(route::HEADER.name)).map(|entry| &entry.node.value) {
             Some(Value::Table(table)) => table.entries.as_slice(),
             _ => &[],
         };

@@ -5,8 +5,12 @@ use std::collections::HashMap;
 use crate::config::diagnostics::secret_options;
 use crate::config::effective::canonical::ListItem;
 use crate::config::effective::{WrittenConfig, canonical, secrets};
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::value_type::ValueType;
+use crate::config::schema::{self, listener, rls, route};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{schema, values};
+use crate::config::values;
 
 /// A section with its options in file order: `[KIND]`, `[KIND.NAME]` or one of `[[KIND]]`.
 pub struct WrittenSection<'a> {
@@ -31,34 +35,23 @@ pub struct WrittenOption<'a> {
     pub(super) shown_name: Option<String>,
 }
 
-/// Sections that have names, `[KIND.NAME]`.
-const NAMED: [&str; 4] = ["upstream", "set", "limit", "decide"];
-
-/// Options that are a table, or its most important value alone: section, option, and the key of that value.
-const SHORTHANDS: [(&str, &str, &str); 4] = [
-    ("server", "access_log", "enabled"),
-    ("server", "redirect_http", "listen"),
-    ("listener", "hsts", "max_age"),
-    ("route", "redirect", "to"),
-];
-
 impl WrittenConfig {
     /// Returns all sections: those that exist once in the order of the schema, then those of each kind in file order.
     pub fn sections(&self) -> Vec<WrittenSection<'_>> {
         let mut sections = Vec::new();
-        for kind in schema::ROOT.keys().filter(|kind| *kind != "include") {
-            let nodes = self.documents.iter().filter_map(|table| Some(&table.get(kind)?.node));
+        for kind in schema::root::TABLE.options.iter().filter(|option| !option.value_type().tables().is_empty()) {
+            let nodes = self.documents.iter().filter_map(|table| Some(&table.get(kind.name)?.node));
             let (mut own, mut named) = (Vec::new(), Vec::new());
             for node in nodes {
                 match &node.value {
                     Value::Table(table) => divide_entries(kind, table, &mut own, &mut named),
-                    Value::Array(items) => named.extend(items.iter().filter_map(|item| list_section(kind, item))),
+                    Value::Array(items) => named.extend(items.iter().filter_map(|item| list_section(kind.name, item))),
                     _ => {}
                 }
             }
             if !own.is_empty() {
-                let options = own.into_iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
-                sections.push(WrittenSection { kind, name: String::new(), is_listed: false, options });
+                let options = own.into_iter().flat_map(|entry| flatten_entry(kind.name, entry)).collect();
+                sections.push(WrittenSection { kind: kind.name, name: String::new(), is_listed: false, options });
             }
             sections.append(&mut named);
         }
@@ -75,17 +68,21 @@ impl WrittenConfig {
 
 /// Divides the table of a kind into its own options and its sections with names.
 fn divide_entries<'a>(
-    kind: &'static str,
+    kind: &'static ConfigOption,
     table: &'a Table,
     own: &mut Vec<&'a TableEntry>,
     named: &mut Vec<WrittenSection<'a>>,
 ) {
     for entry in &table.entries {
-        let is_named = NAMED.contains(&kind) || kind == "jwt" && schema::JWT.keys().all(|key| key != entry.key);
+        let is_named = match kind.value_type() {
+            ValueType::Named(_) => true,
+            ValueType::TableOrNamed(schema) => schema.find(&entry.key).is_none(),
+            _ => false,
+        };
         match &entry.node.value {
             Value::Table(table) if is_named => {
-                let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
-                named.push(WrittenSection { kind, name: entry.key.clone(), is_listed: false, options });
+                let options = table.entries.iter().flat_map(|entry| flatten_entry(kind.name, entry)).collect();
+                named.push(WrittenSection { kind: kind.name, name: entry.key.clone(), is_listed: false, options });
             }
             _ => own.push(entry),
         }
@@ -95,15 +92,14 @@ fn divide_entries<'a>(
 fn list_section<'a>(kind: &'static str, item: &'a Node) -> Option<WrittenSection<'a>> {
     let Value::Table(table) = &item.value else { return None };
     let options = table.entries.iter().flat_map(|entry| flatten_entry(kind, entry)).collect();
-    if kind == "rls" {
+    if kind == rls::TABLE.name {
         return Some(WrittenSection { kind, name: describe_rule(table), is_listed: true, options });
     }
-    let name = match table.get(if kind == "listener" { "address" } else { "name" }) {
-        Some(TableEntry { node: Node { value: Value::String(text), .. }, .. }) => match kind {
-            "listener" => {
-                values::parse_listen(&text.value).map_or_else(|_| text.value.clone(), |addr| addr.to_string())
-            }
-            _ => text.value.clone(),
+    let is_listener = kind == listener::TABLE.name;
+    let name = match table.get(if is_listener { listener::ADDRESS.name } else { route::NAME.name }) {
+        Some(TableEntry { node: Node { value: Value::String(text), .. }, .. }) => match is_listener {
+            true => values::parse_listen(&text.value).map_or_else(|_| text.value.clone(), |addr| addr.to_string()),
+            false => text.value.clone(),
         },
         _ => String::new(),
     };
@@ -112,18 +108,20 @@ fn list_section<'a>(kind: &'static str, item: &'a Node) -> Option<WrittenSection
 
 /// Returns the domain and the descriptor of an `[[rls]]`, which no other has.
 fn describe_rule(table: &Table) -> String {
-    let text = |key| table.get(key).map_or_else(String::new, |entry| canonical::canonical_text(&entry.node));
-    format!("{} {}", text("domain"), text("descriptor"))
+    let text = |option: &ConfigOption| {
+        table.get(option.name).map_or_else(String::new, |entry| canonical::canonical_text(&entry.node))
+    };
+    format!("{} {}", text(&rls::DOMAIN), text(&rls::DESCRIPTOR))
 }
 
 /// Returns the options of an entry: those within it if it is a table, else itself.
 fn flatten_entry<'a>(kind: &str, entry: &'a TableEntry) -> Vec<WrittenOption<'a>> {
     let mut options = Vec::new();
     let mut keys = vec![entry.key.as_str()];
-    let shorthand = SHORTHANDS.iter().find(|(section, option, _)| *section == kind && *option == entry.key);
+    let shorthand = locate_value(kind, &keys).map(|place| place.option.shorthand).filter(|key| !key.is_empty());
     match (&entry.node.value, shorthand) {
         (Value::Table(_), _) | (_, None) => flatten_node(&mut keys, &entry.node, &mut options),
-        (_, Some((.., key))) => options.push(WrittenOption {
+        (_, Some(key)) => options.push(WrittenOption {
             keys: vec![&entry.key, key],
             node: &entry.node,
             compared: None,

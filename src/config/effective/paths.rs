@@ -5,41 +5,16 @@
 use std::path::Path;
 
 use crate::config::effective::WrittenConfig;
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::value_type::ValueType;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Value};
 
-/// Options with paths, as section and end of the keys; `*` stands for any key.
-const PATHS: &[(&str, &[&str])] = &[
-    ("server", &["access_log", "to"]),
-    ("server", &["error_pages", "*"]),
-    ("listener", &["tls", "certificates", "cert"]),
-    ("listener", &["tls", "certificates", "key"]),
-    ("listener", &["tls", "client_ca"]),
-    ("listener", &["tls", "internal", "state"]),
-    ("acme", &["state"]),
-    ("admin", &["audit"]),
-    ("acme", &["ca"]),
-    ("admin", &["audit"]),
-    ("store", &["state"]),
-    ("store", &["ca"]),
-    ("store", &["client_cert"]),
-    ("store", &["client_key"]),
-    ("upstream", &["tls", "ca"]),
-    ("upstream", &["tls", "cert"]),
-    ("upstream", &["tls", "key"]),
-    ("set", &["file"]),
-    ("route", &["auth", "basic"]),
-    ("route", &["redirect", "map"]),
-    ("route", &["error_pages", "*"]),
-];
-
-/// Returns whether an option is a path.
-pub fn is_path(kind: &str, keys: &[&str]) -> bool {
-    PATHS.iter().any(|(section, path)| {
-        *section == kind
-            && path.len() == keys.len()
-            && path.iter().zip(keys).all(|(part, key)| *part == "*" || part == key)
-    })
+/// Returns the option at these keys if it is a path.
+pub fn find_path_option(kind: &str, keys: &[&str]) -> Option<&'static ConfigOption> {
+    let option = locate_value(kind, keys)?.option;
+    matches!(option.value_type().item(), ValueType::Path(_)).then_some(option)
 }
 
 impl WrittenConfig {
@@ -47,9 +22,10 @@ impl WrittenConfig {
     /// has no path. `keys` start after the section and its name.
     pub(super) fn make_paths_absolute(&self, kind: &str, keys: &[&str], node: &Node) -> Option<Node> {
         let value = match &node.value {
-            Value::String(text) if is_path(kind, keys) => {
+            Value::String(text) => {
+                let option = find_path_option(kind, keys)?;
                 let text = Text { value: text.value.clone(), written: None };
-                Value::String(Text { value: self.absolute_path(node.place.file, &text), written: None })
+                Value::String(Text { value: self.absolute_path(option, node.place.file, &text), written: None })
             }
             Value::Array(items) => {
                 let absolute: Vec<_> = items.iter().map(|item| self.make_paths_absolute(kind, keys, item)).collect();
@@ -73,9 +49,9 @@ impl WrittenConfig {
     }
 
     /// Returns the path in a text of source `file`, absolute, as TOML writes it: with `${...}` not replaced.
-    pub(super) fn absolute_path(&self, file: usize, text: &Text) -> String {
+    pub(super) fn absolute_path(&self, option: &ConfigOption, file: usize, text: &Text) -> String {
         let written = text.written.as_deref().unwrap_or(&text.value);
-        if written.is_empty() || written == "stdout" || written.starts_with(['/', '$']) {
+        if written.is_empty() || option.keywords.contains(&written) || written.starts_with(['/', '$']) {
             return written.to_owned();
         }
         self.resolve(file, written, text.written.is_some())

@@ -6,10 +6,10 @@ use std::borrow::Cow;
 use crate::config::Config;
 use crate::config::diagnostics::secret_options::is_body;
 use crate::config::effective::{WrittenSection, secrets};
+use crate::config::schema::limit::{self, override_key, overrides};
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
 use crate::config::values;
-use crate::limiting::algorithm::fair::FAIR;
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHash, KeyVisibility};
 use crate::limiting::key::state_key::{DIGEST_MARK, write_value};
 use crate::limiting::key::{Key, KeyPart};
@@ -19,15 +19,18 @@ impl Config {
     /// Sets how sections of this config are shown to callers that may not read its files.
     pub fn hide_from_readers(&self, sections: &mut [WrittenSection<'_>]) {
         for section in sections {
-            let limit = (section.kind == "limit").then(|| self.limits.find(&section.name)).flatten();
+            let limit = (section.kind == limit::TABLE.name).then(|| self.limits.find(&section.name)).flatten();
             for (place, option) in section.options.iter_mut().enumerate() {
-                if let ([FAIR, "weights", tenant], Some(fair)) =
+                if let ([table, weights, tenant], Some(fair)) =
                     (option.keys.as_slice(), limit.and_then(|limit| limit.fair.as_deref()))
+                    && [*table, *weights] == [limit::FAIR.name, limit::fair::WEIGHTS.name]
                 {
                     option.shown_name = hide_tenant(tenant, place, &fair.key, &self.admin.key_display);
                 }
                 option.shown = match (option.keys.as_slice(), limit) {
-                    (["overrides"], Some(limit)) => hide_entries(option.node, &limit.key, &self.admin.key_display),
+                    ([key], Some(limit)) if *key == limit::OVERRIDES.name => {
+                        hide_entries(option.node, &limit.key, &self.admin.key_display)
+                    }
                     (keys, _) if is_body(keys) => Some(text_node(option.node, secrets::MASK)),
                     _ => None,
                 };
@@ -45,7 +48,7 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
     let Value::Array(items) = &mut shown.value else { return None };
     for item in items {
         let Value::Table(table) = &mut item.value else { continue };
-        for entry in table.entries.iter_mut().filter(|entry| entry.key == "key") {
+        for entry in table.entries.iter_mut().filter(|entry| entry.key == overrides::KEY.name) {
             let values = match &mut entry.node.value {
                 Value::Array(values) => values.as_mut_slice(),
                 _ => std::slice::from_mut(&mut entry.node),
@@ -88,7 +91,7 @@ fn hide_value(node: &Node, part: &KeyPart, display: &KeyDisplay) -> Node {
     let bytes = match &node.value {
         Value::String(text) if text.value == "*" => None,
         Value::String(text) => Some(Cow::from(text.value.as_bytes())),
-        Value::Table(table) => match table.get("percent").map(|entry| &entry.node.value) {
+        Value::Table(table) => match table.get(override_key::PERCENT.name).map(|entry| &entry.node.value) {
             Some(Value::String(text)) => values::percent_decode(&text.value).map(Cow::from),
             _ => None,
         },
@@ -100,7 +103,7 @@ fn hide_value(node: &Node, part: &KeyPart, display: &KeyDisplay) -> Node {
         KeyVisibility::Hidden => text_node(node, secrets::MASK),
         KeyVisibility::Hashed => {
             let hash = text_node(node, &hash_value(bytes.into_owned(), part, display).to_string());
-            let entries = vec![TableEntry { key: "hash".to_owned(), place: node.place, node: hash }];
+            let entries = vec![TableEntry { key: override_key::HASH.name.to_owned(), place: node.place, node: hash }];
             Node { place: node.place, value: Value::Table(Table { place: node.place, entries }) }
         }
     }

@@ -172,7 +172,9 @@ impl<'a> Renderer<'a> {
                     anonymizer.replace_client_value(&text.value).into()
                 }
                 Some(anonymizer) => anonymizer.replace_text(&text.value).into(),
-                None if paths::is_path(kind, keys) => self.written.absolute_path(node.place.file, text).into(),
+                None if let Some(option) = paths::find_path_option(kind, keys) => {
+                    self.written.absolute_path(option, node.place.file, text).into()
+                }
                 None => self.written.absolute_references(node.place.file, &secrets::mask_option(keys, text)).into(),
             },
             Value::Integer(number) => match &self.anonymizer {

@@ -1,44 +1,45 @@
 //! Options of `[decide.NAME]`.
 
-use crate::config::schema::DefaultValue::{Absent, Described, Value};
+use crate::config::schema::route;
+use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
+use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::*;
-use crate::config::schema::{Schema, option};
 
 const GUIDE: &str = "../guides/limits-for-other-proxies.md";
 
-pub const DECIDE: Schema = Schema {
-    name: "decide",
-    title: "[decide.NAME]",
-    intro: "Other proxies ask for decisions at `/decide/NAME` of a [listener](#listener) with `serve = \"decide\"`. They may also ask by the name of a\n\
+rows! {
+    table("decide").title("[decide.NAME]")
+        .intro("Other proxies ask for decisions at `/decide/NAME` of a [listener](#listener) with `serve = \"decide\"`. They may also ask by the name of a\n\
             route, which needs no section of its own. [Limits for other proxies](../guides/limits-for-other-proxies.md) has a recipe for each proxy, and\n\
-            [Decisions over HTTP](decide.md) the details.",
-    notes: "",
-    options: &[
-        option(
-            "limits",
-            List { item: &Text("name"), least: 1, most: 16 },
-            Described("those of the route NAME"),
-            "limits that decide together. If one refuses, none is charged",
-        )
-        .shown_as("list of names, up to 16")
-        .guide(GUIDE)
-        .metric("sluicegate_limit_decisions_total"),
-        option(
-            "from",
-            Words(&["forwarded", "original", "path"]),
-            Value("\"forwarded\""),
-            "where the asking proxy states the request: `X-Forwarded-*`, `X-Original-*`, or the path after NAME",
-        )
-        .guide("decide.md#the-request-in-question")
-        .metric("sluicegate_decide_requests_total"),
-        option("deny_as", Integers(&[429, 403]), Value("429"), "status of refusals; nginx accepts only 403")
-            .guide("decide.md#the-answer"),
-        option(
-            "once",
-            Text("`\"header:NAME\"`"),
-            Absent,
-            "header with the id of the request. A second question with the same id within 10 s gets the same answer and charges nothing",
-        )
-        .guide("decide.md#questions-that-repeat"),
-    ],
-};
+            [Decisions over HTTP](decide.md) the details.");
+
+    LIMITS = option(
+        "limits",
+        List { item: &Text("name"), least: 1, most: 16 },
+        Described("those of the route NAME"),
+        "limits that decide together. If one refuses, none is charged",
+    )
+    .shown_as("list of names, up to 16")
+    .guide(GUIDE)
+    .metric("sluicegate_limit_decisions_total")
+    .weaker(Weaker::Compiled)
+    .called(route::LIMITS.option.aliases);
+    FROM = option(
+        "from",
+        Words(&["forwarded", "original", "path"]),
+        Value("\"forwarded\""),
+        "where the asking proxy states the request: `X-Forwarded-*`, `X-Original-*`, or the path after NAME",
+    )
+    .guide("decide.md#the-request-in-question")
+    .metric("sluicegate_decide_requests_total");
+    DENY_AS = option("deny_as", Integers(&[429, 403]), Value("429"), "status of refusals; nginx accepts only 403")
+        .guide("decide.md#the-answer");
+    ONCE = option(
+        "once",
+        Text("`\"header:NAME\"`"),
+        Absent,
+        "header with the id of the request. A second question with the same id within 10 s gets the same answer and charges nothing",
+    )
+    .guide("decide.md#questions-that-repeat")
+    .weaker(Weaker::Added);
+}

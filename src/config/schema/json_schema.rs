@@ -5,8 +5,9 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::schema::value_type::ValueType;
-use crate::config::schema::{self, ConfigOption, DefaultValue, Schema};
+use crate::config::schema::{self, Schema};
 
 /// A string with a variable such as `${VAR}`. What it stands for is known only to the gateway.
 const VARIABLE: &str = r"\$\{";
@@ -16,10 +17,10 @@ const TIME_UNIT: &str = "(ms|s|sec|second|seconds|m|min|minute|minutes|h|hour|ho
 pub fn json_schema() -> Value {
     let definitions: Map<String, Value> = schema::ALL
         .iter()
-        .filter(|schema| schema.name != schema::ROOT.name)
+        .filter(|schema| schema.name != schema::root::TABLE.name)
         .map(|schema| (schema.name.to_owned(), describe_table(schema)))
         .collect();
-    let mut root = describe_table(&schema::ROOT);
+    let mut root = describe_table(&schema::root::TABLE);
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["title"] = "Sluicegate config".into();
     root["$defs"] = definitions.into();
@@ -49,7 +50,7 @@ fn describe_table(table: &Schema) -> Value {
 
 /// Returns whether several files may each contain a part of the table.
 fn is_merged(table: &Schema) -> bool {
-    schema::ROOT.options.iter().any(|option| match option.value_type() {
+    schema::root::TABLE.options.iter().any(|option| match option.value_type() {
         ValueType::Table(section) => section.name == table.name,
         _ => false,
     })
@@ -95,7 +96,7 @@ fn describe_type(of: &ValueType) -> Value {
             let pattern = words.join("|").replace('.', r"\.");
             json!({ "anyOf": [{ "enum": words }, { "type": "string", "pattern": format!("^({pattern})$|{VARIABLE}") }] })
         }
-        ValueType::Text(_) => json!({ "type": "string" }),
+        ValueType::Text(_) | ValueType::Path(_) => json!({ "type": "string" }),
         ValueType::List { item, least, most } => {
             json!({ "anyOf": [describe_type(item), describe_list(item, least, most)] })
         }

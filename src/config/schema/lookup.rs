@@ -1,8 +1,9 @@
 //! Finds options by name: `limit.burst`, `burst`, `[limit.per-ip] burst`, or the anchor of the manual, `limit-burst`.
 
 use crate::config::closest::find_closest;
+use crate::config::schema::row::{ClientData, ConfigOption};
 use crate::config::schema::value_type::ValueType;
-use crate::config::schema::{self, ConfigOption, Schema};
+use crate::config::schema::{self, Schema};
 
 /// An option with its place.
 #[derive(Clone, Debug)]
@@ -41,6 +42,38 @@ impl OptionEntry {
     pub fn as_section(&self) -> Option<&'static Schema> {
         self.option.value_type().tables().into_iter().find(|table| table.is_section())
     }
+}
+
+/// The option that a value belongs to.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionPlace {
+    pub option: &'static ConfigOption,
+    /// The last key is the user's own, in the table that the option is.
+    pub is_entry: bool,
+    /// The value is one of clients or of their requests.
+    pub is_of_clients: bool,
+}
+
+/// Finds the option that has the value at these keys, which start after the section and its name. Keys that no table
+/// has are passed over, because messages show configs with mistakes.
+pub fn locate_value(kind: &str, keys: &[&str]) -> Option<OptionPlace> {
+    let mut tables: Vec<&Schema> = schema::ALL.iter().copied().filter(|schema| schema.name == kind).collect();
+    let (mut found, mut is_own_key): (Option<OptionPlace>, bool) = (None, false);
+    for key in keys {
+        if std::mem::take(&mut is_own_key) {
+            found.iter_mut().for_each(|place| place.is_entry = true);
+            continue;
+        }
+        let Some(option) = tables.iter().find_map(|table| table.find(key)) else { continue };
+        let inner = option.value_type().tables();
+        if !inner.is_empty() {
+            tables = inner;
+        }
+        is_own_key = option.value_type().has_own_keys();
+        let is_of_clients = option.clients == ClientData::Values || found.is_some_and(|place| place.is_of_clients);
+        found = Some(OptionPlace { option, is_entry: false, is_of_clients });
+    }
+    found
 }
 
 /// Returns every option once, in the order of the manual.
@@ -98,7 +131,7 @@ fn split_name(text: &str) -> Vec<&str> {
 /// Follows keys from the top level. A word after a kind of named section may be a name.
 fn follow_keys(words: &[&str]) -> Option<&'static ConfigOption> {
     let (first, rest) = words.split_first()?;
-    let mut option = schema::ROOT.find(first)?;
+    let mut option = schema::root::TABLE.find(first)?;
     let mut may_be_name = is_named(option);
     for (at, word) in rest.iter().enumerate() {
         match option.value_type().tables().into_iter().find_map(|table| table.find(word)) {

@@ -1,33 +1,34 @@
 //! Options of `[[rls]]`.
 
-use crate::config::schema::DefaultValue::Required;
-use crate::config::schema::route::LIMITS;
+use crate::config::schema::route;
+use crate::config::schema::row::DefaultValue::Required;
+use crate::config::schema::row::{ClientData, Row, Weaker, option, rows, table};
+use crate::config::schema::shared::LIMIT_NAMES;
 use crate::config::schema::value_type::ValueType::{self, *};
-use crate::config::schema::{Schema, option};
 use crate::envoy::rate_limit::ENTRIES_MAX;
 
 /// Entries by key.
 const ENTRIES: ValueType = Map(&Text("value"));
 
-pub const RLS: Schema = Schema {
-    name: "rls",
-    title: "[[rls]]",
-    intro: "Limits for the rate limit requests of Envoy, which a listener with `serve = \"grpc\"` answers. [Rate limit service for \
-            Envoy](../guides/envoy.md) explains these options.",
-    notes: "",
-    options: &[
-        option("domain", Text("string, up to 255 bytes"), Required, "domain of the requests, as Envoy's filter sends it"),
-        option(
-            "descriptor",
-            Either(&[ENTRIES, Array { item: &ENTRIES, least: 1, most: ENTRIES_MAX }]),
-            Required,
-            "the entries of the descriptors that the rule is for, up to 16: a table if their order does not matter, otherwise a \
-             list of tables with one entry each. `*` stands for any characters",
-        )
-        .shown_as("table, or list of tables")
-        .guide("../guides/envoy.md#which-rule-applies"),
-        option("limits", LIMITS, Required, "limits of these descriptors. An empty list exempts them")
-            .shown_as("list of names, up to 16")
-            .metric("sluicegate_limit_decisions_total"),
-    ],
-};
+rows! {
+    table("rls").title("[[rls]]")
+        .intro("Limits for the rate limit requests of Envoy, which a listener with `serve = \"grpc\"` answers. [Rate limit service for \
+            Envoy](../guides/envoy.md) explains these options.");
+
+    DOMAIN = option("domain", Text("string, up to 255 bytes"), Required, "domain of the requests, as Envoy's filter sends it");
+    DESCRIPTOR = option(
+        "descriptor",
+        Either(&[ENTRIES, Array { item: &ENTRIES, least: 1, most: ENTRIES_MAX }]),
+        Required,
+        "the entries of the descriptors that the rule is for, up to 16: a table if their order does not matter, otherwise a \
+         list of tables with one entry each. `*` stands for any characters",
+    )
+    .shown_as("table, or list of tables")
+    .guide("../guides/envoy.md#which-rule-applies")
+    .of_clients(ClientData::Values);
+    LIMITS = option("limits", LIMIT_NAMES, Required, "limits of these descriptors. An empty list exempts them")
+        .shown_as("list of names, up to 16")
+        .metric("sluicegate_limit_decisions_total")
+        .weaker(Weaker::Compiled)
+        .called(route::LIMITS.option.aliases);
+}

@@ -1,242 +1,251 @@
 //! Options of `[[route]]`.
 
-use crate::config::schema::DefaultValue::{Absent, Described, Value};
-use crate::config::schema::server::{
-    BODY_RATE, COMPRESS_ALGORITHMS, COMPRESS_MIN_SIZE, COMPRESS_TYPES, ERROR_PAGES, INTERCEPT, MAX_BODY, MAX_COST_BODY,
-    MAX_KEY_BODY, STRICTNESS, TIMEOUT,
-};
-use crate::config::schema::shared::{DIALECTS, REFUSE};
-use crate::config::schema::upstream::{BREAKER, SERVERS};
+use std::time::Duration;
+
+use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
+use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
+use crate::config::schema::server;
+use crate::config::schema::shared::{DIALECTS, LIMIT_NAMES, refuse};
+use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
-use crate::config::schema::{Schema, option};
 
-pub const LIMITS: ValueType = List { item: &Text("name"), least: 0, most: 16 };
+/// Meaning of an option that routes inherit.
+const IN_ROUTE: &str = "as in `[server]`, for this route";
+const OF_SERVER: &str = "that of `[server]`";
 const NETWORKS: ValueType = list(&Text("network"));
 
-pub const ROUTE: Schema = Schema {
-    name: "route",
-    title: "[[route]]",
-    intro: "",
-    notes: "",
-    options: &[
-        option(
-            "name",
-            Text("string, up to 128 bytes"),
-            Described("host and path"),
-            "label in metrics and logs, unique",
-        )
-        .metric("sluicegate_requests_total"),
-        option("host", list_from(1, &Text("host")), Described("every host"), "hosts of the route")
-            .shown_as("list of hosts, or `\"*.NAME\"`")
-            .guide("routing.md#route-selection"),
-        option("path", Text("path"), Value("\"/\""), "paths of the route")
-            .shown_as("`\"/prefix/\"`, `\"= /exact\"`, `\"/users/{id}\"`, `\"~ ^/regex$\"`"),
-        option("methods", list_from(1, &Text("method")), Described("every method"), "methods of the route")
-            .shown_as("list"),
-        option("header", Map(&Text("string")), Absent, "headers that a request must have, with these values")
-            .shown_as("table"),
-        option("upstream", SERVERS, Described("one of `upstream`, `respond`, `redirect`"), "where requests go")
-            .shown_as("name, URL, list of URLs, `\"echo:\"`")
-            .guide("routing.md#actions"),
-        option("limits", LIMITS, Absent, "limits of the route. If one refuses a request, none is charged")
-            .shown_as("list of names, up to 16")
-            .metric("sluicegate_limit_decisions_total"),
-        option(
-            "allow",
-            NETWORKS,
-            Absent,
-            "clients that no limit of the route applies to. Others are still served. `auth` applies to all",
-        )
-        .shown_as("list of networks, `\"set:NAME\"`")
-        .metric("sluicegate_limit_decisions_total"),
-        option("deny", NETWORKS, Absent, "clients that get 403")
-            .shown_as("list of networks, `\"set:NAME\"`")
-            .metric("sluicegate_rejections_total")
-            .reason("denied"),
-        option("auth", Table(&AUTH), Absent, "how clients prove their identity")
-            .guide("../guides/authentication.md")
-            .metric("sluicegate_rejections_total")
-            .reason("unauthorized"),
-        option("rewrite", Table(&REWRITE), Absent, "changes of path and host")
-            .guide("routing.md#changing-the-request-and-the-response"),
-        option(
-            "rewrite_location",
-            Map(&Text("string")),
-            Absent,
-            "how `Location` and `Refresh` of servers that start with a text start for the client",
-        )
-        .shown_as("table")
-        .guide("routing.md#changing-the-request-and-the-response"),
-        option("request_headers", Table(&HEADER_EDIT), Absent, "changes of the headers that the server gets"),
-        option("response_headers", Table(&RESPONSE_HEADER_EDIT), Absent, "changes of the headers that the client gets"),
-        option("max_body", MAX_BODY, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .metric("sluicegate_http_rejected_total")
-            .reason("body_too_large"),
-        option("max_key_body", MAX_KEY_BODY, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .metric("sluicegate_rejections_total")
-            .reason("unreadable_key"),
-        option("max_cost_body", MAX_COST_BODY, Described("that of `[server]`"), "as in `[server]`, for this route"),
-        option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
-            .metric("sluicegate_rejections_total")
-            .reason("max_in_flight"),
-        option("breaker", Table(&BREAKER), Absent, "a circuit breaker of the route's own")
-            .guide("overload.md#circuit-breaker")
-            .metric("sluicegate_breaker_state")
-            .reason("route_breaker"),
-        option(
-            "priority",
-            integer(0, 4),
-            Value("2"),
-            "which requests an overloaded upstream refuses first: those with 0. 4 is refused last",
-        )
-        .guide("adaptive-concurrency.md#priorities")
-        .metric("sluicegate_upstream_refused_total"),
-        option(
-            "refuse",
-            Table(&REFUSE),
-            Described("a problem document"),
-            "response of the route's limits that have no `refuse` of their own",
-        )
-        .guide("responses.md"),
-        option(
-            "error_pages",
-            ERROR_PAGES,
-            Described("that of `[server]`"),
-            "pages that are tried before those of `[server]`",
-        )
-        .shown_as("as in `[server]`")
-        .guide("../guides/error-pages.md"),
-        option(
-            "intercept",
-            INTERCEPT,
-            Described("that of `[server]`"),
-            "replace error responses of servers too, as in `[server]`",
-        )
-        .shown_as("as in `[server]`")
-        .guide("../guides/error-pages.md"),
-        option(
-            "ratelimit_headers",
-            DIALECTS,
-            Described("`ratelimit` in `[headers]`"),
-            "rate limit headers of the route",
-        )
-        .shown_as("as `ratelimit` in `[headers]`"),
-        option("body_timeout", TIMEOUT, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .metric("sluicegate_http_rejected_total")
-            .reason("body_timeout"),
-        option("min_body_rate", BODY_RATE, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .shown_as("size per second")
-            .metric("sluicegate_http_rejected_total")
-            .reason("body_timeout"),
-        option("min_response_rate", BODY_RATE, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .shown_as("size per second")
-            .metric("sluicegate_http_rejected_total")
-            .reason("slow_reader"),
-        option("connect_timeout", TIMEOUT, Described("that of `[server]`"), "as in `[server]`, for this route"),
-        option("response_timeout", TIMEOUT, Described("that of `[server]`"), "as in `[server]`, for this route"),
-        option("stream_timeout", TIMEOUT, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .metric("sluicegate_http_rejected_total")
-            .reason("stream_timeout"),
-        option("tunnel_timeout", TIMEOUT, Described("that of `[server]`"), "as in `[server]`, for this route")
-            .metric("sluicegate_http_rejected_total")
-            .reason("tunnel_timeout"),
-        option("strictness", STRICTNESS, Described("that of `[server]`"), "what happens to ambiguous requests")
-            .metric("sluicegate_http_would_reject_total"),
-        option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
-            .note(" on strict routes, else `\"keep\"`")
-            .guide("routing.md#encoded-slashes")
-            .metric("sluicegate_http_rejected_total")
-            .reason("path_slash"),
-        option(
-            "upgrades",
-            list(&Text("protocol")),
-            Described("all; none if a limit settles by the body"),
-            "protocols that clients may upgrade to; `[]` = none",
-        )
-        .guide("requests.md#websocket-and-other-upgrades"),
-        option(
-            "request_trailers",
-            Boolean,
-            Value("false"),
-            "forward trailers of requests, if `Trailer` announces them; those of gRPC calls are always forwarded",
-        )
-        .guide("requests.md#trailers"),
-        option(
-            "compress",
-            Either(&[Boolean, Table(&ROUTE_COMPRESS)]),
-            Described("that of `[server]`"),
-            "compress the responses of the route",
-        )
-        .guide("../guides/compression.md")
-        .metric("sluicegate_compressed_bytes_total"),
-        option("respond", Table(&RESPOND), Described("one of `upstream`, `respond`, `redirect`"), "a fixed response"),
-        option(
-            "redirect",
-            Either(&[Text("string"), Table(&REDIRECT)]),
-            Described("one of `upstream`, `respond`, `redirect`"),
-            "a redirect",
-        )
-        .guide("../guides/redirects.md"),
-    ],
-};
+rows! {
+    table("route").title("[[route]]");
 
-pub const AUTH: Schema = Schema {
-    name: "route.auth",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option(
+    NAME = option(
+        "name",
+        Text("string, up to 128 bytes"),
+        Described("host and path"),
+        "label in metrics and logs, unique",
+    )
+    .metric("sluicegate_requests_total");
+    HOST = option("host", list_from(1, &Text("host")), Described("every host"), "hosts of the route")
+        .shown_as("list of hosts, or `\"*.NAME\"`")
+        .guide("routing.md#route-selection")
+        .weaker(Weaker::Compiled)
+        .unordered()
+        .called(&["domain", "hosts", "server_name"]);
+    PATH = option("path", Text("path"), Value("\"/\""), "paths of the route")
+        .shown_as("`\"/prefix/\"`, `\"= /exact\"`, `\"/users/{id}\"`, `\"~ ^/regex$\"`")
+        .weaker(Weaker::Compiled)
+        .called(&["location", "paths"]);
+    METHODS = option("methods", list_from(1, &Text("method")), Described("every method"), "methods of the route")
+        .shown_as("list")
+        .weaker(Weaker::Compiled)
+        .unordered()
+        .keywords(&["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]);
+    HEADER = option("header", Map(&Text("string")), Absent, "headers that a request must have, with these values")
+        .shown_as("table")
+        .weaker(Weaker::Compiled)
+        .secrecy(Secrecy::SecretByKey)
+        .of_clients(ClientData::Values);
+    UPSTREAM = option("upstream", SERVER_LIST, Described("one of `upstream`, `respond`, `redirect`"), "where requests go")
+        .shown_as("name, URL, list of URLs, `\"echo:\"`")
+        .guide("routing.md#actions")
+        .called(&["proxy_pass", "reverse_proxy", "backend", "target", "service", "to"])
+        .keywords(&["echo:"]);
+    LIMITS = option("limits", LIMIT_NAMES, Absent, "limits of the route. If one refuses a request, none is charged")
+        .shown_as("list of names, up to 16")
+        .metric("sluicegate_limit_decisions_total")
+        .weaker(Weaker::Compiled)
+        .called(&["rate_limit", "ratelimit", "limit_req", "middlewares", "plugins"]);
+    ALLOW = option(
+        "allow",
+        NETWORKS,
+        Absent,
+        "clients that no limit of the route applies to. Others are still served. `auth` applies to all",
+    )
+    .shown_as("list of networks, `\"set:NAME\"`")
+    .metric("sluicegate_limit_decisions_total")
+    .weaker(Weaker::Compiled)
+    .unordered();
+    DENY = option("deny", NETWORKS, Absent, "clients that get 403")
+        .shown_as("list of networks, `\"set:NAME\"`")
+        .metric("sluicegate_rejections_total")
+        .reason("denied")
+        .weaker(Weaker::Compiled)
+        .unordered();
+    AUTH = option("auth", Table(&auth::TABLE), Absent, "how clients prove their identity")
+        .guide("../guides/authentication.md")
+        .metric("sluicegate_rejections_total")
+        .reason("unauthorized")
+        .weaker(Weaker::Compiled)
+        .example("write auth = { basic = \"users.htpasswd\" }")
+        .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth"]);
+    REWRITE = option("rewrite", Table(&rewrite::TABLE), Absent, "changes of path and host")
+        .guide("routing.md#changing-the-request-and-the-response")
+        .called(&["strip_path", "strip_prefix", "preserve_host"]);
+    REWRITE_LOCATION = option(
+        "rewrite_location",
+        Map(&Text("string")),
+        Absent,
+        "how `Location` and `Refresh` of servers that start with a text start for the client",
+    )
+    .shown_as("table")
+    .guide("routing.md#changing-the-request-and-the-response");
+    REQUEST_HEADERS = option("request_headers", Table(&request_headers::TABLE), Absent, "changes of the headers that the server gets")
+        .called(&["proxy_set_header", "header_up"]);
+    RESPONSE_HEADERS = option("response_headers", Table(&response_headers::TABLE), Absent, "changes of the headers that the client gets")
+        .called(&["add_header", "header_down"]);
+    MAX_BODY: Option<u64> = server::MAX_BODY.inherit(OF_SERVER, IN_ROUTE);
+    MAX_KEY_BODY: Option<u64> = server::MAX_KEY_BODY.inherit(OF_SERVER, IN_ROUTE);
+    MAX_COST_BODY: Option<u64> = server::MAX_COST_BODY.inherit(OF_SERVER, IN_ROUTE);
+    MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
+        .metric("sluicegate_rejections_total")
+        .reason("max_in_flight")
+        .weaker(Weaker::Compiled)
+        .called(&["limit_conn"]);
+    BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "a circuit breaker of the route's own")
+        .guide("overload.md#circuit-breaker")
+        .metric("sluicegate_breaker_state")
+        .reason("route_breaker");
+    PRIORITY: usize = option(
+        "priority",
+        integer(0, 4),
+        Value("2"),
+        "which requests an overloaded upstream refuses first: those with 0. 4 is refused last",
+    )
+    .guide("adaptive-concurrency.md#priorities")
+    .metric("sluicegate_upstream_refused_total");
+    REFUSE = option(
+        "refuse",
+        Table(&refuse::TABLE),
+        Described("a problem document"),
+        "response of the route's limits that have no `refuse` of their own",
+    )
+    .guide("responses.md");
+    ERROR_PAGES = server::ERROR_PAGES.inherit(OF_SERVER, "pages that are tried before those of `[server]`")
+    .shown_as("as in `[server]`")
+    .guide("../guides/error-pages.md");
+    INTERCEPT = server::INTERCEPT.inherit(OF_SERVER, "replace error responses of servers too, as in `[server]`")
+    .shown_as("as in `[server]`")
+    .guide("../guides/error-pages.md");
+    RATELIMIT_HEADERS = option(
+        "ratelimit_headers",
+        DIALECTS,
+        Described("`ratelimit` in `[headers]`"),
+        "rate limit headers of the route",
+    )
+    .shown_as("as `ratelimit` in `[headers]`");
+    BODY_TIMEOUT: Option<Duration> = server::BODY_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    MIN_BODY_RATE: Option<u64> = server::MIN_BODY_RATE.inherit(OF_SERVER, IN_ROUTE);
+    MIN_RESPONSE_RATE: Option<u64> = server::MIN_RESPONSE_RATE.inherit(OF_SERVER, IN_ROUTE);
+    CONNECT_TIMEOUT: Option<Duration> = server::CONNECT_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    RESPONSE_TIMEOUT: Option<Duration> = server::RESPONSE_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    STREAM_TIMEOUT: Option<Duration> = server::STREAM_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    TUNNEL_TIMEOUT: Option<Duration> = server::TUNNEL_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
+    STRICTNESS = server::STRICTNESS.inherit(OF_SERVER, "what happens to ambiguous requests");
+    ENCODED_SLASHES = option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
+        .note(" on strict routes, else `\"keep\"`")
+        .guide("routing.md#encoded-slashes")
+        .metric("sluicegate_http_rejected_total")
+        .reason("path_slash")
+        .weaker(Weaker::More);
+    UPGRADES = option(
+        "upgrades",
+        list(&Text("protocol")),
+        Described("all; none if a limit settles by the body"),
+        "protocols that clients may upgrade to; `[]` = none",
+    )
+    .guide("requests.md#websocket-and-other-upgrades")
+    .weaker(Weaker::Compiled)
+    .unordered()
+    .keywords(&["websocket"]);
+    REQUEST_TRAILERS: bool = option(
+        "request_trailers",
+        Boolean,
+        Value("false"),
+        "forward trailers of requests, if `Trailer` announces them; those of gRPC calls are always forwarded",
+    )
+    .guide("requests.md#trailers");
+    COMPRESS = option(
+        "compress",
+        Either(&[Boolean, Table(&compress::TABLE)]),
+        Described("that of `[server]`"),
+        "compress the responses of the route",
+    )
+    .guide("../guides/compression.md")
+    .metric("sluicegate_compressed_bytes_total")
+    .example(server::COMPRESS.option.example)
+    .called(server::COMPRESS.option.aliases);
+    RESPOND = option("respond", Table(&respond::TABLE), Described("one of `upstream`, `respond`, `redirect`"), "a fixed response");
+    REDIRECT = option(
+        "redirect",
+        Either(&[Text("string"), Table(&redirect::TABLE)]),
+        Described("one of `upstream`, `respond`, `redirect`"),
+        "a redirect",
+    )
+    .guide("../guides/redirects.md")
+    .shorthand("to")
+    .example("write redirect = \"https://example.com{path}\", or redirect = { to = \"...\", status = 301 }");
+}
+
+/// Options of `route.auth`.
+pub mod auth {
+    use super::*;
+
+    rows! {
+        table("route.auth");
+
+        BASIC = option(
             "basic",
-            Text("path of an htpasswd file"),
+            Path("path of an htpasswd file"),
             Described("one of `basic`, `jwt`, `forward`"),
             "users and hashes of their passwords. The file reloads when it changes",
         )
-        .metric("sluicegate_password_checks_total"),
-        option(
+        .metric("sluicegate_password_checks_total")
+        .example("name an htpasswd file: auth = { basic = \"users.htpasswd\" }");
+        CACHE: Duration = option(
             "cache",
             duration(0, HOUR),
             Value("\"60s\""),
             "how long a verified password is accepted without another hash",
         )
-        .shown_as("duration, `\"0s\"` to `\"1h\"`"),
-        option(
+        .shown_as("duration, `\"0s\"` to `\"1h\"`");
+        JWT = option(
             "jwt",
             Either(&[Text("name"), True]),
             Described("one of `basic`, `jwt`, `forward`"),
             "verifies the tokens of clients",
         )
-        .shown_as("name of a `[jwt.NAME]`, or `true` for `[jwt]`"),
-        option("user_claim", Text("name of a claim"), Value("\"sub\""), "claim with the identity, for `jwt`"),
-        option(
+        .shown_as("name of a `[jwt.NAME]`, or `true` for `[jwt]`");
+        USER_CLAIM = option("user_claim", Text("name of a claim"), Value("\"sub\""), "claim with the identity, for `jwt`");
+        LIMITS = option(
             "limits",
-            LIMITS,
+            LIMIT_NAMES,
             Absent,
             "limits that are decided before the credentials are verified, instead of with those of the route",
         )
-        .shown_as("list of names, up to 16"),
-        option(
+        .shown_as("list of names, up to 16")
+        .called(super::LIMITS.option.aliases);
+        REALM = option(
             "realm",
             Text("1 to 128 printable ASCII characters"),
             Described("the route's name"),
             "`realm` in `WWW-Authenticate`",
-        ),
-        option(
+        );
+        USER_HEADER = option(
             "user_header",
             Text("header"),
             Value("\"x-forwarded-user\""),
             "header with the identity for the upstream server. It is removed from the requests of all clients",
         )
-        .shown_as("header, or `\"off\"`"),
-        option(
+        .shown_as("header, or `\"off\"`")
+        .keywords(&["off"]);
+        FORWARD_CREDENTIALS: bool = option(
             "forward_credentials",
             Boolean,
             Value("false"),
             "whether the upstream server gets the password or token",
         )
-        .note(" for `basic`, `true` for `jwt`"),
-        option(
+        .note(" for `basic`, `true` for `jwt`");
+        FORWARD = option(
             "forward",
             Text("URL"),
             Described("one of `basic`, `jwt`, `forward`"),
@@ -244,139 +253,154 @@ pub const AUTH: Schema = Schema {
         )
         .shown_as("URL with a path, or `\"NAME/path\"` of an upstream")
         .guide("../guides/forward-auth.md")
-        .metric("sluicegate_forward_auth_total"),
-        option(
+        .metric("sluicegate_forward_auth_total")
+        .secrecy(Secrecy::SecretQuery);
+        REQUEST_HEADERS = option(
             "request_headers",
             list(&Text("header")),
             Described("all headers"),
             "headers of the client that the auth server gets",
         )
-        .shown_as("list"),
-        option(
+        .shown_as("list");
+        COPY_HEADERS = option(
             "copy_headers",
             list(&Text("header")),
             Absent,
             "headers of the auth response that the server gets. Clients cannot send them",
         )
-        .shown_as("list of names or `\"FROM>TO\"`"),
-        option(
+        .shown_as("list of names or `\"FROM>TO\"`");
+        USER = option(
             "user",
             Text("header in `copy_headers`"),
             Described("the first of `x-auth-request-user`, `remote-user`, `x-forwarded-user` in `copy_headers`"),
             "names the user for `user` keys and the log",
-        ),
-        option("timeout", duration(10, MINUTE), Value("\"2s\""), "longest wait for the auth server, with all retries"),
-        option("on_error", Words(&["closed", "open"]), Value("\"closed\""), "what happens if the auth server fails")
+        );
+        TIMEOUT: Duration = option("timeout", duration(10, MINUTE), Value("\"2s\""), "longest wait for the auth server, with all retries");
+        ON_ERROR = option("on_error", Words(&["closed", "open"]), Value("\"closed\""), "what happens if the auth server fails")
             .guide("../guides/forward-auth.md#if-the-auth-server-fails")
             .metric("sluicegate_rejections_total")
-            .reason("auth_server"),
-    ],
-};
+            .reason("auth_server")
+            .weaker(Weaker::More);
+    }
+}
 
-pub const REWRITE: Schema = Schema {
-    name: "route.rewrite",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("strip_prefix", Text("path"), Absent, "path prefix to remove"),
-        option("add_prefix", Text("path"), Absent, "path prefix to add"),
-        option("upstream_host", Boolean, Value("false"), "send the server's own host"),
-        option(
+/// Options of `route.rewrite`.
+pub mod rewrite {
+    use super::*;
+
+    rows! {
+        table("route.rewrite");
+
+        STRIP_PREFIX = option("strip_prefix", Text("path"), Absent, "path prefix to remove");
+        ADD_PREFIX = option("add_prefix", Text("path"), Absent, "path prefix to add");
+        UPSTREAM_HOST: bool = option("upstream_host", Boolean, Value("false"), "send the server's own host");
+        HOST = option(
             "host",
             Text("host, or \"{host}\""),
             Absent,
             "send this host; `{host}` is that of the client without its port",
-        ),
-    ],
-};
+        )
+        .called(super::HOST.option.aliases);
+    }
+}
 
 /// Lines of headers: a value, or a list of values, for each name.
 const HEADER_LINES: ValueType = Map(&list_from(1, &Text("string")));
 
-pub const HEADER_EDIT: Schema = Schema {
-    name: "route.request_headers",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table"),
-        option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list"),
-    ],
-};
+/// Options of `route.request_headers`.
+pub mod request_headers {
+    use super::*;
 
-pub const RESPONSE_HEADER_EDIT: Schema = Schema {
-    name: "route.response_headers",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("remove", list(&Text("header")), Absent, "headers to remove, before the others are set")
-            .shown_as("list"),
-        option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table"),
-        option("default", Map(&Text("string")), Absent, "headers to set if the response does not have them")
-            .shown_as("table"),
-        option("add", HEADER_LINES, Absent, "lines to add beside those of the response, which stay")
-            .shown_as("table of values or lists"),
-        option(
+    rows! {
+        table("route.request_headers");
+
+        SET = option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+        REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove").shown_as("list");
+    }
+}
+
+/// Options of `route.response_headers`.
+pub mod response_headers {
+    use super::*;
+
+    rows! {
+        table("route.response_headers");
+
+        REMOVE = option("remove", list(&Text("header")), Absent, "headers to remove, before the others are set")
+            .shown_as("list");
+        SET = option("set", Map(&Text("string")), Absent, "headers to replace").shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+        DEFAULT = option("default", Map(&Text("string")), Absent, "headers to set if the response does not have them")
+            .shown_as("table")
+            .secrecy(Secrecy::SecretByKey);
+        ADD = option("add", HEADER_LINES, Absent, "lines to add beside those of the response, which stay")
+            .shown_as("table of values or lists")
+            .secrecy(Secrecy::SecretByKey);
+        ADD_ON_SUCCESS = option(
             "add_on_success",
             HEADER_LINES,
             Absent,
             "as `add`, for the statuses 200, 201, 204, 206, 301 to 304, 307 and 308 only",
         )
-        .shown_as("table of values or lists"),
-        option(
+        .shown_as("table of values or lists")
+        .secrecy(Secrecy::SecretByKey);
+        ON = option(
             "on",
             Words(&["upstream", "all"]),
             Value("\"upstream\""),
             "whether the gateway's own error responses get these changes, too: those of limits, of `auth`, of the servers' failures",
-        ),
-    ],
-};
+        );
+    }
+}
 
-pub const ROUTE_COMPRESS: Schema = Schema {
-    name: "route.compress",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("types", COMPRESS_TYPES, Described("that of `[server]`"), "as in `[server]`, for this route"),
-        option("min_size", COMPRESS_MIN_SIZE, Described("that of `[server]`"), "as in `[server]`, for this route"),
-        option("algorithms", COMPRESS_ALGORITHMS, Described("that of `[server]`"), "as in `[server]`, for this route"),
-    ],
-};
+/// Options of `route.compress`.
+pub mod compress {
+    use super::*;
 
-pub const RESPOND: Schema = Schema {
-    name: "route.respond",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("status", integer(200, 599), Value("200"), "its status"),
-        option("body", Text("string"), Value("\"\""), "its body"),
-        option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type"),
-    ],
-};
+    rows! {
+        table("route.compress");
 
-pub const REDIRECT: Schema = Schema {
-    name: "route.redirect",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option(
+        TYPES = server::compress::TYPES.inherit(OF_SERVER, IN_ROUTE);
+        MIN_SIZE: Option<u64> = server::compress::MIN_SIZE.inherit(OF_SERVER, IN_ROUTE);
+        ALGORITHMS = server::compress::ALGORITHMS.inherit(OF_SERVER, IN_ROUTE);
+    }
+}
+
+/// Options of `route.respond`.
+pub mod respond {
+    use super::*;
+
+    rows! {
+        table("route.respond");
+
+        STATUS: usize = option("status", integer(200, 599), Value("200"), "its status");
+        BODY = option("body", Text("string"), Value("\"\""), "its body")
+            .secrecy(Secrecy::Body);
+        CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type");
+    }
+}
+
+/// Options of `route.redirect`.
+pub mod redirect {
+    use super::*;
+
+    rows! {
+        table("route.redirect");
+
+        TO = option(
             "to",
             Text("URL or path"),
             Described("required unless there is a `map`"),
             "its target, with `{path}`, `{query}`, `{scheme}`, `{host}` and parameters",
-        ),
-        option("status", Integers(&[301, 302, 303, 307, 308]), Value("308"), "its status"),
-        option(
+        );
+        STATUS = option("status", Integers(&[301, 302, 303, 307, 308]), Value("308"), "its status");
+        QUERY = option(
             "query",
             Words(&["keep", "drop"]),
             Value("\"keep\""),
             "whether a target without a query gets that of the request",
-        ),
-        option("map", Text("file"), Absent, "targets of exact paths, up to 100000"),
-    ],
-};
+        );
+        MAP = option("map", Path("file"), Absent, "targets of exact paths, up to 100000");
+    }
+}

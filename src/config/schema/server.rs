@@ -1,368 +1,422 @@
 //! Options of `[server]`.
 
-use crate::config::schema::DefaultValue::{Absent, Described, Required, Value};
+use std::time::Duration;
+
+use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
+use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
-use crate::config::schema::{Schema, option};
+use crate::upstream::Fraction;
 
 /// Time after which a request or a connection ends.
-pub(super) const TIMEOUT: ValueType = duration(1, DAY);
+const TIMEOUT: ValueType = duration(1, DAY);
 const PAUSE: ValueType = duration(0, DAY);
-pub(super) const BODY_RATE: ValueType = size(0, TIB);
-pub(super) const KERNEL_BUFFER: ValueType = size(0, GIB);
-pub(super) const MAX_BODY: ValueType = size(0, SIZE_MAX);
-pub(super) const MAX_KEY_BODY: ValueType = size(64, 64 * KIB);
-pub(super) const MAX_COST_BODY: ValueType = size(64, 16 * MIB);
-pub(super) const STRICTNESS: ValueType = Words(&["strict", "defensive", "monitor"]);
-pub(super) const ERROR_PAGES: ValueType = Map(&List { item: &Text("file"), least: 1, most: usize::MAX });
+const BODY_RATE: ValueType = size(0, TIB);
+const KERNEL_BUFFER: ValueType = size(0, GIB);
 /// A status, or a class such as `"5xx"`.
 const ERROR_STATUS: ValueType = Either(&[Integer { least: 400, most: 599 }, Text("class")]);
-pub(super) const INTERCEPT: ValueType = Either(&[Boolean, Array { item: &ERROR_STATUS, least: 0, most: usize::MAX }]);
-pub(super) const COMPRESS_TYPES: ValueType = list_from(1, &Text("media type"));
-pub(super) const COMPRESS_MIN_SIZE: ValueType = size(0, GIB);
-pub(super) const COMPRESS_ALGORITHMS: ValueType = list_from(1, &Words(&["zstd", "br", "gzip"]));
 
-pub const SERVER: Schema = Schema {
-    name: "server",
-    title: "[server]",
-    intro: "",
-    notes: "",
-    options: &[
-        option(
-            "listen",
-            list_from(1, &Text("address")),
-            Value("[\"127.0.0.1:8080\"]"),
-            "plain HTTP listeners: `\"ADDRESS:PORT\"`, `\":PORT\"` (every IPv4 address) or `\"unix:/PATH\"`",
-        )
-        .shown_as("list of addresses")
-        .note("; none if there is a `[[listener]]`"),
-        option(
-            "redirect_http",
-            Either(&[Text("address"), Table(&REDIRECT_HTTP)]),
-            Absent,
-            "redirect plain HTTP on this address to HTTPS",
-        )
-        .shown_as("address, or table")
-        .guide("tls.md#redirect-http-to-https"),
-        option(
-            "workers",
-            integer(0, 1024),
-            Value("0"),
-            "threads that serve requests; 0 = one per available core, within the CPU quota",
-        )
-        .after_restart(),
-        option("trusted_proxies", list(&Text("network")), Value("[]"), "peers whose forwarding headers are used")
-            .guide("requests.md#client-address")
-            .metric("sluicegate_forwarding_ignored_total"),
-        option(
-            "forwarded_headers",
-            list(&Words(&[
-                "x-forwarded-for",
-                "x-real-ip",
-                "x-forwarded-proto",
-                "x-forwarded-host",
-                "x-forwarded-port",
-                "via",
-                "x-request-id",
-                "forwarded",
-            ])),
-            Described("all except `\"forwarded\"`"),
-            "headers about the client that the server gets: `x-forwarded-for`, `x-forwarded-proto`, `x-forwarded-host`, `x-forwarded-port`, `x-real-ip`, `x-request-id`, `via`, `forwarded`",
-        )
-        .shown_as("list of header names")
-        .guide("requests.md#forwarded-headers-and-via"),
-        option("strictness", STRICTNESS, Value("\"strict\""), "what happens to ambiguous requests")
-            .guide("requests.md#strictness")
-            .metric("sluicegate_http_would_reject_total"),
-        option("access_log", Either(&[Boolean, Table(&ACCESS_LOG)]), Value("false"), "one line per request")
-            .guide("log-fields.md#the-access-log")
-            .metric("sluicegate_access_log_dropped_total"),
-        option("answer_request_id", Boolean, Value("false"), "add `X-Request-Id` to responses"),
-        option("error_pages", ERROR_PAGES, Value("{}"), "responses to errors instead of the built-in ones")
-            .shown_as("table of status or class, and file or list of files")
-            .guide("../guides/error-pages.md"),
-        option(
-            "intercept",
-            INTERCEPT,
-            Value("false"),
-            "replace error responses of servers too; `true`: those with an error page",
-        )
-        .shown_as("boolean, or list of statuses and classes"),
-        option(
-            "traceparent",
-            Words(&["pass", "make"]),
-            Value("\"pass\""),
-            "what requests without a valid `traceparent` get",
-        )
-        .guide("log-fields.md#trace-context"),
-        option("spans", Table(&SPANS), Absent, "send spans to an OpenTelemetry collector")
-            .guide("log-fields.md#spans-opentelemetry")
-            .metric("sluicegate_spans_total"),
-        option(
-            "hints",
-            Either(&[Boolean, Words(&["local"])]),
-            Value("\"local\""),
-            "which clients see in a problem document which option refused them: all, none, or clients on this machine",
-        )
-        .shown_as("`true`, `false`, `\"local\"`"),
-        option(
-            "resolver",
-            List { item: &Text("address"), least: 0, most: 8 },
-            Described("`/etc/resolv.conf`"),
-            "DNS servers for upstream hostnames",
-        )
-        .guide("upstreams.md#servers-by-hostname-dns"),
-        option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
-            .metric("sluicegate_http_rejected_total")
-            .reason("max_connections"),
-        option(
-            "max_connections_per_ip",
-            integer(0, 10_000_000),
-            Value("0"),
-            "open connections per client address; 0 = no bound",
-        )
+rows! {
+    table("server").title("[server]");
+
+    LISTEN = option(
+        "listen",
+        list_from(1, &Text("address")),
+        Value("[\"127.0.0.1:8080\"]"),
+        "plain HTTP listeners: `\"ADDRESS:PORT\"`, `\":PORT\"` (every IPv4 address) or `\"unix:/PATH\"`",
+    )
+    .shown_as("list of addresses")
+    .note("; none if there is a `[[listener]]`")
+    .called(&["port", "bind", "address"]);
+    REDIRECT_HTTP = option(
+        "redirect_http",
+        Either(&[Text("address"), Table(&redirect_http::TABLE)]),
+        Absent,
+        "redirect plain HTTP on this address to HTTPS",
+    )
+    .shown_as("address, or table")
+    .guide("tls.md#redirect-http-to-https")
+    .shorthand("listen");
+    WORKERS: usize = option(
+        "workers",
+        integer(0, 1024),
+        Value("0"),
+        "threads that serve requests; 0 = one per available core, within the CPU quota",
+    )
+    .after_restart()
+    .called(&["worker_processes", "threads", "nbthread"]);
+    TRUSTED_PROXIES = option("trusted_proxies", list(&Text("network")), Value("[]"), "peers whose forwarding headers are used")
+        .guide("requests.md#client-address")
+        .metric("sluicegate_forwarding_ignored_total")
+        .weaker(Weaker::NewItem)
+        .unordered()
+        .called(&["real_ip_from", "set_real_ip_from"]);
+    FORWARDED_HEADERS = option(
+        "forwarded_headers",
+        list(&Words(&[
+            "x-forwarded-for",
+            "x-real-ip",
+            "x-forwarded-proto",
+            "x-forwarded-host",
+            "x-forwarded-port",
+            "via",
+            "x-request-id",
+            "forwarded",
+        ])),
+        Described("all except `\"forwarded\"`"),
+        "headers about the client that the server gets: `x-forwarded-for`, `x-forwarded-proto`, `x-forwarded-host`, `x-forwarded-port`, `x-real-ip`, `x-request-id`, `via`, `forwarded`",
+    )
+    .shown_as("list of header names")
+    .guide("requests.md#forwarded-headers-and-via");
+    STRICTNESS = option("strictness", Words(&["strict", "defensive", "monitor"]), Value("\"strict\""), "what happens to ambiguous requests")
+        .guide("requests.md#strictness")
+        .metric("sluicegate_http_would_reject_total")
+        .weaker(Weaker::Compiled)
+        .inherited();
+    ACCESS_LOG = option("access_log", Either(&[Boolean, Table(&access_log::TABLE)]), Value("false"), "one line per request")
+        .guide("log-fields.md#the-access-log")
+        .metric("sluicegate_access_log_dropped_total")
+        .shorthand("enabled");
+    ANSWER_REQUEST_ID: bool = option("answer_request_id", Boolean, Value("false"), "add `X-Request-Id` to responses");
+    ERROR_PAGES = option("error_pages", Map(&List { item: &Path("file"), least: 1, most: usize::MAX }), Value("{}"), "responses to errors instead of the built-in ones")
+        .shown_as("table of status or class, and file or list of files")
+        .guide("../guides/error-pages.md")
+        .inherited()
+        .example("write error_pages = { 404 = \"404.html\", \"5xx\" = \"5xx.html\" }")
+        .called(&["error_page"]);
+    INTERCEPT = option(
+        "intercept",
+        Either(&[Boolean, Array { item: &ERROR_STATUS, least: 0, most: usize::MAX }]),
+        Value("false"),
+        "replace error responses of servers too; `true`: those with an error page",
+    )
+    .shown_as("boolean, or list of statuses and classes")
+    .inherited()
+    .example("write intercept = true, or intercept = [404, \"5xx\"]")
+    .called(&["proxy_intercept_errors"]);
+    TRACEPARENT = option(
+        "traceparent",
+        Words(&["pass", "make"]),
+        Value("\"pass\""),
+        "what requests without a valid `traceparent` get",
+    )
+    .guide("log-fields.md#trace-context");
+    SPANS = option("spans", Table(&spans::TABLE), Absent, "send spans to an OpenTelemetry collector")
+        .guide("log-fields.md#spans-opentelemetry")
+        .metric("sluicegate_spans_total");
+    HINTS = option(
+        "hints",
+        Either(&[Boolean, Words(&["local"])]),
+        Value("\"local\""),
+        "which clients see in a problem document which option refused them: all, none, or clients on this machine",
+    )
+    .shown_as("`true`, `false`, `\"local\"`")
+    .weaker(Weaker::Later(&["false", "\"local\"", "true"]));
+    RESOLVER = option(
+        "resolver",
+        List { item: &Text("address"), least: 0, most: 8 },
+        Described("`/etc/resolv.conf`"),
+        "DNS servers for upstream hostnames",
+    )
+    .guide("upstreams.md#servers-by-hostname-dns");
+    MAX_CONNECTIONS: usize = option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
         .metric("sluicegate_http_rejected_total")
-        .reason("max_connections_per_ip"),
-        option("overload", Table(&OVERLOAD), Absent, "refuse requests while the whole process is overloaded")
-            .guide("overload.md#process-overload")
-            .metric("sluicegate_overload_refused_total"),
-        option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
-            .guide("requests.md#websocket-and-other-upgrades")
-            .metric("sluicegate_http_rejected_total")
-            .reason("max_tunnels"),
-        option("max_headers", integer(1, 10_000), Value("100"), "headers in a request head; more get 431")
-            .for_new_connections()
-            .metric("sluicegate_http_rejected_total")
-            .reason("max_headers"),
-        // The lower bound is the smallest buffer for a request head that hyper accepts.
-        option("max_header_bytes", size(8 * KIB, MIB), Value("\"32KiB\""), "bytes of a request head; more get 431")
-            .for_new_connections()
-            .metric("sluicegate_http_rejected_total")
-            .reason("head_too_large"),
-        option("max_body", MAX_BODY, Value("\"10MiB\""), "bytes of a request body; more get 413")
-            .guide("requests.md#sizes")
-            .metric("sluicegate_http_rejected_total")
-            .reason("body_too_large"),
-        option("max_key_body", MAX_KEY_BODY, Value("\"8KiB\""), "bytes of a body that a limit reads for its key")
-            .guide("keys.md")
-            .metric("sluicegate_rejections_total")
-            .reason("unreadable_key"),
-        option("max_cost_body", MAX_COST_BODY, Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `ask_usage`)")
-            .guide("charges.md#reserve"),
-        option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections(),
-        option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
-            .for_new_connections(),
-        option(
-            "max_delayed",
-            integer(0, 10_000_000),
-            Value("10000"),
-            "requests that wait in queues of `leaky_bucket` limits; more get 429",
-        )
+        .reason("max_connections")
+        .called(&["max_conns", "maxconn"]);
+    MAX_CONNECTIONS_PER_IP: usize = option(
+        "max_connections_per_ip",
+        integer(0, 10_000_000),
+        Value("0"),
+        "open connections per client address; 0 = no bound",
+    )
+    .metric("sluicegate_http_rejected_total")
+    .reason("max_connections_per_ip")
+    .weaker(Weaker::More)
+    .unset("inf");
+    OVERLOAD = option("overload", Table(&overload::TABLE), Absent, "refuse requests while the whole process is overloaded")
+        .guide("overload.md#process-overload")
+        .metric("sluicegate_overload_refused_total");
+    MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
+        .guide("requests.md#websocket-and-other-upgrades")
+        .metric("sluicegate_http_rejected_total")
+        .reason("max_tunnels");
+    MAX_HEADERS: usize = option("max_headers", integer(1, 10_000), Value("100"), "headers in a request head; more get 431")
+        .for_new_connections()
+        .metric("sluicegate_http_rejected_total")
+        .reason("max_headers")
+        .weaker(Weaker::More);
+    // The lower bound is the smallest buffer for a request head that hyper accepts.
+    MAX_HEADER_BYTES: u64 = option("max_header_bytes", size(8 * KIB, MIB), Value("\"32KiB\""), "bytes of a request head; more get 431")
+        .for_new_connections()
+        .metric("sluicegate_http_rejected_total")
+        .reason("head_too_large")
+        .weaker(Weaker::More);
+    MAX_BODY: u64 = option("max_body", size(0, SIZE_MAX), Value("\"10MiB\""), "bytes of a request body; more get 413")
+        .guide("requests.md#sizes")
+        .metric("sluicegate_http_rejected_total")
+        .reason("body_too_large")
+        .weaker(Weaker::Compiled)
+        .inherited()
+        .called(&["client_max_body_size", "max_request_body_bytes", "maxRequestBodyBytes", "request_body_limit", "body_limit"]);
+    MAX_KEY_BODY: u64 = option("max_key_body", size(64, 64 * KIB), Value("\"8KiB\""), "bytes of a body that a limit reads for its key")
+        .guide("keys.md")
         .metric("sluicegate_rejections_total")
-        .reason("max_delayed"),
-        option("compress", Either(&[Boolean, Table(&SERVER_COMPRESS)]), Value("false"), "compress responses")
-            .guide("../guides/compression.md")
-            .metric("sluicegate_compressed_bytes_total"),
-        option(
-            "max_compress_memory",
-            size(0, TIB),
-            Value("\"256MiB\""),
-            "memory of all encoders of streamed responses; further ones are sent uncompressed",
-        )
-        .guide("../guides/compression.md#cpu-and-memory")
-        .metric("sluicegate_compressions_skipped_total"),
-        option("handshake_timeout", TIMEOUT, Value("\"5s\""), "from accept to the end of the TLS handshake")
-            .for_new_connections()
-            .metric("sluicegate_tls_handshakes_total"),
-        option("header_timeout", TIMEOUT, Value("\"10s\""), "from the first byte of a request head to its last")
-            .for_new_connections()
-            .metric("sluicegate_http_rejected_total")
-            .reason("header_timeout"),
-        option("keepalive_timeout", TIMEOUT, Value("\"75s\""), "idle time of a client connection")
-            .for_new_connections(),
-        option("body_timeout", TIMEOUT, Value("\"30s\""), "longest pause in a request body; then 408")
-            .metric("sluicegate_http_rejected_total")
-            .reason("body_timeout"),
-        option(
-            "min_body_rate",
-            BODY_RATE,
-            Value("256"),
-            "slowest average rate of a request body; a slower one gets 408; 0 = no bound",
-        )
-        .shown_as("size per second")
-        .guide("../guarantees/threat-model.md#minimum-rates")
-        .metric("sluicegate_http_rejected_total")
-        .reason("body_timeout"),
-        option(
-            "min_response_rate",
-            BODY_RATE,
-            Value("1024"),
-            "slowest average rate at which a client may read data that waits for it; 0 = no bound",
-        )
-        .shown_as("size per second")
-        .metric("sluicegate_http_rejected_total")
-        .reason("slow_reader"),
-        option(
-            "max_unsent",
-            KERNEL_BUFFER,
-            Value("\"64KiB\""),
-            "bytes of a response that the kernel keeps before sending, per client; 0 = no bound",
-        )
+        .reason("unreadable_key")
+        .inherited();
+    MAX_COST_BODY: u64 = option("max_cost_body", size(64, 16 * MIB), Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `ask_usage`)")
+        .guide("charges.md#reserve")
+        .weaker(Weaker::Compiled)
+        .inherited();
+    HTTP2: bool = option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections();
+    MAX_STREAMS: usize = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
+        .for_new_connections();
+    MAX_DELAYED: usize = option(
+        "max_delayed",
+        integer(0, 10_000_000),
+        Value("10000"),
+        "requests that wait in queues of `leaky_bucket` limits; more get 429",
+    )
+    .metric("sluicegate_rejections_total")
+    .reason("max_delayed")
+    .inherited();
+    COMPRESS = option("compress", Either(&[Boolean, Table(&compress::TABLE)]), Value("false"), "compress responses")
+        .guide("../guides/compression.md")
+        .metric("sluicegate_compressed_bytes_total")
+        .inherited()
+        .example("write compress = true, or compress = { algorithms = [\"gzip\"] }")
+        .called(&["gzip", "brotli", "zstd", "encode", "compression", "gzip_types"]);
+    MAX_COMPRESS_MEMORY: u64 = option(
+        "max_compress_memory",
+        size(0, TIB),
+        Value("\"256MiB\""),
+        "memory of all encoders of streamed responses; further ones are sent uncompressed",
+    )
+    .guide("../guides/compression.md#cpu-and-memory")
+    .metric("sluicegate_compressions_skipped_total");
+    HANDSHAKE_TIMEOUT: Duration = option("handshake_timeout", TIMEOUT, Value("\"5s\""), "from accept to the end of the TLS handshake")
         .for_new_connections()
-        .guide("../guarantees/threat-model.md#slow-readers"),
-        option(
-            "max_unread",
-            KERNEL_BUFFER,
-            Value("\"256KiB\""),
-            "bytes of a server's response that the kernel keeps until the gateway reads them, up to 13 times as many for \
-             a fast connection, 64 times for all of a worker; at least 64 KiB, or 0 = no bound",
-        )
+        .metric("sluicegate_tls_handshakes_total");
+    HEADER_TIMEOUT: Duration = option("header_timeout", TIMEOUT, Value("\"10s\""), "from the first byte of a request head to its last")
         .for_new_connections()
-        .guide("../guarantees/threat-model.md#fast-readers"),
-        option("connect_timeout", TIMEOUT, Value("\"3s\""), "time to connect to a server, TLS handshake included"),
-        option(
-            "response_timeout",
-            TIMEOUT,
-            Value("\"60s\""),
-            "from the end of the request to the response head; then 504",
-        ),
-        option("stream_timeout", TIMEOUT, Value("\"60s\""), "longest pause in a response, by the server or the client")
-            .metric("sluicegate_http_rejected_total")
-            .reason("stream_timeout"),
-        option(
-            "tunnel_timeout",
-            TIMEOUT,
-            Value("\"1h\""),
-            "longest silence on an upgraded connection; open ones keep their value",
-        )
         .metric("sluicegate_http_rejected_total")
-        .reason("tunnel_timeout"),
-        option(
-            "half_close_timeout",
-            PAUSE,
-            Value("\"1s\""),
-            "how long a request continues after its client shut down its side of the connection",
-        )
-        .for_new_connections(),
-        option("shutdown_delay", PAUSE, Value("\"0s\""), "readiness fails for this long before the listeners close")
-            .guide("../operating/upgrades.md#graceful-shutdown"),
-        option(
-            "handover",
-            Text("absolute path, up to 100 bytes"),
-            Value("\"\""),
-            "socket at which a new process takes over the listeners",
-        )
-        .after_restart()
-        .guide("../operating/upgrades.md#handover-to-a-new-process"),
-        option(
-            "shutdown_timeout",
-            PAUSE,
-            Value("\"30s\""),
-            "how long requests may continue after the listeners have closed",
-        ),
-    ],
-};
+        .reason("header_timeout")
+        .called(&["client_header_timeout", "read_header_timeout"]);
+    KEEPALIVE_TIMEOUT: Duration = option("keepalive_timeout", TIMEOUT, Value("\"75s\""), "idle time of a client connection")
+        .for_new_connections()
+        .called(&["idle_timeout"]);
+    BODY_TIMEOUT: Duration = option("body_timeout", TIMEOUT, Value("\"30s\""), "longest pause in a request body; then 408")
+        .metric("sluicegate_http_rejected_total")
+        .reason("body_timeout")
+        .inherited()
+        .called(&["client_body_timeout"]);
+    MIN_BODY_RATE: u64 = option(
+        "min_body_rate",
+        BODY_RATE,
+        Value("256"),
+        "slowest average rate of a request body; a slower one gets 408; 0 = no bound",
+    )
+    .shown_as("size per second")
+    .guide("../guarantees/threat-model.md#minimum-rates")
+    .metric("sluicegate_http_rejected_total")
+    .reason("body_timeout")
+    .weaker(Weaker::Compiled)
+    .inherited();
+    MIN_RESPONSE_RATE: u64 = option(
+        "min_response_rate",
+        BODY_RATE,
+        Value("1024"),
+        "slowest average rate at which a client may read data that waits for it; 0 = no bound",
+    )
+    .shown_as("size per second")
+    .metric("sluicegate_http_rejected_total")
+    .reason("slow_reader")
+    .inherited();
+    MAX_UNSENT: u64 = option(
+        "max_unsent",
+        KERNEL_BUFFER,
+        Value("\"64KiB\""),
+        "bytes of a response that the kernel keeps before sending, per client; 0 = no bound",
+    )
+    .for_new_connections()
+    .guide("../guarantees/threat-model.md#slow-readers")
+    .inherited();
+    MAX_UNREAD: u64 = option(
+        "max_unread",
+        KERNEL_BUFFER,
+        Value("\"256KiB\""),
+        "bytes of a server's response that the kernel keeps until the gateway reads them, up to 13 times as many for \
+         a fast connection, 64 times for all of a worker; at least 64 KiB, or 0 = no bound",
+    )
+    .for_new_connections()
+    .guide("../guarantees/threat-model.md#fast-readers");
+    CONNECT_TIMEOUT: Duration = option("connect_timeout", TIMEOUT, Value("\"3s\""), "time to connect to a server, TLS handshake included")
+        .inherited()
+        .called(&["dial_timeout", "proxy_connect_timeout"]);
+    RESPONSE_TIMEOUT: Duration = option(
+        "response_timeout",
+        TIMEOUT,
+        Value("\"60s\""),
+        "from the end of the request to the response head; then 504",
+    )
+    .inherited()
+    .called(&["timeout", "read_timeout", "proxy_read_timeout", "response_header_timeout"]);
+    STREAM_TIMEOUT: Duration = option("stream_timeout", TIMEOUT, Value("\"60s\""), "longest pause in a response, by the server or the client")
+        .metric("sluicegate_http_rejected_total")
+        .reason("stream_timeout")
+        .inherited();
+    TUNNEL_TIMEOUT: Duration = option(
+        "tunnel_timeout",
+        TIMEOUT,
+        Value("\"1h\""),
+        "longest silence on an upgraded connection; open ones keep their value",
+    )
+    .metric("sluicegate_http_rejected_total")
+    .reason("tunnel_timeout")
+    .inherited();
+    HALF_CLOSE_TIMEOUT: Duration = option(
+        "half_close_timeout",
+        PAUSE,
+        Value("\"1s\""),
+        "how long a request continues after its client shut down its side of the connection",
+    )
+    .for_new_connections();
+    SHUTDOWN_DELAY: Duration = option("shutdown_delay", PAUSE, Value("\"0s\""), "readiness fails for this long before the listeners close")
+        .guide("../operating/upgrades.md#graceful-shutdown");
+    HANDOVER = option(
+        "handover",
+        Text("absolute path, up to 100 bytes"),
+        Value("\"\""),
+        "socket at which a new process takes over the listeners",
+    )
+    .after_restart()
+    .guide("../operating/upgrades.md#handover-to-a-new-process");
+    SHUTDOWN_TIMEOUT: Duration = option(
+        "shutdown_timeout",
+        PAUSE,
+        Value("\"30s\""),
+        "how long requests may continue after the listeners have closed",
+    );
+}
 
-pub const REDIRECT_HTTP: Schema = Schema {
-    name: "server.redirect_http",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("listen", Text("address"), Required, "the address to listen on"),
-        option("https_port", integer(1, 65_535), Value("443"), "the port on which clients reach HTTPS"),
-    ],
-};
+/// Options of `server.redirect_http`.
+pub mod redirect_http {
+    use super::*;
 
-pub const ACCESS_LOG: Schema = Schema {
-    name: "server.access_log",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("enabled", Boolean, Value("true"), "`false`: as if the table were missing"),
-        option(
+    rows! {
+        table("server.redirect_http");
+
+        LISTEN = option("listen", Text("address"), Required, "the address to listen on")
+            .called(&["bind", "address"]);
+        HTTPS_PORT: usize = option("https_port", integer(1, 65_535), Value("443"), "the port on which clients reach HTTPS")
+            .called(&["port"]);
+    }
+}
+
+/// Options of `server.access_log`.
+pub mod access_log {
+    use super::*;
+
+    rows! {
+        table("server.access_log");
+
+        ENABLED: bool = option("enabled", Boolean, Value("true"), "`false`: as if the table were missing");
+        FORMAT = option(
             "format",
             Text("string"),
             Value("\"json\""),
             "`\"json\"`, `\"combined\"`, or a line with fields in braces",
-        ),
-        option("to", Text("file"), Value("\"stdout\""), "where the lines go").shown_as("`\"stdout\"`, or file"),
-        option(
+        )
+        .keywords(&["json", "combined"]);
+        TO = option("to", Path("file"), Value("\"stdout\""), "where the lines go").shown_as("`\"stdout\"`, or file")
+            .keywords(&["stdout"]);
+        MASK = option(
             "mask",
             list(&Text("parameter")),
             Described("names of secrets"),
             "query parameters whose values are not logged",
-        ),
-        option(
+        );
+        ALL_KEYS: bool = option(
             "all_keys",
             Boolean,
             Value("false"),
             "lines have the [keys of all limits](../operating/keys-in-logs.md#replay-limits-by-hash), for replay",
-        ),
-    ],
-};
+        );
+    }
+}
 
-pub const SPANS: Schema = Schema {
-    name: "server.spans",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("enabled", Boolean, Value("true"), "`false`: as if the table were missing"),
-        option("to", Text("URL"), Required, "the collector"),
-        option("sample", Sample, Value("1"), "fraction of the requests without a trace that get spans"),
-        option("service", Text("string"), Value("\"sluicegate\""), "`service.name`"),
-        option("headers", Map(&Text("string")), Absent, "headers for the collector").shown_as("table"),
-    ],
-};
+/// Options of `server.spans`.
+pub mod spans {
+    use super::*;
 
-pub const SERVER_COMPRESS: Schema = Schema {
-    name: "server.compress",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option(
+    rows! {
+        table("server.spans");
+
+        ENABLED: bool = option("enabled", Boolean, Value("true"), "`false`: as if the table were missing");
+        TO = option("to", Text("URL"), Required, "the collector")
+            .secrecy(Secrecy::SecretQuery);
+        SAMPLE = option("sample", Sample, Value("1"), "fraction of the requests without a trace that get spans");
+        SERVICE = option("service", Text("string"), Value("\"sluicegate\""), "`service.name`");
+        HEADERS = option("headers", Map(&Text("string")), Absent, "headers for the collector").shown_as("table")
+            .secrecy(Secrecy::Secret);
+    }
+}
+
+/// Options of `server.compress`.
+pub mod compress {
+    use super::*;
+
+    rows! {
+        table("server.compress");
+
+        TYPES = option(
             "types",
-            COMPRESS_TYPES,
+            list_from(1, &Text("media type")),
             Described("text, JSON and other types that compress well"),
             "media types that are compressed, like `\"text/*\"`, `\"application/*+json\"` or `\"*/*\"`",
-        ),
-        option(
+        )
+        .inherited();
+        MIN_SIZE: u64 = option(
             "min_size",
-            COMPRESS_MIN_SIZE,
+            size(0, GIB),
             Value("\"1KiB\""),
             "smallest body that is compressed, if its length is known",
-        ),
-        option(
+        )
+        .inherited();
+        ALGORITHMS = option(
             "algorithms",
-            COMPRESS_ALGORITHMS,
+            list_from(1, &Words(&["zstd", "br", "gzip"])),
             Value("[\"zstd\", \"br\", \"gzip\"]"),
             "allowed algorithms, in order of preference",
-        ),
-    ],
-};
+        )
+        .inherited();
+    }
+}
 
-pub const OVERLOAD: Schema = Schema {
-    name: "server.overload",
-    title: "",
-    intro: "",
-    notes: "",
-    options: &[
-        option("qps", integer(1, 100_000_000), Absent, "requests per second").reason("overload_qps"),
-        option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
-            .reason("overload_in_flight"),
-        option("latency", duration(1, HOUR), Absent, "mean time to the response head").reason("overload_latency"),
-        option(
+/// Options of `server.overload`.
+pub mod overload {
+    use super::*;
+
+    rows! {
+        table("server.overload");
+
+        QPS: Option<usize> = option("qps", integer(1, 100_000_000), Absent, "requests per second").reason("overload_qps")
+            .weaker(Weaker::More);
+        IN_FLIGHT: Option<usize> = option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
+            .reason("overload_in_flight")
+            .weaker(Weaker::More);
+        LATENCY: Option<Duration> = option("latency", duration(1, HOUR), Absent, "mean time to the response head").reason("overload_latency")
+            .weaker(Weaker::More);
+        LOAD = option(
             "load",
             Decimal(10_000),
             Absent,
             "load average of one minute above which requests in flight are bounded by the measured capacity",
         )
-        .reason("overload_load"),
-        option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").reason("overload_cpu"),
-    ],
-};
+        .reason("overload_load")
+        .weaker(Weaker::More);
+        CPU: Option<Fraction> = option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").reason("overload_cpu")
+            .weaker(Weaker::More);
+    }
+}

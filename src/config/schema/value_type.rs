@@ -62,6 +62,8 @@ pub enum ValueType {
     Words(&'static [&'static str]),
     /// Any string; the text says what it is.
     Text(&'static str),
+    /// The path of a file or directory, from the file that contains it.
+    Path(&'static str),
     /// One value, or a list of them.
     List {
         item: &'static ValueType,
@@ -144,6 +146,29 @@ impl ValueType {
         }
     }
 
+    /// Returns the type of the items of a list or of the values of a table with the user's own keys, else the type itself.
+    pub fn item(&self) -> ValueType {
+        match *self {
+            ValueType::List { item, .. } | ValueType::Array { item, .. } | ValueType::Map(item) => item.item(),
+            other => other,
+        }
+    }
+
+    /// Returns whether the keys of its table are the user's own.
+    pub fn has_own_keys(&self) -> bool {
+        self.alternatives().any(|alternative| matches!(alternative, ValueType::Map(_)))
+    }
+
+    /// Returns the words that a value, or an item of it, may be.
+    pub fn words(&self) -> Vec<&'static str> {
+        let words = |of: ValueType| match of.item() {
+            ValueType::Words(words) => words.to_vec(),
+            either @ ValueType::Either(_) => either.words(),
+            _ => Vec::new(),
+        };
+        self.alternatives().flat_map(words).collect()
+    }
+
     pub fn integer_range(&self) -> Option<RangeInclusive<i64>> {
         self.alternatives().find_map(|alternative| match alternative {
             ValueType::Integer { least, most } => Some(least..=most),
@@ -196,7 +221,7 @@ impl ValueType {
             ValueType::Rate => "rate".to_owned(),
             ValueType::CalendarRate => "COUNT/hour, /day, /week, /month or /year".to_owned(),
             ValueType::Words(words) => join(words.iter().map(|word| format!("`\"{word}\"`"))),
-            ValueType::Text(what) => what.to_owned(),
+            ValueType::Text(what) | ValueType::Path(what) => what.to_owned(),
             ValueType::List { item, most, .. } | ValueType::Array { item, most, .. } => {
                 let bound = if most == usize::MAX { String::new() } else { format!(", up to {most}") };
                 format!("list of {}{bound}", item.describe_several())
@@ -213,8 +238,8 @@ impl ValueType {
     /// Returns the type in the plural.
     fn describe_several(&self) -> String {
         match *self {
-            ValueType::Text(what) if what.ends_with('s') => format!("{what}es"),
-            ValueType::Text(what) => format!("{what}s"),
+            ValueType::Text(what) | ValueType::Path(what) if what.ends_with('s') => format!("{what}es"),
+            ValueType::Text(what) | ValueType::Path(what) => format!("{what}s"),
             ValueType::Table(_) => "tables".to_owned(),
             _ => self.describe(),
         }

@@ -2,6 +2,10 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
+use crate::config::schema::limit::overrides;
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::{ConfigOption, LiveChange};
+use crate::config::schema::{acme, admin, decide, headers, jwt, limit, listener, rls, route, server, set, store};
 use crate::config::{Config, ListItem, WrittenOption, WrittenSection};
 use crate::limiting::limit::{Limit, Mode};
 use crate::reload::diff::Changes;
@@ -19,29 +23,27 @@ pub struct ChangedSections<'d> {
 
 /// Kinds whose options other sections inherit or use: each with the kinds that do.
 const INHERITED: [(&str, &[&str]); 6] = [
-    ("server", &["route", "listener"]),
-    ("acme", &["listener"]),
-    ("store", &["limit"]),
-    ("headers", &["route"]),
-    ("jwt", &["route", "limit"]),
-    ("set", &["route", "limit"]),
+    (server::TABLE.name, &[route::TABLE.name, listener::TABLE.name]),
+    (acme::TABLE.name, &[listener::TABLE.name]),
+    (store::TABLE.name, &[limit::TABLE.name]),
+    (headers::TABLE.name, &[route::TABLE.name]),
+    (jwt::TABLE.name, &[route::TABLE.name, limit::TABLE.name]),
+    (set::TABLE.name, &[route::TABLE.name, limit::TABLE.name]),
 ];
 
-/// Lists without an order.
-const UNORDERED: [&str; 10] =
-    ["methods", "host", "allow", "deny", "values", "trusted_proxies", "charge_on", "refund_on", "upgrades", "retry.on"];
-
 /// Kinds for which the compiled config shows whether they differ.
-const COMPILED: [&str; 7] = ["server", "acme", "admin", "store", "headers", "jwt", "set"];
+const COMPILED: [&str; 7] = [
+    server::TABLE.name,
+    acme::TABLE.name,
+    admin::TABLE.name,
+    store::TABLE.name,
+    headers::TABLE.name,
+    jwt::TABLE.name,
+    set::TABLE.name,
+];
 
 /// Maximum number of items of a list in a line.
 const ITEMS_SHOWN: usize = 10;
-
-/// Options whose change needs a restart.
-const RESTART: [&str; 2] = ["workers", "handover"];
-
-/// Options of limits that do not change what keys have used.
-const NUMBERS: [&str; 5] = ["rate", "burst", "debt", "queue", "in_flight"];
 
 /// Sections of a config by kind and name.
 type Sections<'a> = HashMap<String, WrittenSection<'a>>;
@@ -102,7 +104,7 @@ fn sections_by_name(config: &Config) -> Sections<'_> {
     let sections = sections.into_iter().map(|section| {
         let name = match section.kind {
             // The compiled name of a route without one comes from its host and path.
-            "route" => routes.next().map_or_else(String::new, |route| route.name.clone()),
+            kind if kind == route::TABLE.name => routes.next().map_or_else(String::new, |route| route.name.clone()),
             _ => section.name.clone(),
         };
         (section_key(section.kind, &name), section)
@@ -116,7 +118,7 @@ impl<'c> Comparison<'c> {
     where
         'c: 'n,
     {
-        let tiered = (kind == "limit").then(|| self.new.limits.find(name)).flatten();
+        let tiered = (kind == limit::TABLE.name).then(|| self.new.limits.find(name)).flatten();
         tiered.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
     }
 
@@ -130,13 +132,13 @@ impl<'c> Comparison<'c> {
         let named: HashSet<String> = lines.iter().filter_map(|line| line.option.clone()).collect();
         let is_named =
             |option: &str| named.iter().any(|path| path == option || path.starts_with(&format!("{option}.")));
-        for option in self.weaker.of(kind, name).iter().filter(|option| ["allow", "deny"].contains(option)) {
-            if !is_named(option) {
-                let what = format!("{option} covers {} clients", if *option == "allow" { "more" } else { "fewer" });
+        for (option, effect) in [(route::ALLOW.name, "more"), (route::DENY.name, "fewer")] {
+            if self.weaker.has(kind, name, &[option]) && !is_named(option) {
+                let what = format!("{option} covers {effect} clients");
                 lines.push(ChangeLine::new(kind, name, what).with_option(option).with_weaker(true));
             }
         }
-        if kind == "limit"
+        if kind == limit::TABLE.name
             && let Some(reason) = self.reason_to_start_anew(name)
         {
             lines.push(ChangeLine::new(kind, name, "starts anew").with_note(Some(reason)).with_weaker(true));
@@ -165,7 +167,9 @@ impl<'c> Comparison<'c> {
         before: Option<&WrittenOption>,
         after: Option<&WrittenOption>,
     ) -> Option<ChangeLine> {
-        if kind == "server" && RESTART.contains(&path) {
+        let keys: &[&str] = before.or(after).map_or(&[], |option| &option.keys);
+        let option = locate_value(kind, keys).map(|place| place.option);
+        if option.is_some_and(|option| option.live_change == LiveChange::NextStart) {
             return None;
         }
         let is_list = |option: Option<&WrittenOption>| option.is_some_and(WrittenOption::is_list);
@@ -179,7 +183,7 @@ impl<'c> Comparison<'c> {
                 };
                 format!("{shown} {verb}")
             }
-            _ if is_list(before) || is_list(after) => describe_list(kind, &shown, before, after)?,
+            _ if is_list(before) || is_list(after) => describe_list(kind, option, &shown, before, after)?,
             _ => {
                 let text =
                     |option: Option<&WrittenOption>| option.map_or("default".to_owned(), |it| it.shown_text(kind));
@@ -190,11 +194,16 @@ impl<'c> Comparison<'c> {
                 }
             }
         };
-        let keeps = kind == "limit" && NUMBERS.contains(&path) && self.reason_to_start_anew(name).is_none();
-        let is_weaker = match (kind, path) {
-            ("decide" | "rls", "limits") => self.has_fewer_limits(kind, before, after),
-            _ => weakens(kind, path, before, after) || self.is_weaker(kind, name, path),
-        };
+        // What overrides can change are numbers, which do not change what keys have used.
+        let is_number = kind == limit::TABLE.name && keys != [limit::KEY.name] && overrides::TABLE.find(path).is_some();
+        let keeps = is_number && self.reason_to_start_anew(name).is_none();
+        let is_weaker = weakens(kind, keys, before, after)
+            || match kind {
+                _ if kind == decide::TABLE.name || kind == rls::TABLE.name => {
+                    keys == [decide::LIMITS.name] && self.has_fewer_limits(kind, before, after)
+                }
+                _ => self.is_weaker(kind, name, keys, option),
+            };
         let line = ChangeLine::new(kind, name, what).with_option(&shown).with_weaker(is_weaker);
         Some(line.with_note(keeps.then_some("keys keep what they used")))
     }
@@ -211,26 +220,35 @@ impl<'c> Comparison<'c> {
 
     /// Returns whether one of the options of a limit is weaker in the limit that replaces it.
     fn has_weaker_option(&self, before: &Limit, after: &Limit) -> bool {
-        let key = |limit: &Limit| section_key("limit", &limit.name);
+        let key = |limit: &Limit| section_key(limit::TABLE.name, &limit.name);
         let (old, new) = (options_of(&self.old_sections, &key(before)), options_of(&self.new_sections, &key(after)));
         let paths: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
-        paths.into_iter().any(|path| weakens("limit", path, old.get(path).copied(), new.get(path).copied()))
+        paths.into_iter().any(|path| {
+            let (before, after) = (old.get(path).copied(), new.get(path).copied());
+            before.or(after).is_some_and(|option| weakens(limit::TABLE.name, &option.keys, before, after))
+        })
     }
 
     /// Returns whether an option made its route or limit weaker, or those that inherit it.
-    fn is_weaker(&self, kind: &str, name: &str, path: &str) -> bool {
+    fn is_weaker(&self, kind: &str, name: &str, keys: &[&str], option: Option<&ConfigOption>) -> bool {
+        let has = |kind, keys: &[&str]| self.weaker.has(kind, name, keys);
         match kind {
-            "limit" => {
-                self.weaker.has("limit", name, path) || path == "rate" && self.weaker.has("limit", name, "burst")
+            // A faster rate has a larger burst, if that is not set.
+            _ if kind == limit::TABLE.name => {
+                has(limit::TABLE.name, keys)
+                    || keys == [limit::RATE.name] && has(limit::TABLE.name, &[limit::BURST.name])
             }
-            "route" => self.weaker.has("route", name, path),
-            "server" => ["max_body", "min_body_rate", "strictness"].contains(&path) && self.weaker.has_any(path),
-            "store" => path == "on_error" && self.weaker.has_any(path),
-            "admin" => path
-                .strip_prefix("keys.")
-                .is_some_and(|source| self.new.admin.key_display.shows_more_than(&self.old.admin.key_display, source)),
-            "set" => ["allow", "deny"].iter().any(|list| self.weaker.has_any(list)),
-            _ => false,
+            _ if kind == route::TABLE.name => has(route::TABLE.name, keys),
+            _ if kind == admin::TABLE.name => match keys {
+                [keys, source] if *keys == admin::KEYS.name => {
+                    self.new.admin.key_display.shows_more_than(&self.old.admin.key_display, source)
+                }
+                _ => false,
+            },
+            _ if kind == set::TABLE.name => {
+                [route::ALLOW.name, route::DENY.name].iter().any(|list| self.weaker.has_any(&[list]))
+            }
+            _ => option.is_some_and(|option| option.is_inherited) && self.weaker.has_any(keys),
         }
     }
 
@@ -245,10 +263,10 @@ impl<'c> Comparison<'c> {
             let is_compiled = COMPILED.contains(&kind);
             let is_changed = changed.settings.iter().any(|changed| changed == kind);
             let is_used = users.is_some_and(|users| match kind {
-                "set" | "jwt" => {
+                _ if kind == set::TABLE.name || kind == jwt::TABLE.name => {
                     changed.kinds.iter().any(|(user, changes)| users.contains(user) && !changes.is_empty())
                 }
-                "server" => {
+                _ if kind == server::TABLE.name => {
                     unexplained.iter().any(|(user, _)| users.contains(user)) || self.has_other_listeners(changed)
                 }
                 _ => unexplained.iter().any(|(user, _)| users.contains(user)),
@@ -266,7 +284,7 @@ impl<'c> Comparison<'c> {
     }
 
     fn has_other_listeners(&self, changed: &ChangedSections) -> bool {
-        changed.kinds.iter().any(|(kind, changes)| *kind == "listener" && !changes.is_empty())
+        changed.kinds.iter().any(|(kind, changes)| *kind == listener::TABLE.name && !changes.is_empty())
     }
 
     /// Returns whether `[server]` differs by options only that need a restart.
@@ -274,7 +292,7 @@ impl<'c> Comparison<'c> {
         let mut after = self.new.server.clone();
         after.workers = self.old.server.workers;
         after.handover.clone_from(&self.old.server.handover);
-        kind == "server" && after == self.old.server
+        kind == server::TABLE.name && after == self.old.server
     }
 
     /// Returns the line of a section that differs though none of its options does, unless a section that it inherits
@@ -291,13 +309,13 @@ impl<'c> Comparison<'c> {
             None => "\"\"".to_owned(),
         };
         let options = [
-            (RESTART[0], old.workers.to_string(), new.workers.to_string()),
-            (RESTART[1], path(&old.handover), path(&new.handover)),
+            (server::WORKERS.name, old.workers.to_string(), new.workers.to_string()),
+            (server::HANDOVER.name, path(&old.handover), path(&new.handover)),
         ];
         let differing = options.into_iter().filter(|(_, before, after)| before != after);
         let line = |(option, before, after): (&str, String, String)| {
             let what = format!("{option} {before} \u{2192} {after}");
-            ChangeLine::new("server", "", what).with_option(option).with_note(Some("needs a restart"))
+            ChangeLine::new(server::TABLE.name, "", what).with_option(option).with_note(Some("needs a restart"))
         };
         differing.map(line).collect()
     }
@@ -312,11 +330,12 @@ impl<'c> Comparison<'c> {
         };
         let differs = names(self.old, self.new) != names(self.new, self.old);
         let what = "paths with regular expressions are tried in another order";
-        differs.then(|| ChangeLine::new("route", "", what).with_option("path"))
+        differs.then(|| ChangeLine::new(route::TABLE.name, "", what).with_option(route::PATH.name))
     }
 
     fn list_whole_sections(&self, kind: &'static str, changes: &Changes) -> Vec<ChangeLine> {
-        let is_limitless = |route: &&Route| kind == "route" && route.limits.is_empty() && !self.new.limits.is_empty();
+        let is_limitless =
+            |route: &&Route| kind == route::TABLE.name && route.limits.is_empty() && !self.new.limits.is_empty();
         let free: HashSet<&str> =
             self.new.routes.iter().filter(is_limitless).map(|route| route.name.as_str()).collect();
         let added = changes.added.iter().map(|name| {
@@ -333,13 +352,13 @@ impl<'c> Comparison<'c> {
 
     fn is_removal_weaker(&self, kind: &str, name: &str) -> bool {
         match kind {
-            "limit" => {
+            _ if kind == limit::TABLE.name => {
                 // A candidate or another shadow limit refused nobody.
                 let is_enforced = |limit: &Limit| limit.mode == Mode::Enforce;
                 self.old.limits.find(name).is_none_or(|limit| is_enforced(limit)) && !self.replaced.has_any(name)
             }
-            "rls" => true,
-            "route" => self.weaker.has_removed_route(name),
+            _ if kind == rls::TABLE.name => true,
+            _ if kind == route::TABLE.name => self.weaker.has_removed_route(name),
             _ => false,
         }
     }
@@ -376,6 +395,7 @@ fn options_of<'s>(sections: &'s Sections<'s>, key: &str) -> HashMap<String, &'s 
 /// Describes a list that differs; `None` if only its order does, and that has no meaning.
 fn describe_list(
     kind: &str,
+    option: Option<&ConfigOption>,
     path: &str,
     before: Option<&WrittenOption>,
     after: Option<&WrittenOption>,
@@ -392,9 +412,9 @@ fn describe_list(
         (!only.is_empty()).then(|| if more > 0 { format!("{shown} and {more} more") } else { shown })
     };
     let (removed, added) = (only(&before, &new), only(&after, &old));
-    let is_limits = kind == "route" && path == "limits";
+    let is_limits = kind == route::TABLE.name && path == route::LIMITS.name;
     Some(match (removed, added) {
-        (None, None) if UNORDERED.contains(&path) => return None,
+        (None, None) if option.is_some_and(|option| option.is_unordered) => return None,
         (None, None) => format!("{path} in another order"),
         (Some(removed), None) if is_limits => format!("no longer limited by {}", removed.replace('"', "")),
         (None, Some(added)) if is_limits => format!("now limited by {}", added.replace('"', "")),

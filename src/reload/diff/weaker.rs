@@ -6,154 +6,77 @@ use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::sync::Arc;
 
-use crate::config::schema::DefaultValue;
-use crate::config::schema::lookup::list_entries;
-use crate::config::{Config, WrittenOption};
+use crate::config::schema::lookup::locate_value;
+use crate::config::schema::row::Weaker;
+use crate::config::schema::{limit, route};
+use crate::config::{Config, WrittenOption, default_text};
 use crate::limiting::algorithm::Rule;
 use crate::limiting::key::Missing;
 use crate::limiting::limit::{Limit, Mode, OnError};
 use crate::route::{Action, Route, Strictness};
 
-/// When a change of an option weakens protection.
-enum WeakerIf {
-    /// A larger number does. The text is the value if the option is absent: a number, or `inf` for no bound.
-    More(&'static str),
-    /// A smaller number does.
-    Less(&'static str),
-    /// A later word of the list does. If the option is absent, it has the default of the schema.
-    Later(&'static [&'static str]),
-    /// More items do.
-    Grows,
-    /// Removing the option does.
-    Removed,
-    /// Adding the option does.
-    Added,
-}
-
-/// Options with their rules: section, option, or the start of it if it ends with a dot.
-const RULES: &[(&str, &str, WeakerIf)] = &[
-    ("decide", "once", WeakerIf::Added),
-    ("limit", "rate", WeakerIf::More("0")),
-    ("limit", "in_flight", WeakerIf::More("0")),
-    ("limit", "debt", WeakerIf::More("0")),
-    ("limit", "cost", WeakerIf::Less("1")),
-    ("limit", "cost.reserve.base", WeakerIf::Less("0")),
-    ("limit", "cost.reserve.bytes_per_token", WeakerIf::More("4")),
-    ("limit", "cost.reserve.add", WeakerIf::Removed),
-    ("limit", "cost.reserve.default_add", WeakerIf::Less("1000")),
-    ("limit", "cost.reserve.at_most", WeakerIf::Less("100000")),
-    ("limit", "weights.", WeakerIf::Less("1")),
-    ("limit", "charge_on", WeakerIf::Added),
-    ("limit", "refund_on", WeakerIf::Grows),
-    ("limit", "after", WeakerIf::Added),
-    ("limit", "when.", WeakerIf::Added),
-    ("limit", "repeated", WeakerIf::Later(&["\"refuse\"", "\"first\"", "\"last\""])),
-    ("limit", "not_integer", WeakerIf::Later(&["\"refuse\"", "\"ignore\""])),
-    ("route", "auth.on_error", WeakerIf::Later(&["\"closed\"", "\"open\""])),
-    ("route", "encoded_slashes", WeakerIf::Later(&["\"refuse\"", "\"keep\""])),
-    ("route", "breaker.slow", WeakerIf::More("inf")),
-    ("route", "breaker.slow_ratio", WeakerIf::More("0.5")),
-    ("route", "breaker.error_ratio", WeakerIf::More("inf")),
-    ("route", "breaker.errors", WeakerIf::More("inf")),
-    ("upstream", "breaker.slow", WeakerIf::More("inf")),
-    ("upstream", "breaker.slow_ratio", WeakerIf::More("0.5")),
-    ("upstream", "breaker.error_ratio", WeakerIf::More("inf")),
-    ("upstream", "breaker.errors", WeakerIf::More("inf")),
-    ("upstream", "adaptive", WeakerIf::Removed),
-    ("upstream", "adaptive.max", WeakerIf::More("1000")),
-    ("upstream", "tls.verify", WeakerIf::Later(&["true", "false"])),
-    ("upstream", "tls.ca", WeakerIf::Removed),
-    ("admin", "token", WeakerIf::Removed),
-    ("admin", "tokens", WeakerIf::Grows),
-    ("admin", "edit", WeakerIf::Later(&["false", "true"])),
-    ("admin", "audit", WeakerIf::Removed),
-    ("admin", "metrics_need_token", WeakerIf::Later(&["true", "false"])),
-    ("jwt", "issuer", WeakerIf::Removed),
-    ("jwt", "audience", WeakerIf::Removed),
-    ("jwt", "algorithms", WeakerIf::Grows),
-    ("listener", "tls.client_ca", WeakerIf::Removed),
-    ("listener", "tls.client_auth", WeakerIf::Later(&["\"required\"", "\"optional\""])),
-    ("listener", "tls.min_version", WeakerIf::Later(&["\"1.3\"", "\"1.2\""])),
-    ("listener", "tls.internal.allow_remote", WeakerIf::Later(&["false", "true"])),
-    ("listener", "tls.certificates", WeakerIf::Removed),
-    ("listener", "hsts.max_age", WeakerIf::Removed),
-    ("server", "trusted_proxies", WeakerIf::Grows),
-    ("server", "max_connections_per_ip", WeakerIf::More("inf")),
-    ("server", "max_headers", WeakerIf::More("100")),
-    ("server", "max_header_bytes", WeakerIf::More("32768")),
-    ("server", "overload.qps", WeakerIf::More("inf")),
-    ("server", "overload.in_flight", WeakerIf::More("inf")),
-    ("server", "overload.latency", WeakerIf::More("inf")),
-    ("server", "overload.load", WeakerIf::More("inf")),
-    ("server", "overload.cpu", WeakerIf::More("inf")),
-    ("server", "hints", WeakerIf::Later(&["false", "\"local\"", "true"])),
-];
-
-/// Returns whether the change of one option weakens protection, by the option alone.
-pub fn weakens(kind: &str, path: &str, before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
-    let is_meant = |rule: &&(&str, &str, WeakerIf)| {
-        rule.0 == kind && (rule.1 == path || rule.1.ends_with('.') && path.starts_with(rule.1))
-    };
-    let Some((.., rule)) = RULES.iter().find(is_meant) else { return false };
-    let canonical = |option: Option<&WrittenOption>| option.map(WrittenOption::canonical_text);
+/// Returns whether the change of one option weakens protection, by its row alone.
+pub fn weakens(kind: &str, keys: &[&str], before: Option<&WrittenOption>, after: Option<&WrittenOption>) -> bool {
+    let Some(option) = locate_value(kind, keys).map(|place| place.option) else { return false };
+    let default = default_text(option);
+    let unset = if option.unset.is_empty() { default.as_deref().unwrap_or(UNBOUNDED) } else { option.unset };
+    let text = |option: Option<&WrittenOption>| option.map_or_else(|| unset.to_owned(), WrittenOption::canonical_text);
+    let words = option.value_type().words();
+    let amount = |value: Option<&WrittenOption>| amount(&text(value), &words, unset);
     let items = |option: Option<&WrittenOption>| -> HashSet<String> {
         let items = option.into_iter().flat_map(|option| option.list_items(kind));
         items.map(|item| item.canonical).collect()
     };
-    match rule {
-        WeakerIf::More(absent) => number(canonical(after), absent) > number(canonical(before), absent),
-        WeakerIf::Less(absent) => number(canonical(after), absent) < number(canonical(before), absent),
-        WeakerIf::Later(words) => {
-            let absent = default_text(kind, path);
-            let place = |value: Option<String>| match value.as_deref().or(absent) {
-                Some(value) => words.iter().position(|word| *word == value),
-                None => Some(0),
-            };
-            place(canonical(after)) > place(canonical(before))
+    match option.weaker {
+        Weaker::Never | Weaker::Compiled => false,
+        Weaker::More => amount(after) > amount(before),
+        Weaker::Less => amount(after) < amount(before),
+        Weaker::Later(values) => {
+            let place = |option| values.iter().position(|value| *value == text(option));
+            place(after) > place(before)
         }
-        WeakerIf::Grows => !items(after).is_subset(&items(before)),
-        WeakerIf::Removed => before.is_some() && after.is_none(),
-        WeakerIf::Added => before.is_none() && after.is_some(),
+        Weaker::NewItem => !items(after).is_subset(&items(before)),
+        Weaker::Removed => before.is_some() && after.is_none(),
+        Weaker::Added => before.is_none() && after.is_some(),
     }
 }
 
-/// Returns the default of an option as the schema has it.
-fn default_text(kind: &str, path: &str) -> Option<&'static str> {
-    let entries = list_entries();
-    let entry = entries.iter().find(|entry| entry.section.name == kind && entry.key == path)?;
-    match entry.option.default {
-        DefaultValue::Value(text) => Some(text),
-        _ => None,
-    }
-}
+/// What a missing bound counts as.
+const UNBOUNDED: &str = "inf";
 
-/// Returns the number in a canonical text; a rate counts per millisecond. 0 of an option that is unbounded without a
-/// value means the same as no value.
-fn number(text: Option<String>, absent: &str) -> f64 {
+/// Returns the amount in a canonical text: a number, the place of a word, or 0 and 1 for `false` and `true`. A rate counts
+/// per millisecond. 0 of an option that is unbounded without a value means the same as no value.
+fn amount(text: &str, words: &[&str], unset: &str) -> f64 {
     const UNITS: [(&str, f64); 5] =
         [("hour", 3.6e6), ("day", 8.64e7), ("week", 6.048e8), ("month", 2.592e9), ("year", 3.1536e10)];
-    let text = text.unwrap_or_else(|| absent.to_owned());
     let text = text.trim_matches('"');
+    if let Some(place) = words.iter().position(|word| *word == text) {
+        return f64::from(u32::try_from(place).unwrap_or(u32::MAX));
+    }
     let (count, period) = text.split_once('/').unwrap_or((text, "1"));
     let count = match count {
-        "unlimited" | "inf" => f64::INFINITY,
+        "unlimited" | UNBOUNDED => f64::INFINITY,
+        "true" => 1.0,
         _ => count.trim_end_matches("ms").parse().unwrap_or(0.0),
     };
     let period = match UNITS.iter().find(|(unit, _)| *unit == period) {
         Some((_, ms)) => *ms,
         None => period.trim_end_matches("ms").parse().unwrap_or(1.0),
     };
-    if absent == "inf" && count == 0.0 { f64::INFINITY } else { count / period }
+    if unset == UNBOUNDED && count == 0.0 { f64::INFINITY } else { count / period }
 }
+
+/// Keys of an option, from its section on.
+pub type Keys = &'static [&'static str];
 
 /// Options of routes and limits whose change weakens protection, as the compiled configs show: what a route inherits
 /// counts too.
 #[derive(Default)]
 pub struct WeakerOptions {
     /// Options that weaken one item, by its kind and name.
-    items: HashMap<(&'static str, String), Vec<&'static str>>,
+    items: HashMap<(&'static str, String), Vec<Keys>>,
     /// Options that weaken any item.
-    all: HashSet<&'static str>,
+    all: HashSet<Keys>,
     /// Names of removed routes that protected requests, which may now reach another route.
     removed_routes: HashSet<String>,
 }
@@ -167,7 +90,7 @@ impl WeakerOptions {
         let mut by_path: HashMap<String, Vec<&Route>> = HashMap::new();
         for route in &new.routes {
             if let Some(before) = routes.get(route.name.as_str()) {
-                found.add("route", &route.name, weaker_route_options(before, route, replaced, &mut lists));
+                found.add(route::TABLE.name, &route.name, weaker_route_options(before, route, replaced, &mut lists));
                 kept.insert(route.name.as_str());
             } else {
                 by_path.entry(route.matcher.path.to_string()).or_default().push(route);
@@ -186,16 +109,18 @@ impl WeakerOptions {
                 // The limit that it is a candidate of is in force in its place.
                 let incumbent = limit.candidate_of.as_deref();
                 if incumbent.is_some_and(|incumbent| replaced.has(&limit.name, incumbent)) {
-                    options.retain(|option| !["candidate_of", "mode"].contains(option));
+                    options
+                        .retain(|keys| ![[limit::CANDIDATE_OF.name], [limit::MODE.name]].iter().any(|own| own == keys));
                 }
-                options.extend(has_weaker_tiers(old, new, &limit.name).then_some("key"));
-                found.add("limit", &limit.name, options);
+                let key: Keys = &[limit::KEY.option.name];
+                options.extend(has_weaker_tiers(old, new, &limit.name).then_some(key));
+                found.add(limit::TABLE.name, &limit.name, options);
             }
         }
         found
     }
 
-    fn add(&mut self, kind: &'static str, name: &str, options: Vec<&'static str>) {
+    fn add(&mut self, kind: &'static str, name: &str, options: Vec<Keys>) {
         if !options.is_empty() {
             self.all.extend(&options);
             self.items.insert((kind, name.to_owned()), options);
@@ -203,13 +128,12 @@ impl WeakerOptions {
     }
 
     /// Returns whether an option of the item is weaker.
-    pub fn has(&self, kind: &'static str, name: &str, path: &str) -> bool {
-        let first = path.split('.').next().unwrap_or(path);
-        self.of(kind, name).iter().any(|option| *option == path || *option == first)
+    pub fn has(&self, kind: &'static str, name: &str, keys: &[&str]) -> bool {
+        self.of(kind, name).iter().any(|option| keys.starts_with(option))
     }
 
     /// Returns the weaker options of an item.
-    pub fn of(&self, kind: &'static str, name: &str) -> &[&'static str] {
+    pub fn of(&self, kind: &'static str, name: &str) -> &[Keys] {
         self.items.get(&(kind, name.to_owned())).map_or(&[], Vec::as_slice)
     }
 
@@ -219,8 +143,8 @@ impl WeakerOptions {
     }
 
     /// Returns whether an option that routes or limits inherit made any of them weaker.
-    pub fn has_any(&self, path: &str) -> bool {
-        self.all.contains(path)
+    pub fn has_any(&self, keys: &[&str]) -> bool {
+        self.all.contains(keys)
     }
 }
 
@@ -304,7 +228,7 @@ fn weaker_route_options(
     after: &Route,
     replaced: &ReplacedLimits,
     lists: &mut ComparedLists,
-) -> Vec<&'static str> {
+) -> Vec<Keys> {
     let rank = |strictness| match strictness {
         Strictness::Strict => 0,
         Strictness::Defensive => 1,
@@ -317,25 +241,23 @@ fn weaker_route_options(
     let bound = |most: Option<usize>| most.unwrap_or(usize::MAX);
     // A request that the route no longer matches may reach another route.
     let is_narrower = is_protective(before) && !after.matcher.covers_all_of(&before.matcher);
-    [
-        ("host", is_narrower),
-        ("path", is_narrower),
-        ("methods", is_narrower),
-        ("header", is_narrower),
-        ("limits", before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name))),
-        ("allow", lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
-        ("deny", lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
-        ("auth", before.auth.is_some() && after.auth.is_none()),
-        ("strictness", rank(after.parsing.strictness) > rank(before.parsing.strictness)),
-        ("max_body", after.max_body > before.max_body),
-        ("max_in_flight", bound(after.max_in_flight) > bound(before.max_in_flight)),
-        ("max_cost_body", reads_less(before, after)),
-        ("upgrades", after.upgrades.allows_more_than(&before.upgrades)),
-        ("min_body_rate", after.timeouts.min_body_rate < before.timeouts.min_body_rate),
-    ]
-    .into_iter()
-    .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
-    .collect()
+    let options: [(Keys, bool); 14] = [
+        (&[route::HOST.option.name], is_narrower),
+        (&[route::PATH.option.name], is_narrower),
+        (&[route::METHODS.option.name], is_narrower),
+        (&[route::HEADER.option.name], is_narrower),
+        (&[route::LIMITS.option.name], before.limits.iter().any(|limit| is_named(limit) && !has(after, &limit.name))),
+        (&[route::ALLOW.option.name], lists.has_grown(&before.allow, &after.allow, |list| list.iter().collect())),
+        (&[route::DENY.option.name], lists.has_grown(&after.deny, &before.deny, |list| list.iter().collect())),
+        (&[route::AUTH.option.name], before.auth.is_some() && after.auth.is_none()),
+        (&[route::STRICTNESS.option.name], rank(after.parsing.strictness) > rank(before.parsing.strictness)),
+        (&[route::MAX_BODY.option.name], after.max_body > before.max_body),
+        (&[route::MAX_IN_FLIGHT.option.name], bound(after.max_in_flight) > bound(before.max_in_flight)),
+        (&[route::MAX_COST_BODY.option.name], reads_less(before, after)),
+        (&[route::UPGRADES.option.name], after.upgrades.allows_more_than(&before.upgrades)),
+        (&[route::MIN_BODY_RATE.option.name], after.timeouts.min_body_rate < before.timeouts.min_body_rate),
+    ];
+    options.into_iter().filter_map(|(keys, is_weaker)| is_weaker.then_some(keys)).collect()
 }
 
 /// Returns whether limits read fewer bytes of a body for the cost of a request. With a key in the body, they refuse what
@@ -345,25 +267,26 @@ fn reads_less(before: &Route, after: &Route) -> bool {
     matches!((before.key_body, after.key_body), (Some(before), Some(after)) if after < before) && !refuses_rest
 }
 
-fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<&'static str> {
+fn weaker_limit_options(before: &Limit, after: &Limit) -> Vec<Keys> {
     let rank = |on_error| match on_error {
         OnError::Closed => 0,
         OnError::Local => 1,
         OnError::Open => 2,
     };
-    [
-        ("candidate_of", before.mode == Mode::Enforce && after.candidate_of.is_some()),
-        ("mode", before.mode == Mode::Enforce && after.mode == Mode::Shadow),
-        ("over", after.forwards_excess() && !before.forwards_excess()),
-        ("on_error", rank(after.on_error) > rank(before.on_error)),
-        ("missing", before.missing != Missing::Skip && after.missing == Missing::Skip),
-        ("burst", after.rule.capacity() > before.rule.capacity()),
-        ("fair.key", before.fair.is_some() && after.fair.is_none()),
-        ("fair.reserve", after.rule.reserve() < before.rule.reserve() && after.fair.is_some()),
-    ]
-    .into_iter()
-    .filter_map(|(option, is_weaker)| is_weaker.then_some(option))
-    .collect()
+    let options: [(Keys, bool); 8] = [
+        (&[limit::CANDIDATE_OF.option.name], before.mode == Mode::Enforce && after.candidate_of.is_some()),
+        (&[limit::MODE.option.name], before.mode == Mode::Enforce && after.mode == Mode::Shadow),
+        (&[limit::OVER.option.name], after.forwards_excess() && !before.forwards_excess()),
+        (&[limit::ON_ERROR.option.name], rank(after.on_error) > rank(before.on_error)),
+        (&[limit::MISSING.option.name], before.missing != Missing::Skip && after.missing == Missing::Skip),
+        (&[limit::BURST.option.name], after.rule.capacity() > before.rule.capacity()),
+        (&[limit::FAIR.option.name, limit::fair::KEY.option.name], before.fair.is_some() && after.fair.is_none()),
+        (
+            &[limit::FAIR.option.name, limit::fair::RESERVE.option.name],
+            after.rule.reserve() < before.rule.reserve() && after.fair.is_some(),
+        ),
+    ];
+    options.into_iter().filter_map(|(keys, is_weaker)| is_weaker.then_some(keys)).collect()
 }
 
 /// Returns whether a rule has a larger capacity or a faster rate.

@@ -21,7 +21,7 @@ pub fn share_rule(section: &Section, rule: Rule) -> Option<Rule> {
     let Some(node) = section.node(FAIR) else { return Some(rule) };
     // `compile_fair` reports another type.
     let Value::Table(table) = &node.value else { return None };
-    let fair = Section::new(section.sources, &schema::FAIR, format!("`{FAIR}`"), table);
+    let fair = Section::new(section.sources, &schema::limit::fair::TABLE, format!("`{FAIR}`"), table);
     let read = |key| match fair.node(key) {
         None => Some(None),
         Some(_) => fair.read_integer(key).map(Some),
@@ -58,7 +58,7 @@ pub fn compile_fair(
     if section.node(FAIR).is_none() {
         return Some(None);
     }
-    let fair = section.read_section(FAIR, &schema::FAIR)?;
+    let fair = section.read_section(FAIR, &schema::limit::fair::TABLE)?;
     let tenants = match fair.node("key") {
         Some(node) => compile_key_option(&fair, "key", node, context).filter(|key| check_key(&fair, node, key)),
         None => fair.report_missing(format!("`fair` of {} has no key", section.title), KEY_HELP),

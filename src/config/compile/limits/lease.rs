@@ -29,7 +29,7 @@ pub fn compile_lease(
         return Some(None);
     }
     let node = section.node("lease")?;
-    let table = section.read_section("lease", &schema::LEASE)?;
+    let table = section.read_section("lease", &schema::limit::lease::TABLE)?;
     let horizon = match table.node("horizon") {
         None => Some(HORIZON_MS),
         Some(_) => table.read_duration("horizon").and_then(|horizon| i64::try_from(horizon.as_millis()).ok()),

@@ -63,7 +63,7 @@ pub fn compile_limits(
     context: &LimitContext,
     upstreams: &Definitions<usize>,
 ) -> Definitions<Arc<Limit>> {
-    let mut limits = Definitions::new(schema::LIMIT.name);
+    let mut limits = Definitions::new(schema::limit::TABLE.name);
     let (mut after, mut candidates) = (References::new(), References::new());
     let mut sources = None;
     let mut taken = ReservedKeys::default();

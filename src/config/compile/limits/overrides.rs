@@ -63,7 +63,7 @@ fn compile_entry(
         return section.report_wrong_type("overrides", "a list of tables", item);
     };
     let title = format!("`overrides` of {}", section.title);
-    let own = Section::new(section.sources, &schema::OVERRIDE, title, tree);
+    let own = Section::new(section.sources, &schema::limit::overrides::TABLE, title, tree);
     let values = match own.node("key") {
         Some(node) => read_values(&own, node, hasher),
         None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
@@ -108,7 +108,8 @@ fn read_values(own: &Section, node: &Node, hasher: &KeyHasher) -> Option<Vec<At<
 }
 
 fn read_table_value(own: &Section, table: &Tree, hasher: &KeyHasher) -> Option<OverrideValue> {
-    let section = Section::new(own.sources, &schema::OVERRIDE_KEY, format!("`key` of {}", own.title), table);
+    let section =
+        Section::new(own.sources, &schema::limit::override_key::TABLE, format!("`key` of {}", own.title), table);
     let bytes = section.parse_string("percent", |text| match values::percent_decode(text) {
         Some(bytes) => Ok(bytes),
         None => values::invalid_text("it is not percent-encoded", "write bytes as %XX, and `%` itself as %25"),
@@ -190,7 +191,7 @@ fn compile_budget(
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
     tree.entries.extend(changed);
-    let section = Section::new(sources, &schema::LIMIT, title, &tree);
+    let section = Section::new(sources, &schema::limit::TABLE, title, &tree);
     rule::compile_rule(&section, spec).map(|(rule, _)| OverrideBudget::Rule(Arc::new(rule)))
 }
 

@@ -16,7 +16,7 @@ pub fn compile_refuse(section: &Section) -> Refuse {
 
 /// Compiles `refuse` of a route or a limit; `None` if it has none.
 pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
-    let refuse = section.read_section("refuse", &schema::REFUSE)?;
+    let refuse = section.read_section("refuse", &schema::refuse::TABLE)?;
     let status = parse_status(&refuse);
     let body = refuse.parse_string("body", parse_body);
     let content_type = parse_content_type(&refuse);

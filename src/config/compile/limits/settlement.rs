@@ -123,7 +123,7 @@ pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
             section.report_fault::<()>("weights", &entry.node, &format!("`{name}` is no name of a model"), &help);
             is_whole = false;
         }
-        let own = Section::new(section.sources, &schema::WEIGHTS, format!("`weights.{name}`"), own);
+        let own = Section::new(section.sources, &schema::limit::weights::TABLE, format!("`weights.{name}`"), own);
         let weights = read_weights(&own);
         own.report_unread_keys();
         match name.as_str() {
@@ -152,8 +152,8 @@ fn read_weights(own: &Section) -> Weights {
 
 /// Compiles `cost = { reserve = ... }`.
 pub fn compile_reserve(section: &Section, weights: Arc<ModelWeights>) -> Option<Reserve> {
-    let cost = section.read_section("cost", &schema::COST)?;
-    let Some(reserve) = cost.read_section("reserve", &schema::RESERVE) else {
+    let cost = section.read_section("cost", &schema::limit::cost::TABLE)?;
+    let Some(reserve) = cost.read_section("reserve", &schema::limit::reserve::TABLE) else {
         if cost.node("reserve").is_none() {
             cost.report_missing::<()>(
                 "`cost` has no reserve",

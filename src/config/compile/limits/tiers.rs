@@ -100,14 +100,14 @@ impl TieredSection {
 
     /// Returns the section of the limit itself.
     pub fn first<'a>(&'a self, sources: &'a SourceTexts) -> Section<'a> {
-        Section::new(sources, &schema::LIMIT, self.title.clone(), &self.tiers[0].1)
+        Section::new(sources, &schema::limit::TABLE, self.title.clone(), &self.tiers[0].1)
     }
 
     /// Returns the sections of the wider networks.
     pub fn wider<'a>(&'a self, sources: &'a SourceTexts) -> impl Iterator<Item = (Tier, Section<'a>)> {
         self.tiers.iter().skip(1).map(move |(tier, table)| {
             let title = format!("the tier /{} of {}", tier.prefix, self.title);
-            (*tier, Section::new(sources, &schema::LIMIT, title, table))
+            (*tier, Section::new(sources, &schema::limit::TABLE, title, table))
         })
     }
 }

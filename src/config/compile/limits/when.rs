@@ -45,7 +45,8 @@ pub fn compile_when(section: &Section, context: &LimitContext) -> Option<When> {
         return Some(When::default());
     }
     let table = section.read_table("when")?;
-    let when = Section::new(section.sources, &schema::WHEN, format!("`when` of {}", section.title), table);
+    let when =
+        Section::new(section.sources, &schema::limit::when::TABLE, format!("`when` of {}", section.title), table);
     let mut conditions = Vec::new();
     for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_none()) {
         let key = kind.word();
@@ -403,7 +404,7 @@ mod tests {
     #[test]
     fn every_source_and_the_client_have_a_key() {
         let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
-        let mut known = schema::WHEN.keys().collect::<Vec<_>>();
+        let mut known = schema::limit::when::TABLE.keys().collect::<Vec<_>>();
         keys.sort_unstable();
         known.sort_unstable();
         assert_eq!(keys, known);

@@ -58,7 +58,7 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
 }
 
 fn compile_response(section: &Section) -> Option<Action> {
-    let respond = section.read_section("respond", &schema::RESPOND)?;
+    let respond = section.read_section("respond", &schema::route::respond::TABLE)?;
     let status = match respond.node("status") {
         Some(_) => parse_status(&respond),
         None => Some(StatusCode::OK),
@@ -84,7 +84,7 @@ fn compile_response(section: &Section) -> Option<Action> {
 
 pub fn compile_rewrite(section: &Section) -> Rewrite {
     let locations = read_locations(section);
-    let Some(rewrite) = section.read_section("rewrite", &schema::REWRITE) else {
+    let Some(rewrite) = section.read_section("rewrite", &schema::route::rewrite::TABLE) else {
         return Rewrite { locations, ..Rewrite::default() };
     };
     let compiled = Rewrite {

@@ -50,7 +50,7 @@ pub fn compile_auth(
     if route.node("auth").is_none() {
         return Some(None);
     }
-    let section = route.read_section("auth", &schema::AUTH)?;
+    let section = route.read_section("auth", &schema::route::auth::TABLE)?;
     let method = compile_method(&section, context, upstreams);
     let limits = compile_limit_list(&section, context).filter(|limits| check_auth_limits(&section, limits));
     let realm = match section.node("realm") {

@@ -159,7 +159,7 @@ fn compile_route(
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
     let ratelimit_headers = read_dialects(section, "ratelimit_headers");
     let upgrades = bodies::compile_upgrades(section);
-    let compress = compress::compile_compress(section, &schema::ROUTE_COMPRESS, &context.defaults.compress);
+    let compress = compress::compile_compress(section, &schema::route::compress::TABLE, &context.defaults.compress);
     let strictness = read_strictness(section).unwrap_or(context.defaults.strictness);
     let reading =
         ParsingRules::new(strictness, section.read_choice("encoded_slashes", &[("refuse", false), ("keep", true)]));

@@ -55,7 +55,7 @@ pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<
     let Value::Table(_) = &node.value else {
         return section.report_wrong_type("redirect", "a target or a table", node);
     };
-    let redirect = section.read_section("redirect", &schema::REDIRECT)?;
+    let redirect = section.read_section("redirect", &schema::route::redirect::TABLE)?;
     let to = redirect.node("to").map(|node| parse(&redirect, "to", node));
     let status = match redirect.node("status") {
         Some(node) => read_status(&redirect, node),

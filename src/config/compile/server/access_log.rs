@@ -15,7 +15,7 @@ pub fn compile_access_log(section: &Section) -> Option<Arc<AccessLogSettings>> {
     match section.node("access_log")? {
         Node { value: Value::Bool(on), .. } => on.then(Arc::default),
         Node { value: Value::Table(table), .. } => {
-            let table = Section::new(section.sources, &schema::ACCESS_LOG, "`access_log`", table);
+            let table = Section::new(section.sources, &schema::server::access_log::TABLE, "`access_log`", table);
             let default = AccessLogSettings::default();
             let settings = AccessLogSettings {
                 format: table.parse_string("format", compile_format).unwrap_or(default.format),

@@ -31,7 +31,7 @@ pub fn compile_hsts(section: &Section, has_tls: bool) -> Option<HeaderValue> {
         Value::String(_) => return format_header(read_age(section, "hsts")?, false, false),
         _ => return section.report_wrong_type("hsts", "a duration or a table", node),
     }
-    let hsts = section.read_section("hsts", &schema::HSTS)?;
+    let hsts = section.read_section("hsts", &schema::listener::hsts::TABLE)?;
     let age = match hsts.node("max_age") {
         Some(_) => read_age(&hsts, "max_age"),
         None => hsts.report_missing("`hsts` has no `max_age`", "add max_age = \"1y\""),

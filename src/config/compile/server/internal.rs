@@ -33,7 +33,9 @@ pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<
     let section = match tls.node("internal") {
         None | Some(Node { value: Value::Bool(false), .. }) => return Some(None),
         Some(Node { value: Value::Bool(true), .. }) => None,
-        Some(Node { value: Value::Table(_), .. }) => Some(tls.read_section("internal", &schema::INTERNAL)?),
+        Some(Node { value: Value::Table(_), .. }) => {
+            Some(tls.read_section("internal", &schema::listener::internal::TABLE)?)
+        }
         Some(node) => return tls.report_wrong_type("internal", "true or a table", node),
     };
     let section = section.as_ref();

@@ -82,7 +82,7 @@ fn compile_redirect(server: &Section) -> Option<(At<ListenAddr>, u16)> {
     let Some(Node { value: Value::Table(_), .. }) = server.node("redirect_http") else {
         return server.parse_at("redirect_http", values::parse_listen).map(|address| (address, HTTPS));
     };
-    let section = server.read_section("redirect_http", &schema::REDIRECT_HTTP)?;
+    let section = server.read_section("redirect_http", &schema::server::redirect_http::TABLE)?;
     let address = match section.node("listen") {
         Some(_) => section.parse_at("listen", values::parse_listen),
         None => section.report_missing("`redirect_http` has no address", "add listen = \"0.0.0.0:80\""),
@@ -169,7 +169,7 @@ fn compile_listener(
     let proxy_protocol = read_proxy_protocol(server, section);
     let max_unsent = read_max_unsent(section).unwrap_or(unsent);
     let written = section.node("tls").is_some();
-    let tls = section.read_section("tls", &schema::LISTENER_TLS);
+    let tls = section.read_section("tls", &schema::listener::tls::TABLE);
     let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
     let hsts = compile_hsts(section, written);
     if let (Some(value), Some(node), true) = (&hsts, section.node("hsts"), is_internal(section)) {
@@ -316,7 +316,7 @@ fn read_pair(section: &Section, item: &Node) -> Option<Pair> {
     let Value::Table(table) = &item.value else {
         return section.report_wrong_type("certificates", "a list of tables", item);
     };
-    let pair = Section::new(section.sources, &schema::CERTIFICATE, "`certificates`", table);
+    let pair = Section::new(section.sources, &schema::listener::certificate::TABLE, "`certificates`", table);
     let file = |key: &'static str| match pair.node(key) {
         Some(node) => pair.read_file(key).map(|value| At { place: node.place, value }),
         None => pair.report_missing(format!("a certificate has no `{key}`"), PAIR_HELP),

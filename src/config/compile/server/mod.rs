@@ -154,7 +154,7 @@ pub fn compile_server(
         max_cost_body: section.read_size("max_cost_body").unwrap_or(1024 * 1024),
         timeouts,
         timeout_origins,
-        compress: compile_compress(section, &schema::SERVER_COMPRESS, &CompressOption::default()),
+        compress: compile_compress(section, &schema::server::compress::TABLE, &CompressOption::default()),
         error_pages: settings.error_pages.clone(),
     };
     let listeners = listener::compile_listeners(section, listeners, settings.http2, acme);

@@ -8,7 +8,7 @@ use crate::overload::OverloadRule;
 /// Compiles `overload`, which needs at least one condition.
 pub fn compile_overload(server: &Section) -> Option<OverloadRule> {
     let node = server.node("overload")?;
-    let section = server.read_section("overload", &schema::OVERLOAD)?;
+    let section = server.read_section("overload", &schema::server::overload::TABLE)?;
     let count = |key| section.read_integer(key).and_then(|count| u64::try_from(count).ok());
     let rule = OverloadRule {
         qps: count("qps"),
@@ -17,7 +17,7 @@ pub fn compile_overload(server: &Section) -> Option<OverloadRule> {
         load_thousandths: section.read_thousandths("load"),
         cpu: section.read_fraction("cpu"),
     };
-    let has_condition = schema::OVERLOAD.keys().any(|key| section.node(key).is_some());
+    let has_condition = schema::server::overload::TABLE.keys().any(|key| section.node(key).is_some());
     section.report_unread_keys();
     if !has_condition {
         let help = "add cpu = 0.9, in_flight = 2000, latency = \"2s\", qps = 5000 or load = 8";

@@ -17,7 +17,7 @@ const TRACES: &str = "/v1/traces";
 /// Compiles the option; `None` if spans are off.
 pub fn compile_spans(section: &Section) -> Option<Arc<SpanSettings>> {
     section.node("spans")?;
-    let table = section.read_section("spans", &schema::SPANS)?;
+    let table = section.read_section("spans", &schema::server::spans::TABLE)?;
     let to = match table.node("to") {
         Some(_) => table.parse_string("to", parse_collector),
         None => table.report_missing("`spans` has no `to`", "the URL of a collector: to = \"http://127.0.0.1:4318\""),

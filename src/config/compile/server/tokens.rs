@@ -72,7 +72,9 @@ fn list_tokens<'a>(section: &Section<'a>) -> Option<Vec<Section<'a>>> {
         Some(node) => return section.report_wrong_type("tokens", "a list of tables", node),
     };
     let tables = items.iter().map(|item| match &item.value {
-        Value::Table(table) => Some(Section::new(section.sources, &schema::ADMIN_TOKEN, "[[admin.tokens]]", table)),
+        Value::Table(table) => {
+            Some(Section::new(section.sources, &schema::admin_token::TABLE, "[[admin.tokens]]", table))
+        }
         _ => section.report_wrong_type("tokens", "a list of tables", item),
     });
     tables.collect()

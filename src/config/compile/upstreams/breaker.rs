@@ -11,7 +11,7 @@ use crate::upstream::breaker::machine::BreakerRule;
 /// Compiles `breaker`, which needs at least one condition.
 pub fn compile_breaker(owner: &Section) -> Option<BreakerRule> {
     let node = owner.node("breaker")?;
-    let section = owner.read_section("breaker", &schema::BREAKER)?;
+    let section = owner.read_section("breaker", &schema::upstream::breaker::TABLE)?;
     let time = |key, default| to_millis(section.read_duration(key).unwrap_or(Duration::from_secs(default)));
     let count = |key| section.read_integer(key).and_then(|count| u64::try_from(count).ok());
     let slow_ratio = section.read_fraction("slow_ratio");

@@ -22,7 +22,7 @@ const QUEUE_OPTIONS: [&str; 4] = ["max_waiting", "waiting_timeout", "newest_firs
 /// limit, for which requests wait too.
 pub fn compile_caps(section: &Section, servers: Option<&[Server]>, is_adaptive: bool) -> Option<CapRule> {
     let [in_flight, connections] = read_both(section);
-    let total = section.read_section("total", &schema::UPSTREAM_TOTAL);
+    let total = section.read_section("total", &schema::upstream::total::TABLE);
     let [total_in_flight, total_connections] = total.as_ref().map_or([None; 2], read_both);
     if let Some(total) = total {
         total.report_unread_keys();

@@ -49,7 +49,7 @@ pub fn compile_upstreams<'r>(
 ) -> Upstreams<'r> {
     let mut upstreams = Upstreams {
         list: Vec::new(),
-        names: Definitions::new(schema::UPSTREAM.name),
+        names: Definitions::new(schema::upstream::TABLE.name),
         anonymous: HashMap::new(),
         transport: TransportOptions::for_urls(roots),
     };
@@ -62,16 +62,16 @@ pub fn compile_upstreams<'r>(
                 .report_missing(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
         let max_idle = to_usize(section.read_integer("max_idle"));
-        let eject = section.read_section("eject", &schema::EJECT).map(compile_eject);
+        let eject = section.read_section("eject", &schema::upstream::eject::TABLE).map(compile_eject);
         let breaker = compile_breaker(&section);
-        let health = section.read_section("health", &schema::HEALTH).map(compile_health);
-        let retry = section.read_section("retry", &schema::RETRY).map(compile_retry);
+        let health = section.read_section("health", &schema::upstream::health::TABLE).map(compile_health);
+        let retry = section.read_section("retry", &schema::upstream::retry::TABLE).map(compile_retry);
         let hash_on = compile_hash_on(&section, balance, context);
         let spread_above = read_spread_above(&section, balance);
         let slow_start_ms = section.read_duration("slow_start").map_or(0, to_millis);
         let proxy_protocol = section.read_label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
         let is_adaptive = section.node("adaptive").is_some();
-        let adaptive = section.read_section("adaptive", &schema::ADAPTIVE).and_then(compile_adaptive);
+        let adaptive = section.read_section("adaptive", &schema::upstream::adaptive::TABLE).and_then(compile_adaptive);
         let caps = compile_caps(&section, servers.as_deref(), is_adaptive);
         let resolve_every_ms = section.read_duration("resolve_every").map(to_millis);
         if servers.is_some() {
@@ -272,7 +272,7 @@ fn compile_server(
         }
         return section.parse_node(key, item, server_of).map(|value| At { place, value });
     };
-    let section = Section::new(section.sources, &schema::UPSTREAM_SERVER, format!("`{key}`"), table);
+    let section = Section::new(section.sources, &schema::upstream::server::TABLE, format!("`{key}`"), table);
     let server = match section.node("url") {
         Some(node) => section.parse_node("url", node, server_of),
         None => section.report_missing("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),

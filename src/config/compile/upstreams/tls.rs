@@ -44,7 +44,7 @@ impl<'a> TransportOptions<'a> {
         let words = [("auto", WireProtocol::Auto), ("http1", WireProtocol::Http1), ("http2", WireProtocol::Http2)];
         let protocol = section.read_choice("protocol", &words).unwrap_or_default();
         let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots) };
-        if let Some(tls) = section.read_section("tls", &schema::UPSTREAM_TLS) {
+        if let Some(tls) = section.read_section("tls", &schema::upstream::tls::TABLE) {
             if let Some(tls) = compile_own_tls(&tls, roots, protocol) {
                 let _ = transport.tls.set(Arc::new(tls));
             }
