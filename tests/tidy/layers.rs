@@ -5,11 +5,12 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 34] = [
+pub const LAYERS: [(&str, &[&str]); 35] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
     ("canonical", &["text"]),
+    ("received_headers", &[]),
     ("names", &[]),
     ("template", &[]),
     ("net", &[]),
@@ -32,6 +33,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "labels",
             "envoy",
             "telemetry",
+            "received_headers",
             "names",
             "template",
             "net",
@@ -52,6 +54,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "rate",
             "labels",
             "canonical",
+            "received_headers",
             "names",
             "telemetry",
             "descriptors",
@@ -139,7 +142,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "admin",
         ],
     ),
-    ("import", &["text", "envoy"]),
+    ("import", &["text", "received_headers", "envoy"]),
     (
         "cli",
         &[
