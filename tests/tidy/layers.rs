@@ -57,6 +57,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
             "rate",
             "labels",
             "canonical",
+            "received_headers",
             "names",
             "telemetry",
             "descriptors",

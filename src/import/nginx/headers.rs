@@ -172,11 +172,7 @@ pub fn translate_request_headers(
                 }
             }
             // The header of the client stays, unless the gateway removes it.
-            (name, value) if value == same => {
-                if let Some(why) = explain_unseen(name) {
-                    body.add_remark(out.remarks.add(directive, &why));
-                }
-            }
+            (name, value) if value == same => note_unseen(directive, name, out, body),
             (name, value) if is_header(name) && is_value(value) => set.push((name.to_owned(), value.to_owned())),
             (name, _) if is_header(name) && constant.is_some() => {
                 set.extend(constant.map(|constant| (name.to_owned(), constant)));
@@ -212,6 +208,13 @@ pub fn translate_request_headers(
         body.lines.push("upgrades = []".to_owned());
     }
     translate_host(host, target, server_name, out, body)
+}
+
+/// Adds a comment if the gateway removes or rewrites a header of the client that nginx forwards.
+fn note_unseen(directive: &Directive, name: &str, out: &mut ImportedConfig, body: &mut RouteBody) {
+    if let Some(why) = explain_unseen(name) {
+        body.add_remark(out.remarks.add(directive, &why));
+    }
 }
 
 /// Adds a comment if a route removes a forwarding header only because other routes set it: nginx forwards that of a

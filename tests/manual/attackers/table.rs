@@ -60,6 +60,7 @@ pub const UNTRIED: &[(&str, &str)] = &[
     ("A decision without a proxy", "asked by the app, on the admin listener"),
     ("Streamed responses", "bounds streams, which the tests of `concurrency` attack"),
     ("The state file", "shows an option of the store"),
+    ("Credentials", "refuses what has another scheme; the tests of `credential` have the spellings of one token"),
     ("Forwarding what is over a limit", "admits everything; the tests of `over` attack the header"),
     ("Forward what is over a limit", "admits everything; the tests of `over` attack the header"),
 ];
