@@ -142,18 +142,6 @@ pub fn repair_path(raw: &str) -> CanonicalPath {
     }
 }
 
-/// Percent-encodes the characters of a query that requests have encoded only.
-pub fn encode_query(query: &str) -> String {
-    let mut encoded = String::with_capacity(query.len());
-    for byte in query.bytes() {
-        match byte.is_ascii_graphic() && !b"\"<>#".contains(&byte) {
-            true => encoded.push(char::from(byte)),
-            false => push_percent_encoded(&mut encoded, byte),
-        }
-    }
-    encoded
-}
-
 /// Returns the canonical form of an absolute path.
 ///
 /// Characters that a segment may contain are decoded, other encodings are in upper case, and characters that a path must

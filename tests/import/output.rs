@@ -97,6 +97,7 @@ fn keys_keep_their_meaning() {
         ),
         ("$server_name", "", "key = \"all\""),
         ("$binary_remote_addr$request_uri", "", "key = [\"ip/32/128\", \"target\"]"),
+        ("$binary_remote_addr$uri", "", "key = [\"ip/32/128\", \"path\"]"),
         ("$binary_remote_addr$args", "", "key = [\"ip/32/128\", \"query_string\"]"),
         ("$scheme$host", "", "key = \"host\""),
         ("constant", "", "key = \"all\""),
@@ -116,8 +117,7 @@ fn keys_keep_their_meaning() {
         assert!(text.contains(expected), "{key}:\n{text}");
         assert_eq!(code, 0, "{text}");
     }
-    for (key, line) in [("$binary_remote_addr$uri", "key = [\"ip/32/128\", \"path\"]"), ("$arg_a", "key = \"query:a\"")]
-    {
+    for (key, line) in [("$arg_a", "key = \"query:a\""), ("$cookie_a", "key = \"cookie:a\"")] {
         let (text, code) = imported(&format!(
             "limit_req_zone {key} zone=z:1m rate=1r/s; server {{ location / {{ limit_req zone=z; proxy_pass http://127.0.0.1:3000; }} }}"
         ));

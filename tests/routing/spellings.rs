@@ -26,7 +26,7 @@ fn reserved_characters_bypass_no_route_and_no_limit() {
         [limit.condition]
         rate = "1/h"
         key = "all"
-        when = { path = "/c/@a" }
+        when = { path = "~ ^/c/@a$" }
         [limit.id]
         rate = "1/h"
         key = "param:id"
@@ -36,9 +36,6 @@ fn reserved_characters_bypass_no_route_and_no_limit() {
         respond = {}
         [[route]]
         path = "/@admin/"
-        respond = { status = 403 }
-        [[route]]
-        path = "~ ^/x@y$"
         respond = { status = 403 }
         [[route]]
         path = "= /v1/models/g:predict"
@@ -60,7 +57,6 @@ fn reserved_characters_bypass_no_route_and_no_limit() {
     );
     let statuses = |targets: &[&str]| targets.iter().map(|target| gateway.get(target).status()).collect::<Vec<_>>();
     assert_eq!(statuses(&["/@admin/x", "/%40admin/x", "/%40%61dmin", "//%40admin/./x"]), [403; 4]);
-    assert_eq!(statuses(&["/x@y", "/x%40y"]), [403; 2]);
     let models = ["/v1/models/g:predict", "/v1/models/g%3Apredict", "/v1/models/g%3apredict", "/v1/models/%67:predict"];
     assert_eq!(statuses(&models), [200, 200, 429, 429]);
     assert_eq!(statuses(&["/k/@a:b,c", "/k/%40a:b,c", "/k/@a%3Ab%2cc", "/k/@a%253Ab,c"]), [200, 429, 429, 200]);
