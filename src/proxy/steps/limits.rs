@@ -9,7 +9,7 @@ use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
-use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
+use crate::limiting::source::{Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict, clock};
 use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
@@ -196,20 +196,12 @@ pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<
 pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Facts<'f> {
     let RoutedRequest { route, head, identity } = routed;
     Facts {
-        client: identity.ip,
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
         query: head.query(),
-        headers,
-        route: &route.name,
         params: &route.params,
-        claims: None,
-        certificate: None,
-        user: None,
-        body: BodyFacts::None,
-        descriptor: &[],
-        body_length: None,
+        ..Facts::new(identity.ip, &route.name, headers)
     }
 }
 

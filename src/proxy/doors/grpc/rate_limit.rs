@@ -9,7 +9,6 @@ use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, Ra
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::Op;
-use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
@@ -17,6 +16,7 @@ use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan}
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::limits::head_facts;
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::steps::response::refusal_record;
 use crate::proxy::words::shown_keys::ShownKeys;
@@ -68,13 +68,7 @@ pub async fn decide_request(
     request.account.count_on_route(route, view.route_counters(domain.route));
     let no_headers = HeaderMap::new();
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
-    let call = Facts {
-        client: identity.ip,
-        method: head.method().as_str(),
-        host: head.read_host(),
-        path: head.path(),
-        ..plan::bare_facts(route, &no_headers)
-    };
+    let call = head_facts(RoutedRequest { route, head, identity: &identity }, &no_headers);
     let facts = plan::add_descriptor(&entries, &call);
     let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
         Ok(plan) => plan,
