@@ -20,8 +20,8 @@ use crate::proxy::doors::decide::question::{HeadFault, QuestionPurpose, lacks_ho
 use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits};
 use crate::proxy::head::identity::{ClientAddress, identify};
 use crate::proxy::head::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
-use crate::proxy::steps::arrival::check_denied;
 use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
+use crate::proxy::steps::pipeline::check_denied;
 use crate::proxy::words::known_headers::HeaderSet;
 use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};

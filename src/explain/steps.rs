@@ -16,14 +16,13 @@ use crate::net::ListenAddr;
 use crate::overload::OverloadCondition;
 use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
-use crate::proxy::doors::request::parsing_rules;
 use crate::proxy::head::hop::Via;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
-use crate::proxy::steps::arrival::check_denied;
 use crate::proxy::steps::forwarded_head::{
     ReceivedFacts, check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
+use crate::proxy::steps::pipeline::{check_denied, parsing_rules};
 use crate::proxy::steps::response::local_responses;
 use crate::route::{Action, Route};
 

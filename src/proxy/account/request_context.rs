@@ -45,11 +45,7 @@ pub struct RequestContext<'a> {
     pub route: Option<(usize, &'a Route)>,
     /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
-    pub verdict: Option<Verdict>,
-    /// The identity that the route's `auth` verified.
-    pub user: Option<Rc<str>>,
-    /// Claims of the token that the route's `auth` verified.
-    pub claims: Option<Arc<Claims>>,
+    pub admission: Admission,
     /// The response comes from the auth server, which refused the request.
     pub is_auth_response: bool,
     /// `Set-Cookie` headers of the auth server, for the client.
@@ -87,9 +83,7 @@ impl<'a> RequestContext<'a> {
             account,
             route: None,
             question: None,
-            verdict: None,
-            user: None,
-            claims: None,
+            admission: Admission::default(),
             is_auth_response: false,
             auth_cookies: Vec::new(),
             compression: None,
@@ -115,6 +109,17 @@ impl<'a> RequestContext<'a> {
     pub fn logged_id(&self) -> Option<&HeaderValue> {
         self.request_id.as_ref().filter(|_| self.account.logs_request_id())
     }
+}
+
+/// What authentication and limits have found out about a request so far.
+#[derive(Default)]
+pub struct Admission {
+    /// The identity that the route's `auth` verified.
+    pub user: Option<Rc<str>>,
+    /// Claims of the token that the route's `auth` verified.
+    pub claims: Option<Arc<Claims>>,
+    /// The verdict of the limits that have decided.
+    pub verdict: Option<Verdict>,
 }
 
 /// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.

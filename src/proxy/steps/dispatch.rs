@@ -102,7 +102,7 @@ pub async fn dispatch(
 /// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
 fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
     let Action::Upstream(own) = route.action else { return None };
-    let diversion = request.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
+    let diversion = request.admission.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
     Some(diversion.map_or(own, |diversion| diversion.index))
 }
 
@@ -134,7 +134,7 @@ fn rewrite_headers<'f>(
     if request.account.reads_usage() {
         include_usage::limit_codings(headers);
     }
-    if let Some(exceeded) = request.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
+    if let Some(exceeded) = request.admission.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
         headers.insert(EXCEEDED_HEADER, exceeded);
     }
     let is_proxied = matches!(route.action, Action::Upstream(_));

@@ -1,35 +1,33 @@
 //! Verifies the token of a request on a route with `auth = { jwt = NAME }`.
 
-use std::sync::Arc;
-
 use crate::auth::{AuthFault, TokenAuth};
 use crate::limiting::clock;
-use crate::limiting::source::jwt::{Claims, PresentedToken};
+use crate::limiting::source::jwt::{PresentedToken, TokenClaims};
 use crate::proxy::account::refusal::Refusal;
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::steps::door::Door;
 use crate::proxy::steps::limits;
 
 /// Returns the identity in the token. The limits of `auth` decide first, unless the token was verified recently.
-pub async fn verify_token(
-    request: &mut RequestContext<'_>,
+pub async fn verify_token<'a, D: Door<'a>>(
+    door: &mut D,
     routed: RoutedRequest<'_>,
     auth: &TokenAuth,
 ) -> Result<String, Refusal> {
-    let now_s = clock::now_ms() / 1000;
-    let claims = match auth.verifier.find_verified(&request.received.parts.headers, now_s) {
+    let invalid = Refusal::Unauthorized(AuthFault::Invalid);
+    let claims = match auth.verifier.find_verified(door.headers(), clock::now_ms() / 1000) {
         PresentedToken::Verified(claims) => claims,
         PresentedToken::Missing => return Err(Refusal::Unauthorized(AuthFault::Missing)),
-        PresentedToken::Invalid => return Err(Refusal::Unauthorized(AuthFault::Invalid)),
+        PresentedToken::Invalid => return Err(invalid),
         PresentedToken::Unverified => {
-            limits::apply_auth_limits(request, routed).await?;
-            verify_unseen(request, auth, now_s).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?
+            limits::apply_auth_limits(door, routed).await?;
+            match door.verify_token(&auth.verifier).and_then(TokenClaims::into_only) {
+                Some(claims) => claims,
+                None => return Err(invalid),
+            }
         }
     };
     let user = claims.get(&auth.user_claim).map(str::to_owned);
-    request.claims = Some(claims);
-    user.ok_or(Refusal::Unauthorized(AuthFault::Invalid))
-}
-
-fn verify_unseen(request: &RequestContext<'_>, auth: &TokenAuth, now_s: i64) -> Option<Arc<Claims>> {
-    auth.verifier.verify_request(&request.received.parts.headers, now_s)?.into_only()
+    door.admission_mut().claims = Some(claims);
+    user.ok_or(invalid)
 }
