@@ -168,12 +168,12 @@ async fn decide_request(
         report.status = Some(describe_status(&results.decided.describe(step)));
     }
     let has_limits = steps.iter().any(|step| matches!(step, DescriptorPlan::Limited(..)));
-    found.verdict = Some(results.decided.into_verdict());
+    found.admission.verdict = Some(results.decided.into_verdict());
     Ok(describe_end(found, route, has_limits))
 }
 
 fn describe_end(found: &Findings, route: &Route, has_limits: bool) -> VerdictReport {
-    if found.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
+    if found.admission.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
         // The filter sets the status.
         return VerdictReport { status: None, ..describe_refusal(found, Some(route), &Refusal::Limited) };
     }

@@ -31,8 +31,8 @@ pub fn describe_cutoff(cutoff: Cutoff) -> VerdictReport {
 /// Describes the verdict of an admitted request.
 pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
     let limits = route.map_or(&[][..], |route| &route.limits);
-    let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
-    let exceeded = found.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
+    let delay = found.admission.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
+    let exceeded = found.admission.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
     let decision = match (exceeded, delay) {
         (Some((_, decision)), _) => decision,
         (None, Some(_)) => RequestDecision::Delay,
@@ -83,7 +83,7 @@ pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refus
         Refusal::Limited => RequestDecision::Refuse,
         _ => RequestDecision::Reject,
     };
-    let refusing = found.verdict.as_ref().zip(route).filter(|_| matches!(refusal, Refusal::Limited));
+    let refusing = found.admission.verdict.as_ref().zip(route).filter(|_| matches!(refusal, Refusal::Limited));
     let refusing = refusing.and_then(|(verdict, route)| Some((route, verdict.longest_refusal(&route.limits)?)));
     let cause = Cause::from_refusal(refusal, refusing.map(|(_, checked)| checked.outcome));
     let mut report = VerdictReport {

@@ -78,6 +78,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
     (
         "explain",
         &[
+            "canonical",
             "overload",
             "labels",
             "net",

@@ -26,7 +26,6 @@ use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::reject::Reject;
-use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
@@ -146,8 +145,8 @@ pub trait Door<'a>: LimitDoor<'a> {
     /// The route is at `max_in_flight`.
     fn enter_route(&mut self, index: usize, route: &'a Route) -> Result<(), Refusal>;
 
-    /// The head fits the route, which leaves this offer to switch protocols.
-    fn fit_to_route(&mut self, route: &'a Route, offer: Option<&UpgradeOffer>);
+    /// The head fits the route now.
+    fn fit_to_route(&mut self, _route: &'a Route) {}
 
     /// Refuses the request if the process is overloaded.
     fn check_overload(&mut self) -> Result<(), Refusal>;

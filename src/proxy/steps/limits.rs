@@ -181,7 +181,7 @@ async fn read_key_body<'a, D: Door<'a>>(
 }
 
 /// Returns whether a limit that applies to the request reads the body.
-pub fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
+fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
     let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.applies_to(facts) == Ok(true);
     route.limits.iter().any(needs_body)
 }

@@ -21,7 +21,6 @@ use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::reject::Reject;
-use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
@@ -176,7 +175,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     }
 
     /// Selects the algorithm that compresses the response, before the route edits the headers of the request.
-    fn fit_to_route(&mut self, route: &'a Route, _offer: Option<&UpgradeOffer>) {
+    fn fit_to_route(&mut self, route: &'a Route) {
         if let Some(settings) = &route.compress {
             self.compression = negotiate::select_algorithm(&self.received.parts.headers, settings);
         }

@@ -2,7 +2,7 @@
 //! explanations and test cases all take these steps, each through its [`Door`].
 //!
 //! [`arrive`] makes an [`Arrival`] of a received head, and [`admit`] an [`Admitted`] request of that. A head that another
-//! proxy describes takes the steps of [`admit_described`], which are fewer: that proxy serves the request.
+//! proxy describes takes the steps of [`decide_described`], which are fewer: that proxy serves the request.
 
 use http::Response;
 
@@ -15,11 +15,11 @@ use crate::proxy::head::reject::Reject;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::{ValidatedHead, judge_faults};
 use crate::proxy::steps::auth::authenticate;
-use crate::proxy::steps::door::Door;
+use crate::proxy::steps::door::{Ask, Door};
 use crate::proxy::steps::forwarded_head::{
     check_described_head, fit_head_to_route, make_forwarded_head, remove_own_headers,
 };
-use crate::proxy::steps::limits::apply_limits;
+use crate::proxy::steps::limits::{apply_described_limits, apply_limits};
 use crate::proxy::steps::response::local_responses;
 use crate::route::{ParsingRules, Route};
 
@@ -95,7 +95,7 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     door.enter_route(index, route)?;
     let facts = door.received_facts(identity);
     let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::InvalidHead)?;
-    door.fit_to_route(route, offer.as_ref());
+    door.fit_to_route(route);
     check_denied(route, identity)?;
     door.check_overload()?;
     let routed = arrival.on(route);
@@ -127,8 +127,20 @@ pub fn admit_described<'a, D: Door<'a>>(
     Ok(head)
 }
 
+/// Takes a request that another proxy describes from its head to the decision of all limits of the route.
+pub async fn decide_described<'a, D: Door<'a>>(
+    door: &mut D,
+    route: &Route,
+    identity: ClientAddress,
+    repaired: Option<Reject>,
+    ask: Ask,
+) -> Result<(), Refusal> {
+    let head = admit_described(door, route, identity, repaired)?;
+    apply_described_limits(door, RoutedRequest { route, head: &head, identity: &identity }, ask).await
+}
+
 /// Returns the rules for ambiguous requests of the route at index `found`, or those of the server if no route matches.
-pub fn parsing_rules(config: &Config, found: Option<usize>) -> ParsingRules {
+fn parsing_rules(config: &Config, found: Option<usize>) -> ParsingRules {
     found.map_or(ParsingRules::new(config.server.strictness, None), |index| config.routes[index].parsing)
 }
 
@@ -146,6 +158,6 @@ fn check_strictness<'a, D: Door<'a>>(
 }
 
 /// Refuses a client on the route's `deny` list.
-pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
+fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
     if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
 }

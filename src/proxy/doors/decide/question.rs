@@ -14,7 +14,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::canonical;
 use crate::config::{Config, percent_decode};
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
+use crate::proxy::account::refusal::QuestionFault;
 use crate::proxy::head::described;
 use crate::proxy::head::reject::Reject;
 use crate::route::decide::{DecidePoint, FactFamily};
@@ -72,7 +72,7 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
 
 /// Why the head of the request in question cannot be read.
 #[derive(Clone, Copy, Debug)]
-pub enum HeadFault {
+enum HeadFault {
     /// The asking proxy does not state it.
     Question(QuestionFault),
     /// The client sent something that is no valid head.
@@ -141,15 +141,6 @@ fn check_id(headers: &HeaderMap, point: &DecidePoint) -> Result<(), QuestionFaul
     match point.once.as_ref().map(|name| headers.get_all(name).iter().count()) {
         Some(2..) => Err(QuestionFault::Facts("the header of `once` is repeated, so the request has no clear id")),
         None | Some(_) => Ok(()),
-    }
-}
-
-impl From<HeadFault> for Refusal {
-    fn from(fault: HeadFault) -> Refusal {
-        match fault {
-            HeadFault::Question(fault) => Refusal::Question(fault),
-            HeadFault::Request(reject) => Refusal::InvalidHead(reject),
-        }
     }
 }
 

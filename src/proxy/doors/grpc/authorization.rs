@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
-use tokio::time::Instant;
 
 use crate::config::Config;
 use crate::envoy::HeaderPair;
@@ -19,15 +18,14 @@ use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::limit::Limit;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::refusal::Refusal;
-use crate::proxy::account::request_context::{Received, RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
 use crate::proxy::head::identity::{self, ClientAddress};
 use crate::proxy::head::reject::Reject;
 use crate::proxy::steps::door::Ask;
-use crate::proxy::steps::limits::apply_described_limits;
-use crate::proxy::steps::pipeline::admit_described;
+use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::known_headers::HeaderSet;
@@ -63,11 +61,12 @@ pub async fn check_request(
         Some(ip) => ClientAddress { ip, trusted_peer: false },
         None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
     };
-    let until = call::find_end(request);
+    // Nothing reports the response, so no charge is held for its correction.
+    let ask = Ask { holds: false, until: call::find_end(request) };
     // The request in question takes the place of the call while it takes its steps.
     let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: None };
     swap(&mut *request.received, &mut replaced);
-    let decided = decide_described(request, route, identity, repaired, until).await;
+    let decided = decide_described(request, route, identity, repaired, ask).await;
     swap(&mut *request.received, &mut replaced);
     // The answer to Envoy gets no rate limit headers itself.
     let verdict = request.admission.verdict.take();
@@ -77,19 +76,6 @@ pub async fn check_request(
         (Ok(()), Some(verdict)) => allow(status::build_verdict_response(request, &verdict).headers()),
         (Ok(()), None) => allow(&HeaderMap::new()),
     })
-}
-
-/// Takes the request in question through its steps. Nothing reports its response, so no charge is held for a correction.
-async fn decide_described(
-    request: &mut RequestContext<'_>,
-    route: &Route,
-    identity: ClientAddress,
-    repaired: Option<Reject>,
-    until: Option<Instant>,
-) -> Result<(), Refusal> {
-    let head = admit_described(request, route, identity, repaired)?;
-    let routed = RoutedRequest { route, head: &head, identity: &identity };
-    apply_described_limits(request, routed, Ask { holds: false, until }).await
 }
 
 /// Refuses a request whose check is longer than the gateway reads. Its client has sent that many headers.

@@ -57,7 +57,7 @@ fn accept_user<'a, D: Door<'a>>(door: &mut D, auth: &RouteAuth, user: &str) -> R
 
 /// Adds the header in which the upstream server gets the identity, if it gets one. Limits see it too. Returns `None` if
 /// the identity is no value of a header.
-pub fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Option<()> {
+fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Option<()> {
     if let Some(name) = &auth.user_header {
         headers.insert(name.clone(), HeaderValue::from_bytes(user.as_bytes()).ok()?);
     }
@@ -65,7 +65,7 @@ pub fn state_user(headers: &mut HeaderMap, auth: &RouteAuth, user: &str) -> Opti
 }
 
 /// Removes the credentials of an authenticated client, unless the upstream server gets them.
-pub fn remove_credentials(headers: &mut HeaderMap, auth: &RouteAuth) {
+fn remove_credentials(headers: &mut HeaderMap, auth: &RouteAuth) {
     if auth.forwards_credentials {
         return;
     }
