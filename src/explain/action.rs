@@ -15,10 +15,7 @@ use crate::proxy::steps::response::local_responses;
 use crate::route::{Action, Route};
 
 /// Returns the action, and the status of the response if the gateway makes it.
-pub fn run_action(
-    walk: &ExplainWalk<'_>,
-    routed: RoutedRequest<'_>,
-) -> Result<(ActionReport, Option<u16>), Refusal> {
+pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, identity } = routed;
     if walk.parsed.body_length.unwrap_or(0) > route.max_body {
         return Err(Refusal::TooLarge);

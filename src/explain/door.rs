@@ -29,12 +29,13 @@ use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
-use crate::proxy::steps::door::{Ask, Door, LimitDoor};
+use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
 use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
+use crate::upstream::breaker::BreakerPermit;
 
 impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
     type Note = DescribedLimits;
@@ -55,6 +56,41 @@ impl<'a> LimitDoor<'a> for ExplainWalk<'a> {
         self.found.explanation.limits.extend(described.reports);
         self.found.charges.extend(described.charges);
         self.found.admission.verdict = Some(verdict);
+    }
+}
+
+impl Trace for ExplainWalk<'_> {
+    fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead) {
+        let (config, display) = (self.context.config, self.context.display);
+        self.found.explanation.route = found.map(|index| routes::describe_route(config, index, &config.routes[index]));
+        if self.context.op == Op::Peek {
+            self.found.explanation.other_routes =
+                routes::find_nearest_routes(config, head, &self.parsed.parts.headers, found, display);
+            if config.routes.len() > routes::COMPARED_MAX {
+                self.note(format!("only the first {} routes were compared with the request", routes::COMPARED_MAX));
+            }
+        }
+    }
+
+    fn observe_identity(&mut self, auth: &RouteAuth, proved: Result<&str, AuthFault>) {
+        let (method, is_token) = match &auth.method {
+            AuthMethod::Basic(_) => ("basic", false),
+            AuthMethod::Jwt(_) => ("jwt", true),
+            AuthMethod::Forward(_) => ("forward", false),
+        };
+        match proved {
+            Ok(user) if is_token => {
+                let detail = "the signature and the times of the token are valid";
+                self.report_auth(method, "verified", Some(user), detail);
+            }
+            Ok(_) => {}
+            Err(AuthFault::Missing) => {
+                self.report_auth(method, "missing", None, "the request has no credentials for this route");
+            }
+            Err(AuthFault::Invalid) => {
+                self.report_auth(method, "invalid", None, "the credentials are malformed or not valid");
+            }
+        }
     }
 }
 
@@ -107,18 +143,6 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(head)
     }
 
-    fn observe_route(&mut self, found: Option<usize>, head: &ValidatedHead) {
-        let (config, display) = (self.context.config, self.context.display);
-        self.found.explanation.route = found.map(|index| routes::describe_route(config, index, &config.routes[index]));
-        if self.context.op == Op::Peek {
-            self.found.explanation.other_routes =
-                routes::find_nearest_routes(config, head, &self.parsed.parts.headers, found, display);
-            if config.routes.len() > routes::COMPARED_MAX {
-                self.note(format!("only the first {} routes were compared with the request", routes::COMPARED_MAX));
-            }
-        }
-    }
-
     fn covers_host(&self, host: &str) -> bool {
         self.tls.as_ref().is_none_or(|tls| host.is_empty() || tls.is_valid_for(host))
     }
@@ -146,9 +170,10 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         Ok(())
     }
 
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
         if let Action::Upstream(index) = routed.route.action
-            && let Some(upstream) = self.context.config.upstreams.get(index).filter(|upstream| upstream.breaker.is_some())
+            && let Some(upstream) =
+                self.context.config.upstreams.get(index).filter(|upstream| upstream.breaker.is_some())
         {
             let name = &upstream.name;
             self.note(format!("the breaker of upstream {name} refuses requests while it is open; not checked"));
@@ -156,7 +181,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         if routed.route.breaker.is_some() {
             self.note("the breaker of the route refuses requests while it is open; not checked");
         }
-        Ok(())
+        Ok(Vec::new())
     }
 
     /// Assumes that the password is right.
@@ -195,27 +220,6 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         self.report_auth("forward", "unknown", user, &format!("the auth server {name} decides, with {path}"));
         remove_client_headers(self.headers_mut(), rule);
         Ok(None)
-    }
-
-    fn observe_identity(&mut self, auth: &RouteAuth, proved: Result<&str, AuthFault>) {
-        let (method, is_token) = match &auth.method {
-            AuthMethod::Basic(_) => ("basic", false),
-            AuthMethod::Jwt(_) => ("jwt", true),
-            AuthMethod::Forward(_) => ("forward", false),
-        };
-        match proved {
-            Ok(user) if is_token => {
-                let detail = "the signature and the times of the token are valid";
-                self.report_auth(method, "verified", Some(user), detail);
-            }
-            Ok(_) => {}
-            Err(AuthFault::Missing) => {
-                self.report_auth(method, "missing", None, "the request has no credentials for this route");
-            }
-            Err(AuthFault::Invalid) => {
-                self.report_auth(method, "invalid", None, "the credentials are malformed or not valid");
-            }
-        }
     }
 
     fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {

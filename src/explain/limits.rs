@@ -6,23 +6,13 @@ use std::sync::Arc;
 use crate::explain::conditions::describe_conditions;
 use crate::explain::explanation::{LimitEffect, LimitReport};
 use crate::explain::limit_report::{LimitFacts, describe_limit, set_effect};
-use crate::explain::walk::{ExplainWalk, MadeCharge};
+use crate::explain::walk::{AskedLimits, ExplainWalk, MadeCharge};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Op, Role};
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::route::Route;
-
-/// What is known of limits before they decide.
-#[derive(Default)]
-pub struct AskedLimits {
-    /// Why a limit cannot be decided; `None` if it can.
-    unknown: Vec<Option<&'static str>>,
-    checks: Vec<Option<Check>>,
-    /// Answers to a cost of 0, unless the request is charged.
-    states: Vec<Option<Answer>>,
-}
 
 /// The limits of one decision, described.
 pub struct DescribedLimits {
@@ -31,11 +21,7 @@ pub struct DescribedLimits {
 }
 
 /// Decides `limits`, except those whose values are unknown.
-pub async fn ask_limits(
-    walk: &ExplainWalk<'_>,
-    limits: &[Arc<Limit>],
-    mut evaluations: Vec<Evaluation>,
-) -> Verdict {
+pub async fn ask_limits(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], mut evaluations: Vec<Evaluation>) -> Verdict {
     let (limiter, op) = (walk.context.limiter, walk.context.op);
     let unknown = find_unknown(walk, limits);
     for (evaluation, unknown) in evaluations.iter_mut().zip(&unknown) {

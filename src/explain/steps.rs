@@ -12,8 +12,9 @@ use crate::explain::{action, question};
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::refusal::Refusal;
+use crate::proxy::account::request_context::Admitted;
 use crate::proxy::head::hop::Via;
-use crate::proxy::steps::pipeline::{Admitted, Passage, admit, arrive};
+use crate::proxy::steps::pipeline::{Passage, admit, arrive};
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
 pub fn plain_display() -> KeyDisplay {
@@ -54,7 +55,7 @@ pub async fn explain_request(
 async fn handle_request(walk: &mut ExplainWalk<'_>) -> Result<Option<u16>, Refusal> {
     let mut arrival = arrive(walk)?;
     let response = match admit(walk, &mut arrival).await? {
-        Passage::Admitted(Admitted { route, offer }) => {
+        Passage::Admitted(Admitted { route, offer, .. }) => {
             let (report, status) = action::run_action(walk, arrival.on(route))?;
             if let Some(note) = action::describe_unknown(&report, offer.as_ref()) {
                 walk.note(note);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::config::{Config, ListenerSettings};
 use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, RewriteReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
-use crate::explain::limits::AskedLimits;
 use crate::explain::parser::ParsedHead;
 use crate::limiting::Limiter;
+use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
@@ -38,6 +38,16 @@ pub struct MadeCharge {
     pub limit: Arc<Limit>,
     /// The check, with the receipt as its tag.
     pub check: Check,
+}
+
+/// What is known of limits before they decide.
+#[derive(Default)]
+pub struct AskedLimits {
+    /// Why a limit cannot be decided; `None` if it can.
+    pub unknown: Vec<Option<&'static str>>,
+    pub checks: Vec<Option<Check>>,
+    /// Answers to a cost of 0, unless the request is charged.
+    pub states: Vec<Option<Answer>>,
 }
 
 /// What an explanation has found so far.
@@ -106,7 +116,8 @@ impl<'a> ExplainWalk<'a> {
             is_user_unknown: false,
             is_body_unknown: false,
         };
-        if let Some(tls) = walk.listener().and_then(|listener| listener.tls.as_ref()).filter(|_| walk.endpoint.is_https) {
+        if let Some(tls) = walk.listener().and_then(|listener| listener.tls.as_ref()).filter(|_| walk.endpoint.is_https)
+        {
             walk.tls = Some(TlsPeer::assumed(walk.endpoint.server_name.clone(), tls.certificates.current()));
         }
         walk

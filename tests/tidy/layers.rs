@@ -79,6 +79,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
         "explain",
         &[
             "canonical",
+            "upstream",
             "overload",
             "labels",
             "net",

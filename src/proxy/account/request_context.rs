@@ -17,6 +17,7 @@ use crate::proxy::connection::upload::{Upload, UploadProgress};
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::head::body::RequestBody;
 use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::accept;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
@@ -54,8 +55,6 @@ pub struct RequestContext<'a> {
     pub compression: Option<CompressionAlgorithm>,
     /// The slot reserved for a tunnel, if the request offers to switch protocols.
     pub tunnel_seat: Option<TunnelPermit>,
-    /// Admissions of the circuit breakers of the upstream and the route, until a server responds.
-    pub breakers: Vec<BreakerPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
     pub request_id: Option<HeaderValue>,
     /// The client may see which setting refused its request (`hints`).
@@ -88,7 +87,6 @@ impl<'a> RequestContext<'a> {
             auth_cookies: Vec::new(),
             compression: None,
             tunnel_seat: None,
-            breakers: Vec::new(),
             request_id: None,
             shows_hints: false,
             accepted_format: None,
@@ -173,4 +171,13 @@ pub struct RoutedRequest<'r> {
     /// The canonical host, path and method.
     pub head: &'r ValidatedHead,
     pub identity: &'r ClientAddress,
+}
+
+/// A request that may be served.
+pub struct Admitted<'a> {
+    pub route: &'a Route,
+    /// The protocols that an upstream server may switch to.
+    pub offer: Option<UpgradeOffer>,
+    /// Permits of the circuit breakers of the upstream and the route, until a server responds.
+    pub breakers: Vec<BreakerPermit>,
 }

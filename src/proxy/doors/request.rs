@@ -26,7 +26,7 @@ use crate::proxy::doors::grpc::handle_call;
 use crate::proxy::head::body::RequestBody;
 use crate::proxy::steps::dispatch::dispatch;
 use crate::proxy::steps::finish_response::finish_response;
-use crate::proxy::steps::pipeline::{Admitted, Passage, admit, arrive};
+use crate::proxy::steps::pipeline::{Passage, admit, arrive};
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
 
@@ -109,7 +109,7 @@ async fn respond_to_question(
 async fn handle_request(request: &mut RequestContext<'_>) -> Result<Response<ResponseBody>, Refusal> {
     let mut arrival = arrive(request)?;
     match admit(request, &mut arrival).await? {
-        Passage::Admitted(Admitted { route, offer }) => dispatch(request, arrival.on(route), offer).await,
+        Passage::Admitted(admitted) => dispatch(request, arrival.on(admitted.route), admitted).await,
         Passage::AcmeProof(response) | Passage::HttpsRedirect(response) | Passage::AuthResponse(response) => {
             Ok(response)
         }

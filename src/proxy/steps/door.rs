@@ -1,12 +1,11 @@
-//! What the steps need from the door through which a request comes. The steps are generic over it, so that there is one
-//! list of them for all doors.
+//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that there
+//! is one list of them for all doors.
 //!
 //! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
 //!   logs, charges and holds what the request uses.
 //! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
 //!
-//! A step that depends on nothing but the request and the config is a plain function and calls no method here. Methods
-//! with an empty body observe: ordinary requests do not override them, so they cost nothing.
+//! A step that depends on nothing but the request and the config is a plain function and calls no method here.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -32,6 +31,7 @@ use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::delay::DelaySlot;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
+use crate::upstream::breaker::BreakerPermit;
 
 /// How a door asks the limiter.
 #[derive(Clone, Copy, Default)]
@@ -89,8 +89,18 @@ pub trait LimitDoor<'a> {
     fn end_delay(&mut self) {}
 }
 
+/// Observes what the steps find besides the decisions of limits. Only explanations do: for all other requests, the methods
+/// are empty and cost nothing.
+pub trait Trace {
+    /// The route at this index matches, if one does.
+    fn observe_route(&mut self, _found: Option<usize>, _head: &ValidatedHead) {}
+
+    /// The client has proved who it is, or has failed to.
+    fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, AuthFault>) {}
+}
+
 /// A door as the steps of a request see it, in the order in which they use it.
-pub trait Door<'a>: LimitDoor<'a> {
+pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn config(&self) -> &'a Config;
 
     /// The headers that are forwarded, once `pipeline::arrive` has made them.
@@ -127,9 +137,6 @@ pub trait Door<'a>: LimitDoor<'a> {
     /// The forwarded head is made.
     fn record_forwarded_head(&mut self) {}
 
-    /// The route at this index matches, if one does.
-    fn observe_route(&mut self, _found: Option<usize>, _head: &ValidatedHead) {}
-
     /// Counts a head that only `strictness = "monitor"` lets pass.
     fn count_would_reject(&mut self, _reject: Reject) {}
 
@@ -151,8 +158,8 @@ pub trait Door<'a>: LimitDoor<'a> {
     /// Refuses the request if the process is overloaded.
     fn check_overload(&mut self) -> Result<(), Refusal>;
 
-    /// Refuses the request if a circuit breaker is open.
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal>;
+    /// Refuses the request if a circuit breaker is open. Otherwise returns the permits of the breakers.
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal>;
 
     /// Verifies a password, after the limits of `auth`. Returns the user.
     fn verify_password(
@@ -170,9 +177,6 @@ pub trait Door<'a>: LimitDoor<'a> {
         routed: RoutedRequest<'_>,
         rule: &ForwardAuth,
     ) -> impl Future<Output = Result<Option<Response<ResponseBody>>, Refusal>>;
-
-    /// The client has proved who it is, or has failed to.
-    fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, AuthFault>) {}
 
     /// Records the identity for the log.
     fn record_user(&mut self, _user: &str) {}

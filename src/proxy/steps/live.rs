@@ -25,7 +25,7 @@ use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
 use crate::proxy::steps::auth::{basic, forward};
-use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
+use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body;
 use crate::proxy::steps::request_body::KeyBody;
@@ -36,6 +36,7 @@ use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
+use crate::upstream::breaker::BreakerPermit;
 
 impl<'a> LimitDoor<'a> for RequestContext<'a> {
     type Note = ShownKeys;
@@ -90,6 +91,8 @@ impl<'a> LimitDoor<'a> for RequestContext<'a> {
         self.account.end_delay();
     }
 }
+
+impl Trace for RequestContext<'_> {}
 
 impl<'a> Door<'a> for RequestContext<'a> {
     fn config(&self) -> &'a Config {
@@ -185,7 +188,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
         shedding::check_overload(self)
     }
 
-    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
         shedding::check_breakers(self, routed)
     }
 

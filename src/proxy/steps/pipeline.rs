@@ -9,7 +9,7 @@ use http::Response;
 use crate::config::Config;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::refusal::Refusal;
-use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::account::request_context::{Admitted, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::reject::Reject;
 use crate::proxy::head::upgrade::UpgradeOffer;
@@ -32,13 +32,6 @@ pub struct Arrival {
     parser_fault: Option<Reject>,
     /// The protocols that the client offers to switch to.
     offer: Option<UpgradeOffer>,
-}
-
-/// A request that may be served.
-pub struct Admitted<'a> {
-    pub route: &'a Route,
-    /// The protocols that an upstream server may switch to.
-    pub offer: Option<UpgradeOffer>,
 }
 
 /// How the steps end, unless the request is refused.
@@ -99,14 +92,14 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
     check_denied(route, identity)?;
     door.check_overload()?;
     let routed = arrival.on(route);
-    door.check_breakers(routed)?;
+    let breakers = door.check_breakers(routed)?;
     if let Some(response) = authenticate(door, routed).await? {
         return Ok(Passage::AuthResponse(response));
     }
     door.reserve_tunnel(offer.is_some())?;
     door.check_capacity(route)?;
     apply_limits(door, routed).await?;
-    Ok(Passage::Admitted(Admitted { route, offer }))
+    Ok(Passage::Admitted(Admitted { route, offer, breakers }))
 }
 
 /// Takes a request that another proxy describes and forwards from its head to its limits. `repaired`: what was repaired to

@@ -11,7 +11,7 @@
 //!   shared store
 //! - `charged`: the charges that go into a receipt; `settle`: corrects them by their receipt
 //!
-//! To add a step, write a function that takes the `RequestContext`, and call it in `handle_question`.
+//! The head of a request in question takes the steps of `proxy::steps::pipeline`.
 
 pub mod charged;
 pub mod decision;
