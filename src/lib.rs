@@ -5,7 +5,8 @@
 //! `snapshot` is the config in force with its metrics. `control` reloads the config, `admin` serves the admin API,
 //! `acme` renews certificates, `local_ca` issues development certificates, and `telemetry` counts, logs and exports
 //! spans. `cli` is the command line, `replay` applies limits to an access log, `explain` says what happens to a
-//! request, and `import` translates configs of nginx. `envoy` has the messages and rules of rate limit requests over
+//! request, and `import` translates configs of nginx. `ends` is the table of all ways in which
+//! a request can end. `envoy` has the messages and rules of rate limit requests over
 //! gRPC. ARCHITECTURE.md has the map and the invariants.
 
 mod acme;
@@ -17,6 +18,7 @@ pub mod config;
 pub mod contract;
 mod control;
 mod descriptors;
+pub mod ends;
 mod envoy;
 mod explain;
 #[cfg(feature = "fuzzing")]

@@ -7,7 +7,8 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 
 use crate::auth::password_hash::PASSWORD_MAX;
-use crate::auth::{AuthFault, USER_MAX, is_valid_user};
+use crate::auth::{USER_MAX, is_valid_user};
+use crate::ends::End;
 
 /// User and password that a client sent. `Debug` is not implemented, because a log must not contain the password.
 #[derive(PartialEq)]
@@ -30,17 +31,17 @@ impl Credentials {
     ///
     /// # Errors
     /// There are no credentials; or they are malformed or too long, or servers could read them in different ways.
-    pub fn from_headers(headers: &HeaderMap) -> Result<Credentials, AuthFault> {
+    pub fn from_headers(headers: &HeaderMap) -> Result<Credentials, End> {
         let mut lines = headers.get_all(AUTHORIZATION).iter();
-        let line = lines.next().ok_or(AuthFault::Missing)?;
+        let line = lines.next().ok_or(End::CredentialsMissing)?;
         if lines.next().is_some() {
-            return Err(AuthFault::Invalid);
+            return Err(End::CredentialsInvalid);
         }
-        let (scheme, token) = line.as_bytes().split_at_checked(6).ok_or(AuthFault::Missing)?;
+        let (scheme, token) = line.as_bytes().split_at_checked(6).ok_or(End::CredentialsMissing)?;
         if !scheme.eq_ignore_ascii_case(b"basic ") {
-            return Err(AuthFault::Missing);
+            return Err(End::CredentialsMissing);
         }
-        Credentials::from_token(token.trim_ascii()).ok_or(AuthFault::Invalid)
+        Credentials::from_token(token.trim_ascii()).ok_or(End::CredentialsInvalid)
     }
 
     fn from_token(token: &[u8]) -> Option<Credentials> {
@@ -62,7 +63,7 @@ mod tests {
 
     use super::*;
 
-    fn read(lines: &[&str]) -> Result<(String, Vec<u8>), AuthFault> {
+    fn read(lines: &[&str]) -> Result<(String, Vec<u8>), End> {
         let mut headers = HeaderMap::new();
         for line in lines {
             headers.append(AUTHORIZATION, HeaderValue::from_str(line).unwrap());
@@ -70,7 +71,7 @@ mod tests {
         Credentials::from_headers(&headers).map(|Credentials { user, password }| (user, password))
     }
 
-    fn basic(pair: &[u8]) -> Result<(String, Vec<u8>), AuthFault> {
+    fn basic(pair: &[u8]) -> Result<(String, Vec<u8>), End> {
         read(&[&format!("Basic {}", BASE64.encode(pair))])
     }
 
@@ -89,15 +90,15 @@ mod tests {
     #[test]
     fn ambiguous_requests_are_refused() {
         for pair in [b"a".as_slice(), b"", b":b", b" a:b", b"a :b", b"a\n:b", b"a:b\0c", b"a:b\r", b"\xe9:b"] {
-            assert_eq!(basic(pair), Err(AuthFault::Invalid), "{pair:?}");
+            assert_eq!(basic(pair), Err(End::CredentialsInvalid), "{pair:?}");
         }
-        assert_eq!(basic(&[b"a:".as_slice(), &[b'x'; PASSWORD_MAX + 1]].concat()), Err(AuthFault::Invalid));
-        assert_eq!(basic(&[&[b'x'; USER_MAX + 1], b":".as_slice()].concat()), Err(AuthFault::Invalid));
+        assert_eq!(basic(&[b"a:".as_slice(), &[b'x'; PASSWORD_MAX + 1]].concat()), Err(End::CredentialsInvalid));
+        assert_eq!(basic(&[&[b'x'; USER_MAX + 1], b":".as_slice()].concat()), Err(End::CredentialsInvalid));
         for line in ["Basic ", "Basic !", "Basic YTpi YTpi", "Basic YTpi, Basic YTpj", "Basic YTpiA"] {
-            assert_eq!(read(&[line]), Err(AuthFault::Invalid), "{line}");
+            assert_eq!(read(&[line]), Err(End::CredentialsInvalid), "{line}");
         }
-        assert_eq!(read(&["Basic YTpi", "Basic YTpi"]), Err(AuthFault::Invalid));
-        assert_eq!(read(&["Basic YTpi", "Bearer x"]), Err(AuthFault::Invalid));
-        assert_eq!([read(&[]), read(&["Bearer x"]), read(&["Basic"])], [const { Err(AuthFault::Missing) }; 3]);
+        assert_eq!(read(&["Basic YTpi", "Basic YTpi"]), Err(End::CredentialsInvalid));
+        assert_eq!(read(&["Basic YTpi", "Bearer x"]), Err(End::CredentialsInvalid));
+        assert_eq!([read(&[]), read(&["Bearer x"]), read(&["Basic"])], [const { Err(End::CredentialsMissing) }; 3]);
     }
 }

@@ -25,6 +25,7 @@ use http::HeaderName;
 
 use crate::auth::forward::ForwardAuth;
 use crate::auth::user_table::UserTable;
+use crate::ends::End;
 use crate::limiting::source::jwt::TokenVerifier;
 
 /// `auth` of a route.
@@ -65,15 +66,6 @@ pub struct TokenAuth {
     pub user_claim: String,
 }
 
-/// Why a client is not authenticated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AuthFault {
-    /// The request contains no credentials.
-    Missing,
-    /// The credentials are malformed or wrong.
-    Invalid,
-}
-
 /// Longest identity in bytes. It occurs in the log, in limit keys and in a header.
 pub const USER_MAX: usize = 256;
 
@@ -102,14 +94,14 @@ impl RouteAuth {
     }
 
     /// Returns the value of `WWW-Authenticate` for a request without valid credentials. An auth server sends its own.
-    pub fn challenge(&self, fault: AuthFault) -> Option<String> {
+    pub fn challenge(&self, end: End) -> Option<String> {
         let realm = &self.realm;
-        match (&self.method, fault) {
+        match (&self.method, end) {
             (AuthMethod::Basic(_), _) => Some(format!("Basic realm=\"{realm}\", charset=\"UTF-8\"")),
-            (AuthMethod::Jwt(_), AuthFault::Missing) => Some(format!("Bearer realm=\"{realm}\"")),
-            (AuthMethod::Jwt(_), AuthFault::Invalid) => {
+            (AuthMethod::Jwt(_), End::CredentialsInvalid) => {
                 Some(format!("Bearer realm=\"{realm}\", error=\"invalid_token\""))
             }
+            (AuthMethod::Jwt(_), _) => Some(format!("Bearer realm=\"{realm}\"")),
             (AuthMethod::Forward(_), _) => None,
         }
     }

@@ -59,6 +59,7 @@ use crate::control::signals::StopSignals;
 pub use crate::control::source::ConfigSource;
 use crate::control::store_state::StoreState;
 use crate::control::watch::WatchHandle;
+use crate::ends::{Counted, End};
 use crate::limiting::decision::ErrorKind;
 use crate::limiting::store::Stores;
 use crate::limiting::store::memory::MemoryStore;
@@ -66,13 +67,12 @@ use crate::limiting::supervise::restart_on_panic;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::local_ca::LocalCaError;
 use crate::overload::process_load::ProcessLoad;
-use crate::proxy::head::reject::Reject;
 use crate::reload::change::ChangeJob;
 use crate::reload::history::HistoryEntry;
 use crate::reload::job::{ReloadFailure, ReloadJob, ReloadOrder, ReloadOutcome, ReloadResult, Trigger};
 use crate::reload::loader::Loader;
 use crate::snapshot::{AdaptiveMetrics, BreakerMetrics, CurrentSnapshot, Fleet, PersistentState, Snapshot};
-use crate::telemetry::metrics::{Cutoff, Metrics};
+use crate::telemetry::metrics::Metrics;
 use crate::telemetry::sampled::{libraries, stderr};
 use crate::worker::{BindError, InheritedSockets, Listener, Workers};
 use crate::{admin, descriptors, heap};
@@ -392,11 +392,10 @@ fn create_series(metrics: &Metrics) {
         Trigger::ALL.iter().for_each(|trigger| drop(metrics.reload_counter(result.label(), trigger.label())));
     }
     ErrorKind::ALL.iter().for_each(|kind| drop(metrics.store_error_counter(kind.label())));
-    Cutoff::ALL.iter().for_each(|reason| drop(metrics.rejected_counter(*reason)));
-    for reject in Reject::ALL {
-        drop(metrics.rejected_counter(*reject));
-        if reject.depends_on_strictness() {
-            drop(metrics.would_reject_counter(*reject));
+    for end in End::ALL.iter().filter(|end| end.row().counted == Counted::Http) {
+        drop(metrics.rejected_counter(*end));
+        if end.depends_on_strictness() {
+            drop(metrics.would_reject_counter(*end));
         }
     }
 }

@@ -4,21 +4,22 @@ use std::time::Duration;
 
 use http::header::LOCATION;
 
+use crate::ends::End;
 use crate::explain::explanation::{ActionReport, TimeoutReport};
 use crate::explain::walk::ExplainWalk;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::is_https;
 use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::steps::response::local_responses;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 
 /// Returns the action, and the status of the response if the gateway makes it.
 pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, identity } = routed;
     if walk.parsed.body_length.unwrap_or(0) > route.max_body {
-        return Err(Refusal::TooLarge);
+        return Err(End::AnnouncedTooLarge.into());
     }
     let target = rewrite_target(head, &route.rewrite).into_owned();
     Ok(match &route.action {
@@ -45,7 +46,7 @@ pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(
         Action::Redirect(redirect) => {
             let is_https = is_https(&walk.parsed.parts.headers, identity.trusted_peer, walk.endpoint.is_https);
             let response = local_responses::redirect(redirect, head, &route.rewrite, is_https);
-            let response = response.ok_or(Refusal::NoRedirect)?;
+            let response = response.ok_or(End::NoRedirect)?;
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
             (describe_redirect(location), Some(response.status().as_u16()))
         }

@@ -7,6 +7,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use crate::config::Config;
+use crate::ends::End;
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
 use crate::envoy::rate_limit::{
     DescriptorItem, DescriptorStatus, LimitCode, RateLimitDescriptor, RateLimitRequest, SHOULD_RATE_LIMIT,
@@ -29,7 +30,6 @@ use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{DescriptorEntry, Facts, Source};
 use crate::limiting::{Outcome, Verdict};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, entries_of};
 use crate::proxy::doors::grpc::rate_limit::{Decided, preview_plan};
 use crate::route::Route;
@@ -175,7 +175,7 @@ async fn decide_request(
 fn describe_end(found: &Findings, route: &Route, has_limits: bool) -> VerdictReport {
     if found.admission.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
         // The filter sets the status.
-        return VerdictReport { status: None, ..describe_refusal(found, Some(route), &Refusal::Limited) };
+        return VerdictReport { status: None, ..describe_refusal(found, Some(route), &End::Exhausted.into()) };
     }
     let mut report = describe_admission(found, Some(route), None);
     if !has_limits {

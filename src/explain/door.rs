@@ -9,8 +9,9 @@ use http::{HeaderMap, Response};
 
 use crate::auth::credentials::Credentials;
 use crate::auth::forward::ForwardAuth;
-use crate::auth::{AuthFault, AuthMethod, PasswordAuth, RouteAuth, is_valid_user};
+use crate::auth::{AuthMethod, PasswordAuth, RouteAuth, is_valid_user};
 use crate::config::Config;
+use crate::ends::End;
 use crate::explain::explanation::{AuthReport, LimitEffect, RequestDecision};
 use crate::explain::limit_report::{describe_limit, set_effect};
 use crate::explain::limits::{DescribedLimits, ask_limits, describe_limits};
@@ -23,16 +24,15 @@ use crate::limiting::source::{Facts, UnreadableBody};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::overload::OverloadCondition;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::{LastHost, ValidatedHead, validate_head};
 use crate::proxy::steps::auth::forward::auth_response::remove_client_headers;
 use crate::proxy::steps::door::{Ask, Door, LimitDoor, Trace};
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::limits::apply_auth_limits;
 use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
@@ -72,7 +72,7 @@ impl Trace for ExplainWalk<'_> {
         }
     }
 
-    fn observe_identity(&mut self, auth: &RouteAuth, proved: Result<&str, AuthFault>) {
+    fn observe_identity(&mut self, auth: &RouteAuth, proved: Result<&str, End>) {
         let (method, is_token) = match &auth.method {
             AuthMethod::Basic(_) => ("basic", false),
             AuthMethod::Jwt(_) => ("jwt", true),
@@ -83,13 +83,13 @@ impl Trace for ExplainWalk<'_> {
                 let detail = "the signature and the times of the token are valid";
                 self.report_auth(method, "verified", Some(user), detail);
             }
-            Ok(_) => {}
-            Err(AuthFault::Missing) => {
+            Err(End::CredentialsMissing) => {
                 self.report_auth(method, "missing", None, "the request has no credentials for this route");
             }
-            Err(AuthFault::Invalid) => {
+            Err(End::CredentialsInvalid) => {
                 self.report_auth(method, "invalid", None, "the credentials are malformed or not valid");
             }
+            Ok(_) | Err(_) => {}
         }
     }
 }
@@ -132,13 +132,13 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         identity
     }
 
-    fn check_framing(&mut self) -> Result<Option<Reject>, Refusal> {
+    fn check_framing(&mut self) -> Result<Option<End>, Refusal> {
         Ok(self.parsed.fault)
     }
 
     fn validate_head(&mut self) -> Result<ValidatedHead, Refusal> {
         let head = validate_head(&self.parsed.parts, self.parsed.header_set, &LastHost::default());
-        let head = head.map_err(Refusal::InvalidHead)?;
+        let head = head.map_err(Refusal::from)?;
         self.found.explanation.request = self.describe_head(&head);
         Ok(head)
     }
@@ -186,7 +186,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
 
     /// Assumes that the password is right.
     async fn verify_password(&mut self, routed: RoutedRequest<'_>, _auth: &PasswordAuth) -> Result<String, Refusal> {
-        let credentials = Credentials::from_headers(self.headers()).map_err(Refusal::Unauthorized)?;
+        let credentials = Credentials::from_headers(self.headers()).map_err(Refusal::from)?;
         let detail = "the password was not verified; the limits of `auth` do not apply to passwords verified recently";
         self.report_auth("basic", "unknown", Some(&credentials.user), detail);
         self.note("the password was not verified; this assumes that it is right");
@@ -226,7 +226,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
         if offers_switch {
             let max = self.context.config.server.max_tunnels;
             if max == 0 {
-                return Err(Refusal::MaxTunnels);
+                return Err(End::MaxTunnels.into());
             }
             self.note(format!("the gateway refuses upgrades while {max} tunnels are open (max_tunnels); not checked"));
         }
@@ -276,7 +276,7 @@ impl<'a> Door<'a> for ExplainWalk<'a> {
             Err(why) => return Ok(KeyBody::UnreadableBody(why)),
         };
         if least > route.max_body {
-            return Err(Refusal::TooLarge);
+            return Err(End::AnnouncedTooLarge.into());
         }
         match &self.input.body {
             Some(body) if body.len() > max => Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),

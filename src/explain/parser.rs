@@ -17,20 +17,19 @@ use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::service::service_fn;
 
 use crate::config::Config;
+use crate::ends::End;
 use crate::proxy::head::inspector::Inspector;
 use crate::proxy::head::raw_target;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::server::http1::new_parser;
-use crate::proxy::server::parse_failure::parse_cutoff;
+use crate::proxy::server::parse_failure::find_parse_end;
 use crate::proxy::words::known_headers::HeaderSet;
-use crate::telemetry::metrics::Cutoff;
 
 /// A parsed head.
 pub struct ParsedHead {
     pub parts: Parts,
     pub header_set: HeaderSet,
     /// The first violation that the parser would repair.
-    pub fault: Option<Reject>,
+    pub fault: Option<End>,
     /// The announced length of the body: 0 without a body, `None` if it is chunked.
     pub body_length: Option<u64>,
 }
@@ -39,7 +38,7 @@ pub struct ParsedHead {
 ///
 /// # Errors
 /// The parser rejects the head.
-pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, Cutoff> {
+pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, End> {
     let server = &config.server;
     let mut inspector = config.is_strict_somewhere.then(|| Inspector::new(server.max_header_bytes));
     let visible = &head[..inspector.as_mut().map_or(head.len(), |inspector| inspector.feed(head))];
@@ -56,9 +55,9 @@ pub fn parse_head(head: &[u8], config: &Config) -> Result<ParsedHead, Cutoff> {
     let polled = Pin::new(&mut connection).poll_without_shutdown(&mut Context::from_waker(Waker::noop()));
     let unparsed = connection.into_parts().read_buf;
     if let Poll::Ready(Err(error)) = polled {
-        return Err(parse_cutoff(&error, &unparsed).unwrap_or(Cutoff::MalformedHead));
+        return Err(find_parse_end(&error, &unparsed).unwrap_or(End::MalformedHead));
     }
-    let (parts, body_length) = found.into_inner().ok_or(Cutoff::MalformedHead)?;
+    let (parts, body_length) = found.into_inner().ok_or(End::MalformedHead)?;
     let fault = inspector.and_then(|mut inspector| inspector.take_fault(body_length));
     let header_set = HeaderSet::from_headers(&parts.headers);
     Ok(ParsedHead { parts, header_set, fault, body_length })

@@ -3,6 +3,7 @@
 use http::Version;
 
 use crate::config::Service;
+use crate::ends::End;
 use crate::explain::client::describe_source;
 use crate::explain::explanation::{Explanation, RequestDecision, RouteReport, VerdictReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
@@ -10,13 +11,13 @@ use crate::explain::parser::ParsedHead;
 use crate::explain::verdict::describe_refusal;
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::grpc::CallError;
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
 use crate::proxy::doors::decide::question::{QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits};
 use crate::proxy::head::hop::Via;
 use crate::proxy::steps::door::{Ask, Door};
 use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::words::known_headers::HeaderSet;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};
 
@@ -37,17 +38,17 @@ impl<'a> ExplainWalk<'a> {
 pub async fn answer_question(walk: &mut ExplainWalk<'_>) -> Result<(), Refusal> {
     let identity = walk.identify_client();
     if !identity.trusted_peer {
-        return Err(Refusal::Question(QuestionFault::UntrustedPeer));
+        return Err(End::DecidePeer.into());
     }
     let config = walk.context.config;
-    let question = read_question(&mut walk.parsed.parts, config).map_err(Refusal::Question)?;
+    let question = read_question(&mut walk.parsed.parts, config)?;
     if question.purpose == QuestionPurpose::Settle {
-        return Err(Refusal::Question(QuestionFault::Facts("settlements are not explained; only decisions are")));
+        return Err(Refusal::with_text(End::DecideFacts, "settlements are not explained; only decisions are"));
     }
     let route = config.route_at(question.point.route);
     walk.enter_point(route);
     note_point(walk, route, question.point);
-    let repaired = question.described.map_err(Refusal::InvalidHead)?;
+    let repaired = question.described.map_err(Refusal::from)?;
     if lacks_host(&walk.parsed.parts) {
         walk.parsed.parts.version = Version::HTTP_10;
     }
@@ -96,7 +97,7 @@ pub async fn explain_check(
     let (parts, fault) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => {
-            found.explanation.verdict = describe_refusal(&found, Some(route), &Refusal::InvalidHead(reject));
+            found.explanation.verdict = describe_refusal(&found, Some(route), &reject.into());
             return Ok((found.explanation, Vec::new()));
         }
     };

@@ -6,15 +6,15 @@ use http::header::LOCATION;
 use crate::explain::explanation::{ActionReport, Explanation};
 use crate::explain::input::ExplainInput;
 use crate::explain::parser::parse_head;
-use crate::explain::verdict::{describe_admission, describe_cutoff, describe_refusal};
+use crate::explain::verdict::{describe_admission, describe_refusal, describe_rejected_head};
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::explain::{action, question};
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::Admitted;
 use crate::proxy::head::hop::Via;
 use crate::proxy::steps::pipeline::{Passage, admit, arrive};
+use crate::proxy::words::refusal::Refusal;
 
 /// Returns the setting that shows all keys as they are, for users who can read the config.
 pub fn plain_display() -> KeyDisplay {
@@ -37,8 +37,8 @@ pub async fn explain_request(
     }
     let parsed = match parse_head(&head, context.config) {
         Ok(parsed) => parsed,
-        Err(cutoff) => {
-            found.explanation.verdict = describe_cutoff(cutoff);
+        Err(end) => {
+            found.explanation.verdict = describe_rejected_head(end);
             return Ok((found.explanation, Vec::new()));
         }
     };

@@ -2,28 +2,32 @@
 
 use std::sync::Arc;
 
+use crate::ends::End;
 use crate::explain::explanation::{LimitEffect, LimitReport, RequestDecision, VerdictReport};
 use crate::explain::walk::Findings;
 use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
 use crate::limiting::{Verdict, clock};
-use crate::proxy::account::cause::Cause;
-use crate::proxy::account::refusal::Refusal;
-use crate::proxy::server::parse_failure::rejection_status;
 use crate::proxy::steps::response::problem;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
-use crate::telemetry::metrics::Cutoff;
 
 /// Describes a head that the parser rejects.
-pub fn describe_cutoff(cutoff: Cutoff) -> VerdictReport {
-    let cause = Cause::from(cutoff);
+pub fn describe_rejected_head(end: End) -> VerdictReport {
     VerdictReport {
-        decision: RequestDecision::Reject.label().to_owned(),
-        status: Some(rejection_status(cutoff).as_u16()),
-        reason: Some(cause.reason.to_owned()),
-        setting: cause.setting.map(|setting| setting.label().to_owned()),
         detail: "the parser rejects the request line or a header".to_owned(),
+        ..report_end(RequestDecision::Reject, end)
+    }
+}
+
+/// Reports how the request ends.
+fn report_end(decision: RequestDecision, end: End) -> VerdictReport {
+    VerdictReport {
+        decision: decision.label().to_owned(),
+        status: Some(end.status().as_u16()),
+        reason: Some(end.label().to_owned()),
+        setting: end.row().setting.map(str::to_owned),
         ..VerdictReport::default()
     }
 }
@@ -76,24 +80,17 @@ fn find_exceeded(verdict: &Verdict, limits: &[Arc<Limit>]) -> Option<(usize, Req
 
 /// Describes the verdict of a refused request.
 pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refusal) -> VerdictReport {
-    let decision = match refusal {
-        Refusal::NoRoute => RequestDecision::NoRoute,
-        Refusal::Denied => RequestDecision::Deny,
-        Refusal::Unauthorized(_) => RequestDecision::Unauthorized,
-        Refusal::Limited => RequestDecision::Refuse,
+    let decision = match refusal.end {
+        End::NoRoute => RequestDecision::NoRoute,
+        End::Denied => RequestDecision::Deny,
+        End::CredentialsMissing | End::CredentialsInvalid => RequestDecision::Unauthorized,
+        end if end.is_by_limit() => RequestDecision::Refuse,
         _ => RequestDecision::Reject,
     };
-    let refusing = found.admission.verdict.as_ref().zip(route).filter(|_| matches!(refusal, Refusal::Limited));
+    let refusing = found.admission.verdict.as_ref().zip(route).filter(|_| refusal.end.is_by_limit());
     let refusing = refusing.and_then(|(verdict, route)| Some((route, verdict.longest_refusal(&route.limits)?)));
-    let cause = Cause::from_refusal(refusal, refusing.map(|(_, checked)| checked.outcome));
-    let mut report = VerdictReport {
-        decision: decision.label().to_owned(),
-        status: Some(refusal.status().as_u16()),
-        reason: Some(cause.reason.to_owned()),
-        setting: cause.setting.map(|setting| setting.label().to_owned()),
-        detail: refusal.detail().to_owned(),
-        ..VerdictReport::default()
-    };
+    let end = refusing.map_or(refusal.end, |(_, checked)| checked.outcome.end());
+    let mut report = VerdictReport { detail: refusal.detail().to_owned(), ..report_end(decision, end) };
     let Some((route, checked)) = refusing else { return report };
     let limit = &route.limits[checked.limit];
     let status = problem::limit_refusal_status(limit.refusal_response(&route.refuse), checked.outcome);

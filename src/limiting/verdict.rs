@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::ends::End;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::chain;
@@ -111,6 +112,23 @@ impl Outcome {
         }
     }
 
+    /// Returns the end of the request, if the limit refuses it.
+    pub fn end(&self) -> End {
+        match self {
+            Outcome::Closed => End::StoreDown,
+            Outcome::MissingKey { .. } => End::MissingKey,
+            Outcome::RepeatedKey => End::RepeatedKey,
+            Outcome::NotInteger => End::NotInteger,
+            Outcome::UnreadableKey(UnreadableBody::TooLong) => End::BodyKeyTooLong,
+            Outcome::UnreadableKey(UnreadableBody::Type) => End::BodyKeyType,
+            Outcome::UnreadableKey(UnreadableBody::Malformed) => End::BodyKeyMalformed,
+            Outcome::Blocked => End::Blocked,
+            Outcome::QueueFull => End::MaxDelayed,
+            _ if self.answer().is_some_and(|answer| answer.retry_ms == NEVER) => End::NeverFits,
+            _ => End::Exhausted,
+        }
+    }
+
     /// Returns whether the request is over the limit, as opposed to a request whose budget is unclear.
     pub fn is_over(&self) -> bool {
         match self {
@@ -216,6 +234,11 @@ impl Verdict {
     /// Returns the enforced limits that refuse.
     pub fn refusing_limits<'l>(&self, limits: &'l [Arc<Limit>]) -> impl Iterator<Item = &'l Arc<Limit>> {
         self.refusals(limits).map(|checked| &limits[checked.limit])
+    }
+
+    /// Returns the end of the request, if the limits refuse it.
+    pub fn end(&self, limits: &[Arc<Limit>]) -> End {
+        self.longest_refusal(limits).map_or(End::Exhausted, |checked| checked.outcome.end())
     }
 
     /// Returns the enforced limit that refuses for longest; it determines `Retry-After`.

@@ -16,7 +16,7 @@
 //!
 //! Read `steps::pipeline` first: it lists the steps of a request. To add a step, write a function in `steps`, and call it
 //! there; what it needs besides the request and the config is a method of `steps::door::Door`. If it can refuse a request,
-//! add a variant to `account::refusal::Refusal`.
+//! add a row to the table of `ends`.
 
 pub(crate) mod account;
 pub(crate) mod connection;

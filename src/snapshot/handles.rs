@@ -9,6 +9,7 @@ use http::{Method, StatusCode};
 use crate::auth::AuthMethod;
 use crate::auth::forward::ForwardAuth;
 use crate::config::Config;
+use crate::ends::End;
 use crate::limiting::algorithm::fair::FairFacts;
 use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Missing};
@@ -20,7 +21,7 @@ use crate::overload::OverloadCondition;
 use crate::route::{Action, Route};
 use crate::telemetry::metrics::{
     CandidateEffect, Code, Decision, FairGauges, ForwardAuthOutcome, HeadroomCounts, LimitCounts, LimitGauges,
-    LimitRecord, LimitRegistry, Metrics, OverheadCounts, Reason, RouteCounts, RouteRecord, Shard,
+    LimitRecord, LimitRegistry, Metrics, OverheadCounts, RouteCounts, RouteRecord, Shard,
 };
 
 /// The metrics of one route in a snapshot.
@@ -159,8 +160,8 @@ impl RouteCounters {
     }
 
     /// Counts a refusal that no limit made.
-    pub fn count_rejection(&self, reason: Reason) {
-        self.counts.rejections.inc(reason as usize);
+    pub fn count_rejection(&self, end: End) {
+        self.counts.rejections.inc(end.rejection_index());
     }
 }
 
@@ -179,29 +180,29 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
             }
             if limit.rule.has_queue() {
                 want(Decision::Delayed);
-                record.rejections.export_series(Reason::MaxDelayed as usize);
+                record.rejections.export_series(End::MaxDelayed.rejection_index());
             }
             if !limit.forwards_excess() {
-                record.rejections.export_series(Reason::Exhausted as usize);
+                record.rejections.export_series(End::Exhausted.rejection_index());
             }
             if limit.repeated == Repeated::Refuse && limit.reads_repeatable() {
-                record.rejections.export_series(Reason::RepeatedKey as usize);
+                record.rejections.export_series(End::RepeatedKey.rejection_index());
             }
             if limit.not_integer == NotInteger::Refuse && limit.integer_sources().next().is_some() {
-                record.rejections.export_series(Reason::NotInteger as usize);
+                record.rejections.export_series(End::NotInteger.rejection_index());
             }
             if limit.key.reads_body() {
-                record.rejections.export_series(Reason::UnreadableKey as usize);
+                record.rejections.export_series(End::BodyKeyMalformed.rejection_index());
             }
             if limit.missing == Missing::Refuse {
-                record.rejections.export_series(Reason::MissingKey as usize);
+                record.rejections.export_series(End::MissingKey.rejection_index());
             }
             // A rate of 0 blocks a key: a live override, or one in the file.
             if has_overrides && !limit.forwards_excess() {
-                record.rejections.export_series(Reason::Blocked as usize);
+                record.rejections.export_series(End::Blocked.rejection_index());
             }
             if (has_overrides || limit.cost != Cost::Fixed(1)) && !limit.forwards_excess() {
-                record.rejections.export_series(Reason::NeverFits as usize);
+                record.rejections.export_series(End::NeverFits.rejection_index());
             }
         }
         Mode::Shadow => want(Decision::ShadowDeny),
@@ -224,7 +225,7 @@ fn create_limit_series(record: &LimitRecord, limit: &Limit, route: &Route, confi
         (_, OnError::Closed) if limit.forwards_excess() => {}
         (_, OnError::Closed) => {
             want(Decision::ErrorClosed);
-            record.rejections.export_series(Reason::StoreDown as usize);
+            record.rejections.export_series(End::StoreDown.rejection_index());
         }
     }
 }
@@ -284,8 +285,8 @@ impl LimitCounters {
     }
 
     /// Counts a refused request against the limit that refused it.
-    pub fn count_rejection(&self, reason: Reason) {
-        self.counts.rejections.inc(reason as usize);
+    pub fn count_rejection(&self, end: End) {
+        self.counts.rejections.inc(end.rejection_index());
     }
 }
 
@@ -295,17 +296,17 @@ fn create_forward_auth_series(record: &RouteRecord, rule: &ForwardAuth) {
     for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, failed] {
         record.forward_auth.export_series(outcome as usize);
     }
-    record.rejections.export_series(Reason::AuthServer as usize);
+    record.rejections.export_series(End::AuthServer.rejection_index());
 }
 
-/// Returns the `reason` of a refusal by the process rule.
-pub fn overload_reason(condition: OverloadCondition) -> Reason {
+/// Returns the end of a request that the process rule refuses.
+pub fn overload_end(condition: OverloadCondition) -> End {
     match condition {
-        OverloadCondition::Qps => Reason::OverloadQps,
-        OverloadCondition::InFlight => Reason::OverloadInFlight,
-        OverloadCondition::Latency => Reason::OverloadLatency,
-        OverloadCondition::Load => Reason::OverloadLoad,
-        OverloadCondition::Cpu => Reason::OverloadCpu,
+        OverloadCondition::Qps => End::OverloadQps,
+        OverloadCondition::InFlight => End::OverloadInFlight,
+        OverloadCondition::Latency => End::OverloadLatency,
+        OverloadCondition::Load => End::OverloadLoad,
+        OverloadCondition::Cpu => End::OverloadCpu,
     }
 }
 
@@ -316,33 +317,33 @@ fn create_route_series(record: &RouteRecord, route: &Route, config: &Config) {
         record.export_code(Code::new(&Method::GET, limit.refusal_response(&route.refuse).status));
     }
     if !route.deny.is_empty() {
-        record.rejections.export_series(Reason::Denied as usize);
+        record.rejections.export_series(End::Denied.rejection_index());
     }
     if let Some(auth) = &route.auth {
         match &auth.method {
-            AuthMethod::Basic(_) => record.rejections.export_series(Reason::PasswordQueueFull as usize),
+            AuthMethod::Basic(_) => record.rejections.export_series(End::PasswordQueueFull.rejection_index()),
             AuthMethod::Jwt(_) => {}
             AuthMethod::Forward(rule) => create_forward_auth_series(record, rule),
         }
         if !matches!(auth.method, AuthMethod::Forward(_)) {
             record.export_code(Code::new(&Method::GET, StatusCode::UNAUTHORIZED));
-            record.rejections.export_series(Reason::Unauthorized as usize);
+            record.rejections.export_series(End::CredentialsMissing.rejection_index());
         }
     }
     if route.max_in_flight.is_some() {
-        record.rejections.export_series(Reason::MaxInFlight as usize);
+        record.rejections.export_series(End::MaxInFlight.rejection_index());
     }
     if route.breaker.is_some() {
-        record.rejections.export_series(Reason::RouteBreaker as usize);
+        record.rejections.export_series(End::RouteBreaker.rejection_index());
     }
     if let Action::Upstream(index) = route.action
         && config.upstreams.get(index).is_some_and(|upstream| upstream.breaker.is_some())
     {
-        record.rejections.export_series(Reason::UpstreamBreaker as usize);
+        record.rejections.export_series(End::UpstreamBreaker.rejection_index());
     }
     if let Some(rule) = &config.server.overload {
         for condition in rule.conditions() {
-            record.rejections.export_series(overload_reason(condition) as usize);
+            record.rejections.export_series(overload_end(condition).rejection_index());
         }
     }
 }

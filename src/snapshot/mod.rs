@@ -27,9 +27,8 @@ use crate::config::Config;
 pub use crate::snapshot::adaptive::AdaptiveMetrics;
 pub use crate::snapshot::breakers::BreakerMetrics;
 pub use crate::snapshot::fleet::Fleet;
-pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_reason};
+pub use crate::snapshot::handles::{RouteCounters, RouteMetrics, decision_label, overload_end};
 pub use crate::snapshot::persistent_state::{PersistentState, UNMATCHED, export_policies};
-pub use crate::telemetry::metrics::Reason;
 use crate::upstream::breaker::CircuitBreaker;
 use crate::upstream::roster::UpstreamState;
 

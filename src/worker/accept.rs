@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::config::ListenerSettings;
 use crate::descriptors;
+use crate::ends::End;
 use crate::proxy::connection::registry::ConnectionTicket;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::worker_context::WorkerContext;
@@ -22,7 +23,7 @@ use crate::proxy::server::proxy_protocol::ProxyHeaderResult;
 use crate::proxy::server::serve;
 use crate::proxy::server::tls;
 use crate::proxy::server::tls::{CompletedHandshake, FailedHandshake};
-use crate::telemetry::metrics::{Cutoff, HandshakeCounters, HandshakeResult, Protocol};
+use crate::telemetry::metrics::{HandshakeCounters, HandshakeResult, Protocol};
 use crate::tls::{Alpn, ServerTls, TlsPeer};
 use crate::worker::listener::{Accepted, Acceptor, Listener, to_canonical};
 
@@ -196,7 +197,7 @@ async fn read_proxy_header(
         ProxyHeaderResult::Client(_) | ProxyHeaderResult::Itself => {}
         ProxyHeaderResult::Missing => {
             if !worker.is_draining() {
-                worker.local.common.metrics.rejected_counter(Cutoff::ProxyHeader).inc();
+                worker.local.common.metrics.rejected_counter(End::ProxyHeader).inc();
             }
             return None;
         }

@@ -10,5 +10,6 @@ mod loading;
 mod option_frames;
 mod option_table;
 mod options_page;
+mod reasons_page;
 mod secrets;
 mod warnings;

@@ -205,6 +205,8 @@ fn only_trusted_peers_may_ask_and_the_client_is_found_as_usual() {
     gateway.assert_metric("decide_requests_total", &[("result", "untrusted_peer")], 4.0);
     gateway.assert_metric("limit_decisions_total", &[("route", "fwd"), ("limit", "three"), ("decision", "allow")], 0.0);
     assert_logged(&gateway, &[("reason", "decide_peer")]);
+    assert_eq!(gateway.fetch(&get("/decide/none", &forwarded("GET", "/", ""))).status(), 404);
+    assert_logged(&gateway, &[("reason", "decide_name")]);
     // A chain of trusted proxies is read from the right; addresses that the client wrote to its left have no effect.
     for (chain, client) in [("203.0.113.9, 192.0.2.7", "192.0.2.7"), ("192.0.2.8, 127.0.0.2", "192.0.2.8")] {
         let fields = forwarded("GET", "/", "").replace("192.0.2.1", chain);

@@ -110,6 +110,27 @@ fn heads_that_the_parser_would_repair_are_refused() {
 }
 
 #[test]
+fn every_refusal_of_a_head_counts_its_reason() {
+    let upstream = Upstream::text("passed");
+    let gateway = gateway(&upstream);
+    let long = format!("GET /{} HTTP/1.1\r\nhost: a", "a".repeat(70_000));
+    for (head, status, reason) in [
+        ("GET /a%2 HTTP/1.1\r\nhost: a", 400, "path_percent"),
+        ("GET /a/..;x/b HTTP/1.1\r\nhost: a", 400, "path_dot_parameter"),
+        ("GET ftp://a/ HTTP/1.1\r\nhost: a", 400, "target_scheme"),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked, chunked", 400, "transfer_encoding_repeated"),
+        ("POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: gzip, chunked", 501, "transfer_encoding_unknown"),
+        (&long, 414, "target_too_long"),
+    ] {
+        let mut client = gateway.client();
+        let _ = client.try_send(format!("{head}\r\n\r\n").as_bytes());
+        assert_eq!(client.read_response("POST").status(), status, "{reason}");
+        gateway.assert_metric("http_rejected_total", &[("reason", reason)], 1.0);
+    }
+    assert_eq!(upstream.requests().len(), 0);
+}
+
+#[test]
 fn repaired_requests_have_one_interpretation() {
     let upstream = Upstream::text("passed");
     let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());

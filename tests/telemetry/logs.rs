@@ -154,6 +154,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
     let upstream = Upstream::start(|peer| {
         while let Some(request) = peer.head()? {
             match request.target() {
+                "/broken" => return Ok(()),
                 "/cut" => return peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome"),
                 "/stall" => {
                     peer.send("HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nsome")?;
@@ -172,7 +173,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
     let gateway = logged(server, "", &format!("{}{late}{full}", route_to(&upstream.url(), "")));
     let large = format!("GET /large HTTP/1.1\r\nhost: a\r\nx: {}\r\n\r\n", "a".repeat(40_000));
     let upload = post("/upload", 100, "");
-    let cases: [(&[u8], u64, Value, Value, &str); 15] = [
+    let cases: [(&[u8], u64, Value, Value, &str); 16] = [
         (b"GET /ok HTTP/1.1\r\nhost: a\r\n\r\n", 200, Value::Null, Value::Null, "/ok"),
         (b"GET /a%2Fb HTTP/1.1\r\nhost: a\r\n\r\n", 400, "path_slash".into(), "encoded_slashes".into(), "/a%2Fb"),
         (b"GET /end HTTP/1.1\nhost: a\r\n\r\n", 400, "line_end".into(), "strictness".into(), "/end"),
@@ -189,6 +190,7 @@ fn every_end_of_a_request_is_logged_with_its_setting() {
         ),
         (b"GET /full HTTP/1.1\r\nhost: a\r\n\r\n", 403, "denied".into(), "deny".into(), "/full"),
         (b"GET /late HTTP/1.1\r\nhost: a\r\n\r\n", 504, "upstream_timeout".into(), "response_timeout".into(), "/late"),
+        (b"GET /broken HTTP/1.1\r\nhost: a\r\n\r\n", 502, "upstream_broken".into(), Value::Null, "/broken"),
         (b"GET /cut HTTP/1.1\r\nhost: a\r\n\r\n", 200, "upstream_cut_off".into(), Value::Null, "/cut"),
         (b"GET /stall HTTP/1.1\r\nhost: a\r\n\r\n", 200, "stream_timeout".into(), "stream_timeout".into(), "/stall"),
         (upload.as_bytes(), 408, "body_timeout".into(), "body_timeout".into(), "/upload"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::source::crate_files;
 
 /// The modules of the crate, lowest first, each with the lower modules that it may use.
-pub const LAYERS: [(&str, &[&str]); 34] = [
+pub const LAYERS: [(&str, &[&str]); 35] = [
     ("rate", &[]),
     ("text", &[]),
     ("labels", &[]),
@@ -14,15 +14,16 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
     ("template", &[]),
     ("net", &[]),
     ("grpc", &["labels"]),
+    ("ends", &["labels", "grpc"]),
     ("heap", &[]),
     ("descriptors", &[]),
     ("replace_file", &[]),
     ("tls", &["labels"]),
-    ("telemetry", &["rate", "labels", "net", "grpc", "tls"]),
-    ("limiting", &["text", "labels", "canonical", "names", "template", "net", "grpc", "tls", "telemetry"]),
+    ("telemetry", &["rate", "labels", "net", "grpc", "ends", "tls"]),
+    ("limiting", &["text", "labels", "canonical", "names", "template", "net", "grpc", "ends", "tls", "telemetry"]),
     ("upstream", &["rate", "labels", "tls", "limiting"]),
     ("overload", &["rate", "labels", "upstream"]),
-    ("auth", &["net", "telemetry", "limiting"]),
+    ("auth", &["ends", "net", "telemetry", "limiting"]),
     ("route", &["text", "labels", "template", "net", "limiting", "upstream", "auth"]),
     ("envoy", &["text", "grpc", "limiting", "route"]),
     (
@@ -45,7 +46,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
         ],
     ),
     ("local_ca", &["replace_file", "tls", "config"]),
-    ("snapshot", &["upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
+    ("snapshot", &["ends", "upstream", "overload", "telemetry", "limiting", "auth", "route", "config"]),
     (
         "proxy",
         &[
@@ -58,6 +59,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "heap",
             "net",
             "grpc",
+            "ends",
             "envoy",
             "tls",
             "upstream",
@@ -71,7 +73,19 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
     ),
     (
         "worker",
-        &["overload", "descriptors", "net", "tls", "telemetry", "limiting", "auth", "config", "snapshot", "proxy"],
+        &[
+            "overload",
+            "descriptors",
+            "ends",
+            "net",
+            "tls",
+            "telemetry",
+            "limiting",
+            "auth",
+            "config",
+            "snapshot",
+            "proxy",
+        ],
     ),
     ("replay", &["text", "canonical", "net", "grpc", "telemetry", "limiting", "route", "config", "proxy"]),
     ("contract", &["labels", "limiting", "config"]),
@@ -82,6 +96,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "upstream",
             "overload",
             "labels",
+            "ends",
             "net",
             "grpc",
             "tls",
@@ -101,6 +116,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
         "admin",
         &[
             "labels",
+            "ends",
             "net",
             "tls",
             "names",
@@ -124,6 +140,7 @@ pub const LAYERS: [(&str, &[&str]); 34] = [
             "labels",
             "net",
             "heap",
+            "ends",
             "replace_file",
             "tls",
             "upstream",

@@ -127,11 +127,12 @@ fn the_most_important_requests_go_first() {
         .iter()
         .map(|(name, priority)| format!("[[route]]\npath = \"/{name}\"\nupstream = \"app\"\npriority = {priority}\n"))
         .collect();
-    let gateway = Gateway::start(&format!(
+    let upstream = format!(
         "{routes}[upstream.app]\nservers = [\"{}\"]\nadaptive = {{ min = 1, max = 1 }}\nmax_waiting = 2\nwaiting_timeout \
          = \"60s\"\nnewest_first_after = \"1h\"\n",
         server.url()
-    ));
+    );
+    let gateway = Gateway::with("access_log = true", &upstream);
     let waiting = |count: f64| gateway.assert_metric("upstream_waiting", APP, count);
     let fetch = |target: &str| {
         let mut client = gateway.client();
@@ -146,6 +147,7 @@ fn the_most_important_requests_go_first() {
     waiting(2.0);
     // The queue is full for requests that are not more important than a waiting one.
     assert_eq!(gateway.get("/low/3").status(), 503);
+    wait_until("its reason is logged", || gateway.stdout().contains("\"upstream_overloaded\""));
     let mut highest = fetch("/high/4");
     assert_eq!(low.read_response("GET").status(), 503, "a more important request has its place in the queue");
     assert_eq!(gateway.get("/high/5").status(), 503);

@@ -124,8 +124,8 @@ fn a_server_may_have_caps_of_its_own() {
 #[test]
 fn the_queue_is_first_come_first_served_and_bounded() {
     let (server, go) = held();
-    let gateway =
-        Gateway::start(&app(&[server.url()], "max_in_flight = 1\nmax_waiting = 3\nwaiting_timeout = \"60s\""));
+    let upstream = app(&[server.url()], "max_in_flight = 1\nmax_waiting = 3\nwaiting_timeout = \"60s\"");
+    let gateway = Gateway::with("access_log = true", &upstream);
     let fetch = |i: usize| {
         let mut client = gateway.client();
         client.send(get(&format!("/{i}"), ""));
@@ -144,6 +144,7 @@ fn the_queue_is_first_come_first_served_and_bounded() {
     assert!(problem["detail"].as_str().unwrap().contains("the queue is full"), "{problem}");
     outcome(&gateway, "queue_full", 1.0);
     wait_until("the log says so", || gateway.log().contains("error=queue_full"));
+    wait_until("its reason is logged", || gateway.stdout().contains("\"upstream_queue_full\""));
     // One client leaves, and those behind it move up.
     drop(clients.remove(2));
     gateway.assert_metric("upstream_waiting", APP, 2.0);
@@ -161,13 +162,14 @@ fn the_queue_is_first_come_first_served_and_bounded() {
 fn waiting_ends_in_time_and_with_a_reload_that_gives_room() {
     let (server, go) = held();
     let upstream = |more: &str| app(&[server.url()], more);
-    let gateway = Gateway::start(&upstream("max_in_flight = 1\nwaiting_timeout = \"200ms\""));
+    let gateway = Gateway::with("access_log = true", &upstream("max_in_flight = 1\nwaiting_timeout = \"200ms\""));
     let mut first = gateway.client();
     first.send(get("/", ""));
     gateway.assert_metric("upstream_in_flight", &of(&server.addr.to_string()), 1.0);
     let response = gateway.get("/");
     assert_eq!((response.status(), &response.json()["setting"]), (503, &"waiting_timeout".into()));
     outcome(&gateway, "queue_timeout", 1.0);
+    wait_until("its reason is logged", || gateway.stdout().contains("\"upstream_queue_timeout\""));
     gateway.reload(&config("", &upstream("max_in_flight = 2\nwaiting_timeout = \"200ms\"")));
     let mut second = gateway.client();
     second.send(get("/", ""));

@@ -34,6 +34,12 @@ fn refused(gateway: &Gateway, condition: &str) -> Option<f64> {
     gateway.metric("overload_refused_total", &[("condition", condition)])
 }
 
+/// Returns whether requests were refused for this reason.
+fn is_rejected_for(gateway: &Gateway, reason: &str) -> bool {
+    let series = |line: &&str| line.starts_with("sluicegate_rejections_total") && line.contains(reason);
+    gateway.metrics().lines().filter(series).any(|line| !line.ends_with(" 0"))
+}
+
 #[test]
 fn requests_in_flight_are_bounded_exactly_and_health_is_always_reported() {
     let (server, go) = held();
@@ -100,6 +106,7 @@ fn requests_per_second_are_bounded_over_all_workers() {
     // On a busy machine the requests may take longer than a second.
     assert!((20..=40).contains(&admitted), "{admitted}");
     assert!(refused(&gateway, "qps").unwrap() > 0.0);
+    assert!(is_rejected_for(&gateway, "overload_qps"));
     wait_until("a later second admits again", || gateway.get("/").status() == 200);
 }
 
@@ -119,6 +126,7 @@ fn a_mean_response_time_above_the_bound_sheds_and_recovers() {
         gateway.get("/");
         refused(&gateway, "latency").unwrap() > 0.0
     });
+    assert!(is_rejected_for(&gateway, "overload_latency"));
     let mean = gateway.metric("overload_value", &[("condition", "latency")]).unwrap();
     assert!(mean > 0.02, "{mean}");
     // Most are refused while it lasts, and none once the server is fast again.
@@ -144,6 +152,7 @@ fn cpu_and_load_are_measured_on_this_machine() {
         (0..20).for_each(|_| drop(gateway.get("/")));
         refused(&gateway, "cpu").unwrap() > 20.0
     });
+    assert!(is_rejected_for(&gateway, "overload_cpu"));
     assert!(!gateway.log().contains("is idle"), "{}", gateway.log());
 }
 

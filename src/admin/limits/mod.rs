@@ -43,6 +43,7 @@ use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
+use crate::ends::End;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::algorithm::fair::FORGET;
 use crate::limiting::answer::{Answer, NEVER, Policy};
@@ -56,7 +57,7 @@ use crate::limiting::store::memory::Evictions;
 use crate::limiting::store::once::MarkUse;
 use crate::limiting::usage::history::UsageMonitor;
 use crate::limiting::{ChainState, Evaluation, LimitResult, Limiter, Outcome, Verdict, clock};
-use crate::snapshot::{CurrentSnapshot, Reason};
+use crate::snapshot::CurrentSnapshot;
 
 pub struct LimitsApi {
     current: CurrentSnapshot,
@@ -428,7 +429,7 @@ fn format_unasked(outcome: Outcome) -> Value {
     match outcome.is_admitted() {
         true => json!({ "admitted": true }),
         false => {
-            json!({ "admitted": false, "reason": crate::proxy::account::refusal::refusal_reason(outcome).label() })
+            json!({ "admitted": false, "reason": outcome.end().label() })
         }
     }
 }
@@ -448,7 +449,7 @@ fn format_numbers(answer: &Answer, policy: Policy) -> Value {
     } else {
         let never = answer.retry_ms == NEVER;
         numbers["retry_after_ms"] = if never { Value::Null } else { answer.retry_ms.into() };
-        numbers["reason"] = if never { Reason::NeverFits } else { Reason::Exhausted }.label().into();
+        numbers["reason"] = if never { End::NeverFits } else { End::Exhausted }.label().into();
     }
     numbers
 }

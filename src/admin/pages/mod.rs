@@ -34,7 +34,7 @@ use crate::admin::response::{AdminResponse, json_response, problem_response, ref
 use crate::admin::slots::AdminSlot;
 use crate::admin::streams::{live, tap};
 use crate::admin::{dashboard, status, upstreams};
-use crate::proxy::head::reject::Reject;
+use crate::ends::End;
 use crate::telemetry::metrics::Metrics;
 
 type PageFuture = Pin<Box<dyn Future<Output = Result<AdminResponse, Problem>>>>;
@@ -129,13 +129,13 @@ fn describe_pages() -> impl Iterator<Item = DescribedPage> {
 pub async fn respond(
     context: &Rc<AdminContext>,
     request: Request<Incoming>,
-    fault: Option<Reject>,
+    fault: Option<End>,
     peer: Peer,
     slot: &Rc<AdminSlot>,
 ) -> AdminResponse {
     let (head, body) = request.into_parts();
     let clear = match fault {
-        Some(fault) => Err((fault.status(), fault.explanation())),
+        Some(fault) => Err((fault.status(), fault.row().text)),
         None => guard::check_host(&head),
     };
     let found = match clear {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::limiting::integers::{COST_MAX, NotInteger, ValueError, units};
-
 use crate::limiting::settlement::api::LlmApi;
 use crate::limiting::settlement::weights::{ModelWeights, Weights, is_comparable};
 use crate::limiting::source::{BodyFacts, Facts, JsonPointer, Repeated, Source, has_content_coding};

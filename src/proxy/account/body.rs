@@ -2,7 +2,6 @@
 //! the request, so that the request ends when the body is dropped.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -16,12 +15,13 @@ use http_body_util::BodyExt;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::ends::{End, UpstreamFailureKind};
 use crate::limiting::charges::guard::ChargeGuard;
 use crate::limiting::limit::charge_rules::ResponseTail;
-use crate::proxy::account::RequestAccount;
-use crate::proxy::account::cause::Cause;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::connection::upload::{Upload, UploadError, UploadState};
+use crate::proxy::account::{RequestAccount, ResponseEnd};
+use crate::proxy::connection::request_state::RequestWait;
+use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::outbound::exchange;
 use crate::proxy::outbound::exchange::Exchange;
@@ -30,21 +30,21 @@ use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::select::endpoint::StreamedResponse;
 use crate::proxy::render::compress::encoder::EncoderFault;
 use crate::proxy::render::compress::stage::CompressionStage;
-use crate::proxy::words::failure_log::UpstreamFailureKind;
-use crate::proxy::words::reason::EndReason;
-use crate::telemetry::metrics::Cutoff;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::breaker::BreakerPermit;
 
 /// A response body with the account of its request.
 pub struct ResponseBody {
     source: BodySource,
     /// Compresses what the source returns.
-    compression: Option<Box<CompressionStage<BodyError>>>,
+    compression: Option<Box<CompressionStage<Refusal>>>,
     /// The length of the source must not be sent to the client as the length.
     hides_length: bool,
     account: Option<Box<RequestAccount>>,
+    /// How the body has ended so far.
+    end: ResponseEnd,
     /// The body has failed, which the connection learns once it has written what precedes.
-    failure: Option<BodyError>,
+    failure: Option<Refusal>,
 }
 
 /// The source of the frames of a response body.
@@ -70,47 +70,11 @@ enum BodySource {
     Switched(Option<Box<PooledConnection>>),
 }
 
-/// A response body that could not be completed.
-#[derive(Debug)]
-pub enum BodyError {
-    Upstream(ProtocolFault),
-    Upload(UploadError),
-    Compression,
-}
-
-impl From<EncoderFault> for BodyError {
-    fn from(_: EncoderFault) -> BodyError {
-        BodyError::Compression
+impl From<EncoderFault> for Refusal {
+    fn from(_: EncoderFault) -> Refusal {
+        End::CompressionFailed.into()
     }
 }
-
-impl BodyError {
-    fn cause(&self) -> Cause {
-        match self {
-            BodyError::Upstream(_) => EndReason::UpstreamCutOff.into(),
-            BodyError::Compression => EndReason::CompressionFailed.into(),
-            BodyError::Upload(error) => match error.state() {
-                UploadState::TooLarge => Cutoff::BodyTooLarge.into(),
-                UploadState::Left => Cutoff::ClientLeft.into(),
-                UploadState::Running | UploadState::Done | UploadState::Broken | UploadState::Unread => {
-                    EndReason::BodyMalformed.into()
-                }
-            },
-        }
-    }
-}
-
-impl fmt::Display for BodyError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BodyError::Upstream(error) => write!(f, "the upstream response was cut off: {error}"),
-            BodyError::Upload(error) => error.fmt(f),
-            BodyError::Compression => f.write_str("the response could not be compressed"),
-        }
-    }
-}
-
-impl std::error::Error for BodyError {}
 
 impl ResponseBody {
     pub fn full(bytes: impl Into<Bytes>) -> ResponseBody {
@@ -142,7 +106,14 @@ impl ResponseBody {
     }
 
     fn new(source: BodySource) -> ResponseBody {
-        ResponseBody { source, compression: None, hides_length: false, account: None, failure: None }
+        ResponseBody {
+            source,
+            compression: None,
+            hides_length: false,
+            account: None,
+            end: ResponseEnd::Abandoned,
+            failure: None,
+        }
     }
 
     /// Returns whether a tunnel follows instead of a body.
@@ -177,7 +148,7 @@ impl ResponseBody {
     }
 
     /// Compresses the body while it streams.
-    pub fn compress_with(&mut self, stage: CompressionStage<BodyError>) {
+    pub fn compress_with(&mut self, stage: CompressionStage<Refusal>) {
         self.compression = Some(Box::new(stage));
     }
 
@@ -221,10 +192,7 @@ impl ResponseBody {
 
     /// Reads the body to its end and returns its trailers, empty if there are none. Returns `None` if the body is
     /// longer than 64 KiB. `charges` read the usage in the body.
-    async fn read_to_trailers(
-        &mut self,
-        mut charges: Option<&mut ChargeGuard>,
-    ) -> Result<Option<HeaderMap>, BodyError> {
+    async fn read_to_trailers(&mut self, mut charges: Option<&mut ChargeGuard>) -> Result<Option<HeaderMap>, Refusal> {
         let mut left = 64 * 1024_usize;
         while let Some(frame) = self.frame().await.transpose()? {
             if let (Some(charges), Some(data)) = (&mut charges, frame.data_ref()) {
@@ -257,7 +225,7 @@ impl ResponseBody {
 
 impl BodySource {
     /// Returns the next frame as the server sent it.
-    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         match self {
             BodySource::Full(bytes) if bytes.is_empty() => Poll::Ready(None),
             BodySource::Switched(_) => Poll::Ready(None),
@@ -282,10 +250,12 @@ impl BodySource {
                 {
                     response.record_trailers(trailers);
                 }
-                polled.map(|frame| frame.map(|frame| frame.map_err(BodyError::Upstream)))
+                polled.map(|frame| {
+                    frame.map(|frame| frame.map_err(|fault| Refusal::with_text(End::UpstreamCutOff, fault.text())))
+                })
             }
             BodySource::Echo(upload) => {
-                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(BodyError::Upload)))
+                upload.poll(cx).map(|frame| frame.map(|frame| frame.map_err(|error| error.state().end().into())))
             }
         }
     }
@@ -296,7 +266,7 @@ impl BodySource {
         &mut self,
         account: &mut Option<Box<RequestAccount>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let is_full = matches!(self, BodySource::Full(_));
         let polled = self.poll_frame(cx);
         if let (Poll::Ready(Some(Ok(frame))), Some(account), false) = (&polled, account, is_full)
@@ -337,28 +307,27 @@ impl BodySource {
 
 impl HttpBody for ResponseBody {
     type Data = Bytes;
-    type Error = BodyError;
+    type Error = Refusal;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         if self.failure.is_some() {
             return self.poll_failure();
         }
-        let ResponseBody { source, compression, account, .. } = &mut *self;
+        let ResponseBody { source, compression, account, end, .. } = &mut *self;
         let polled = match compression {
             None => source.poll_scanned(account, cx),
             Some(stage) => poll_compressed(stage, source, account, cx),
         };
-        if let (Poll::Ready(next), Some(account)) = (&polled, account) {
-            match next {
-                Some(Ok(frame)) => {
+        match &polled {
+            Poll::Ready(Some(Ok(frame))) => {
+                if let Some(account) = account {
                     account.record_sent(frame.data_ref().map_or(0, Bytes::len));
-                    if let Some(trailers) = frame.trailers_ref() {
-                        account.settle_by_trailers(trailers);
-                    }
+                    frame.trailers_ref().into_iter().for_each(|trailers| account.settle_by_trailers(trailers));
                 }
-                Some(Err(error)) => account.record_broken(error.cause()),
-                None => account.record_complete(),
             }
+            Poll::Ready(Some(Err(error))) => *end = ResponseEnd::Broken(error.end),
+            Poll::Ready(None) => *end = ResponseEnd::Whole,
+            Poll::Pending => {}
         }
         let mut frame = match polled {
             Poll::Ready(Some(Ok(frame))) => frame,
@@ -389,11 +358,11 @@ impl HttpBody for ResponseBody {
 
 /// Returns the next compressed frame, and records how much of the body was read for it.
 fn poll_compressed(
-    stage: &mut CompressionStage<BodyError>,
+    stage: &mut CompressionStage<Refusal>,
     source: &mut BodySource,
     account: &mut Option<Box<RequestAccount>>,
     cx: &mut Context<'_>,
-) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
     let polled = stage.poll_frame(cx, |cx| source.poll_scanned(account, cx));
     if polled.is_ready() {
         source.end_wait();
@@ -406,7 +375,7 @@ fn poll_compressed(
 
 impl ResponseBody {
     /// Returns the failure once the connection has written what precedes it.
-    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_failure(&mut self) -> Poll<Option<Result<Frame<Bytes>, Refusal>>> {
         let deadline = self.account.as_ref().map(|account| account.deadline());
         if deadline.is_none_or(|deadline| deadline.may_fail_response()) {
             Poll::Ready(self.failure.take().map(Err))
@@ -438,7 +407,7 @@ impl ResponseBody {
                 }
             }
         }
-        account.record_complete();
+        self.end = ResponseEnd::Whole;
     }
 }
 
@@ -457,23 +426,27 @@ async fn await_trailers(exchange: Rc<RefCell<dyn Exchange>>, mut held: Box<Charg
 impl Drop for ResponseBody {
     fn drop(&mut self) {
         self.read_past_length();
-        if self.is_end_stream()
-            && let Some(account) = &mut self.account
-        {
-            account.record_complete();
+        if self.is_end_stream() {
+            self.end = ResponseEnd::Whole;
         }
-        let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source else { return };
-        let answered = exchange.borrow().is_complete();
-        let late = |account: &&mut Box<RequestAccount>| account.deadline().expired_wait().is_some();
-        if let Some(account) = self.account.as_mut().filter(|account| *waits && !answered && late(account)) {
-            account.record_stall();
-            exchange
-                .borrow()
-                .log_failure(UpstreamFailureKind::Stalled, &"the response paused for longer than stream_timeout");
+        if let BodySource::Upstream { exchange, linger, waits, .. } = &mut self.source {
+            let answered = exchange.borrow().is_complete();
+            let late = self.account.as_ref().and_then(|account| account.deadline().expired_wait());
+            if let (true, false, Some(late)) = (*waits, answered, late) {
+                if late == RequestWait::Stream {
+                    self.end = ResponseEnd::Broken(End::ResponseStalled);
+                }
+                exchange.borrow().log_failure(UpstreamFailureKind::Stalled, &End::ResponseStalled.row().text);
+            }
+            if let (false, Some(linger)) = (answered, linger.take()) {
+                let stream = linger.stream;
+                linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+            }
         }
-        if let (false, Some(linger)) = (answered, linger.take()) {
-            let stream = linger.stream;
-            linger.continue_exchange(exchange::discard_response(exchange.clone(), stream, stream));
+        if let Some(account) = self.account.take() {
+            // The exchange ends first: it owns the rest of the request body, which the account asks about.
+            self.source = BodySource::Full(Bytes::new());
+            account.end(self.end);
         }
     }
 }

@@ -10,11 +10,11 @@ use std::time::Duration;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, sleep_until};
 
+use crate::ends::End;
 use crate::limiting::charges::guard::LeaseGuard;
 use crate::proxy::connection::connection_count::CountedConnection;
 use crate::proxy::context::ClientConnection;
 use crate::route::Timeouts;
-use crate::telemetry::metrics::Cutoff;
 
 /// The means of an exchange to continue without its client.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl Linger {
 
     /// Takes a place of the connection limit. The place of an HTTP/1.1 connection serves its exchange; over HTTP/2 each
     /// exchange needs its own.
-    fn take_place(&self) -> Result<Option<CountedConnection>, Cutoff> {
+    fn take_place(&self) -> Result<Option<CountedConnection>, End> {
         if !self.client.connection().is_multiplexed() {
             return Ok(None);
         }

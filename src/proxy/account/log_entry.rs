@@ -13,8 +13,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Version};
 use jiff::Timestamp;
 
 use crate::config::ServerSettings;
+use crate::ends::End;
 use crate::limiting::Verdict;
-use crate::proxy::account::cause::Cause;
 use crate::proxy::connection::upload::UploadProgress;
 use crate::proxy::context::{ClientConnection, WorkerState};
 use crate::proxy::words::shown_keys::{ShownKeys, WantedKeys, describe_decisions, find_deciding_check, list_affected};
@@ -196,10 +196,9 @@ impl LogEntry {
     }
 
     /// Records why the request was refused or not completed.
-    pub fn record_cause(&mut self, cause: Cause) {
-        let Cause { reason, setting, is_server_fault: by_server } = cause;
-        (self.record.reason, self.record.setting) = (Some(reason), setting.map(|setting| setting.label()));
-        self.record.by_server = by_server;
+    pub fn record_end(&mut self, end: End) {
+        (self.record.reason, self.record.setting) = (Some(end.label()), end.row().setting);
+        self.record.by_server = end.is_server_fault();
     }
 
     /// Records the status of the response.
@@ -234,8 +233,8 @@ impl LogEntry {
 }
 
 /// Logs an HTTP/1.1 head that the parser rejected. `bytes`: the part that has arrived.
-pub fn log_rejected_head(client: &ClientConnection, bytes: &[u8], status: StatusCode, cause: Cause) {
-    write_rejected(client, status, cause, |record, settings| {
+pub fn log_rejected_head(client: &ClientConnection, bytes: &[u8], status: StatusCode, end: End) {
+    write_rejected(client, status, end, |record, settings| {
         if let Some((method, target)) = parse_request_line(bytes) {
             record.method = method.to_owned();
             set_target(record, &target, settings);
@@ -248,10 +247,10 @@ pub fn log_malformed_http2_head(
     client: &ClientConnection,
     pseudo_headers: (&[u8], &[u8], &[u8]),
     status: StatusCode,
-    cause: Cause,
+    end: End,
 ) {
     let (method, authority, path) = pseudo_headers;
-    write_rejected(client, status, cause, |record, settings| {
+    write_rejected(client, status, end, |record, settings| {
         record.method = String::from_utf8_lossy(method).into_owned();
         record.host = String::from_utf8_lossy(authority).into_owned();
         record.protocol = Some(protocol_name(Version::HTTP_2));
@@ -262,7 +261,7 @@ pub fn log_malformed_http2_head(
 fn write_rejected(
     client: &ClientConnection,
     status: StatusCode,
-    cause: Cause,
+    end: End,
     describe: impl FnOnce(&mut LogRecord, &AccessLogSettings),
 ) {
     let (view, taps) = (client.local.view(), &client.local.common.taps);
@@ -275,8 +274,8 @@ fn write_rejected(
         client: client.peer.to_canonical(),
         tls: client.tls_version(),
         status: status.as_u16(),
-        reason: Some(cause.reason),
-        setting: cause.setting.map(|setting| setting.label()),
+        reason: Some(end.label()),
+        setting: end.row().setting,
         ..new_record()
     };
     describe(&mut record, log.map_or(&*DEFAULT_SETTINGS, |log| log));

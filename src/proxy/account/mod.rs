@@ -1,14 +1,12 @@
 //! The account of one request. It counts the request in the metrics, feeds its access log entry, settles what the
 //! limits charged, and holds its deadline.
 //!
-//! The account is opened with the request and counts the response once. It ends when it is dropped: with the response
-//! body, with the tunnel, or with a request that got no response because the client left.
+//! The account is opened with the request and counts the response once. It ends once: with the response body, which says
+//! how, or when it is dropped, with the tunnel or with a request that got no response because the client left.
 
 pub(crate) mod body;
-pub(crate) mod cause;
 pub(crate) mod linger;
 pub(crate) mod log_entry;
-pub(crate) mod refusal;
 pub(crate) mod request_context;
 
 use std::cell::Cell;
@@ -18,47 +16,52 @@ use std::time::{Duration, Instant};
 
 use http::{HeaderMap, Method, Response, StatusCode};
 
+use crate::ends::{Counted, End, Refund};
 use crate::limiting::Verdict;
 use crate::limiting::charges::guard::{ChargeGuard, LeaseGuard};
 use crate::limiting::limit::charge_rules::{RequestEnd, ResponseTail};
 use crate::overload::process_load::OverloadPermit;
-use crate::proxy::account::cause::Cause;
 use crate::proxy::account::log_entry::LogEntry;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::upload::{UploadProgress, UploadState};
-use crate::proxy::outbound::error::UpstreamError;
-use crate::proxy::words::reason::{EndReason, client_closed_status};
 use crate::proxy::words::shown_keys::{ShownKeys, WantedKeys};
 use crate::route::Route;
-use crate::snapshot::{Reason, RouteCounters, Snapshot};
-use crate::telemetry::metrics::{Cutoff, ForwardAuthOutcome, Metrics};
+use crate::snapshot::{RouteCounters, Snapshot};
+use crate::telemetry::metrics::{ForwardAuthOutcome, Metrics};
 
 pub struct RequestAccount {
     deadline: RequestDeadline,
     /// Metrics of the route, or of unmatched requests.
-    handles: Rc<RouteCounters>,
+    counters: Rc<RouteCounters>,
     /// The request is counted among the route's requests in flight.
-    entered: bool,
+    in_flight: Option<InFlightRequest>,
     method: Method,
     started: Instant,
     /// How long the request waited for others so far: the store, a server, a delay.
     waited: Cell<Duration>,
-    /// The connection has become a tunnel, so the duration has already been observed: the lifetime of a tunnel is not a
-    /// response time.
-    switched: bool,
-    /// Set once the response is known.
-    response: Option<SentResponse>,
+    life: Life,
     /// Charges of the limits that may still change, until the outcome of the request is known.
     held: Option<Box<ChargeGuard>>,
     /// The request's concurrency slots, shared with the exchange once the request is forwarded.
     leases: Option<Rc<LeaseGuard>>,
     /// The request is counted by the process rule, if there is one.
     overload: Option<OverloadPermit>,
-    /// A server got at least one byte and may act on it.
-    reached_server: bool,
     log: Option<Box<LogEntry>>,
+}
+
+/// The life of a request. Each state follows the one before it, and `Ended` may follow all.
+enum Life {
+    /// There is no response yet. `reached_server`: a server got at least one byte and may act on it.
+    Open {
+        reached_server: bool,
+    },
+    /// The response is on its way.
+    Answering(SentResponse),
+    /// The connection has become a tunnel. The duration of the request was observed then: the lifetime of a tunnel is
+    /// not a response time.
+    Tunnel(SentResponse),
+    Ended,
 }
 
 /// A response on its way to the client.
@@ -69,16 +72,26 @@ struct SentResponse {
     keepalive: Duration,
     /// Progress of the request body, which may outlast the response.
     upload: Option<Rc<UploadProgress>>,
-    end: ResponseEnd,
 }
 
-/// How the response body has ended so far.
-enum ResponseEnd {
-    /// The body has not reached its end. If nothing else follows, the connection ended first.
-    Cut,
+/// How a response body has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// The whole body was passed to the connection.
     Whole,
     /// The source of the body failed: the upstream server or, for an echo, the client.
-    Broken(Cause),
+    Broken(End),
+    /// Nobody waits for the rest: the client left, or the gateway ended the connection.
+    Abandoned,
+}
+
+/// Counts a request among those of a route that are in flight.
+struct InFlightRequest(Rc<RouteCounters>);
+
+impl Drop for InFlightRequest {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
 }
 
 impl RequestAccount {
@@ -90,17 +103,15 @@ impl RequestAccount {
     ) -> Box<RequestAccount> {
         Box::new(RequestAccount {
             deadline,
-            handles: unmatched.clone(),
-            entered: false,
+            counters: unmatched.clone(),
+            in_flight: None,
             method: method.clone(),
             started,
             waited: Cell::default(),
-            switched: false,
-            response: None,
+            life: Life::Open { reached_server: false },
             held: None,
             leases: None,
             overload: None,
-            reached_server: false,
             log: None,
         })
     }
@@ -135,21 +146,18 @@ impl RequestAccount {
     }
 
     /// Counts the request on `route`. Returns false if the route is at `max_in_flight`.
-    pub fn enter_route(&mut self, route: &Route, handles: Rc<RouteCounters>) -> bool {
-        if let Some(entry) = &mut self.log {
-            entry.record_route(route);
-        }
-        self.handles = handles;
-        self.entered = true;
-        self.handles.enter(route.max_in_flight)
+    pub fn enter_route(&mut self, route: &Route, counters: Rc<RouteCounters>) -> bool {
+        self.count_on_route(route, counters);
+        self.in_flight = Some(InFlightRequest(self.counters.clone()));
+        self.counters.enter(route.max_in_flight)
     }
 
     /// Counts a question about a request on `route`, which does not serve the request.
-    pub fn count_on_route(&mut self, route: &Route, handles: Rc<RouteCounters>) {
+    pub fn count_on_route(&mut self, route: &Route, counters: Rc<RouteCounters>) {
         if let Some(entry) = &mut self.log {
             entry.record_route(route);
         }
-        self.handles = handles;
+        self.counters = counters;
     }
 
     /// Leaves what the limits charged as it is, because the gateway does not learn how the request ends.
@@ -171,7 +179,7 @@ impl RequestAccount {
 
     /// Records that the route's `allow` list exempted the request from the limits at `indexes`, which are not empty.
     pub fn record_bypass(&mut self, indexes: Range<usize>) {
-        self.handles.limits[indexes].iter().for_each(|limit| limit.count_bypass());
+        self.counters.limits[indexes].iter().for_each(|limit| limit.count_bypass());
         if let Some(entry) = &mut self.log {
             entry.record_bypass();
         }
@@ -179,14 +187,14 @@ impl RequestAccount {
 
     /// Counts a decision of limits of the route.
     pub fn count_decision(&self, route: &Route, verdict: &Verdict) {
-        let handles = &self.handles;
+        let counters = &self.counters;
         let refusing = if verdict.refused { verdict.refusing_limits(&route.limits).count().max(1) } else { 0 };
         for checked in &verdict.checks {
-            handles.limits[checked.limit].count_decision(&route.limits[checked.limit], checked, refusing);
+            counters.limits[checked.limit].count_decision(&route.limits[checked.limit], checked, refusing);
         }
-        handles.count_comparisons(&verdict.comparisons);
+        counters.count_comparisons(&verdict.comparisons);
         if let Some(checked) = verdict.longest_refusal(&route.limits) {
-            handles.limits[checked.limit].count_rejection(refusal::refusal_reason(checked.outcome));
+            counters.limits[checked.limit].count_rejection(checked.outcome.end());
         }
     }
 
@@ -213,7 +221,7 @@ impl RequestAccount {
 
     /// Counts a request to the auth server.
     pub fn count_forward_auth(&self, outcome: ForwardAuthOutcome) {
-        self.handles.count_forward_auth(outcome);
+        self.counters.count_forward_auth(outcome);
     }
 
     /// Records that a delayed request continues: its charge is no longer refunded if the client leaves.
@@ -236,7 +244,9 @@ impl RequestAccount {
 
     /// Records that at least one byte of the request was sent to a server.
     pub fn record_server_reached(&mut self) {
-        self.reached_server = true;
+        if let Life::Open { reached_server } = &mut self.life {
+            *reached_server = true;
+        }
     }
 
     /// Settles what the limits charged by the head of the response, as the server sent it. Limits that need the body
@@ -259,20 +269,14 @@ impl RequestAccount {
     ///
     /// A server that got a part of the request may have acted on it. If the client then ends the exchange, the request
     /// counts as aborted, regardless of the status.
-    pub fn settle_by_refusal(&mut self, status: StatusCode, head: &HeaderMap, refusal: &Refusal) {
+    pub fn settle_by_refusal(&mut self, status: StatusCode, head: &HeaderMap, end: End) {
         let Some(held) = &mut self.held else { return };
         let none = HeaderMap::new();
-        held.settle_outcome(match refusal {
-            Refusal::Upstream(error) if self.reached_server && error.is_by_client() => RequestEnd::Aborted,
-            // `Shed`: the breaker of an upstream to which a limit diverted the request.
-            Refusal::Shed(_) | Refusal::Upstream(UpstreamError::Overloaded(_)) if !self.reached_server => {
-                RequestEnd::Overloaded { status, head }
-            }
-            Refusal::Upstream(UpstreamError::Connect(_) | UpstreamError::QueueFull | UpstreamError::QueueTimeout)
-                if !self.reached_server =>
-            {
-                RequestEnd::ConnectError { status, head }
-            }
+        let reached_server = matches!(self.life, Life::Open { reached_server: true });
+        held.settle_outcome(match end.row().refund {
+            Refund::Abort if reached_server => RequestEnd::Aborted,
+            Refund::Overload if !reached_server => RequestEnd::Overloaded { status, head },
+            Refund::Unsent if !reached_server => RequestEnd::ConnectError { status, head },
             _ => RequestEnd::Response { status, head, tail: ResponseTail::Whole(&none) },
         });
     }
@@ -305,15 +309,14 @@ impl RequestAccount {
     /// Settles the charges that wait for the trailers of the response, as the server sent them.
     pub fn settle_by_trailers(&mut self, trailers: &HeaderMap) {
         let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
-        let upload = self.response.as_ref().and_then(|answer| answer.upload.as_ref());
-        let is_broken = upload.is_some_and(|upload| upload.state().is_client_fault());
+        let is_broken = self.life.upload_state().is_client_fault();
         held.settle_end((!is_broken).then_some(ResponseTail::Whole(trailers)));
     }
 
     /// Takes out the charges that still wait for the end of the response, with the longest time to wait. Called if the
     /// response body has ended before its stream.
     pub fn take_waiting_charges(&mut self) -> Option<(Box<ChargeGuard>, Duration)> {
-        let stream = self.response.as_ref()?.stream;
+        let Life::Answering(SentResponse { stream, .. }) = self.life else { return None };
         self.take_pending_charges().map(|held| (held, stream))
     }
 
@@ -322,28 +325,15 @@ impl RequestAccount {
         self.held.take_if(|held| held.is_awaiting_end())
     }
 
-    /// Logs and counts a refusal.
-    pub fn record_refusal(&mut self, refusal: &Refusal, cause: Cause, metrics: &Metrics) {
+    /// Logs and counts a refusal. The decision has counted those of limits.
+    pub fn record_refusal(&mut self, end: End, metrics: &Metrics) {
         if let Some(entry) = &mut self.log {
-            entry.record_cause(cause);
+            entry.record_end(end);
         }
-        match refusal {
-            Refusal::InvalidHead(reject) => metrics.rejected_counter(*reject).inc(),
-            Refusal::Misdirected => metrics.rejected_counter(Cutoff::Misdirected).inc(),
-            Refusal::Denied => self.handles.count_rejection(Reason::Denied),
-            Refusal::Unauthorized(_) => self.handles.count_rejection(Reason::Unauthorized),
-            Refusal::AuthServer => self.handles.count_rejection(Reason::AuthServer),
-            Refusal::PasswordQueueFull => self.handles.count_rejection(Reason::PasswordQueueFull),
-            Refusal::Shed(shed) => self.handles.count_rejection(shed.reason),
-            Refusal::MaxInFlight => self.handles.count_rejection(Reason::MaxInFlight),
-            Refusal::MaxTunnels => metrics.rejected_counter(Cutoff::MaxTunnels).inc(),
-            Refusal::TooLarge => metrics.rejected_counter(Cutoff::BodyTooLarge).inc(),
-            Refusal::Upstream(error) => {
-                if let Some(reason) = error.rejection() {
-                    metrics.rejected_counter(reason).inc();
-                }
-            }
-            Refusal::NoRoute | Refusal::NoRedirect | Refusal::Limited | Refusal::Question(_) => {}
+        match end.row().counted {
+            Counted::Http => metrics.rejected_counter(end).inc(),
+            Counted::Route => self.counters.count_rejection(end),
+            Counted::Limit | Counted::No => {}
         }
     }
 
@@ -356,8 +346,8 @@ impl RequestAccount {
         snapshot: &Snapshot,
         upload: Option<Rc<UploadProgress>>,
     ) -> Box<Self> {
-        self.handles.count_response(&self.method, response.status());
-        self.handles.observe_overhead(self.started.elapsed().saturating_sub(self.waited.get()));
+        self.counters.count_response(&self.method, response.status());
+        self.counters.observe_overhead(self.started.elapsed().saturating_sub(self.waited.get()));
         if let Some(entry) = &mut self.log {
             entry.record_status(response.status());
         }
@@ -368,24 +358,24 @@ impl RequestAccount {
         };
         self.deadline.arm(RequestWait::Stream, stream);
         self.deadline.set_min_rate(stream, rate);
-        // A response to HEAD has no body to read.
-        let end = if self.method == Method::HEAD { ResponseEnd::Whole } else { ResponseEnd::Cut };
-        self.response = Some(SentResponse { stream, keepalive, upload, end });
+        self.life = Life::Answering(SentResponse { stream, keepalive, upload });
         self
     }
 
     /// Counts the duration of the request so far, with its trace if it has a span.
     fn observe_duration(&self) {
         let seconds = self.started.elapsed().as_secs_f64();
-        self.handles.observe_duration(seconds);
+        self.counters.observe_duration(seconds);
         if let Some(trace_id) = self.log.as_ref().and_then(|entry| entry.sampled_trace()) {
-            self.handles.record_exemplar(seconds, trace_id);
+            self.counters.record_exemplar(seconds, trace_id);
         }
     }
 
     /// Records that the connection becomes a tunnel, which may be silent for at most `limit`.
     pub fn start_tunnel(&mut self, limit: Duration) {
-        self.switched = true;
+        if let Life::Answering(response) = std::mem::replace(&mut self.life, Life::Ended) {
+            self.life = Life::Tunnel(response);
+        }
         // A tunnel is no request in flight.
         self.overload = None;
         self.observe_duration();
@@ -403,32 +393,51 @@ impl RequestAccount {
 
     /// Records that `bytes` of the response body were passed to the connection.
     pub fn record_sent(&mut self, bytes: usize) {
-        if let Some(answer) = &self.response {
-            self.deadline.arm(RequestWait::Stream, answer.stream);
+        if let Life::Answering(SentResponse { stream, .. }) = self.life {
+            self.deadline.arm(RequestWait::Stream, stream);
         }
         if let Some(entry) = &mut self.log {
             entry.add_sent_bytes(bytes as u64);
         }
     }
 
-    /// Records that the whole response body was passed to the connection.
-    pub fn record_complete(&mut self) {
-        if let Some(answer) = &mut self.response {
-            answer.end = ResponseEnd::Whole;
-        }
+    /// Ends the request with the end of its response body.
+    pub fn end(mut self: Box<Self>, end: ResponseEnd) {
+        self.close(end);
     }
 
-    /// Records that the response body ended before it was complete.
-    pub fn record_broken(&mut self, cause: Cause) {
-        if let Some(answer) = &mut self.response {
-            answer.end = ResponseEnd::Broken(cause);
+    /// Settles, counts and logs what is left, once.
+    fn close(&mut self, end: ResponseEnd) {
+        let life = std::mem::replace(&mut self.life, Life::Ended);
+        let end = match (&life, end) {
+            (Life::Ended, _) => return,
+            // A response to HEAD has no body to read.
+            (Life::Answering(_), ResponseEnd::Abandoned) if self.method == Method::HEAD => ResponseEnd::Whole,
+            (_, end) => end,
+        };
+        self.settle_at_end(&life, end);
+        match &life {
+            Life::Answering(_) => self.observe_duration(),
+            Life::Open { .. } => self.counters.count_response(&self.method, End::ClientLeft.status()),
+            Life::Tunnel(_) | Life::Ended => {}
         }
-    }
-
-    /// Records that the deadline expired while the gateway waited for the server, not for the client.
-    pub fn record_stall(&mut self) {
-        if let (Some(answer), Some(RequestWait::Stream)) = (&mut self.response, self.deadline.expired_wait()) {
-            answer.end = ResponseEnd::Broken(Cause { is_server_fault: true, ..Cutoff::StreamTimeout.into() });
+        self.in_flight = None;
+        if let Some(mut entry) = self.log.take() {
+            if let Life::Open { .. } = life {
+                entry.record_status(End::ClientLeft.status());
+            }
+            if let Some(cut) = self.find_cut(&life, end) {
+                // The gateway reset the stream of a malformed body. The client did not leave.
+                entry.record_end(if entry.is_body_malformed() { End::BodyMalformed } else { cut });
+            }
+            entry.write(self.started);
+        }
+        match life {
+            Life::Answering(response) | Life::Tunnel(response) => match response.upload {
+                Some(upload) => upload.response_sent(response.keepalive),
+                None => self.deadline.end(response.keepalive),
+            },
+            Life::Open { .. } | Life::Ended => self.deadline.end_by_client(),
         }
     }
 
@@ -437,69 +446,56 @@ impl RequestAccount {
     /// Without trailers, the response was complete, or the server cut it off, or the client aborted it. A client aborts
     /// a response by disconnecting or by breaking off its own body. It also does so by pausing its body until the
     /// server has been silent for too long.
-    fn settle_at_end(&mut self) {
+    fn settle_at_end(&mut self, life: &Life, end: ResponseEnd) {
         let Some(held) = self.held.as_mut().filter(|held| held.is_awaiting_end()) else { return };
         let none = HeaderMap::new();
-        held.settle_end(match &self.response {
-            Some(SentResponse { end: ResponseEnd::Whole, .. }) => Some(ResponseTail::Whole(&none)),
-            Some(SentResponse { end: ResponseEnd::Broken(cause), upload, .. }) if cause.is_server_fault => {
-                let state = upload.as_ref().map_or(UploadState::Done, |upload| upload.state());
-                let is_stall = cause.reason == Cutoff::StreamTimeout.label();
+        held.settle_end(match end {
+            ResponseEnd::Whole => Some(ResponseTail::Whole(&none)),
+            ResponseEnd::Broken(end) if end.is_server_fault() => {
+                let state = life.upload_state();
+                let is_stall = end == End::ResponseStalled;
                 let is_by_client = state.is_client_fault() || (is_stall && state != UploadState::Done);
                 (!is_by_client).then_some(ResponseTail::Cut)
             }
-            _ => None,
+            ResponseEnd::Broken(_) | ResponseEnd::Abandoned => None,
         });
     }
 
     /// Returns why the request ended before its response did.
-    fn find_cut_cause(&self) -> Option<Cause> {
-        match &self.response {
-            Some(SentResponse { end: ResponseEnd::Whole, .. }) => return None,
-            Some(SentResponse { end: ResponseEnd::Broken(cause), .. }) => return Some(*cause),
-            Some(SentResponse { end: ResponseEnd::Cut, .. }) | None => {}
+    fn find_cut(&self, life: &Life, end: ResponseEnd) -> Option<End> {
+        match end {
+            ResponseEnd::Whole => return None,
+            ResponseEnd::Broken(end) => return Some(end),
+            ResponseEnd::Abandoned => {}
         }
         if self.deadline.is_cut() {
-            return Some(EndReason::Shutdown.into());
+            return Some(End::Shutdown);
         }
         if self.deadline.has_failed() {
-            return Some(EndReason::H2ConnectionError.into());
+            return Some(End::H2ConnectionError);
         }
-        let late = self.deadline.expired_wait().and_then(RequestWait::cutoff);
-        // A tunnel ends whenever one of its sides closes it.
-        if self.switched && late.is_none() {
-            return None;
+        let late = self.deadline.expired_wait().and_then(RequestWait::end);
+        match life {
+            // A tunnel ends whenever one of its sides closes it.
+            Life::Tunnel(_) => late,
+            _ => Some(late.unwrap_or(End::ClientLeft)),
         }
-        Some(late.map_or(Cutoff::ClientLeft.into(), Cause::from))
     }
 }
 
-/// Ends the request: its response was sent as far as possible, or the client left before there was one.
+impl Life {
+    /// Returns how the request body stands that a response may precede.
+    fn upload_state(&self) -> UploadState {
+        match self {
+            Life::Answering(SentResponse { upload: Some(upload), .. }) => upload.state(),
+            _ => UploadState::Done,
+        }
+    }
+}
+
+/// The request is abandoned if it has not ended: the client left before there was a response, or a tunnel ends.
 impl Drop for RequestAccount {
     fn drop(&mut self) {
-        self.settle_at_end();
-        match &self.response {
-            Some(_) if self.switched => {}
-            Some(_) => self.observe_duration(),
-            None => self.handles.count_response(&self.method, client_closed_status()),
-        }
-        if self.entered {
-            self.handles.leave();
-        }
-        if let Some(mut entry) = self.log.take() {
-            if self.response.is_none() {
-                entry.record_status(client_closed_status());
-            }
-            if let Some(cause) = self.find_cut_cause() {
-                // The gateway reset the stream of a malformed body. The client did not leave.
-                entry.record_cause(if entry.is_body_malformed() { EndReason::BodyMalformed.into() } else { cause });
-            }
-            entry.write(self.started);
-        }
-        match &self.response {
-            Some(SentResponse { upload: Some(upload), keepalive, .. }) => upload.response_sent(*keepalive),
-            Some(SentResponse { upload: None, keepalive, .. }) => self.deadline.end(*keepalive),
-            None => self.deadline.end_by_client(),
-        }
+        self.close(ResponseEnd::Abandoned);
     }
 }

@@ -1,12 +1,11 @@
 //! How many client connections there are, over all workers and per address (`max_connections`,
 //! `max_connections_per_ip`).
 
+use crate::ends::End;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-
-use crate::telemetry::metrics::Cutoff;
 
 /// The number of connections over all workers.
 #[derive(Default)]
@@ -31,7 +30,7 @@ impl CountedConnection {
         peer: IpAddr,
         max: usize,
         max_per_ip: usize,
-    ) -> Result<CountedConnection, Cutoff> {
+    ) -> Result<CountedConnection, End> {
         count.add_connection(peer, max, max_per_ip)?;
         Ok(CountedConnection { count: count.clone(), peer })
     }
@@ -44,16 +43,16 @@ impl Drop for CountedConnection {
 }
 
 impl ConnectionCount {
-    fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), Cutoff> {
+    fn add_connection(&self, peer: IpAddr, max: usize, max_per_ip: usize) -> Result<(), End> {
         if self.all.fetch_add(1, Ordering::Relaxed) >= max.saturating_add(self.closing.load(Ordering::Relaxed)) {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(Cutoff::MaxConnections);
+            return Err(End::MaxConnections);
         }
         let mut by_ip = self.by_ip.lock().unwrap_or_else(PoisonError::into_inner);
         let count = by_ip.entry(peer).or_default();
         if *count >= max_per_ip {
             self.all.fetch_sub(1, Ordering::Relaxed);
-            return Err(Cutoff::MaxConnectionsPerIp);
+            return Err(End::MaxConnectionsPerIp);
         }
         *count += 1;
         Ok(())

@@ -7,7 +7,7 @@
 //!                +------- Idle-+   (Resting after half a second)
 //! ```
 
-use crate::telemetry::metrics::Cutoff;
+use crate::ends::End;
 
 /// Phase of a connection: the event that it waits for. The module `connection` lists the bounds of each phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +33,9 @@ pub enum Phase {
 impl Phase {
     /// Returns the reason that is counted when this phase exceeds its limit. Handshakes are counted by their result,
     /// and the end of an idle connection is no failure.
-    pub fn cutoff(self) -> Option<Cutoff> {
+    pub fn end(self) -> Option<End> {
         match self {
-            Phase::Head => Some(Cutoff::HeaderTimeout),
+            Phase::Head => Some(End::HeaderTimeout),
             _ => None,
         }
     }

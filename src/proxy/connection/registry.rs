@@ -11,12 +11,12 @@ use std::sync::atomic::Ordering;
 
 use slab::Slab;
 
+use crate::ends::End;
 use crate::net::client_network;
 use crate::proxy::connection::connection_count::{ConnectionCount, CountedConnection};
 use crate::proxy::connection::phase::{GoAway, Phase};
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::connection::timeouts::Ticks;
-use crate::telemetry::metrics::Cutoff;
 
 /// The most streams of idle HTTP/2 connections of one worker. Each connection counts with the most streams that it has
 /// had at once, because the HTTP/2 library keeps about 2 KiB for each of them until the connection ends. Beyond that,
@@ -79,9 +79,9 @@ impl ConnectionRegistry {
         peer: IpAddr,
         max: usize,
         max_per_ip: usize,
-    ) -> Result<(ConnectionTicket, bool), Cutoff> {
+    ) -> Result<(ConnectionTicket, bool), End> {
         let mut counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
-        let makes_room = matches!(counted, Err(Cutoff::MaxConnections)) && self.make_room(max);
+        let makes_room = matches!(counted, Err(End::MaxConnections)) && self.make_room(max);
         if makes_room {
             counted = CountedConnection::new(&self.count, peer, max, max_per_ip);
         }
@@ -282,7 +282,7 @@ impl ConnectionTicket {
     ///
     /// # Errors
     /// There are `max_per_ip` connections of that address already.
-    pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), Cutoff> {
+    pub fn recount_for(&mut self, client: IpAddr, max_per_ip: usize) -> Result<(), End> {
         if client != self.counted.peer {
             self.counted = CountedConnection::new(&self.connections.count, client, usize::MAX, max_per_ip)?;
             self.registered.peer.set(client);
@@ -294,7 +294,7 @@ impl ConnectionTicket {
     ///
     /// # Errors
     /// There are `max` connections already, or `max_per_ip` of that address.
-    pub fn count_lingering(&self, max: usize, max_per_ip: usize) -> Result<CountedConnection, Cutoff> {
+    pub fn count_lingering(&self, max: usize, max_per_ip: usize) -> Result<CountedConnection, End> {
         CountedConnection::new(&self.connections.count, self.counted.peer, max, max_per_ip)
     }
 }
@@ -369,7 +369,7 @@ mod tests {
         let (_new, closes) = registry.register(ip(2), 2, 99).ok().unwrap();
         assert!(closes && !busy.connection().is_over() && idle.connection().is_over());
         assert_eq!(count.closing.load(Ordering::Relaxed), 1);
-        assert!(matches!(registry.register(ip(2), 2, 99), Err(Cutoff::MaxConnections)));
+        assert!(matches!(registry.register(ip(2), 2, 99), Err(End::MaxConnections)));
         drop(idle);
         assert_eq!(count.closing.load(Ordering::Relaxed), 0);
     }
@@ -411,7 +411,7 @@ mod tests {
         // One of them closes, and the others are selected.
         drop((registry.register(ip(2), 3, 99).ok().unwrap(), first));
         let _fresh = silent(3);
-        assert!(matches!(registry.register(ip(2), 3, 99), Err(Cutoff::MaxConnections)));
+        assert!(matches!(registry.register(ip(2), 3, 99), Err(End::MaxConnections)));
         assert_eq!(count.closing.load(Ordering::Relaxed), 0);
     }
 

@@ -326,7 +326,7 @@ mod tests {
             pass(&ticks, &connection, 1000);
             assert_eq!((connection.is_slow(), connection.is_cut()), (!is_cut, is_cut));
             assert_eq!(request.expired_wait().is_some(), !is_cut);
-            assert_eq!(connection.slow_reader_cutoff(), None, "the request is counted");
+            assert_eq!(connection.slow_reader_end(), None, "the request is counted");
         }
     }
 }

@@ -5,9 +5,9 @@ use std::cell::{Cell, RefCell};
 use std::task::Waker;
 use std::time::Duration;
 
+use crate::ends::End;
 use crate::proxy::connection::min_rate::MinRate;
 use crate::proxy::connection::timeouts::{TICK, Ticks, Timer, due_in};
-use crate::telemetry::metrics::Cutoff;
 
 /// The event that a request waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +29,12 @@ pub enum RequestWait {
 impl RequestWait {
     /// Returns the reason that is counted when this wait exceeds its limit and ends the connection or stream. `None`:
     /// the request is answered with an error instead.
-    pub fn cutoff(self) -> Option<Cutoff> {
+    pub fn end(self) -> Option<End> {
         match self {
-            RequestWait::Upload => Some(Cutoff::BodyTimeout),
-            RequestWait::Stream => Some(Cutoff::StreamTimeout),
-            RequestWait::Reader => Some(Cutoff::SlowReader),
-            RequestWait::Tunnel => Some(Cutoff::TunnelTimeout),
+            RequestWait::Upload => Some(End::BodyTimeout),
+            RequestWait::Stream => Some(End::StreamTimeout),
+            RequestWait::Reader => Some(End::SlowReader),
+            RequestWait::Tunnel => Some(End::TunnelTimeout),
             RequestWait::Gateway | RequestWait::Response => None,
         }
     }

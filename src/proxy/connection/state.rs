@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use crate::ends::End;
 use crate::proxy::connection::min_rate::Output;
 use crate::proxy::connection::phase::{ConnectionEnd, GoAway, Phase};
 use crate::proxy::connection::request_state::{RequestState, RequestWait, register, wake};
 use crate::proxy::connection::timeouts::{TICK, Ticks, Timer, due_in};
-use crate::telemetry::metrics::Cutoff;
 
 /// Time after which an idle connection drops its parser and buffers. It is long enough that a connection in steady use
 /// keeps them between two requests.
@@ -388,9 +388,9 @@ impl ConnectionState {
 
     /// Returns the reason that is counted when the connection ends with a slow reader. `None` if one of its requests is
     /// counted instead.
-    pub fn slow_reader_cutoff(&self) -> Option<Cutoff> {
+    pub fn slow_reader_end(&self) -> Option<End> {
         let is_counted = || self.requests.borrow().iter().any(|request| request.expired().is_some());
-        if self.is_slow() && !is_counted() { self.slowness().cutoff() } else { None }
+        if self.is_slow() && !is_counted() { self.slowness().end() } else { None }
     }
 
     /// Returns the reason to end a slow client: it reads nothing, or below the minimum rate.

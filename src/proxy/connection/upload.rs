@@ -16,6 +16,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName};
 use http_body::{Body as _, Frame, SizeHint};
 
+use crate::ends::End;
 use crate::proxy::connection::body::discard::{data_length, discard_within};
 use crate::proxy::connection::body_memory::{BodyMemory, BodyPermit, GatheredBody};
 use crate::proxy::connection::min_rate::MinRate;
@@ -85,6 +86,15 @@ impl UploadState {
     /// Returns true if the client is the reason that the body is incomplete.
     pub fn is_client_fault(self) -> bool {
         matches!(self, UploadState::TooLarge | UploadState::Broken | UploadState::Left)
+    }
+
+    /// Returns the end of a request whose body ended in this state before it was complete.
+    pub fn end(self) -> End {
+        match self {
+            UploadState::TooLarge => End::BodyTooLarge,
+            UploadState::Left => End::ClientLeft,
+            UploadState::Broken | UploadState::Running | UploadState::Done | UploadState::Unread => End::BodyMalformed,
+        }
     }
 }
 

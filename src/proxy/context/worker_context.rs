@@ -11,6 +11,7 @@ use prometheus::IntGauge;
 use tokio::sync::Semaphore;
 
 use crate::config::{ListenerSettings, ServerSettings};
+use crate::ends::End;
 use crate::heap::HeapTrimmer;
 use crate::net::ListenAddr;
 use crate::proxy::connection::connection_count::ConnectionCount;
@@ -19,7 +20,7 @@ use crate::proxy::connection::registry::{ConnectionRegistry, ConnectionTicket};
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::state::ConnectionState;
 use crate::proxy::context::{ProcessState, WorkerState};
-use crate::telemetry::metrics::{Cutoff, Protocol};
+use crate::telemetry::metrics::Protocol;
 
 /// The part of a worker that its connections use.
 pub struct WorkerContext {
@@ -66,12 +67,11 @@ impl WorkerContext {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
         let entered = self.connections.register(peer, server.max_connections, server.max_connections_per_ip);
-        let (ticket, makes_room) =
-            entered.map_err(|cutoff| self.report_rejected(cutoff, listener, peer, server)).ok()?;
+        let (ticket, makes_room) = entered.map_err(|end| self.report_rejected(end, listener, peer, server)).ok()?;
         if makes_room {
             let max_connections = server.max_connections;
             self.local.common.failure_log.log_rejected_client(
-                Cutoff::MaxConnections,
+                End::MaxConnections,
                 listener,
                 peer,
                 format_args!(
@@ -84,13 +84,13 @@ impl WorkerContext {
     }
 
     /// Counts and logs a connection that a cap has rejected.
-    fn report_rejected(&self, cutoff: Cutoff, listener: &str, peer: IpAddr, server: &ServerSettings) {
+    fn report_rejected(&self, end: End, listener: &str, peer: IpAddr, server: &ServerSettings) {
         let ServerSettings { max_connections, max_connections_per_ip, .. } = server;
         let complaints = &self.local.common.failure_log;
-        self.local.common.metrics.rejected_counter(cutoff).inc();
-        match cutoff {
-            Cutoff::MaxConnectionsPerIp => complaints.log_rejected_client(
-                cutoff,
+        self.local.common.metrics.rejected_counter(end).inc();
+        match end {
+            End::MaxConnectionsPerIp => complaints.log_rejected_client(
+                end,
                 listener,
                 peer,
                 format_args!(
@@ -99,7 +99,7 @@ impl WorkerContext {
                 ),
             ),
             _ => complaints.log_rejected_client(
-                cutoff,
+                end,
                 listener,
                 peer,
                 format_args!(
@@ -121,7 +121,7 @@ impl WorkerContext {
         let view = self.local.view();
         let server = &view.snapshot.config.server;
         let counted = ticket.recount_for(client, server.max_connections_per_ip);
-        counted.map_err(|cutoff| self.report_rejected(cutoff, listener, client, server)).is_ok()
+        counted.map_err(|end| self.report_rejected(end, listener, client, server)).is_ok()
     }
 
     /// Counts an open connection in the metrics, until the result is dropped.
@@ -144,7 +144,7 @@ impl WorkerContext {
     }
 
     /// Counts a connection that the gateway has ended, if there is a reason to count.
-    pub fn count_cutoff(&self, reason: Option<Cutoff>) {
+    pub fn count_end(&self, reason: Option<End>) {
         if let Some(reason) = reason {
             self.local.common.metrics.rejected_counter(reason).inc();
         }
@@ -156,10 +156,10 @@ impl WorkerContext {
         if connection.is_cut() || connection.is_half_close_over() {
             return true;
         }
-        let expired = connection.expired_phase().map(Phase::cutoff);
-        let expired = expired.or_else(|| connection.expired_request_wait().map(RequestWait::cutoff));
-        let expired = expired.or_else(|| connection.slow_reader_cutoff().map(Some));
-        expired.inspect(|reason| self.count_cutoff(*reason)).is_some()
+        let expired = connection.expired_phase().map(Phase::end);
+        let expired = expired.or_else(|| connection.expired_request_wait().map(RequestWait::end));
+        let expired = expired.or_else(|| connection.slow_reader_end().map(Some));
+        expired.inspect(|reason| self.count_end(*reason)).is_some()
     }
 
     /// Enters `stage`, and wakes every connection to act on it.

@@ -15,7 +15,6 @@ use crate::config::Service;
 use crate::limiting::charges::manager::PendingCall;
 use crate::proxy::account::RequestAccount;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
@@ -29,6 +28,7 @@ use crate::proxy::steps::finish_response::finish_response;
 use crate::proxy::steps::pipeline::{Passage, admit, arrive};
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
+use crate::proxy::words::refusal::Refusal;
 
 /// Serves one request. Never fails: every failure becomes a response.
 pub fn serve(

@@ -1,23 +1,24 @@
 //! Reports what is wrong with a path as reasons to refuse the request. `crate::canonical` has the canonical forms.
 
 use crate::canonical::{self, PathFault};
-use crate::proxy::head::reject::{FaultPolicy, Reject};
+use crate::ends::End;
+use crate::proxy::head::reject::FaultPolicy;
 
 /// Returns the canonical form of an absolute path, or `None` if the path is canonical already.
 ///
 /// # Errors
 /// A fault that the strictness of `policy` refuses.
-pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<Option<String>, Reject> {
+pub fn canonicalize_path(raw: &str, policy: &mut FaultPolicy) -> Result<Option<String>, End> {
     canonical::canonicalize_path(raw, |fault| {
         policy.report(match fault {
-            PathFault::Control => Reject::PathControl,
-            PathFault::Slash => Reject::PathSlash,
-            PathFault::Backslash => Reject::PathBackslash,
-            PathFault::Percent => Reject::PathPercent,
-            PathFault::NonAscii => Reject::PathNonAscii,
-            PathFault::AboveRoot => Reject::PathAboveRoot,
-            PathFault::DotParameter => Reject::PathDotParameter,
-            PathFault::SlashDots => Reject::PathSlashDots,
+            PathFault::Control => End::PathControl,
+            PathFault::Slash => End::PathSlash,
+            PathFault::Backslash => End::PathBackslash,
+            PathFault::Percent => End::PathPercent,
+            PathFault::NonAscii => End::PathNonAscii,
+            PathFault::AboveRoot => End::PathAboveRoot,
+            PathFault::DotParameter => End::PathDotParameter,
+            PathFault::SlashDots => End::PathSlashDots,
         })
     })
 }
@@ -29,7 +30,7 @@ mod tests {
     use super::*;
     use crate::config::Strictness;
 
-    fn at(strictness: Strictness, raw: &str) -> Result<String, Reject> {
+    fn at(strictness: Strictness, raw: &str) -> Result<String, End> {
         let canonical = canonicalize_path(raw, &mut FaultPolicy::new(strictness))?;
         assert_ne!(canonical.as_deref(), Some(raw), "a changed path differs");
         Ok(canonical.unwrap_or_else(|| raw.to_owned()))
@@ -69,22 +70,22 @@ mod tests {
     #[test]
     fn unclear_paths_are_refused_by_strictness() {
         for (raw, reject, defensive) in [
-            ("/a%00", Reject::PathControl, None),
-            ("/a%0Ab", Reject::PathControl, None),
-            ("/a%0d", Reject::PathControl, None),
-            ("/a%7f", Reject::PathControl, None),
-            ("/a%2fb", Reject::PathSlash, Some("/a%2Fb")),
-            ("/a%2f..%2fb", Reject::PathSlash, Some("/a%2F..%2Fb")),
-            ("/a\\b", Reject::PathBackslash, Some("/a%5Cb")),
-            ("/a%5cb", Reject::PathBackslash, Some("/a%5Cb")),
-            ("/a%", Reject::PathPercent, Some("/a%25")),
-            ("/a%4", Reject::PathPercent, Some("/a%254")),
-            ("/a%zz", Reject::PathPercent, Some("/a%25zz")),
-            ("/é", Reject::PathNonAscii, Some("/%C3%A9")),
-            ("/..", Reject::PathAboveRoot, Some("/")),
-            ("/a/../../b", Reject::PathAboveRoot, Some("/b")),
-            ("/a/.;x", Reject::PathDotParameter, Some("/a/.;x")),
-            ("/a/%2e%2e;x/b", Reject::PathDotParameter, Some("/a/..;x/b")),
+            ("/a%00", End::PathControl, None),
+            ("/a%0Ab", End::PathControl, None),
+            ("/a%0d", End::PathControl, None),
+            ("/a%7f", End::PathControl, None),
+            ("/a%2fb", End::PathSlash, Some("/a%2Fb")),
+            ("/a%2f..%2fb", End::PathSlash, Some("/a%2F..%2Fb")),
+            ("/a\\b", End::PathBackslash, Some("/a%5Cb")),
+            ("/a%5cb", End::PathBackslash, Some("/a%5Cb")),
+            ("/a%", End::PathPercent, Some("/a%25")),
+            ("/a%4", End::PathPercent, Some("/a%254")),
+            ("/a%zz", End::PathPercent, Some("/a%25zz")),
+            ("/é", End::PathNonAscii, Some("/%C3%A9")),
+            ("/..", End::PathAboveRoot, Some("/")),
+            ("/a/../../b", End::PathAboveRoot, Some("/b")),
+            ("/a/.;x", End::PathDotParameter, Some("/a/.;x")),
+            ("/a/%2e%2e;x/b", End::PathDotParameter, Some("/a/..;x/b")),
         ] {
             assert_eq!(at(Strictness::Strict, raw), Err(reject), "{raw}");
             let expected = defensive.map(str::to_owned).ok_or(reject);

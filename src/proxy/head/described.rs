@@ -6,15 +6,16 @@
 
 use http::{Method, Uri};
 
+use crate::ends::End;
 use crate::proxy::head::raw_target::encode_target;
-use crate::proxy::head::reject::Reject;
+use crate::proxy::head::reject::find_raw_bytes_fault;
 
 /// Parses the method.
 ///
 /// # Errors
 /// The text is not a token.
-pub fn parse_method(text: &[u8]) -> Result<Method, Reject> {
-    Method::from_bytes(text).map_err(|_| Reject::Method)
+pub fn parse_method(text: &[u8]) -> Result<Method, End> {
+    Method::from_bytes(text).map_err(|_| End::Method)
 }
 
 /// Parses the target. What [`encode_target`] encodes in proxied requests is encoded here as well, so that a request has
@@ -25,14 +26,14 @@ pub fn parse_method(text: &[u8]) -> Result<Method, Reject> {
 ///
 /// # Errors
 /// The text is no target even then.
-pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<Reject>), Reject> {
-    let (raw_bytes, encoded) = (Reject::from_raw_bytes(text), encode_target(text));
+pub fn parse_target(text: &[u8]) -> Result<(Uri, Option<End>), End> {
+    let (raw_bytes, encoded) = (find_raw_bytes_fault(text), encode_target(text));
     let text = encoded.as_deref().unwrap_or(text);
     if let Ok(uri) = Uri::try_from(text) {
-        return Ok((uri, raw_bytes.or_else(|| text.contains(&b'#').then_some(Reject::TargetFragment))));
+        return Ok((uri, raw_bytes.or_else(|| text.contains(&b'#').then_some(End::TargetFragment))));
     }
-    let uri = Uri::try_from(encode_controls(text)).map_err(|_| Reject::TargetForm)?;
-    Ok((uri, raw_bytes.or(Some(Reject::TargetCharacter))))
+    let uri = Uri::try_from(encode_controls(text)).map_err(|_| End::TargetForm)?;
+    Ok((uri, raw_bytes.or(Some(End::TargetCharacter))))
 }
 
 /// Percent-encodes control characters and spaces.
@@ -61,14 +62,14 @@ mod tests {
                 let (uri, fault) = parse_target(&[at, &[byte]].concat()).unwrap();
                 let is_plain = uri.to_string().as_bytes() == [at, &[byte]].concat();
                 match byte {
-                    b'#' => assert_eq!((uri.to_string().as_bytes(), fault), (at, Some(Reject::TargetFragment))),
+                    b'#' => assert_eq!((uri.to_string().as_bytes(), fault), (at, Some(End::TargetFragment))),
                     // In a path, the parser accepts a quotation mark, and in a query a backtick.
                     _ if is_plain => assert!(fault.is_none() && (0x21..0x7f).contains(&byte), "{byte:#x}"),
                     _ => {
                         let is_control = byte <= b' ' || byte == 0x7f;
-                        let raw_bytes = Reject::from_raw_bytes(&[at, &[byte]].concat());
+                        let raw_bytes = find_raw_bytes_fault(&[at, &[byte]].concat());
                         assert_eq!(uri.to_string(), format!("{}%{byte:02X}", String::from_utf8_lossy(at)));
-                        assert_eq!(fault, raw_bytes.or(is_control.then_some(Reject::TargetCharacter)), "{byte:#x}");
+                        assert_eq!(fault, raw_bytes.or(is_control.then_some(End::TargetCharacter)), "{byte:#x}");
                     }
                 }
             }
@@ -79,10 +80,10 @@ mod tests {
     fn what_is_no_target_or_method_is_refused() {
         let long = format!("/{}", "a".repeat(70_000));
         for text in ["", "http://", "http://<x>/", &long] {
-            assert_eq!(parse_target(text.as_bytes()).unwrap_err(), Reject::TargetForm, "{text:.40}");
+            assert_eq!(parse_target(text.as_bytes()).unwrap_err(), End::TargetForm, "{text:.40}");
         }
         for text in [&b""[..], b"G T", b"G\0", b"\xff", b"GET,"] {
-            assert_eq!(parse_method(text), Err(Reject::Method));
+            assert_eq!(parse_method(text), Err(End::Method));
         }
     }
 

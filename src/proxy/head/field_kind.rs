@@ -4,8 +4,8 @@
 use http::Method;
 use http::uri::{Authority, PathAndQuery, Scheme};
 
+use crate::ends::End;
 use crate::proxy::head::raw_target;
-use crate::telemetry::metrics::Cutoff;
 
 /// The longest name that the `http` crate accepts.
 const NAME_MAX: usize = 65_535;
@@ -27,7 +27,7 @@ pub enum FieldKind {
     /// Any other well-formed header.
     Regular,
     /// A header that makes any message malformed, by this rule.
-    Malformed(Cutoff),
+    Malformed(End),
 }
 
 impl FieldKind {
@@ -37,19 +37,19 @@ impl FieldKind {
             return FieldKind::from_pseudo(pseudo, value);
         }
         if !is_name(name) {
-            return FieldKind::Malformed(Cutoff::H2FieldName);
+            return FieldKind::Malformed(End::H2FieldName);
         }
         if !value.iter().all(|byte| matches!(byte, b'\t' | b' '..=b'~' | 0x80..)) {
-            return FieldKind::Malformed(Cutoff::H2FieldValue);
+            return FieldKind::Malformed(End::H2FieldValue);
         }
         match name {
             b"content-length" => {
-                parse_length(value).map_or(FieldKind::Malformed(Cutoff::H2ContentLength), FieldKind::ContentLength)
+                parse_length(value).map_or(FieldKind::Malformed(End::H2ContentLength), FieldKind::ContentLength)
             }
             b"connection" | b"transfer-encoding" | b"upgrade" | b"keep-alive" | b"proxy-connection" => {
-                FieldKind::Malformed(Cutoff::H2ConnectionField)
+                FieldKind::Malformed(End::H2ConnectionField)
             }
-            b"te" if value != b"trailers" => FieldKind::Malformed(Cutoff::H2ConnectionField),
+            b"te" if value != b"trailers" => FieldKind::Malformed(End::H2ConnectionField),
             _ => FieldKind::Regular,
         }
     }
@@ -74,7 +74,7 @@ impl FieldKind {
             }
             _ => None,
         };
-        kind.unwrap_or(FieldKind::Malformed(Cutoff::H2PseudoField))
+        kind.unwrap_or(FieldKind::Malformed(End::H2PseudoField))
     }
 }
 
@@ -104,7 +104,7 @@ pub struct FieldRules {
     has_regular: bool,
     content_length: Option<u64>,
     /// The first rule that was broken.
-    fault: Option<Cutoff>,
+    fault: Option<End>,
 }
 
 impl FieldRules {
@@ -122,7 +122,7 @@ impl FieldRules {
             FieldKind::ContentLength(length) => {
                 self.has_regular = true;
                 if self.content_length.replace(length).is_some_and(|other| other != length) {
-                    self.record_fault(Cutoff::H2ContentLength);
+                    self.record_fault(End::H2ContentLength);
                 }
                 return;
             }
@@ -130,12 +130,12 @@ impl FieldRules {
             FieldKind::Malformed(rule) => return self.record_fault(rule),
         };
         if std::mem::replace(pseudo, true) || self.has_regular {
-            self.record_fault(Cutoff::H2PseudoField);
+            self.record_fault(End::H2PseudoField);
         }
     }
 
     /// Records that the block breaks `rule`.
-    fn record_fault(&mut self, rule: Cutoff) {
+    fn record_fault(&mut self, rule: End) {
         self.fault.get_or_insert(rule);
     }
 
@@ -143,18 +143,18 @@ impl FieldRules {
     ///
     /// # Errors
     /// The rule that the head breaks, the first one if there are several.
-    pub fn check_head(mut self, ends_stream: bool) -> Result<(), Cutoff> {
+    pub fn check_head(mut self, ends_stream: bool) -> Result<(), End> {
         let is_tunnel = self.is_connect && !self.protocol;
         let is_complete = match is_tunnel {
             true => self.authority && !self.scheme && !self.path,
             false => self.method && self.scheme && self.path && self.is_connect == self.protocol,
         };
         if !is_complete {
-            self.record_fault(Cutoff::H2PseudoField);
+            self.record_fault(End::H2PseudoField);
         }
         // Neither a tunnel nor a stream that has ended has a body.
         if (ends_stream || self.is_connect) && self.content_length.is_some_and(|length| length > 0) {
-            self.record_fault(Cutoff::H2ContentLength);
+            self.record_fault(End::H2ContentLength);
         }
         self.fault.map_or(Ok(()), Err)
     }
@@ -163,12 +163,12 @@ impl FieldRules {
     ///
     /// # Errors
     /// The rule that the trailers break, the first one if there are several.
-    pub fn check_trailers(mut self, ends_stream: bool) -> Result<(), Cutoff> {
+    pub fn check_trailers(mut self, ends_stream: bool) -> Result<(), End> {
         if self.method || self.scheme || self.authority || self.path || self.protocol {
-            self.record_fault(Cutoff::H2PseudoField);
+            self.record_fault(End::H2PseudoField);
         }
         if !ends_stream {
-            self.record_fault(Cutoff::H2Trailers);
+            self.record_fault(End::H2Trailers);
         }
         self.fault.map_or(Ok(()), Err)
     }

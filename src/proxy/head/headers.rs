@@ -7,8 +7,9 @@ use http::header::{
 use http::{HeaderMap, HeaderName, HeaderValue, Version};
 
 use crate::config::Strictness;
+use crate::ends::End;
 use crate::proxy::head::hop::Via;
-use crate::proxy::head::reject::{FaultPolicy, Reject};
+use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name, list_elements, names_client};
 use crate::route::HeaderEdit;
@@ -30,7 +31,7 @@ pub fn clean_request_headers(
     trusted_peer: bool,
     via: &Via,
     policy: &mut FaultPolicy,
-) -> Result<(), Reject> {
+) -> Result<(), End> {
     let mut remove = Vec::new();
     if fields.has_ambiguous_names || (fields.has_client_headers && !trusted_peer) {
         let is_removed = |name: &&HeaderName| {
@@ -43,7 +44,7 @@ pub fn clean_request_headers(
         collect_connection_named(headers, &mut remove, policy)?;
     }
     if fields.has(KnownHeader::Via) && via.is_listed_in(headers) {
-        return Err(Reject::Loop);
+        return Err(End::Loop);
     }
     if fields.has(KnownHeader::Forwarded) {
         remove.push(FORWARDED);
@@ -61,10 +62,10 @@ pub fn clean_request_headers(
 ///
 /// # Errors
 /// `policy` refuses such a head.
-pub fn check_connection_named(headers: &HeaderMap, policy: &mut FaultPolicy) -> Result<(), Reject> {
+pub fn check_connection_named(headers: &HeaderMap, policy: &mut FaultPolicy) -> Result<(), End> {
     let mut named = Vec::new();
     collect_connection_named(headers, &mut named, policy)?;
-    if named.is_empty() { Ok(()) } else { policy.report(Reject::ConnectionField) }
+    if named.is_empty() { Ok(()) } else { policy.report(End::ConnectionField) }
 }
 
 /// Removes spaces and tabs around values. Over HTTP/1.1 they are not part of a value. Over HTTP/2 they are malformed
@@ -212,14 +213,14 @@ fn collect_connection_named(
     headers: &HeaderMap,
     remove: &mut Vec<HeaderName>,
     policy: &mut FaultPolicy,
-) -> Result<(), Reject> {
+) -> Result<(), End> {
     for token in list_elements(headers, &CONNECTION) {
         if token.eq_ignore_ascii_case(b"keep-alive") || token.eq_ignore_ascii_case(b"close") {
             continue;
         }
         let Ok(name) = HeaderName::from_bytes(token) else { continue };
         if is_protected(name.as_str()) {
-            policy.report(Reject::ConnectionField)?;
+            policy.report(End::ConnectionField)?;
         } else if !is_hop_by_hop(name.as_str()) && headers.contains_key(&name) {
             remove.push(name);
         }
@@ -260,11 +261,11 @@ mod tests {
         })
     }
 
-    fn forward(peer: &str, fields: &[(&str, &str)], strictness: Strictness) -> Result<HeaderMap, Reject> {
+    fn forward(peer: &str, fields: &[(&str, &str)], strictness: Strictness) -> Result<HeaderMap, End> {
         forward_map(peer, map(fields), strictness)
     }
 
-    fn forward_map(peer: &str, headers: HeaderMap, strictness: Strictness) -> Result<HeaderMap, Reject> {
+    fn forward_map(peer: &str, headers: HeaderMap, strictness: Strictness) -> Result<HeaderMap, End> {
         let mut parts = Request::new(()).into_parts().0;
         parts.headers.insert(HOST, HeaderValue::from_static("A.example:8080"));
         // Only the host is validated, so that odd framing reaches the functions under test.
@@ -401,7 +402,7 @@ mod tests {
     fn connection_cannot_hide_protected_fields() {
         for name in ["Host", "Authorization", "cookie", "Content-Type", "X-Forwarded-Host", "Forwarded", "X-Real-IP"] {
             let fields = [("connection", name), ("cookie", "a"), ("authorization", "b"), ("content-type", "c")];
-            assert_eq!(forward(PEER, &fields, Strictness::Strict).unwrap_err(), Reject::ConnectionField, "{name}");
+            assert_eq!(forward(PEER, &fields, Strictness::Strict).unwrap_err(), End::ConnectionField, "{name}");
             for strictness in [Strictness::Defensive, Strictness::Monitor] {
                 let map = forward(PEER, &fields, strictness).unwrap();
                 for kept in ["cookie", "authorization", "content-type", "host", "x-real-ip", "x-forwarded-host"] {
@@ -414,7 +415,7 @@ mod tests {
     #[test]
     fn a_loop_is_refused_under_every_strictness() {
         let via = [("via", "1.1 edge, 1.1 sluicegate-000000ab")];
-        assert_eq!(forward(PEER, &via, Strictness::Monitor).unwrap_err(), Reject::Loop);
+        assert_eq!(forward(PEER, &via, Strictness::Monitor).unwrap_err(), End::Loop);
     }
 
     #[test]

@@ -4,26 +4,25 @@
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::labels::Label;
-use crate::proxy::head::reject::Reject;
+use crate::ends::End;
 
 /// The header by which `head_check` states that it has encoded bytes of a path that are not UTF-8. Its value is the label
 /// of that fault. No client can send it: the check refuses the name, which is no token, but the library accepts it.
 pub const RAW_BYTES: HeaderName = HeaderName::from_static("\"raw-bytes");
 
 /// Removes [`RAW_BYTES`]. Returns the fault that it states.
-pub fn take_raw_bytes(headers: &mut HeaderMap) -> Option<Reject> {
+pub fn take_raw_bytes(headers: &mut HeaderMap) -> Option<End> {
     let label = headers.remove(RAW_BYTES)?;
-    Reject::ALL.iter().copied().find(|reject| label == reject.label())
+    End::ALL.iter().copied().find(|reject| label == reject.label())
 }
 
 /// Checks the number of headers, counting each part of a split cookie, and joins those parts (RFC 9113, section 8.2.3).
-pub fn normalize_headers(headers: &mut HeaderMap, max_headers: usize) -> Result<(), Reject> {
+pub fn normalize_headers(headers: &mut HeaderMap, max_headers: usize) -> Result<(), End> {
     if headers.len() > max_headers {
-        return Err(Reject::MaxHeaders);
+        return Err(End::MaxHeaders);
     }
     if has_padded_value(headers) {
-        return Err(Reject::FieldPadding);
+        return Err(End::FieldPadding);
     }
     let mut crumbs = headers.get_all(COOKIE).iter();
     if let (Some(first), Some(second)) = (crumbs.next(), crumbs.next()) {
@@ -32,7 +31,7 @@ pub fn normalize_headers(headers: &mut HeaderMap, max_headers: usize) -> Result<
             cookie.extend_from_slice(b"; ");
             cookie.extend_from_slice(crumb.as_bytes());
         }
-        let cookie = HeaderValue::try_from(cookie).map_err(|_| Reject::MaxHeaders)?;
+        let cookie = HeaderValue::try_from(cookie).map_err(|_| End::MaxHeaders)?;
         headers.insert(COOKIE, cookie);
     }
     Ok(())
@@ -57,7 +56,7 @@ mod tests {
             headers.append("x", HeaderValue::from_static(value));
             assert_eq!(
                 normalize_headers(&mut headers, 2),
-                if padded { Err(Reject::FieldPadding) } else { Ok(()) },
+                if padded { Err(End::FieldPadding) } else { Ok(()) },
                 "{value:?}"
             );
         }
@@ -70,7 +69,7 @@ mod tests {
             headers.append(COOKIE, HeaderValue::from_static(crumb));
         }
         headers.append("x-other", HeaderValue::from_static("1"));
-        assert_eq!(normalize_headers(&mut headers.clone(), 3), Err(Reject::MaxHeaders));
+        assert_eq!(normalize_headers(&mut headers.clone(), 3), Err(End::MaxHeaders));
         assert_eq!(normalize_headers(&mut headers, 4), Ok(()));
         assert_eq!(headers.get_all(COOKIE).iter().collect::<Vec<_>>(), ["a=1; b=2; c=3; d="]);
         assert_eq!(headers.len(), 2);

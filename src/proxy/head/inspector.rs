@@ -2,11 +2,11 @@
 //! `Transfer-Encoding` or sent twice, and a fragment or raw bytes in the target. The inspector reads all bytes of a client
 //! connection from head to head. It is used only if some route or the server has `strictness = "strict"`.
 
+use crate::ends::End;
+use crate::proxy::head::reject::find_raw_bytes_fault;
 use std::collections::VecDeque;
 
 use memchr::memchr;
-
-use crate::proxy::head::reject::Reject;
 
 /// A second parser for heads and framing, at least as strict as the real one. It stops the real parser where the
 /// framing of a body is invalid. A head that the real parser finds at another place or with another body length is
@@ -48,13 +48,13 @@ struct InspectedHead {
     length: Option<u64>,
     lengths: usize,
     chunked: bool,
-    fault: Option<Reject>,
+    fault: Option<End>,
 }
 
 /// The result for one complete head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SeenHead {
-    fault: Option<Reject>,
+    fault: Option<End>,
     /// Length of the body in bytes. `None` if it is chunked.
     length: Option<u64>,
 }
@@ -73,11 +73,11 @@ impl Inspector {
 
     /// Returns the fault of the next head, in order of arrival. `length`: the body length that the parser found, `None`
     /// for a chunked body.
-    pub fn take_fault(&mut self, length: Option<u64>) -> Option<Reject> {
+    pub fn take_fault(&mut self, length: Option<u64>) -> Option<End> {
         match self.seen.pop_front() {
             Some(SeenHead { fault: None, length: seen }) if seen == length => None,
             Some(SeenHead { fault: Some(fault), .. }) => Some(fault),
-            _ => Some(Reject::Framing),
+            _ => Some(End::Framing),
         }
     }
 
@@ -167,7 +167,7 @@ impl Inspector {
 
     fn read_head_line(&mut self, text: &[u8], bare: bool) {
         if bare {
-            self.head.fault.get_or_insert(Reject::LineEnd);
+            self.head.fault.get_or_insert(End::LineEnd);
         }
         if text.is_empty() {
             // Empty lines before a request line are ignored (RFC 9112, section 2.2).
@@ -178,10 +178,10 @@ impl Inspector {
         }
         if self.head.lines == 0 {
             if memchr(b'#', text).is_some() {
-                self.head.fault.get_or_insert(Reject::TargetFragment);
+                self.head.fault.get_or_insert(End::TargetFragment);
             }
             // `raw_target` encodes such bytes.
-            if let Some(fault) = Reject::from_raw_bytes(text) {
+            if let Some(fault) = find_raw_bytes_fault(text) {
                 self.head.fault.get_or_insert(fault);
             }
         } else if matches!(text[0], b'c' | b'C' | b't' | b'T')
@@ -204,10 +204,10 @@ impl Inspector {
     fn finish_head(&mut self) {
         let InspectedHead { length, lengths, chunked, mut fault, .. } = std::mem::take(&mut self.head);
         if lengths > 1 {
-            fault.get_or_insert(Reject::ContentLength);
+            fault.get_or_insert(End::ContentLength);
         }
         if chunked && lengths > 0 {
-            fault.get_or_insert(Reject::TransferEncodingWithLength);
+            fault.get_or_insert(End::TransferEncodingWithLength);
         }
         self.seen.push_back(SeenHead { fault, length: if chunked { None } else { Some(length.unwrap_or(0)) } });
         self.state = match (fault, chunked, length) {
@@ -238,7 +238,7 @@ mod tests {
         (inspector.seen.into(), breaks)
     }
 
-    fn verdicts(bytes: &[u8], step: usize) -> Vec<Option<Reject>> {
+    fn verdicts(bytes: &[u8], step: usize) -> Vec<Option<End>> {
         inspect(bytes, step).0.iter().map(|seen| seen.fault).collect()
     }
 
@@ -249,15 +249,15 @@ mod tests {
         for (bytes, fault) in [
             (GET, None),
             ("\r\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", None),
-            ("GET / HTTP/1.1\nhost: a\r\n\r\n", Some(Reject::LineEnd)),
-            ("\r\n\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", Some(Reject::LineEnd)),
-            ("GET / HTTP/1.1\r\nhost: a\n\r\n", Some(Reject::LineEnd)),
-            ("GET / HTTP/1.1\r\nhost: a\r\n\n", Some(Reject::LineEnd)),
-            ("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n", Some(Reject::TargetFragment)),
-            ("POST / HTTP/1.1\r\nContent-Length: 0\r\ncontent-length: 0\r\n\r\n", Some(Reject::ContentLength)),
+            ("GET / HTTP/1.1\nhost: a\r\n\r\n", Some(End::LineEnd)),
+            ("\r\n\nGET / HTTP/1.1\r\nhost: a\r\n\r\n", Some(End::LineEnd)),
+            ("GET / HTTP/1.1\r\nhost: a\n\r\n", Some(End::LineEnd)),
+            ("GET / HTTP/1.1\r\nhost: a\r\n\n", Some(End::LineEnd)),
+            ("GET /a#b HTTP/1.1\r\nhost: a\r\n\r\n", Some(End::TargetFragment)),
+            ("POST / HTTP/1.1\r\nContent-Length: 0\r\ncontent-length: 0\r\n\r\n", Some(End::ContentLength)),
             (
                 "POST / HTTP/1.1\r\ncontent-length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-                Some(Reject::TransferEncodingWithLength),
+                Some(End::TransferEncodingWithLength),
             ),
         ] {
             for step in 1..=bytes.len() {
@@ -276,11 +276,7 @@ mod tests {
         ] {
             let bytes = [body, GET, fault].concat();
             for step in 1..=bytes.len() {
-                assert_eq!(
-                    verdicts(bytes.as_bytes(), step),
-                    [None, None, Some(Reject::LineEnd)],
-                    "{bytes:?} by {step}"
-                );
+                assert_eq!(verdicts(bytes.as_bytes(), step), [None, None, Some(End::LineEnd)], "{bytes:?} by {step}");
             }
         }
     }
@@ -319,7 +315,7 @@ mod tests {
         };
         let sized = "POST / HTTP/1.1\r\ncontent-length: 3\r\n\r\nabc";
         let chunked = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n";
-        let framing = Some(Reject::Framing);
+        let framing = Some(End::Framing);
         assert_eq!(
             asked(&[sized, chunked, GET].concat(), &[Some(3), None, Some(0), Some(0)]),
             [None, None, None, framing]
@@ -328,10 +324,7 @@ mod tests {
         assert_eq!(asked(sized, &[None]), [framing]);
         assert_eq!(asked(chunked, &[Some(0)]), [framing]);
         // After a fault nothing is vouched for.
-        assert_eq!(
-            asked(&["GET / HTTP/1.1\n\r\n", GET].concat(), &[Some(0), Some(0)]),
-            [Some(Reject::LineEnd), framing]
-        );
+        assert_eq!(asked(&["GET / HTTP/1.1\n\r\n", GET].concat(), &[Some(0), Some(0)]), [Some(End::LineEnd), framing]);
         assert_eq!(asked(&["GET /", &"x".repeat(1000), " HTTP/1.1\r\n\r\n"].concat(), &[Some(0)]), [framing]);
     }
 

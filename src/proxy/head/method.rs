@@ -3,7 +3,8 @@
 
 use http::Method;
 
-use crate::proxy::head::reject::{FaultPolicy, Reject};
+use crate::ends::End;
+use crate::proxy::head::reject::FaultPolicy;
 
 /// The methods of the IANA registry "Hypertext Transfer Protocol (HTTP) Method Registry", without `*`, sorted.
 const REGISTERED: &[&str] = &[
@@ -53,17 +54,17 @@ const REGISTERED: &[&str] = &[
 /// `POST`. So a method with lower-case letters is read in upper case, and it is a fault if that form is registered.
 ///
 /// CONNECT is refused in any case, because a server that accepts `connect` would open a tunnel.
-pub fn canonicalize_method(method: &Method, policy: &mut FaultPolicy) -> Result<Method, Reject> {
+pub fn canonicalize_method(method: &Method, policy: &mut FaultPolicy) -> Result<Method, End> {
     let text = method.as_str();
     if !text.bytes().any(|byte| byte.is_ascii_lowercase()) {
-        return if *method == Method::CONNECT { Err(Reject::Connect) } else { Ok(method.clone()) };
+        return if *method == Method::CONNECT { Err(End::Connect) } else { Ok(method.clone()) };
     }
     let upper = text.to_ascii_uppercase();
     if upper == Method::CONNECT.as_str() {
-        return Err(Reject::Connect);
+        return Err(End::Connect);
     }
     if REGISTERED.binary_search(&upper.as_str()).is_ok() {
-        policy.report(Reject::MethodCase)?;
+        policy.report(End::MethodCase)?;
     }
     // The upper-case form of a token is a token.
     Ok(Method::from_bytes(upper.as_bytes()).unwrap_or_else(|_| method.clone()))
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
     use crate::config::Strictness;
 
-    fn read(method: &str, strictness: Strictness) -> Result<String, Reject> {
+    fn read(method: &str, strictness: Strictness) -> Result<String, End> {
         let method = Method::from_bytes(method.as_bytes()).unwrap();
         canonicalize_method(&method, &mut FaultPolicy::new(strictness)).map(|method| method.to_string())
     }
@@ -91,7 +92,7 @@ mod tests {
             let lower = method.to_ascii_lowercase();
             let mixed = format!("{}{}", &method[..1], &lower[1..]);
             for other in [lower, mixed] {
-                assert_eq!(read(&other, Strictness::Strict), Err(Reject::MethodCase), "{other}");
+                assert_eq!(read(&other, Strictness::Strict), Err(End::MethodCase), "{other}");
                 for strictness in [Strictness::Defensive, Strictness::Monitor] {
                     assert_eq!(read(&other, strictness).as_deref(), Ok(*method), "{other}");
                 }
@@ -110,7 +111,7 @@ mod tests {
     fn connect_is_refused_in_any_case() {
         for method in ["CONNECT", "connect", "Connect", "cONNECT"] {
             for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
-                assert_eq!(read(method, strictness), Err(Reject::Connect), "{method}");
+                assert_eq!(read(method, strictness), Err(End::Connect), "{method}");
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Reading requests strictly: what the client sent, who the client is, and what is refused as ambiguous.
 //!
 //! Input: the head and body of a request. Output: its canonical host, path and method, the client's address, or a
-//! [`reject::Reject`]. Nothing here depends on routes, except for the strictness with which a route judges faults.
+//! an [`End`](crate::ends::End). Nothing here depends on routes, except for the strictness with which a route judges faults.
 //!
 //! - `validate`: checks a head; `canonical` and `method`: canonical host, path and method
-//! - `reject`: every reason to refuse a head, with status, label, text and strictness
+//! - `reject`: which strictness refuses which fault
 //! - `described`: parses a head that another proxy describes
 //! - `inspector`: finds what the HTTP/1.1 parser repairs; `http2_head`: checks what only HTTP/2 allows
 //! - `raw_target`: encodes characters of a target that the parser refuses
@@ -15,7 +15,7 @@
 //! - `body`: the request body, over any protocol
 //! - `headers`: rules for headers; `frame_head`, `field_kind`: heads of HTTP/2 frames and kinds of fields
 //!
-//! To add a rejection: add a row to the table in `reject`, and report the fault where the head is read, through
+//! To add a rejection: add a row to the table of `ends`, and report the fault where the head is read, through
 //! [`reject::FaultPolicy::report`] if a strictness can let it pass.
 
 pub mod body;

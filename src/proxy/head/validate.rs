@@ -10,9 +10,10 @@ use http::{Method, Version};
 
 use crate::canonical::{self, Authority};
 use crate::config::Strictness;
+use crate::ends::End;
 use crate::proxy::head::canonical::canonicalize_path;
 use crate::proxy::head::method;
-use crate::proxy::head::reject::{FaultPolicy, Reject, RequestFaults};
+use crate::proxy::head::reject::{FaultPolicy, RequestFaults};
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
 use crate::route::ParsingRules;
 
@@ -88,8 +89,8 @@ impl ValidatedHead {
     /// A fault that is refused in any case.
     pub fn report_faults(
         &mut self,
-        check: impl FnOnce(&ValidatedHead, &mut FaultPolicy) -> Result<(), Reject>,
-    ) -> Result<(), Reject> {
+        check: impl FnOnce(&ValidatedHead, &mut FaultPolicy) -> Result<(), End>,
+    ) -> Result<(), End> {
         let mut policy = FaultPolicy { faults: self.faults, ..FaultPolicy::new(Strictness::Monitor) };
         check(self, &mut policy)?;
         self.faults = policy.faults;
@@ -105,10 +106,10 @@ pub struct LastHost(RefCell<Option<CanonicalHost>>);
 ///
 /// The parser has already checked the number and size of headers and the syntax below a whole head: line ends, header
 /// names and chunks.
-pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Result<ValidatedHead, Reject> {
+pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Result<ValidatedHead, End> {
     let mut policy = FaultPolicy::new(Strictness::Monitor);
     if !matches!(parts.version, Version::HTTP_10 | Version::HTTP_11 | Version::HTTP_2) {
-        return Err(Reject::Version);
+        return Err(End::Version);
     }
     let method = method::canonicalize_method(&parts.method, &mut policy)?;
     if fields.has_any(&[KnownHeader::ContentLength, KnownHeader::TransferEncoding]) {
@@ -118,12 +119,12 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
     if expects
         && parts.headers.get_all(EXPECT).iter().any(|value| !value.as_bytes().eq_ignore_ascii_case(b"100-continue"))
     {
-        policy.report(Reject::Expect)?;
+        policy.report(End::Expect)?;
     }
     let target = target(parts, &method, &mut policy)?;
     let path = if target.path() == "*" { None } else { canonicalize_path(target.path(), &mut policy)? };
     if target.query().is_some_and(|query| !query.is_ascii()) {
-        policy.report(Reject::QueryNonAscii)?;
+        policy.report(End::QueryNonAscii)?;
     }
     let host = host(parts, last, &mut policy)?;
     Ok(ValidatedHead {
@@ -144,60 +145,60 @@ pub fn validate_head(parts: &Parts, fields: HeaderSet, last: &LastHost) -> Resul
 /// The fault for which the request is refused.
 pub fn judge_faults(
     admitted: &ValidatedHead,
-    parser_fault: Option<Reject>,
+    parser_fault: Option<End>,
     reading: ParsingRules,
-) -> Result<Option<Reject>, Reject> {
+) -> Result<Option<End>, End> {
     match parser_fault {
-        Some(reject) if reading.strictness == Strictness::Strict || reject == Reject::Framing => Err(reject),
+        Some(reject) if reading.strictness == Strictness::Strict || reject == End::Framing => Err(reject),
         _ => admitted.faults().check(reading),
     }
 }
 
 /// Refuses ambiguous framing. If servers disagreed on the end of a request, they would also disagree on where the next
 /// one on the connection starts.
-fn check_framing(parts: &Parts) -> Result<(), Reject> {
+fn check_framing(parts: &Parts) -> Result<(), End> {
     let mut lengths = parts.headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next();
     if let Some(value) = length {
         let digits = value.as_bytes();
         if lengths.next().is_some() || digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-            return Err(Reject::ContentLength);
+            return Err(End::ContentLength);
         }
     }
     let mut codings = parts.headers.get_all(TRANSFER_ENCODING).iter();
     let Some(coding) = codings.next() else { return Ok(()) };
     if parts.version == Version::HTTP_10 {
-        return Err(Reject::TransferEncodingVersion);
+        return Err(End::TransferEncodingVersion);
     }
     if codings.next().is_some() {
-        return Err(Reject::TransferEncodingRepeated);
+        return Err(End::TransferEncodingRepeated);
     }
     if !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
         let all_chunked =
             coding.as_bytes().split(|b| *b == b',').all(|c| c.trim_ascii().eq_ignore_ascii_case(b"chunked"));
-        return Err(if all_chunked { Reject::TransferEncodingRepeated } else { Reject::TransferEncodingUnknown });
+        return Err(if all_chunked { End::TransferEncodingRepeated } else { End::TransferEncodingUnknown });
     }
-    if length.is_some() { Err(Reject::TransferEncodingWithLength) } else { Ok(()) }
+    if length.is_some() { Err(End::TransferEncodingWithLength) } else { Ok(()) }
 }
 
-fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<PathAndQuery, Reject> {
+fn target(parts: &Parts, method: &Method, policy: &mut FaultPolicy) -> Result<PathAndQuery, End> {
     let uri = &parts.uri;
     match uri.scheme_str() {
         Some("http" | "https") => {}
-        Some(_) => policy.report(Reject::TargetScheme)?,
-        None if uri.authority().is_some() => return Err(Reject::TargetForm),
+        Some(_) => policy.report(End::TargetScheme)?,
+        None if uri.authority().is_some() => return Err(End::TargetForm),
         None => {}
     }
-    let Some(target) = uri.path_and_query() else { return Err(Reject::TargetForm) };
+    let Some(target) = uri.path_and_query() else { return Err(End::TargetForm) };
     if target.as_str().starts_with('?') {
         // `http://a?x`, or `?x` over HTTP/2. Servers accept only paths that begin with a slash.
-        return PathAndQuery::try_from(format!("/{target}")).map_err(|_| Reject::TargetForm);
+        return PathAndQuery::try_from(format!("/{target}")).map_err(|_| End::TargetForm);
     }
     let asterisk = target.path() == "*" && target.query().is_none();
     if target.path().starts_with('/') || (asterisk && *method == Method::OPTIONS) {
         Ok(target.clone())
     } else {
-        Err(Reject::TargetForm)
+        Err(End::TargetForm)
     }
 }
 
@@ -210,7 +211,7 @@ struct CanonicalHost {
     changed: bool,
 }
 
-fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, Reject> {
+fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
     let named = parts.uri.authority();
     if let (Version::HTTP_2, Some(named)) = (parts.version, named)
         && !parts.headers.contains_key(HOST)
@@ -222,20 +223,20 @@ fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<Cano
     let Some(named) = named else { return Ok(field) };
     // If a difference passes, the target takes precedence over the header (RFC 9112, section 3.2.2).
     let Some(read) = canonical::parse_authority(named.as_str().as_bytes()) else {
-        policy.report(Reject::HostInvalid)?;
+        policy.report(End::HostInvalid)?;
         return Ok(field);
     };
     let default = if parts.uri.scheme_str() == Some("https") { 443 } else { 80 };
     let port = read.port;
     let Some(mut host) = HeaderValue::from_str(named.as_str()).ok().and_then(|value| build_host(&value, read)) else {
-        return Err(Reject::HostInvalid);
+        return Err(End::HostInvalid);
     };
     let same_host = host.text.as_bytes().get(..host.len) == field.text.as_bytes().get(..field.len);
     if same_host && port.unwrap_or(default) == field.port.unwrap_or(default) {
         return Ok(field);
     }
     if parts.version == Version::HTTP_11 || parts.headers.contains_key(HOST) {
-        policy.report(Reject::HostMismatch)?;
+        policy.report(End::HostMismatch)?;
     } else {
         last.store(&host);
     }
@@ -243,23 +244,23 @@ fn host(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<Cano
     Ok(host)
 }
 
-fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, Reject> {
+fn read_host_header(parts: &Parts, last: &LastHost, policy: &mut FaultPolicy) -> Result<CanonicalHost, End> {
     let mut lines = parts.headers.get_all(HOST).iter();
     let Some(value) = lines.next() else {
         // Over HTTP/2, the host is in the target.
         if parts.version == Version::HTTP_11 || (parts.version == Version::HTTP_2 && parts.uri.authority().is_none()) {
-            policy.report(Reject::HostMissing)?;
+            policy.report(End::HostMissing)?;
         }
         return Ok(CanonicalHost { text: HeaderValue::from_static(""), len: 0, port: None, changed: false });
     };
     let repeated = lines.next().is_some();
     if repeated {
-        policy.report(Reject::HostRepeated)?;
+        policy.report(End::HostRepeated)?;
     }
     let mut host = match last.parse_cached(value) {
         Some(host) => host,
         None => {
-            policy.report(Reject::HostInvalid)?;
+            policy.report(End::HostInvalid)?;
             CanonicalHost { text: value.clone(), len: 0, port: None, changed: false }
         }
     };
@@ -308,14 +309,14 @@ mod tests {
     use super::*;
 
     /// A second time on the same connection makes no difference.
-    fn admit(parts: &Parts, strictness: Strictness) -> Result<ValidatedHead, Reject> {
+    fn admit(parts: &Parts, strictness: Strictness) -> Result<ValidatedHead, End> {
         let (fields, last) = (HeaderSet::from_headers(&parts.headers), LastHost::default());
         let [first, again] = [(), ()].map(|()| super::validate_head(parts, fields, &last));
         assert_eq!(format!("{first:?}"), format!("{again:?}"));
         first.and_then(|admitted| admitted.faults().check(ParsingRules::new(strictness, None)).map(|_| admitted))
     }
 
-    fn would_reject(admitted: &ValidatedHead) -> Option<Reject> {
+    fn would_reject(admitted: &ValidatedHead) -> Option<End> {
         admitted.faults().check(ParsingRules::new(Strictness::Monitor, None)).unwrap()
     }
 
@@ -340,45 +341,45 @@ mod tests {
     #[test]
     fn strict_refuses_each_unclear_head() {
         for (target, fields, reject) in [
-            ("/", &[][..], Reject::HostMissing),
-            ("/", &[A, A], Reject::HostRepeated),
-            ("/", &[("host", "")], Reject::HostInvalid),
-            ("/", &[("host", "a/b?c")], Reject::HostInvalid),
-            ("/", &[("host", "u@a")], Reject::HostInvalid),
-            ("http://b/", &[A], Reject::HostMismatch),
-            ("http://a:81/", &[A], Reject::HostMismatch),
-            ("http://u@a/", &[A], Reject::HostInvalid),
-            ("ftp://a/", &[A], Reject::TargetScheme),
-            ("admin", &[A], Reject::TargetForm),
-            ("a:80", &[A], Reject::TargetForm),
-            ("*", &[A], Reject::TargetForm),
-            ("/é", &[A], Reject::PathNonAscii),
-            ("/?é", &[A], Reject::QueryNonAscii),
-            ("/\\", &[A], Reject::PathBackslash),
-            ("/", &[A, ("transfer-encoding", "gzip, chunked")], Reject::TransferEncodingUnknown),
-            ("/", &[A, ("transfer-encoding", "")], Reject::TransferEncodingUnknown),
-            ("/", &[A, ("transfer-encoding", "chunked, chunked")], Reject::TransferEncodingRepeated),
+            ("/", &[][..], End::HostMissing),
+            ("/", &[A, A], End::HostRepeated),
+            ("/", &[("host", "")], End::HostInvalid),
+            ("/", &[("host", "a/b?c")], End::HostInvalid),
+            ("/", &[("host", "u@a")], End::HostInvalid),
+            ("http://b/", &[A], End::HostMismatch),
+            ("http://a:81/", &[A], End::HostMismatch),
+            ("http://u@a/", &[A], End::HostInvalid),
+            ("ftp://a/", &[A], End::TargetScheme),
+            ("admin", &[A], End::TargetForm),
+            ("a:80", &[A], End::TargetForm),
+            ("*", &[A], End::TargetForm),
+            ("/é", &[A], End::PathNonAscii),
+            ("/?é", &[A], End::QueryNonAscii),
+            ("/\\", &[A], End::PathBackslash),
+            ("/", &[A, ("transfer-encoding", "gzip, chunked")], End::TransferEncodingUnknown),
+            ("/", &[A, ("transfer-encoding", "")], End::TransferEncodingUnknown),
+            ("/", &[A, ("transfer-encoding", "chunked, chunked")], End::TransferEncodingRepeated),
             (
                 "/",
                 &[A, ("transfer-encoding", "chunked"), ("transfer-encoding", "chunked")],
-                Reject::TransferEncodingRepeated,
+                End::TransferEncodingRepeated,
             ),
-            ("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")], Reject::TransferEncodingWithLength),
-            ("/", &[A, ("content-length", "5"), ("content-length", "5")], Reject::ContentLength),
-            ("/", &[A, ("content-length", "5, 5")], Reject::ContentLength),
-            ("/", &[A, ("content-length", "+5")], Reject::ContentLength),
-            ("/", &[A, ("expect", "202-accepted")], Reject::Expect),
+            ("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")], End::TransferEncodingWithLength),
+            ("/", &[A, ("content-length", "5"), ("content-length", "5")], End::ContentLength),
+            ("/", &[A, ("content-length", "5, 5")], End::ContentLength),
+            ("/", &[A, ("content-length", "+5")], End::ContentLength),
+            ("/", &[A, ("expect", "202-accepted")], End::Expect),
         ] {
             let refused = admit(&get(target, fields), Strictness::Strict).unwrap_err();
             assert_eq!(refused, reject, "{target} {fields:?}");
         }
         let chunked = [A, ("transfer-encoding", "chunked")];
         let old = admit(&parts("GET", b"/", Version::HTTP_10, &chunked), Strictness::Strict);
-        assert_eq!(old.unwrap_err(), Reject::TransferEncodingVersion);
+        assert_eq!(old.unwrap_err(), End::TransferEncodingVersion);
         let connect = admit(&parts("CONNECT", b"a:443", Version::HTTP_11, &[A]), Strictness::Strict);
         assert_eq!(connect.unwrap_err().status(), 501);
         let lower = admit(&parts("get", b"/", Version::HTTP_11, &[A]), Strictness::Strict);
-        assert_eq!(lower.unwrap_err(), Reject::MethodCase);
+        assert_eq!(lower.unwrap_err(), End::MethodCase);
         let newer = admit(&parts("GET", b"/", Version::HTTP_3, &[A]), Strictness::Strict);
         assert_eq!(newer.unwrap_err().status(), 505);
     }
@@ -428,16 +429,16 @@ mod tests {
         assert_eq!(slash.path(), "/@scope%2Fname");
         for strictness in [Strictness::Strict, Strictness::Defensive, Strictness::Monitor] {
             assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(true))), Ok(None));
-            assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(false))), Err(Reject::PathSlash));
+            assert_eq!(slash.faults().check(ParsingRules::new(strictness, Some(false))), Err(End::PathSlash));
         }
         let kept = ParsingRules::new(Strictness::Strict, Some(true));
         for target in ["/a%2F..%2Fb", "/a%2f.", "/..%2Fb", "/a%2F%2e%2e;x", "/%2E%2e%2f"] {
-            assert_eq!(head(target).faults().check(kept), Err(Reject::PathSlashDots), "{target}");
+            assert_eq!(head(target).faults().check(kept), Err(End::PathSlashDots), "{target}");
         }
         for target in ["/a%2F...", "/a%2F%2Fb", "/a%2F.b", "/a%252F..", "/%2F"] {
             assert_eq!(head(target).faults().check(kept), Ok(None), "{target}");
         }
-        assert_eq!(head("/a%2Fb%5C").faults().check(kept), Err(Reject::PathBackslash));
+        assert_eq!(head("/a%2Fb%5C").faults().check(kept), Err(End::PathBackslash));
     }
 
     #[test]
@@ -452,14 +453,14 @@ mod tests {
             assert_eq!(admit(&get("/", &[]), strictness).unwrap().read_host(), "");
         }
         let twice = get("/", &[A, ("host", "b")]);
-        assert_eq!(admit(&twice, Strictness::Defensive).unwrap_err(), Reject::HostRepeated);
+        assert_eq!(admit(&twice, Strictness::Defensive).unwrap_err(), End::HostRepeated);
         let admitted = admit(&twice, Strictness::Monitor).unwrap();
         assert_eq!((admitted.read_host(), admitted.is_host_rewritten()), ("a", true));
-        assert_eq!(would_reject(&admitted), Some(Reject::HostRepeated));
+        assert_eq!(would_reject(&admitted), Some(End::HostRepeated));
         let odd = admit(&get("/", &[("host", "u@a")]), Strictness::Monitor).unwrap();
-        assert_eq!((odd.read_host(), would_reject(&odd)), ("", Some(Reject::HostInvalid)));
+        assert_eq!((odd.read_host(), would_reject(&odd)), ("", Some(End::HostInvalid)));
         let both = get("/", &[A, ("transfer-encoding", "chunked"), ("content-length", "5")]);
-        assert_eq!(admit(&both, Strictness::Monitor).unwrap_err(), Reject::TransferEncodingWithLength);
+        assert_eq!(admit(&both, Strictness::Monitor).unwrap_err(), End::TransferEncodingWithLength);
     }
 
     proptest! {

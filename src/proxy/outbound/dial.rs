@@ -22,7 +22,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::descriptors;
 use crate::descriptors::ServerDescriptor;
-use crate::labels::labels;
+use crate::ends::End;
 use crate::net::enable_keepalive;
 use crate::proxy::outbound::bulk::{BulkBudget, BulkMeter, set_receive_buffer};
 use crate::upstream::caps::ConnectionSlot;
@@ -83,31 +83,9 @@ impl UpstreamStream {
 /// Why a connection could not be opened.
 #[derive(Debug)]
 pub struct ConnectError {
-    pub fault: ConnectFault,
+    pub end: End,
     /// The error of the operating system, or what else went wrong.
     pub reason: io::Error,
-}
-
-labels! {
-    /// The kind of a failed connection. The labels appear in the log and in the admin API.
-    ConnectFault:
-    Refused = "refused",
-    Unreachable = "unreachable",
-    TimedOut = "timed_out",
-    /// The hostname of the server has no address.
-    UnknownName = "unknown_name",
-    NoSocket = "no_socket",
-    Permission = "permission",
-    /// The TLS handshake failed, or the certificate is not trusted.
-    Tls = "tls_error",
-    /// The server does not speak HTTP/2, as the config requires.
-    Protocol = "protocol_error",
-    /// The machine has no memory or local port left for a connection.
-    Resources = "resources",
-    /// The limit of connections is reached (`max_connections`).
-    MaxConnections = "max_connections",
-    /// The gateway has no file descriptors left, or none to spare for servers.
-    Descriptors = "file_descriptors",
 }
 
 /// First pause between two attempts to connect to a Unix socket whose queue is full. It doubles up to
@@ -142,44 +120,33 @@ impl DialQueue {
     }
 }
 
-impl ConnectFault {
-    /// Returns whether the gateway lacks something of its own, so that no server is to blame.
-    pub fn is_gateway_fault(self) -> bool {
-        self.is_shortage() || self == ConnectFault::MaxConnections
-    }
-
-    /// Returns whether the gateway has no descriptor, memory or local port left.
-    pub fn is_shortage(self) -> bool {
-        matches!(self, ConnectFault::Descriptors | ConnectFault::Resources)
-    }
-
-    fn from_io(error: &io::Error) -> ConnectFault {
-        match error.kind() {
-            io::ErrorKind::TimedOut => ConnectFault::TimedOut,
-            io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
-                ConnectFault::Unreachable
-            }
-            io::ErrorKind::NotFound => ConnectFault::NoSocket,
-            io::ErrorKind::PermissionDenied => ConnectFault::Permission,
-            _ if descriptors::is_shortage(error) => ConnectFault::Descriptors,
-            _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => ConnectFault::Resources,
-            io::ErrorKind::OutOfMemory => ConnectFault::Resources,
-            // No address of this machine reaches the server: `dial_error` has ruled out that local ports ran out.
-            io::ErrorKind::AddrNotAvailable => ConnectFault::Unreachable,
-            _ => ConnectFault::Refused,
+/// Returns the end of a request whose connection failed with `error`.
+fn classify_error(error: &io::Error) -> End {
+    match error.kind() {
+        io::ErrorKind::TimedOut => End::ConnectTimedOut,
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable | io::ErrorKind::NetworkDown => {
+            End::ConnectUnreachable
         }
+        io::ErrorKind::NotFound => End::ConnectNoSocket,
+        io::ErrorKind::PermissionDenied => End::ConnectPermission,
+        _ if descriptors::is_shortage(error) => End::FileDescriptors,
+        _ if error.raw_os_error() == Some(Errno::NOBUFS.raw_os_error()) => End::Resources,
+        io::ErrorKind::OutOfMemory => End::Resources,
+        // No address of this machine reaches the server: `dial_error` has ruled out that local ports ran out.
+        io::ErrorKind::AddrNotAvailable => End::ConnectUnreachable,
+        _ => End::ConnectRefused,
     }
 }
 
 impl fmt::Display for ConnectError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.fault.label(), self.reason)
+        write!(f, "{}: {}", self.end.row().log_text(), self.reason)
     }
 }
 
 impl From<io::Error> for ConnectError {
     fn from(reason: io::Error) -> ConnectError {
-        ConnectError { fault: ConnectFault::from_io(&reason), reason }
+        ConnectError { end: classify_error(&reason), reason }
     }
 }
 
@@ -193,7 +160,7 @@ impl UpstreamConnection {
     ) -> Result<UpstreamConnection, ConnectError> {
         let origin = &endpoint.origin;
         let none_left = || ConnectError {
-            fault: ConnectFault::Descriptors,
+            end: End::FileDescriptors,
             reason: io::Error::other("all descriptors reserved for connections to upstream servers are in use"),
         };
         let descriptor = descriptors::acquire_server_descriptor().ok_or_else(none_left)?;
@@ -216,7 +183,7 @@ impl UpstreamConnection {
         let http2 = match (origin.protocol(), chosen) {
             (WireProtocol::Http2, Some(false)) => {
                 let reason = io::Error::other("the server did not choose HTTP/2 (ALPN)");
-                return Err(ConnectError { fault: ConnectFault::Protocol, reason });
+                return Err(ConnectError { end: End::ConnectProtocol, reason });
             }
             (protocol, chosen) => chosen.unwrap_or(protocol == WireProtocol::Http2),
         };
@@ -388,7 +355,7 @@ impl AsyncWrite for UpstreamConnection {
 /// Opens a TCP connection and sends `proxy_header`.
 async fn connect(address: Option<SocketAddr>, proxy_header: &[u8]) -> Result<TcpStream, ConnectError> {
     let unknown =
-        || ConnectError { fault: ConnectFault::UnknownName, reason: io::Error::other("the hostname has no address") };
+        || ConnectError { end: End::ConnectUnknownName, reason: io::Error::other("the hostname has no address") };
     let address = address.ok_or_else(unknown)?;
     let mut stream = TcpStream::connect(address).await.map_err(|error| classify_dial_error(error, address))?;
     stream.set_nodelay(true)?;
@@ -407,7 +374,7 @@ fn classify_dial_error(error: io::Error, address: SocketAddr) -> ConnectError {
     match UdpSocket::bind((any, 0)).and_then(|socket| socket.connect(address)) {
         Err(_) => error.into(),
         Ok(()) => ConnectError {
-            fault: ConnectFault::Resources,
+            end: End::Resources,
             reason: io::Error::other(
                 "no local port left for connections to this server; widen net.ipv4.ip_local_port_range or add server \
                  addresses",
@@ -418,7 +385,7 @@ fn classify_dial_error(error: io::Error, address: SocketAddr) -> ConnectError {
 
 /// Performs the TLS handshake. Verifies the certificate for `server_name` of the config or, without one, for `host`.
 async fn handshake_tls(tls: &UpstreamTls, host: &str, tcp: TcpStream) -> Result<TlsStream<TcpStream>, ConnectError> {
-    let failed = |reason| ConnectError { fault: ConnectFault::Tls, reason };
+    let failed = |reason| ConnectError { end: End::ConnectTls, reason };
     let name = match &tls.server_name {
         Some(name) => name.clone(),
         None => ServerName::try_from(host.to_owned()).map_err(|error| failed(io::Error::other(error)))?,

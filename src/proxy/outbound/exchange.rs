@@ -14,13 +14,14 @@ use http::{Response, StatusCode};
 use http_body::{Frame, SizeHint};
 use tokio::time::timeout;
 
+use crate::ends::End;
+use crate::ends::UpstreamFailureKind;
 use crate::proxy::connection::upload::Upload;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http1::ProtocolFault;
 use crate::proxy::outbound::interim::InterimResponse;
 use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::sender::RequestSender;
-use crate::proxy::words::failure_log::UpstreamFailureKind;
+use crate::proxy::words::refusal::Refusal;
 
 /// Bytes of a response that are read and discarded. A server with more to send sees the connection close.
 const DISCARD_MAX: usize = 1024 * 1024;
@@ -29,7 +30,7 @@ const DISCARD_MAX: usize = 1024 * 1024;
 /// sides have ended cleanly and nothing unread is left.
 pub trait Exchange {
     /// Sends the request and reads the head of the response.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>>;
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Refusal>>;
 
     /// Reads the body of the response.
     fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ProtocolFault>>>;
@@ -101,7 +102,7 @@ pub async fn discard_response(exchange: Rc<RefCell<dyn Exchange>>, response: Dur
         let switches = match head {
             Ok(Ok(head)) => head.status() == StatusCode::SWITCHING_PROTOCOLS,
             // The switch answers a request that will never be complete.
-            Ok(Err(UpstreamError::Protocol(ProtocolFault::Switch))) => true,
+            Ok(Err(refusal)) if refusal.end == End::UpstreamSwitched => true,
             _ => return,
         };
         if switches {

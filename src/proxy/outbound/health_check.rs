@@ -32,9 +32,10 @@ pub async fn check_server(
 ) -> Result<(), CheckFault> {
     let origin = &endpoint.origin;
     let proxy_header = proxy.map(ProxyVersion::local_header).unwrap_or_default();
-    let connection = UpstreamConnection::open(endpoint, &proxy_header, &DialQueue::default())
-        .await
-        .map_err(|error| if error.fault.is_shortage() { CheckFault::NoResources } else { CheckFault::Connection })?;
+    let connection =
+        UpstreamConnection::open(endpoint, &proxy_header, &DialQueue::default()).await.map_err(|error| {
+            if error.end.row().outcome.is_none() { CheckFault::NoResources } else { CheckFault::Connection }
+        })?;
     match rule.kind {
         CheckKind::Tcp => Ok(()),
         CheckKind::Http if connection.http2 => check_http2(connection, origin, rule).await,

@@ -9,17 +9,18 @@ use bytes::Bytes;
 use http::{Method, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use crate::ends::{End, UpstreamFailureKind};
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::continue_timer::ContinueTimer;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::body::{BodyDecoder, BodyPiece};
 use crate::proxy::outbound::http1::{ProtocolFault, ResponseHeadReader};
 use crate::proxy::outbound::interim::InterimResponse;
 use crate::proxy::outbound::pool::PooledConnection;
 use crate::proxy::outbound::sender::{RequestSender, SendEnd};
-use crate::proxy::words::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
+use crate::proxy::words::failure_log::UpstreamFailureLog;
+use crate::proxy::words::refusal::Refusal;
 
 /// An exchange over HTTP/1.1.
 pub struct Http1Exchange {
@@ -107,8 +108,8 @@ impl Exchange for Http1Exchange {
         self.sender.take_for_retry(idempotent)
     }
 
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>> {
-        let Some(lease) = &mut self.lease else { return Poll::Ready(Err(UpstreamError::Closed)) };
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Refusal>> {
+        let Some(lease) = &mut self.lease else { return Poll::Ready(Err(End::UpstreamClosed.into())) };
         let connection = &mut lease.connection;
         if self.continue_timer.poll_expired(cx) {
             self.sender.release_body();
@@ -122,7 +123,7 @@ impl Exchange for Http1Exchange {
                 // The server would read the rest of the request as the other protocol.
                 return match (ready!(sent), self.switching.take()) {
                     (SendEnd::Done, Some(response)) => Poll::Ready(Ok(response)),
-                    _ => Poll::Ready(Err(UpstreamError::Protocol(ProtocolFault::Switch))),
+                    _ => Poll::Ready(Err(ProtocolFault::Switch.into())),
                 };
             }
             match self.reader.take_head(&mut connection.received, &self.method, self.offer.as_ref()) {
@@ -135,7 +136,7 @@ impl Exchange for Http1Exchange {
                     (self.body, self.keep_alive, self.state) = (head.body, head.keep_alive, ExchangeState::ReadingBody);
                     return Poll::Ready(Ok(head.response));
                 }
-                Err(fault) => return Poll::Ready(Err(UpstreamError::Protocol(fault))),
+                Err(fault) => return Poll::Ready(Err(fault.into())),
             }
             if self.sender.is_held() && self.reader.interims.continued {
                 self.sender.release_body();
@@ -144,8 +145,8 @@ impl Exchange for Http1Exchange {
             }
             let Ok(1..) = ready!(connection.poll_receive(cx)) else {
                 let error = match self.reader.is_idle() && connection.received.is_empty() {
-                    true => UpstreamError::Closed,
-                    false => UpstreamError::Protocol(ProtocolFault::CutOff),
+                    true => Refusal::from(End::UpstreamClosed),
+                    false => ProtocolFault::CutOff.into(),
                 };
                 return Poll::Ready(Err(error));
             };

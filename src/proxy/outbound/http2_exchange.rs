@@ -14,10 +14,10 @@ use http::header::CONTENT_LENGTH;
 use http::{Method, Request, Response, StatusCode};
 use http_body::{Frame, SizeHint};
 
+use crate::ends::{End, UpstreamFailureKind};
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
 use crate::proxy::outbound::continue_timer::ContinueTimer;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1::{HEADERS_MAX, ProtocolFault, never_has_body, parse_content_length};
 use crate::proxy::outbound::http2::body_sender::BodySender;
@@ -27,7 +27,8 @@ use crate::proxy::outbound::http2::stream_end::AnsweredStream;
 use crate::proxy::outbound::interim::{InterimResponse, InterimResponses};
 use crate::proxy::outbound::pool::{PooledConnection, PooledStream};
 use crate::proxy::outbound::sender::{RequestSender, SendEnd};
-use crate::proxy::words::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
+use crate::proxy::words::failure_log::UpstreamFailureLog;
+use crate::proxy::words::refusal::Refusal;
 
 /// An exchange over HTTP/2.
 pub struct Http2Exchange {
@@ -82,8 +83,8 @@ impl Http2Exchange {
         }
     }
 
-    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<RecvStream>, UpstreamError>> {
-        let Some(response) = &mut self.response else { return Poll::Ready(Err(UpstreamError::Closed)) };
+    fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<RecvStream>, Refusal>> {
+        let Some(response) = &mut self.response else { return Poll::Ready(Err(End::UpstreamClosed.into())) };
         while let Some(interim) = ready!(response.poll_informational(cx)) {
             match interim {
                 Ok(interim) if interim.status() == StatusCode::SWITCHING_PROTOCOLS => {
@@ -112,36 +113,36 @@ impl Http2Exchange {
     }
 
     /// Resets the stream after a fault of the server.
-    fn reset_for_fault(&mut self, fault: ProtocolFault) -> UpstreamError {
+    fn reset_for_fault(&mut self, fault: ProtocolFault) -> Refusal {
         self.reset_stream(Reason::PROTOCOL_ERROR);
-        UpstreamError::Protocol(fault)
+        fault.into()
     }
 
     /// Records that the server has not processed the request. Its connection accepts no further ones.
-    fn mark_not_processed(&mut self, error: &h2::Error) -> UpstreamError {
+    fn mark_not_processed(&mut self, error: &h2::Error) -> Refusal {
         tracing::debug!(%error, "a server did not process a request over HTTP/2");
         self.refused = true;
         if let Some(place) = &self.place {
             place.connection().retire();
         }
-        UpstreamError::NotProcessed
+        End::UpstreamRefused.into()
     }
 
     /// Returns why there is no response. A GOAWAY fails only those streams that the server has not processed.
-    fn convert_error(&mut self, error: &h2::Error) -> UpstreamError {
+    fn convert_error(&mut self, error: &h2::Error) -> Refusal {
         let refused = error.is_go_away() || (error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM));
         if error.is_remote() && refused {
             return self.mark_not_processed(error);
         }
         tracing::debug!(%error, "a request over HTTP/2 failed");
         if self.upload.frames.is_exceeded() {
-            UpstreamError::Protocol(ProtocolFault::FrameFlood)
+            ProtocolFault::FrameFlood.into()
         } else if error.is_io() {
-            UpstreamError::Closed
+            End::UpstreamClosed.into()
         } else if error.is_reset() && error.is_remote() {
-            UpstreamError::Protocol(ProtocolFault::Reset)
+            ProtocolFault::Reset.into()
         } else {
-            UpstreamError::Protocol(ProtocolFault::Http2)
+            ProtocolFault::Http2.into()
         }
     }
 
@@ -166,11 +167,11 @@ impl Http2Exchange {
 }
 
 impl Exchange for Http2Exchange {
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, UpstreamError>> {
-        let Some(place) = &self.place else { return Poll::Ready(Err(UpstreamError::Closed)) };
+    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<()>, Refusal>> {
+        let Some(place) = &self.place else { return Poll::Ready(Err(End::UpstreamClosed.into())) };
         if self.response.is_none() {
             if self.request.is_none() {
-                return Poll::Ready(Err(UpstreamError::Protocol(ProtocolFault::Http2)));
+                return Poll::Ready(Err(ProtocolFault::Http2.into()));
             }
             match ready!(place.connection().poll_send_head(cx, &mut self.request, self.upload.whole)) {
                 Ok((answer, stream)) => {

@@ -1,7 +1,7 @@
 //! Connections to upstream servers, and exchanges over them. The steps `forward` and `select` use it.
 //!
-//! Input: a request as servers get it, and a server. Output: a response whose body is streamed from the server, or an
-//! `UpstreamError`.
+//! Input: a request as servers get it, and a server. Output: a response whose body is streamed from the server, or a
+//! `Refusal`.
 //!
 //! - `select`: the upstreams of a worker, their servers and queues
 //! - `retry_policy`: when a request may be sent again; `forwarded_headers`: what servers learn about the client
@@ -11,15 +11,13 @@
 //!   over the protocols in `http1` and `http2`; `sender`: the bytes of an HTTP/1.1 request; `continue_timer`: the wait for
 //!   `100 Continue`; `send_clock`: when a request was sent
 //! - `interim`: interim responses
-//! - `error`: every way to fail, with status, label, setting and texts
 //! - `health_check`: one check of one server
 //!
-//! To add a kind of failure, add a variant to `UpstreamError`: the compiler then lists what to decide about it.
+//! To add a kind of failure, add a row to the table of ends.
 
 mod bulk;
 mod continue_timer;
 pub(crate) mod dial;
-pub(crate) mod error;
 pub(crate) mod exchange;
 pub(crate) mod forwarded_headers;
 pub(crate) mod health_check;

@@ -12,8 +12,9 @@ use http::HeaderValue;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::ends::End;
 use crate::proxy::outbound::bulk::BulkBudget;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault, DialQueue, UpstreamConnection};
+use crate::proxy::outbound::dial::{ConnectError, DialQueue, UpstreamConnection};
 use crate::proxy::outbound::http2::Http2Connection;
 use crate::proxy::outbound::http2::streams::{StreamPool, StreamSlot};
 use crate::telemetry::sampled::LogSampler;
@@ -390,7 +391,7 @@ impl ServerPool {
 
 fn max_connections_error() -> ConnectError {
     let reason = io::Error::other("the server is at its limit of connections (max_connections)");
-    ConnectError { fault: ConnectFault::MaxConnections, reason }
+    ConnectError { end: End::ConnectMaxConnections, reason }
 }
 
 /// A new connection, by its HTTP version.

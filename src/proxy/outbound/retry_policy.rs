@@ -1,12 +1,10 @@
-//! When a request may be sent to another server: the reasons for a retry, and the `retry` option of an upstream with
-//! its budget. Pure but for the counters of the budget. Applied by `select::retry`, which also finds the other server.
+//! When a request may be sent to another server: the `retry` option of an upstream with its
+//! budget. Pure but for the counters of the budget. Applied by `select::retry`, which also finds the other server.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
-use http::StatusCode;
-
-use crate::labels::labels;
+use crate::ends::RetryReason;
 use crate::upstream::retry_budget::{RetryBudget, RetryRule};
 
 /// Servers that are tried for a connection before a request fails, even if `attempts` is smaller: no server has seen
@@ -17,36 +15,6 @@ const CONNECT_TRIES: usize = 3;
 const BACKOFF_MS: u64 = 10;
 /// Upper bound of all pauses.
 const BACKOFF_MAX_MS: u64 = 100;
-
-labels! {
-    /// Why a request is sent once more. The labels are those of `upstream_retries_total`.
-    RetryReason:
-    /// An idle connection turned out to be closed.
-    StaleConnection = "stale_connection",
-    /// The server stated over HTTP/2 that it has not processed the request.
-    Refused = "refused",
-    /// The server accepted no connection.
-    ConnectError = "connect_error",
-    /// The connection ended before a response.
-    Reset = "reset",
-    /// No response arrived in time.
-    Timeout = "timeout",
-    Status502 = "502",
-    Status503 = "503",
-    Status504 = "504",
-}
-
-impl RetryReason {
-    /// Returns the reason for a retry after a response with this status, if there is one.
-    pub fn from_status(status: StatusCode) -> Option<RetryReason> {
-        match status {
-            StatusCode::BAD_GATEWAY => Some(RetryReason::Status502),
-            StatusCode::SERVICE_UNAVAILABLE => Some(RetryReason::Status503),
-            StatusCode::GATEWAY_TIMEOUT => Some(RetryReason::Status504),
-            _ => None,
-        }
-    }
-}
 
 /// The `retry` option of one upstream, with the budget of one worker.
 pub struct RetryPolicy {

@@ -11,9 +11,9 @@ use http_body::Frame;
 
 use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::outbound::dial::UpstreamConnection;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http1::body::{BodyDecoder, BodyPiece};
 use crate::proxy::outbound::http1::request::write_header;
+use crate::proxy::words::refusal::Refusal;
 
 /// Bytes that are gathered into one write. Larger pieces of a body are sent as they arrive.
 const GATHER_MAX: usize = 16 * 1024;
@@ -189,8 +189,8 @@ impl RequestSender {
     }
 
     /// Returns why the client's body cannot be completed.
-    pub fn upload_error(&self) -> UpstreamError {
-        UpstreamError::from_upload(self.progress().map_or(UploadState::Broken, UploadProgress::state))
+    pub fn upload_error(&self) -> Refusal {
+        self.progress().map_or(UploadState::Broken, UploadProgress::state).end().into()
     }
 
     fn progress(&self) -> Option<&UploadProgress> {

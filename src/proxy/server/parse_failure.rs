@@ -6,7 +6,7 @@ use http::header::STRICT_TRANSPORT_SECURITY;
 use http::{HeaderValue, StatusCode};
 
 use crate::config::Service;
-use crate::proxy::account::cause::Cause;
+use crate::ends::End;
 use crate::proxy::account::log_entry;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::context::ClientConnection;
@@ -17,49 +17,36 @@ use crate::proxy::render::accept;
 use crate::proxy::steps::response::error_page;
 use crate::proxy::steps::response::error_page::ErrorFacts;
 use crate::proxy::steps::response::problem;
-use crate::proxy::words::reason::{EndReason, client_closed_status};
 use crate::route::decide::X_LIMIT_STATUS;
-use crate::telemetry::metrics::Cutoff;
 
 /// The longest request target that the parser accepts.
 const TARGET_MAX: usize = 65_534;
 
 /// Returns why the parser rejected `bytes`. `None` if the connection has failed instead.
-pub fn parse_cutoff(error: &hyper::Error, bytes: &[u8]) -> Option<Cutoff> {
+pub fn find_parse_end(error: &hyper::Error, bytes: &[u8]) -> Option<End> {
     if error.is_parse_too_large() {
         let long = bytes.split(|byte| *byte == b' ').nth(1).is_some_and(|target| target.len() > TARGET_MAX);
-        return Some(if long { Cutoff::TargetTooLong } else { Cutoff::HeadTooLarge });
+        return Some(if long { End::TargetTooLong } else { End::HeadTooLarge });
     }
     if !error.is_parse() {
         return None;
     }
     Some(match bytes {
-        [0x16, 0x03, ..] => Cutoff::TlsHello,
-        _ if bytes.starts_with(b"PRI * HTTP/2.0\r\n") => Cutoff::Http2Preface,
-        _ => Cutoff::MalformedHead,
+        [0x16, 0x03, ..] => End::TlsHello,
+        _ if bytes.starts_with(b"PRI * HTTP/2.0\r\n") => End::Http2Preface,
+        _ => End::MalformedHead,
     })
 }
 
 /// Counts and logs a rejected head, of which `bytes` have arrived. Reports clients that speak another protocol.
-pub fn report_rejected(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) {
+pub fn report_rejected(client: &ClientConnection, end: End, bytes: &[u8]) {
     let common = &client.local.common;
-    common.metrics.rejected_counter(cutoff).inc();
-    let status = rejection_status(cutoff);
-    log_entry::log_rejected_head(client, bytes, deny_status(client, status, bytes).unwrap_or(status), cutoff.into());
-    let message = match cutoff {
-        Cutoff::TlsHello => "a client speaks TLS on a listener without it",
-        Cutoff::Http2Preface => "a client speaks HTTP/2 on a listener without it, or over TLS without ALPN",
-        _ => return,
-    };
-    common.failure_log.log_rejected_client(cutoff, &client.listener.name, client.peer, format_args!("{message}"));
-}
-
-/// Returns the status of the response to a rejected head.
-pub fn rejection_status(cutoff: Cutoff) -> StatusCode {
-    match cutoff {
-        Cutoff::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
-        Cutoff::TargetTooLong => StatusCode::URI_TOO_LONG,
-        _ => StatusCode::BAD_REQUEST,
+    common.metrics.rejected_counter(end).inc();
+    let status = end.status();
+    log_entry::log_rejected_head(client, bytes, deny_status(client, status, bytes).unwrap_or(status), end);
+    if matches!(end, End::TlsHello | End::Http2Preface) {
+        let message = end.row().log_text();
+        common.failure_log.log_rejected_client(end, &client.listener.name, client.peer, format_args!("{message}"));
     }
 }
 
@@ -79,22 +66,16 @@ fn deny_status(client: &ClientConnection, status: StatusCode, bytes: &[u8]) -> O
 /// Makes the complete response to a rejected head, of which `bytes` have arrived: HTTP/1.1, but for a client that
 /// speaks HTTP/2, which would not understand that. The client gets the error page of the server in the format that its
 /// `Accept` prefers, if that header has arrived.
-pub fn error_response(client: &ClientConnection, cutoff: Cutoff, bytes: &[u8]) -> Vec<u8> {
-    if cutoff == Cutoff::Http2Preface {
+pub fn error_response(client: &ClientConnection, end: End, bytes: &[u8]) -> Vec<u8> {
+    if end == End::Http2Preface {
         return http2_refusal();
     }
-    let (status, cause) = (rejection_status(cutoff), Cause::from(cutoff));
-    let detail = match cutoff {
-        Cutoff::HeadTooLarge => "the request head has more bytes or headers than allowed here",
-        Cutoff::TargetTooLong => "the request target is longer than allowed here",
-        Cutoff::TlsHello => "this port speaks HTTP without TLS",
-        _ => "the request line or a header is malformed",
-    };
+    let (status, detail) = (end.status(), end.row().text);
     let view = client.local.view();
     let server = &view.snapshot.config.server;
     // Behind a trusted proxy the client is unknown, so that it gets no hints.
     let hints = server.hints.apply_to(client.peer) && !server.trusted_proxies.contains(client.peer);
-    let problem = || problem::problem_document(status, detail, cause.setting.filter(|_| hints));
+    let problem = || problem::problem_document(status, detail, end.row().setting.filter(|_| hints));
     let facts = ErrorFacts { status, detail, request_id: None, retry_after: None };
     let format = accept::negotiate_head(bytes);
     let (mut headers, body) = error_page::build_page(&facts, format, server.error_pages.as_deref(), problem);
@@ -140,13 +121,13 @@ pub fn report_incomplete(worker: &WorkerContext, client: &ClientConnection, byte
     if bytes.is_empty() || !deadline.awaits_head() {
         return;
     }
-    let (status, cause): (StatusCode, Cause) = match deadline.expired_phase().and_then(Phase::cutoff) {
-        Some(cutoff) => (StatusCode::REQUEST_TIMEOUT, cutoff.into()),
-        None if worker.is_draining() => (client_closed_status(), EndReason::Shutdown.into()),
+    let end = match deadline.expired_phase().and_then(Phase::end) {
+        Some(end) => end,
+        None if worker.is_draining() => End::Shutdown,
         None => {
-            client.local.common.metrics.rejected_counter(Cutoff::ClientLeft).inc();
-            (client_closed_status(), Cutoff::ClientLeft.into())
+            client.local.common.metrics.rejected_counter(End::LeftInHead).inc();
+            End::LeftInHead
         }
     };
-    log_entry::log_rejected_head(client, bytes, status, cause);
+    log_entry::log_rejected_head(client, bytes, end.status(), end);
 }

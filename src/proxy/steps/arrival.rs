@@ -3,17 +3,17 @@
 use http::Method;
 use http_body::Body as _;
 
+use crate::ends::End;
 use crate::proxy::account::log_entry::LogEntry;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::head::http2_head;
 use crate::proxy::head::identity;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::request_id;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
 
 /// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
@@ -47,12 +47,12 @@ pub fn open_log_entry(request: &mut RequestContext<'_>, identity: ClientAddress)
 
 /// Checks what the HTTP parser does not: the header list of HTTP/2, and the bytes that the parser, or the check before
 /// it, silently repairs. Returns the fault that was repaired.
-pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>, Refusal> {
+pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Refusal> {
     let max_headers = request.view.snapshot.config.server.max_headers;
     if request.received.is_http2() {
         let Received { parts, header_set, .. } = &mut *request.received;
         let encoded = header_set.has_ambiguous_names.then(|| http2_head::take_raw_bytes(&mut parts.headers)).flatten();
-        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::InvalidHead)?;
+        http2_head::normalize_headers(&mut parts.headers, max_headers).map_err(Refusal::from)?;
         return Ok(encoded);
     }
     let Received { parts, body, .. } = &*request.received;
@@ -68,7 +68,7 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<Reject>,
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.
 pub fn validate_head(request: &RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
     let Received { parts, header_set: fields, .. } = &*request.received;
-    validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::InvalidHead)
+    validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::from)
 }
 
 /// Records the canonical host and path for the log.

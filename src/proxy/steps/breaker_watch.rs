@@ -14,9 +14,9 @@ use http::{HeaderMap, StatusCode};
 use tokio::time::{Sleep, sleep_until};
 
 use crate::grpc::GrpcCode;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::send_clock::SendClock;
 use crate::proxy::steps::forward::ForwardedResponse;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::breaker::BreakerPermit;
 
 /// One permit, and the timer that reports its request as slow while it still waits.
@@ -44,8 +44,8 @@ pub async fn watch(
     permits: &mut [BreakerPermit],
     clock: &SendClock,
     now_ms: impl Fn() -> u64,
-    forward: impl Future<Output = Result<ForwardedResponse, UpstreamError>>,
-) -> Result<ForwardedResponse, UpstreamError> {
+    forward: impl Future<Output = Result<ForwardedResponse, Refusal>>,
+) -> Result<ForwardedResponse, Refusal> {
     let mut forward = pin!(forward);
     let watched = permits.iter_mut().map(|permit| WatchedPermit { permit, timer: None, is_reported_slow: false });
     let mut watched: Vec<WatchedPermit> = watched.collect();
@@ -59,7 +59,7 @@ pub async fn watch(
     .await;
     let is_error = match &result {
         Ok(ForwardedResponse { response, .. }) => is_failure(response.status(), response.headers()),
-        Err(error) => match error.is_upstream_failure() {
+        Err(error) => match error.end.row().is_upstream_failure {
             true => true,
             false => return result,
         },

@@ -10,20 +10,18 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 use crate::config::{ForwardedHeader, TraceParent};
+use crate::ends::End;
 use crate::limiting::Verdict;
 use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admitted, RequestContext, RoutedRequest};
 use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
 use crate::proxy::head::headers;
 use crate::proxy::head::upgrade::UpgradeOffer;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::forwarded_headers;
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::ProtocolFault;
@@ -44,6 +42,7 @@ use crate::proxy::steps::response::local_responses;
 use crate::proxy::steps::response::problem;
 use crate::proxy::steps::shedding;
 use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
 use crate::route::{Action, Route, SentHost};
 use crate::upstream::breaker::BreakerPermit;
@@ -85,7 +84,7 @@ pub async fn dispatch(
     }
     match &route.action {
         // Handled above.
-        Action::Upstream(_) => Err(Refusal::NoRoute),
+        Action::Upstream(_) => Err(End::NoRoute.into()),
         Action::Echo => {
             let Parts { method, headers, .. } = &request.received.parts;
             Ok(local_responses::echo(method, &outgoing_request::rewrite_target(head, &route.rewrite), headers, upload))
@@ -96,7 +95,7 @@ pub async fn dispatch(
         Action::Redirect(redirect) => {
             let headers = &request.received.parts.headers;
             let is_https = is_https(headers, identity.trusted_peer, request.client.tls.is_some());
-            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(Refusal::NoRedirect)
+            local_responses::redirect(redirect, head, &route.rewrite, is_https).ok_or(End::NoRedirect.into())
         }
     }
 }
@@ -253,7 +252,7 @@ async fn send_upstream(
         // The server may have acted on the request, so the limits charge for it. The client gets an error, because it
         // would mistake the response for an open tunnel.
         request.account.settle_by_response(&response, false);
-        return Err(Refusal::Upstream(UpstreamError::Protocol(ProtocolFault::Switch)));
+        return Err(ProtocolFault::Switch.into());
     }
     clean_response(request, &mut response);
     edits::rewrite_locations(response.headers_mut(), &route.rewrite.locations);
@@ -268,14 +267,14 @@ fn early_hints<'h>(request: &RequestContext<'h>, route: &'h Route) -> Option<Ear
     is_safe.then(|| EarlyHints { client: request.client, edit: &route.response_headers.edit })
 }
 
-fn refuse_upstream(request: &mut RequestContext<'_>, error: UpstreamError) -> Refusal {
+fn refuse_upstream(request: &mut RequestContext<'_>, error: Refusal) -> Refusal {
     let is_unread = |upload: &Rc<UploadProgress>| upload.state() != UploadState::Done;
     request.must_close |= request.upload.as_ref().is_some_and(is_unread);
-    if error == UpstreamError::Connect(ConnectFault::Descriptors) {
+    if error.end == End::FileDescriptors {
         let complaints = &request.client.local.common.failure_log;
         complaints.log_descriptor_shortage("requests that need a new connection to a server are refused");
     }
-    Refusal::Upstream(error)
+    error
 }
 
 /// Removes the headers that belong to the connection to the server, and adds `Via`.

@@ -14,21 +14,21 @@ use std::time::{Duration, Instant};
 use http::{HeaderMap, Response};
 
 use crate::auth::forward::ForwardAuth;
-use crate::auth::{AuthFault, PasswordAuth, RouteAuth};
+use crate::auth::{PasswordAuth, RouteAuth};
 use crate::config::Config;
+use crate::ends::End;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admission, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::forwarded_head::ReceivedFacts;
 use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::tls::ClientCertificate;
 use crate::upstream::breaker::BreakerPermit;
@@ -95,8 +95,8 @@ pub trait Trace {
     /// The route at this index matches, if one does.
     fn observe_route(&mut self, _found: Option<usize>, _head: &ValidatedHead) {}
 
-    /// The client has proved who it is, or has failed to.
-    fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, AuthFault>) {}
+    /// The client has proved who it is, or the request has ended before.
+    fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, End>) {}
 }
 
 /// A door as the steps of a request see it, in the order in which they use it.
@@ -123,7 +123,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     ///
     /// # Errors
     /// The parser lets something pass that is always refused.
-    fn check_framing(&mut self) -> Result<Option<Reject>, Refusal>;
+    fn check_framing(&mut self) -> Result<Option<End>, Refusal>;
 
     /// Computes the canonical head.
     ///
@@ -138,7 +138,7 @@ pub trait Door<'a>: LimitDoor<'a> + Trace {
     fn record_forwarded_head(&mut self) {}
 
     /// Counts a head that only `strictness = "monitor"` lets pass.
-    fn count_would_reject(&mut self, _reject: Reject) {}
+    fn count_would_reject(&mut self, _reject: End) {}
 
     /// Returns whether the connection may carry requests for this host.
     fn covers_host(&self, host: &str) -> bool;

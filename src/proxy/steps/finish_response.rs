@@ -5,8 +5,6 @@ use http::header::{CONNECTION, SET_COOKIE, STRICT_TRANSPORT_SECURITY};
 use http::{HeaderValue, Response, StatusCode, Version};
 
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::cause::Cause;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::request_id;
@@ -19,6 +17,7 @@ use crate::proxy::steps::response::problem::forbid_caching;
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::steps::response::unread_body;
 use crate::proxy::steps::tunnel::Tunnel;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::decide::X_LIMIT_STATUS;
 use crate::route::error_pages::ErrorPages;
 use crate::route::{Action, Route};
@@ -103,8 +102,8 @@ fn intercept_error(
 fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Response<ResponseBody> {
     // A server that failed or timed out took its time; other refusals took none.
     if let Some(permit) = request.account.overload_permit() {
-        permit.record_head(matches!(refusal, Refusal::Upstream(error) if error.is_upstream_failure()));
-        if refusal.precedes_service() {
+        permit.record_head(refusal.end.row().is_upstream_failure);
+        if !refusal.end.row().follows_service {
             permit.return_place();
         }
     }
@@ -113,9 +112,9 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
     let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
     request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
     // Operators find the refusals of limits by their id, whether the request is logged or not.
-    let id = match refusal {
-        Refusal::Limited => request.request_id.clone(),
-        _ => request.logged_id().cloned(),
+    let id = match refusal.end.is_by_limit() {
+        true => request.request_id.clone(),
+        false => request.logged_id().cloned(),
     };
     let pages = match route {
         Some(route) => route.error_pages.as_deref(),
@@ -125,14 +124,14 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         format: request.error_format(),
         pages,
         request_id: id.as_ref().and_then(error_page::showable_id),
-        hint: cause.setting.filter(|_| request.shows_hints),
+        hint: refusal.end.row().setting.filter(|_| request.shows_hints),
         is_for_proxy: request.question.is_some(),
     };
     let response = refusal.to_response(route, request.admission.verdict.as_ref(), wanted);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
     let status = response.status();
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
-    request.account.settle_by_refusal(status, response.headers(), refusal);
+    request.account.settle_by_refusal(status, response.headers(), refusal.end);
     response
 }
 

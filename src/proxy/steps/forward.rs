@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 use http::{Method, Response, StatusCode};
 use tokio::task::spawn_local;
 
+use crate::ends::End;
+use crate::ends::{Blame, End, RetryReason, UpstreamOutcome};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::connection::upload::{Upload, UploadProgress};
 use crate::proxy::head::upgrade::UpgradeOffer;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::exchange;
 use crate::proxy::outbound::exchange::Exchange;
 use crate::proxy::outbound::http1_exchange::Http1Exchange;
 use crate::proxy::outbound::http2_exchange::Http2Exchange;
 use crate::proxy::outbound::pool::ServerLease;
-use crate::proxy::outbound::retry_policy::{RetryReason, back_off};
+use crate::proxy::outbound::retry_policy::back_off;
 use crate::proxy::outbound::select::endpoint::{StreamedResponse, WorkerEndpoint};
 use crate::proxy::outbound::select::retry_state::{Acquired, RetryState};
 use crate::proxy::outbound::select::worker_upstream::{OutcomeCounters, WorkerUpstream};
@@ -31,9 +32,9 @@ use crate::proxy::steps::outgoing_request::OutgoingRequest;
 use crate::proxy::steps::select::acquire::acquire;
 use crate::proxy::steps::select::retry::begin_retry;
 use crate::proxy::words::failure_log::UpstreamFailureLog;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Timeouts;
 use crate::telemetry::access_log::{AttemptEnd, Attempts};
-use crate::telemetry::metrics::UpstreamOutcome;
 use crate::upstream::adaptive::window::SampleKind;
 
 /// Interim responses extend the wait for the final response to this many times `response_timeout`.
@@ -62,7 +63,7 @@ pub async fn forward_request(
     outgoing: &mut OutgoingRequest,
     attempts: Option<&Attempts>,
     hints: Option<EarlyHints<'_>>,
-) -> Result<ForwardedResponse, UpstreamError> {
+) -> Result<ForwardedResponse, Refusal> {
     let mut request = ForwardedRequest::new(servers, deadline, timeouts, outgoing);
     // Boxed: few requests are sent again, and all would reserve the space for it.
     let mut resent: Option<Box<RequestSender>> = None;
@@ -76,7 +77,7 @@ pub async fn forward_request(
         if let Some(attempts) = attempts {
             attempts.end_attempt(match &result {
                 Ok(response) => AttemptEnd::Response(response.status().as_u16()),
-                Err(error) => AttemptEnd::Failed(error.span_error()),
+                Err(error) => AttemptEnd::Failed(error.end.row().outcome.map_or("broken", UpstreamOutcome::span_error)),
             });
         }
         let next = match result {
@@ -97,7 +98,7 @@ pub async fn forward_request(
 /// The step after an attempt.
 #[allow(clippy::large_enum_variant, reason = "most requests finish, and need no box for that")]
 enum NextStep {
-    Finish(Result<ForwardedResponse, UpstreamError>),
+    Finish(Result<ForwardedResponse, Refusal>),
     /// Sends the request again at once.
     SendAgain(Box<RequestSender>),
     /// Sends the request again after a pause.
@@ -194,7 +195,7 @@ impl<'a> ForwardedRequest<'a> {
         &self,
         attempt: &mut ServerAttempt<'a>,
         hints: Option<&EarlyHints<'_>>,
-    ) -> Result<Response<()>, UpstreamError> {
+    ) -> Result<Response<()>, Refusal> {
         let client_limit = self.outgoing.client_limit;
         let may_extend = client_limit.is_none() && self.outgoing.respond_by.is_none();
         let head = poll_fn(|cx| {
@@ -216,11 +217,11 @@ impl<'a> ForwardedRequest<'a> {
         match self.deadline.run_within(head).await {
             Ok(result) => result,
             Err(RequestWait::Upload) if self.progress.as_ref().is_some_and(|progress| progress.is_grpc_call()) => {
-                Err(UpstreamError::CallTimeout)
+                Err(End::CallTimeout.into())
             }
-            Err(RequestWait::Upload) => Err(UpstreamError::BodyTimeout),
-            Err(_) if client_limit.is_some() => Err(UpstreamError::ClientDeadline),
-            Err(_) => Err(UpstreamError::ResponseTimeout(self.timeouts.response)),
+            Err(RequestWait::Upload) => Err(End::BodyTimeout.into()),
+            Err(_) if client_limit.is_some() => Err(End::ClientTimeout.into()),
+            Err(_) => Err(Refusal::within(End::UpstreamTimeout, self.timeouts.response)),
         }
     }
 
@@ -245,7 +246,7 @@ impl<'a> ForwardedRequest<'a> {
             self.state.restart_place();
             return match attempt.take_request(true) {
                 Some(sender) => NextStep::BackOff(sender),
-                None => NextStep::Finish(Err(UpstreamError::Closed)),
+                None => NextStep::Finish(Err(End::UpstreamClosed.into())),
             };
         }
         // A tunnel begins at the pace of what it carries, and a server that sheds load responds at once.
@@ -262,10 +263,10 @@ impl<'a> ForwardedRequest<'a> {
         &mut self,
         mut attempt: ServerAttempt<'a>,
         server: &Rc<WorkerEndpoint>,
-        error: UpstreamError,
+        error: Refusal,
     ) -> NextStep {
         self.deadline.disarm();
-        if error.is_by_client() {
+        if error.end.row().blame == Blame::Client {
             attempt.count_client_error(error);
             // The exchange lingers as it does for a client that disconnects.
             return NextStep::Finish(Err(error));
@@ -274,19 +275,19 @@ impl<'a> ForwardedRequest<'a> {
             return self.send_again(attempt, server, error, reason);
         }
         server.record_error(self.outgoing.client);
-        error.outcome().into_iter().for_each(|outcome| attempt.count_outcome(outcome));
+        error.end.row().outcome.into_iter().for_each(|outcome| attempt.count_outcome(outcome));
         self.servers.log_error(error, server.label());
-        if matches!(error, UpstreamError::ResponseTimeout(_)) {
+        if error.end == End::UpstreamTimeout {
             attempt.exchange.borrow().mark_suspect();
         }
-        if error.retry_reason().is_some_and(|reason| self.may_retry(server, reason)) {
+        if error.end.row().retry.is_some_and(|reason| self.may_retry(server, reason)) {
             self.state.restart_place();
             return match attempt.take_request(true) {
                 Some(sender) => NextStep::BackOff(sender),
                 None => NextStep::Finish(Err(error)),
             };
         }
-        let is_timeout = matches!(error, UpstreamError::ResponseTimeout(_)) && self.outgoing.offer.is_none();
+        let is_timeout = error.end == End::UpstreamTimeout && self.outgoing.offer.is_none();
         self.state.end_place(is_timeout.then_some(SampleKind::Timeout));
         attempt.end_failed();
         NextStep::Finish(Err(error))
@@ -299,14 +300,12 @@ impl<'a> ForwardedRequest<'a> {
 
     /// Returns the reason to send the request again regardless of the retry policy: the server has not seen the
     /// request, or it closed an idle connection just when the request was sent. Each happens once per request.
-    fn reason_to_send_again(&mut self, attempt: &ServerAttempt<'a>, error: UpstreamError) -> Option<RetryReason> {
-        match error {
-            UpstreamError::Closed if attempt.is_reused && !self.state.requires_new_connection() => {
+    fn reason_to_send_again(&mut self, attempt: &ServerAttempt<'a>, error: Refusal) -> Option<RetryReason> {
+        match error.end {
+            End::UpstreamClosed if attempt.is_reused && !self.state.requires_new_connection() => {
                 Some(RetryReason::StaleConnection)
             }
-            UpstreamError::NotProcessed if !std::mem::replace(&mut self.was_refused, true) => {
-                Some(RetryReason::Refused)
-            }
+            End::UpstreamRefused if !std::mem::replace(&mut self.was_refused, true) => Some(RetryReason::Refused),
             _ => None,
         }
     }
@@ -317,11 +316,11 @@ impl<'a> ForwardedRequest<'a> {
         &mut self,
         attempt: ServerAttempt<'a>,
         server: &Rc<WorkerEndpoint>,
-        error: UpstreamError,
+        error: Refusal,
         reason: RetryReason,
     ) -> NextStep {
         let Some(sender) = attempt.take_request(self.outgoing.method.is_idempotent()) else {
-            error.outcome().into_iter().for_each(|outcome| self.servers.outcomes.count_outcome(outcome));
+            error.end.row().outcome.into_iter().for_each(|outcome| self.servers.outcomes.count_outcome(outcome));
             self.servers.log_error(error, server.label());
             self.state.end_place(None);
             return NextStep::Finish(Err(error));
@@ -395,9 +394,9 @@ impl ServerAttempt<'_> {
 
     /// Counts a request that its client ended, if the server has received something of it. A deadline of the client
     /// counts in any case.
-    fn count_client_error(&mut self, error: UpstreamError) {
-        if self.has_sent_bytes() || error == UpstreamError::ClientDeadline {
-            error.outcome().into_iter().for_each(|outcome| self.count_outcome(outcome));
+    fn count_client_error(&mut self, error: Refusal) {
+        if self.has_sent_bytes() || error.end == End::ClientTimeout {
+            error.end.row().outcome.into_iter().for_each(|outcome| self.count_outcome(outcome));
         }
     }
 

@@ -15,10 +15,11 @@ use http::{HeaderMap, HeaderName, HeaderValue, Version};
 use crate::auth::AuthMethod;
 use crate::auth::forward::states_request;
 use crate::config::Config;
+use crate::ends::End;
 use crate::names::is_header_alias;
 use crate::proxy::head::headers;
 use crate::proxy::head::hop::Via;
-use crate::proxy::head::reject::{FaultPolicy, Reject};
+use crate::proxy::head::reject::FaultPolicy;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader, is_ambiguous_name};
@@ -46,7 +47,7 @@ pub fn make_forwarded_head(
     headers: &mut HeaderMap,
     head: &mut ValidatedHead,
     facts: ReceivedFacts<'_>,
-) -> Result<Option<UpgradeOffer>, Reject> {
+) -> Result<Option<UpgradeOffer>, End> {
     let ReceivedFacts { fields, version, body_length, trusted_peer, via, config } = facts;
     let offer = UpgradeOffer::from_headers(headers, fields, version);
     head.report_faults(|head, policy| {
@@ -76,12 +77,12 @@ pub fn make_forwarded_head(
 ///
 /// # Errors
 /// `policy` refuses such a head.
-fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy) -> Result<(), Reject> {
+fn check_aliases(headers: &HeaderMap, config: &Config, policy: &mut FaultPolicy) -> Result<(), End> {
     for name in headers.keys().filter(|name| is_ambiguous_name(name.as_str())) {
         // Headers that only the gateway states are removed in every spelling.
         let mut read = config.guarded_headers.iter().filter(|name| !config.identity_headers.contains(name));
         if read.any(|read| is_header_alias(read, name)) {
-            policy.report(Reject::HeaderAlias)?;
+            policy.report(End::HeaderAlias)?;
         }
     }
     Ok(())
@@ -115,7 +116,7 @@ pub fn fit_head_to_route(
     route: &Route,
     offer: Option<UpgradeOffer>,
     facts: ReceivedFacts<'_>,
-) -> Result<Option<UpgradeOffer>, Reject> {
+) -> Result<Option<UpgradeOffer>, End> {
     if facts.fields.has(KnownHeader::Trailer) {
         let is_streamed = facts.fields.has(KnownHeader::TransferEncoding) || facts.fields.has_streamed_body;
         let may_follow = is_streamed && route.request_trailers;
@@ -129,7 +130,7 @@ pub fn fit_head_to_route(
     let Some(received) = offer else { return Ok(None) };
     let is_proxied = matches!(route.action, Action::Upstream(_));
     if is_proxied && route.upgrades == Upgrades::Refused {
-        return Err(Reject::Upgrade);
+        return Err(End::Upgrade);
     }
     let offer = Some(received).filter(|offer| is_proxied && offer.is_allowed_by(&route.upgrades));
     if offer.is_none() {
@@ -175,7 +176,7 @@ fn announce_trailers(headers: &mut HeaderMap, guarded: Option<&Vec<HeaderName>>)
 ///
 /// # Errors
 /// A fault that is refused in any case.
-pub fn check_described_head(headers: &HeaderMap, fields: HeaderSet, head: &mut ValidatedHead) -> Result<(), Reject> {
+pub fn check_described_head(headers: &HeaderMap, fields: HeaderSet, head: &mut ValidatedHead) -> Result<(), End> {
     if !fields.has(KnownHeader::Connection) {
         return Ok(());
     }

@@ -11,10 +11,10 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
 use crate::limiting::source::{Facts, SourceOrigin};
 use crate::limiting::{Evaluation, Verdict};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
 use crate::proxy::steps::request_body::KeyBody;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::upstream::hash;
 
@@ -147,10 +147,10 @@ pub async fn apply_decision<'a, D: LimitDoor<'a>>(
     decision: LimitDecision<'_, D::Note>,
 ) -> Result<(), Refusal> {
     let LimitDecision { verdict, note, delay } = decision;
-    let is_refused = verdict.refused;
+    let (is_refused, end) = (verdict.refused, verdict.end(&routed.route.limits));
     door.record_decision(routed, verdict, note);
     if is_refused {
-        return Err(Refusal::Limited);
+        return Err(end.into());
     }
     if let Some(delay) = delay {
         // Boxed, so that the future of a request that no limit delays is not larger for it.

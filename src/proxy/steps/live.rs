@@ -10,6 +10,7 @@ use http::{HeaderMap, Response};
 use crate::auth::PasswordAuth;
 use crate::auth::forward::ForwardAuth;
 use crate::config::{Config, Service};
+use crate::ends::End;
 use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
@@ -17,10 +18,8 @@ use crate::limiting::source::Facts;
 use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
 use crate::limiting::{Evaluation, Limiter, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::compress::negotiate;
 use crate::proxy::steps::arrival;
@@ -33,6 +32,7 @@ use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::shedding;
 use crate::proxy::words::delay::DelaySlot;
 use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::{Action, Route};
 use crate::tls::ClientCertificate;
@@ -132,7 +132,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
         identity
     }
 
-    fn check_framing(&mut self) -> Result<Option<Reject>, Refusal> {
+    fn check_framing(&mut self) -> Result<Option<End>, Refusal> {
         arrival::check_framing(self)
     }
 
@@ -158,7 +158,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
         }
     }
 
-    fn count_would_reject(&mut self, reject: Reject) {
+    fn count_would_reject(&mut self, reject: End) {
         self.client.local.common.metrics.would_reject_counter(reject).inc();
     }
 
@@ -174,7 +174,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
     fn enter_route(&mut self, index: usize, route: &'a Route) -> Result<(), Refusal> {
         self.route = Some((index, route));
         let is_below_max = self.account.enter_route(route, self.view.route_counters(index));
-        if is_below_max { Ok(()) } else { Err(Refusal::MaxInFlight) }
+        if is_below_max { Ok(()) } else { Err(End::MaxInFlight.into()) }
     }
 
     /// Selects the algorithm that compresses the response, before the route edits the headers of the request.
@@ -221,10 +221,10 @@ impl<'a> Door<'a> for RequestContext<'a> {
     fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
         if !offers_switch {
             // An extended CONNECT has no meaning without a tunnel.
-            return if self.received.is_connect() { Err(Refusal::InvalidHead(Reject::Connect)) } else { Ok(()) };
+            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(()) };
         }
         let max_tunnels = self.view.snapshot.config.server.max_tunnels;
-        self.tunnel_seat = Some(self.client.local.common.tunnels.acquire(max_tunnels).ok_or(Refusal::MaxTunnels)?);
+        self.tunnel_seat = Some(self.client.local.common.tunnels.acquire(max_tunnels).ok_or(End::MaxTunnels)?);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl<'a> Door<'a> for RequestContext<'a> {
         // A limit may send the request to another upstream.
         let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
         match servers.is_full_for(route.priority) && !may_divert() {
-            true => Err(Refusal::Upstream(servers.refuse_full(route.priority))),
+            true => Err(servers.refuse_full(route.priority)),
             false => Ok(()),
         }
     }

@@ -7,11 +7,10 @@
 use http::Response;
 
 use crate::config::Config;
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Admitted, RoutedRequest};
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::{ValidatedHead, judge_faults};
 use crate::proxy::steps::auth::authenticate;
@@ -21,6 +20,7 @@ use crate::proxy::steps::forwarded_head::{
 };
 use crate::proxy::steps::limits::{apply_described_limits, apply_limits};
 use crate::proxy::steps::response::local_responses;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{ParsingRules, Route};
 
 /// A request whose forwarded head is made: what routes, `auth`, limits and the log read.
@@ -29,7 +29,7 @@ pub struct Arrival {
     /// The canonical host, path and method. The door has the headers.
     pub head: ValidatedHead,
     /// What the parser has repaired.
-    parser_fault: Option<Reject>,
+    parser_fault: Option<End>,
     /// The protocols that the client offers to switch to.
     offer: Option<UpgradeOffer>,
 }
@@ -59,7 +59,7 @@ pub fn arrive<'a, D: Door<'a>>(door: &mut D) -> Result<Arrival, Refusal> {
     let mut head = door.validate_head()?;
     door.report_untrusted_headers(identity);
     let facts = door.received_facts(identity);
-    let offer = make_forwarded_head(door.headers_mut(), &mut head, facts).map_err(Refusal::InvalidHead)?;
+    let offer = make_forwarded_head(door.headers_mut(), &mut head, facts).map_err(Refusal::from)?;
     door.record_forwarded_head();
     Ok(Arrival { identity, head, parser_fault, offer })
 }
@@ -78,16 +78,16 @@ pub async fn admit<'a, D: Door<'a>>(door: &mut D, arrival: &mut Arrival) -> Resu
         return Ok(Passage::AcmeProof(response));
     }
     if !door.covers_host(head.read_host()) {
-        return Err(Refusal::Misdirected);
+        return Err(End::Misdirected.into());
     }
     if let Some(port) = door.redirect_port() {
-        return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(Refusal::NoRoute);
+        return local_responses::redirect_to_https(head, port).map(Passage::HttpsRedirect).ok_or(End::NoRoute.into());
     }
-    let index = found.ok_or(Refusal::NoRoute)?;
+    let index = found.ok_or(End::NoRoute)?;
     let route = &config.routes[index];
     door.enter_route(index, route)?;
     let facts = door.received_facts(identity);
-    let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::InvalidHead)?;
+    let offer = fit_head_to_route(door.headers_mut(), route, offer, facts).map_err(Refusal::from)?;
     door.fit_to_route(route);
     check_denied(route, identity)?;
     door.check_overload()?;
@@ -108,11 +108,11 @@ pub fn admit_described<'a, D: Door<'a>>(
     door: &mut D,
     route: &Route,
     identity: ClientAddress,
-    repaired: Option<Reject>,
+    repaired: Option<End>,
 ) -> Result<ValidatedHead, Refusal> {
     let mut head = door.validate_head()?;
     let fields = door.received_facts(identity).fields;
-    check_described_head(door.headers(), fields, &mut head).map_err(Refusal::InvalidHead)?;
+    check_described_head(door.headers(), fields, &mut head).map_err(Refusal::from)?;
     check_strictness(door, &head, repaired, route.parsing)?;
     let config = door.config();
     remove_own_headers(door.headers_mut(), config);
@@ -125,7 +125,7 @@ pub async fn decide_described<'a, D: Door<'a>>(
     door: &mut D,
     route: &Route,
     identity: ClientAddress,
-    repaired: Option<Reject>,
+    repaired: Option<End>,
     ask: Ask,
 ) -> Result<(), Refusal> {
     let head = admit_described(door, route, identity, repaired)?;
@@ -141,10 +141,10 @@ fn parsing_rules(config: &Config, found: Option<usize>) -> ParsingRules {
 fn check_strictness<'a, D: Door<'a>>(
     door: &mut D,
     head: &ValidatedHead,
-    parser_fault: Option<Reject>,
+    parser_fault: Option<End>,
     rules: ParsingRules,
 ) -> Result<(), Refusal> {
-    if let Some(reject) = judge_faults(head, parser_fault, rules).map_err(Refusal::InvalidHead)? {
+    if let Some(reject) = judge_faults(head, parser_fault, rules).map_err(Refusal::from)? {
         door.count_would_reject(reject);
     }
     Ok(())
@@ -152,5 +152,5 @@ fn check_strictness<'a, D: Door<'a>>(
 
 /// Refuses a client on the route's `deny` list.
 fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(Refusal::Denied) } else { Ok(()) }
+    if route.deny.contains(identity.ip) { Err(End::Denied.into()) } else { Ok(()) }
 }

@@ -8,14 +8,14 @@ use http::HeaderMap;
 use http::header::EXPECT;
 use http_body::Body as _;
 
+use crate::ends::End;
 use crate::limiting::settlement::include_usage;
 use crate::limiting::source::{BodyFacts, BodyKind, UnreadableBody};
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::connection::upload::Upload;
 use crate::proxy::head::headers;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 
 /// The body as limit keys see it.
@@ -126,19 +126,19 @@ async fn read_ahead(
     let read = deadline.run_within(upload.read_ahead(max, memory)).await;
     deadline.disarm();
     request.account.add_wait(begun);
-    let error = match read {
+    let end = match read {
         Ok(Ok(read)) => return Ok(read),
-        Ok(Err(state)) => UpstreamError::from_upload(state),
-        Err(_) => UpstreamError::BodyTimeout,
+        Ok(Err(state)) => state.end(),
+        Err(_) => End::BodyTimeout,
     };
     request.must_close = true;
-    Err(Refusal::Upstream(error))
+    Err(end.into())
 }
 
 /// Refuses a body whose announced size exceeds the route's `max_body`, without reading it.
 fn check_announced_size(request: &RequestContext<'_>, route: &Route) -> Result<(), Refusal> {
     let least = request.received.body.as_ref().map_or(0, |body| body.size_hint().lower());
-    if least > route.max_body { Err(Refusal::TooLarge) } else { Ok(()) }
+    if least > route.max_body { Err(End::AnnouncedTooLarge.into()) } else { Ok(()) }
 }
 
 /// Takes the request body, if there is one, and bounds it by the route's size limit and timeouts. Reads nothing yet.

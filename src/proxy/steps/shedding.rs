@@ -5,13 +5,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::ends::End;
 use crate::overload::process_load::WHOLE_SHARE;
-use crate::proxy::account::refusal::{Refusal, Shed};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::words::jitter::add_jitter;
-use crate::proxy::words::reason::Setting;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Action;
-use crate::snapshot::{Reason, overload_reason};
+use crate::snapshot::overload_end;
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::breaker::{BreakerKind, BreakerPermit, BreakerRefusal, CircuitBreaker};
 use crate::upstream::eject::Blame;
@@ -29,11 +29,7 @@ pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
             request.account.hold_overload_permit(permit);
             Ok(())
         }
-        Err(condition) => Err(Refusal::Shed(Shed {
-            reason: overload_reason(condition),
-            setting: Setting::Overload,
-            retry_ms: add_jitter(OVERLOAD_WAIT_MS),
-        })),
+        Err(condition) => Err(shed(overload_end(condition), OVERLOAD_WAIT_MS)),
     }
 }
 
@@ -72,13 +68,18 @@ fn admit_by_breaker(
 ) -> Result<BreakerPermit, Refusal> {
     let now_ms = || request.client.local.common.fleet.now_ms();
     let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
-    permit.map_err(|refusal| Refusal::Shed(shed_by_breaker(refusal)))
+    permit.map_err(shed_by_breaker)
 }
 
-fn shed_by_breaker(refusal: BreakerRefusal) -> Shed {
-    let reason = match refusal.kind {
-        BreakerKind::Upstream => Reason::UpstreamBreaker,
-        BreakerKind::Route => Reason::RouteBreaker,
+fn shed_by_breaker(refusal: BreakerRefusal) -> Refusal {
+    let end = match refusal.kind {
+        BreakerKind::Upstream => End::UpstreamBreaker,
+        BreakerKind::Route => End::RouteBreaker,
     };
-    Shed { reason, setting: Setting::Breaker, retry_ms: add_jitter(refusal.wait_ms) }
+    shed(end, refusal.wait_ms)
+}
+
+/// Refuses a request, and has its client wait for `wait_ms` and a jitter.
+fn shed(end: End, wait_ms: u64) -> Refusal {
+    Refusal::retry_after(end, Duration::from_millis(add_jitter(wait_ms)))
 }

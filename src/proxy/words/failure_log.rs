@@ -9,35 +9,16 @@ use std::{fmt, io};
 
 use rustls::{AlertDescription, Error};
 
-use crate::labels::labels;
-use crate::telemetry::metrics::{Cutoff, HandshakeResult};
+use crate::ends::{End, UpstreamFailureKind};
+use crate::telemetry::metrics::HandshakeResult;
 use crate::telemetry::sampled::LogSampler;
 
-labels! {
-    /// The kind of an upstream failure, as logged.
-    UpstreamFailureKind:
-    Connect = "connect",
-    /// The TLS handshake failed.
-    Tls = "tls",
-    /// The connection ended without a response, or the response was invalid HTTP.
-    Broken = "broken",
-    /// No response began in time.
-    Timeout = "timeout",
-    /// The response was cut off.
-    CutOff = "cut_off",
-    /// The response paused for too long.
-    Stalled = "stalled",
-    /// All servers were busy, and the queue was full or too slow.
-    Overflow = "overflow",
-}
-
 /// The samples of all log lines about failures.
-#[derive(Default)]
 pub struct FailureLog {
     upstreams: Mutex<SharedByName<UpstreamSamples>>,
     /// Samples for ignored forwarding headers, by listener.
     forwarding: Mutex<SharedByName<LogSampler>>,
-    clients: [RejectedClients; Cutoff::ALL.len()],
+    clients: [RejectedClients; End::ALL.len()],
     handshakes: [LogSampler; HandshakeResult::ALL.len()],
     descriptors: LogSampler,
 }
@@ -74,6 +55,18 @@ pub struct UpstreamFailureLog(Arc<UpstreamSamples>);
 struct UpstreamSamples {
     upstream: String,
     kinds: [LogSampler; UpstreamFailureKind::ALL.len()],
+}
+
+impl Default for FailureLog {
+    fn default() -> FailureLog {
+        FailureLog {
+            upstreams: Mutex::default(),
+            forwarding: Mutex::default(),
+            clients: std::array::from_fn(|_| RejectedClients::default()),
+            handshakes: Default::default(),
+            descriptors: LogSampler::default(),
+        }
+    }
 }
 
 impl FailureLog {
@@ -127,12 +120,12 @@ impl FailureLog {
 
     /// Logs a client that was rejected or that speaks another protocol than its listener. `means`: what happened and
     /// what to do.
-    pub fn log_rejected_client(&self, cutoff: Cutoff, listener: &str, client: IpAddr, means: fmt::Arguments<'_>) {
-        let clients = &self.clients[cutoff as usize];
+    pub fn log_rejected_client(&self, end: End, listener: &str, client: IpAddr, means: fmt::Arguments<'_>) {
+        let clients = &self.clients[end as usize];
         match clients.sampler.take_turn() {
             Some(left_out) => {
                 let (left_out, most) = (nonzero(left_out), clients.take_most());
-                tracing::warn!(reason = cutoff.label(), listener, %client, left_out, left_out_most = most, "{means}");
+                tracing::warn!(reason = end.label(), listener, %client, left_out, left_out_most = most, "{means}");
             }
             None => clients.record(client),
         }

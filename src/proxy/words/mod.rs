@@ -1,7 +1,7 @@
 //! Names, reasons, waits and log lines that all other directories of the proxy use.
 //!
 //! - `known_headers`, `trace`: headers that the gateway reads or writes
-//! - `reason`: why a request has no regular response, as the log names it
+//! - `refusal`: an end of the table, with what only this request can tell
 //! - `delay`: queues for delayed requests; `jitter`: of the waits that refusals state
 //! - `failure_log`: sampled log lines about upstream failures and rejected clients
 //! - `shown_keys`: the keys of limits that the log shows
@@ -12,6 +12,6 @@ pub(crate) mod delay;
 pub(crate) mod failure_log;
 pub(crate) mod jitter;
 pub(crate) mod known_headers;
-pub(crate) mod reason;
+pub(crate) mod refusal;
 pub(crate) mod shown_keys;
 pub(crate) mod trace;

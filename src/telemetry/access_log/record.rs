@@ -8,7 +8,6 @@ use std::time::{Duration, Instant, SystemTime};
 
 use jiff::Timestamp;
 
-use crate::labels::labels;
 use crate::telemetry::metrics::Decision;
 
 /// A log record. Texts are as the client sent them, with invalid UTF-8 replaced; they must be escaped before they are
@@ -99,17 +98,8 @@ pub struct Attempt {
 pub enum AttemptEnd {
     /// A response with this status.
     Response(u16),
-    Failed(SendFault),
-}
-
-labels! {
-    /// Why a request that was sent has no response.
-    SendFault:
-    /// The connection ended, or the response is not HTTP.
-    Broken = "broken",
-    Timeout = "timeout",
-    /// The client did not send its body completely.
-    Upload = "upload",
+    /// Why there is no response, in one word.
+    Failed(&'static str),
 }
 
 /// Maximum number of recorded attempts per request; later ones replace the last entry.

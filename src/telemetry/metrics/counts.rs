@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use http::{Method, StatusCode};
 
+use crate::ends::REJECTION_LABELS;
 use crate::telemetry::exemplars::{Exemplar, Exemplars};
-use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, Reason};
+use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
 use crate::telemetry::metrics::shards::Count;
 
 /// Counts of one route. The fields that every request writes come first, in two cache lines.
@@ -18,7 +19,7 @@ pub struct RouteCounts {
     pub in_flight: Count,
     pub duration: Durations,
     /// Refusals that no limit caused.
-    pub rejections: LabelCounts<{ Reason::ALL.len() }>,
+    pub rejections: LabelCounts<REJECTION_LABELS>,
     /// Requests to the auth server.
     pub forward_auth: LabelCounts<{ ForwardAuthOutcome::ALL.len() }>,
     /// Traces of sampled requests.
@@ -35,7 +36,7 @@ impl RouteCounts {
 #[derive(Default)]
 pub struct LimitCounts {
     pub decisions: LabelCounts<{ Decision::ALL.len() }>,
-    pub rejections: LabelCounts<{ Reason::ALL.len() }>,
+    pub rejections: LabelCounts<REJECTION_LABELS>,
     /// Comparisons of a candidate with its incumbent.
     pub effects: LabelCounts<{ CandidateEffect::ALL.len() }>,
 }

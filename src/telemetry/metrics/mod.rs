@@ -38,6 +38,7 @@ use http::StatusCode;
 use prometheus::core::Collector;
 use prometheus::{Encoder, Gauge, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry, TextEncoder};
 
+use crate::ends::{End, UpstreamOutcome};
 use crate::labels::Label;
 pub use crate::telemetry::metrics::admin::AdminMetrics;
 pub use crate::telemetry::metrics::compression::CompressionCounters;
@@ -48,8 +49,7 @@ pub use crate::telemetry::metrics::counts::{Code, LimitCounts, RouteCounts};
 use crate::telemetry::metrics::families::Families;
 pub use crate::telemetry::metrics::gateways::GatewayGauges;
 pub use crate::telemetry::metrics::labels::{
-    CandidateEffect, Cutoff, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol,
-    Reason, Rejection, SpanResult, UpstreamOutcome,
+    CandidateEffect, Decision, ForwardAuthOutcome, HandshakeResult, OrderResult, PasswordCheck, Protocol, SpanResult,
 };
 use crate::telemetry::metrics::limits::LimitCollector;
 pub use crate::telemetry::metrics::limits::{
@@ -298,12 +298,12 @@ impl Metrics {
         self.admin_requests.with_label_values(&[page, status.as_str()])
     }
 
-    pub fn rejected_counter(&self, reason: impl Rejection) -> IntCounter {
-        self.http_rejected.with_label_values(&[reason.label()])
+    pub fn rejected_counter(&self, end: End) -> IntCounter {
+        self.http_rejected.with_label_values(&[end.label()])
     }
 
-    pub fn would_reject_counter(&self, reason: impl Rejection) -> IntCounter {
-        self.http_would_reject.with_label_values(&[reason.label()])
+    pub fn would_reject_counter(&self, end: End) -> IntCounter {
+        self.http_would_reject.with_label_values(&[end.label()])
     }
 
     pub fn upstream_request_counter(&self, upstream: &str, outcome: UpstreamOutcome) -> Counter {

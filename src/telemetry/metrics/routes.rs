@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
+use crate::ends::End;
 use crate::telemetry::metrics::counts::{BUCKETS, Histogram};
 use crate::telemetry::metrics::exposition::openmetrics::FamilyExemplars;
 use crate::telemetry::metrics::exposition::shown;
 use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric};
-use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome, Reason};
+use crate::telemetry::metrics::labels::{CandidateEffect, Decision, ForwardAuthOutcome};
 use crate::telemetry::metrics::record::RouteRecord;
 
 const DURATION_FAMILY: &str = "sluicegate_request_duration_seconds";
@@ -92,6 +93,7 @@ impl Collector for RouteCollector {
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let [mut requests, mut durations, mut in_flight, mut decisions, mut effects, mut rejections, mut forward_auth] =
             [const { Vec::new() }; 7];
+        let reasons = End::rejection_labels();
         // Requests never take this lock; only config loads and scrapes do.
         for (name, record) in self.routes.lock().iter() {
             for (code, count) in record.count_requests() {
@@ -101,7 +103,7 @@ impl Collector for RouteCollector {
             durations.push(histogram(record, name));
             in_flight.push(gauge_metric(record.count_in_flight(), &[("route", name)]));
             for (index, count) in record.count_refusals() {
-                let reason = Reason::ALL[index].label();
+                let reason = reasons[index];
                 rejections.push(counter_metric(count, &[("limit", NO_LIMIT), ("reason", reason), ("route", name)]));
             }
             for (index, count) in record.count_forward_auth() {
@@ -119,7 +121,7 @@ impl Collector for RouteCollector {
                     effects.push(counter_metric(count, &[("effect", effect), ("limit", &limit.name), ("route", name)]));
                 }
                 for (index, count) in limit.count_rejections() {
-                    let labels = [("limit", &*limit.name), ("reason", Reason::ALL[index].label()), ("route", name)];
+                    let labels = [("limit", &*limit.name), ("reason", reasons[index]), ("route", name)];
                     rejections.push(counter_metric(count, &labels));
                 }
             }

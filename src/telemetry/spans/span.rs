@@ -116,7 +116,7 @@ fn instrumentation_scope() -> InstrumentationScope {
 /// Returns why an attempt failed. To the client of a server, a 4xx response is an error as well.
 fn attempt_error(record: &LogRecord, request: &Attempt, last: bool) -> Option<Cow<'static, str>> {
     match request.ended? {
-        (_, AttemptEnd::Failed(fault)) => Some(fault.label().into()),
+        (_, AttemptEnd::Failed(fault)) => Some(fault.into()),
         (_, AttemptEnd::Response(status)) if status >= 400 => Some(status.to_string().into()),
         _ => record.reason.filter(|_| last && record.by_server).map(Cow::from),
     }

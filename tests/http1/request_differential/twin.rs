@@ -19,8 +19,8 @@ use hyper::body::Incoming;
 use hyper::rt::{Read, ReadBufCursor, Write};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use sluicegate::ends::End;
 use sluicegate::proxy::head::inspector::Inspector;
-use sluicegate::proxy::head::reject::Reject;
 
 /// Maximum length of a head, and so of a line.
 pub const MAX: usize = 1024;
@@ -141,7 +141,7 @@ pub enum Stricter {
 
 /// Returns the inspector's verdicts on heads with bodies of these lengths after all bytes, and the number of bytes that
 /// it passes.
-fn verdicts(pieces: &[&[u8]], heads: &[HyperHead]) -> (Vec<Option<Reject>>, usize) {
+fn verdicts(pieces: &[&[u8]], heads: &[HyperHead]) -> (Vec<Option<End>>, usize) {
     let mut inspector = Inspector::new(MAX);
     let mut passed = 0;
     for piece in pieces {
@@ -183,7 +183,7 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
     if parts(&served) != parts(&taken(pieces, Some(Inspector::new(MAX)))) {
         return Err(format!("served {served:?} and otherwise in other pieces\n{}", shown()));
     }
-    let faulty = said.iter().position(|fault| fault.is_some_and(|fault| fault != Reject::Framing));
+    let faulty = said.iter().position(|fault| fault.is_some_and(|fault| fault != End::Framing));
     let vouched = said.iter().take_while(|fault| fault.is_none()).count();
     // No request after a fault is served, and no broken body counts as complete.
     let end = faulty.map_or(vouched, |faulty| faulty + 1);
@@ -209,7 +209,7 @@ pub fn compare(bytes: &[u8], pieces: &[&[u8]]) -> Result<Option<Stricter>, Strin
         inspector.feed(&bytes[fed..head.at - 1]);
         let before = inspector.take_fault(head.length);
         inspector.feed(&bytes[head.at - 1..head.at]);
-        if (before, inspector.take_fault(head.length)) != (Some(Reject::Framing), None) {
+        if (before, inspector.take_fault(head.length)) != (Some(End::Framing), None) {
             return Err(format!("a head ends elsewhere: {}", shown()));
         }
         fed = head.at;

@@ -21,7 +21,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::auth::{AuthMethod, RouteAuth};
-
 use crate::config::compile::jwt::TokenVerifiers;
 use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::refuse::compile_refuse;

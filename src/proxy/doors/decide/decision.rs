@@ -7,7 +7,6 @@ use http::{HeaderName, HeaderValue, Response};
 use crate::limiting::receipts::Receipt;
 use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::context::recent::{Recent, SharedAnswers, find_or_claim, recent_key};
 use crate::proxy::context::recorded_answer::RecentAnswer;
@@ -15,6 +14,7 @@ use crate::proxy::doors::decide::charged::ChargedChecks;
 use crate::proxy::doors::decide::question::ProxyQuestion;
 use crate::proxy::steps::door::Ask;
 use crate::proxy::steps::limits::{apply_decision, decide_limits, described_facts, is_exempt};
+use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::telemetry::metrics::QuestionResult;
@@ -84,8 +84,9 @@ fn replay_answer(
     request.view.questions.count(QuestionResult::Replayed);
     let verdict = answer.to_verdict(route);
     request.account.record_decision(route, &verdict, ShownKeys::default());
+    let end = verdict.end(&route.limits);
     request.admission.verdict = Some(verdict);
-    if answer.refused { Err(Refusal::Limited) } else { Ok(admit(request, answer.receipt.clone())) }
+    if answer.refused { Err(end.into()) } else { Ok(admit(request, answer.receipt.clone())) }
 }
 
 /// Makes the receipt of the charges that the outcome of the request may change; `None` if there are none.

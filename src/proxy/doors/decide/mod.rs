@@ -20,16 +20,16 @@ pub mod settle;
 
 use http::{Response, Version};
 
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::reject::Reject;
 use crate::proxy::steps::arrival::{check_framing, identify_client, open_log_entry, report_untrusted_headers};
 use crate::proxy::steps::pipeline::admit_described;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::telemetry::metrics::QuestionResult;
 
@@ -43,7 +43,7 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Respons
     open_log_entry(request, identity);
     report_untrusted_headers(request, identity);
     let result = match question {
-        Err(fault) => Err(Refusal::Question(fault)),
+        Err(fault) => Err(fault),
         Ok(question) => answer(request, identity, &question, parser_fault).await,
     };
     count_result(request, &result);
@@ -51,9 +51,9 @@ pub async fn handle_question(request: &mut RequestContext<'_>) -> Result<Respons
 }
 
 /// Reads the question, if the peer may ask.
-fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, QuestionFault> {
+fn ask<'a>(request: &mut RequestContext<'a>, identity: ClientAddress) -> Result<ProxyQuestion<'a>, Refusal> {
     if !identity.trusted_peer {
-        return Err(QuestionFault::UntrustedPeer);
+        return Err(End::DecidePeer.into());
     }
     let view = request.view;
     read_question(&mut request.received.parts, &view.snapshot.config)
@@ -64,7 +64,7 @@ async fn answer<'a>(
     request: &mut RequestContext<'a>,
     identity: ClientAddress,
     question: &ProxyQuestion<'a>,
-    parser_fault: Result<Option<Reject>, Refusal>,
+    parser_fault: Result<Option<End>, Refusal>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let route = enter_point(request, question);
     if question.purpose == QuestionPurpose::Settle {
@@ -74,7 +74,7 @@ async fn answer<'a>(
     // From here on, refusals are about the request in question, and have the status that the asking proxy accepts.
     request.question = Some(question.point);
     let parser_fault = parser_fault?;
-    let repaired = question.described.map_err(Refusal::InvalidHead)?;
+    let repaired = question.described.map_err(Refusal::from)?;
     // The version of the request in question is unknown, so it may lack a host like a request over HTTP/1.0: the asking
     // proxy has accepted it.
     let version = request.received.parts.version;
@@ -100,17 +100,17 @@ fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseB
     let counted = match result {
         // Steps that answer count their own results.
         Ok(_) => return,
-        Err(Refusal::Limited | Refusal::Denied) => QuestionResult::Refused,
-        Err(Refusal::Question(fault)) => match fault {
-            QuestionFault::UntrustedPeer => QuestionResult::UntrustedPeer,
-            QuestionFault::UnknownName => QuestionResult::UnknownName,
-            QuestionFault::Facts(_) => QuestionResult::BadFacts,
-            QuestionFault::InvalidReceipt
-            | QuestionFault::UsedReceipt
-            | QuestionFault::ExpiredReceipt
-            | QuestionFault::StoreUnavailable => QuestionResult::NotSettled,
+        Err(refusal) => match refusal.end {
+            End::Denied => QuestionResult::Refused,
+            end if end.is_by_limit() => QuestionResult::Refused,
+            End::DecidePeer => QuestionResult::UntrustedPeer,
+            End::DecideName => QuestionResult::UnknownName,
+            End::DecideFacts => QuestionResult::BadFacts,
+            End::ReceiptInvalid | End::ReceiptUsed | End::ReceiptExpired | End::ReceiptStoreDown => {
+                QuestionResult::NotSettled
+            }
+            _ => QuestionResult::InvalidRequest,
         },
-        Err(_) => QuestionResult::InvalidRequest,
     };
     request.view.questions.count(counted);
 }

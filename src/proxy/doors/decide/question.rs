@@ -14,9 +14,9 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::canonical;
 use crate::config::{Config, percent_decode};
-use crate::proxy::account::refusal::QuestionFault;
+use crate::ends::End;
 use crate::proxy::head::described;
-use crate::proxy::head::reject::Reject;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::decide::{DecidePoint, FactFamily};
 
 /// A question of another proxy.
@@ -27,7 +27,7 @@ pub struct ProxyQuestion<'c> {
     pub point: &'c DecidePoint,
     pub purpose: QuestionPurpose,
     /// What was repaired in the head of the request in question, or why the request must be refused.
-    pub described: Result<Option<Reject>, Reject>,
+    pub described: Result<Option<End>, End>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +52,10 @@ const X_ORIGINAL_URI: HeaderName = HeaderName::from_static("x-original-uri");
 ///
 /// # Errors
 /// Nobody may ask about the name, or the facts are missing or repeated.
-pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQuestion<'c>, QuestionFault> {
-    let (purpose, rest) = find_purpose(parts).ok_or(QuestionFault::UnknownName)?;
+pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQuestion<'c>, Refusal> {
+    let (purpose, rest) = find_purpose(parts).ok_or(End::DecideName)?;
     let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let (name, point) = find_point(name, config).ok_or(QuestionFault::UnknownName)?;
+    let (name, point) = find_point(name, config).ok_or(End::DecideName)?;
     let rest = rest.to_owned();
     let mut described = Ok(None);
     if purpose == QuestionPurpose::Decide {
@@ -74,19 +74,19 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
 #[derive(Clone, Copy, Debug)]
 enum HeadFault {
     /// The asking proxy does not state it.
-    Question(QuestionFault),
+    Question(Refusal),
     /// The client sent something that is no valid head.
-    Request(Reject),
+    Request(End),
 }
 
-impl From<QuestionFault> for HeadFault {
-    fn from(fault: QuestionFault) -> HeadFault {
+impl From<Refusal> for HeadFault {
+    fn from(fault: Refusal) -> HeadFault {
         HeadFault::Question(fault)
     }
 }
 
-impl From<Reject> for HeadFault {
-    fn from(reject: Reject) -> HeadFault {
+impl From<End> for HeadFault {
+    fn from(reject: End) -> HeadFault {
         HeadFault::Request(reject)
     }
 }
@@ -128,18 +128,21 @@ fn find_point<'c>(name: &str, config: &'c Config) -> Option<(String, &'c DecideP
 }
 
 /// Refuses a question that names the client only in `Forwarded`. Few proxies set that header, but all pass it on.
-fn check_client_address(headers: &HeaderMap) -> Result<(), QuestionFault> {
+fn check_client_address(headers: &HeaderMap) -> Result<(), Refusal> {
     if headers.contains_key(FORWARDED) && !headers.contains_key(X_FORWARDED_FOR) {
         let detail = "the asking proxy does not set X-Forwarded-For, and Forwarded may be the client's own";
-        return Err(QuestionFault::Facts(detail));
+        return Err(Refusal::with_text(End::DecideFacts, detail));
     }
     Ok(())
 }
 
 /// Refuses a question with several ids of the request.
-fn check_id(headers: &HeaderMap, point: &DecidePoint) -> Result<(), QuestionFault> {
+fn check_id(headers: &HeaderMap, point: &DecidePoint) -> Result<(), Refusal> {
     match point.once.as_ref().map(|name| headers.get_all(name).iter().count()) {
-        Some(2..) => Err(QuestionFault::Facts("the header of `once` is repeated, so the request has no clear id")),
+        Some(2..) => Err(Refusal::with_text(
+            End::DecideFacts,
+            "the header of `once` is repeated, so the request has no clear id",
+        )),
         None | Some(_) => Ok(()),
     }
 }
@@ -151,7 +154,7 @@ pub fn lacks_host(parts: &Parts) -> bool {
 
 /// Replaces method, target and `Host` by those of the request in question. Returns the fault of its target that was
 /// repaired.
-fn replace_head(parts: &mut Parts, family: FactFamily, rest: &str) -> Result<Option<Reject>, HeadFault> {
+fn replace_head(parts: &mut Parts, family: FactFamily, rest: &str) -> Result<Option<End>, HeadFault> {
     let headers = &parts.headers;
     let (method, target, host) = match family {
         FactFamily::Path => {
@@ -182,10 +185,18 @@ fn replace_head(parts: &mut Parts, family: FactFamily, rest: &str) -> Result<Opt
                 (true, false) => read_one(headers, &X_ORIGINAL_URL, "X-Original-URL must occur once")?,
                 (false, true) => read_one(headers, &X_ORIGINAL_URI, "X-Original-URI must occur once")?,
                 (true, true) => {
-                    return Err(QuestionFault::Facts("X-Original-URL and X-Original-URI must not both be set").into());
+                    return Err(Refusal::with_text(
+                        End::DecideFacts,
+                        "X-Original-URL and X-Original-URI must not both be set",
+                    )
+                    .into());
                 }
                 (false, false) => {
-                    return Err(QuestionFault::Facts("X-Original-URL or X-Original-URI must state the request").into());
+                    return Err(Refusal::with_text(
+                        End::DecideFacts,
+                        "X-Original-URL or X-Original-URI must state the request",
+                    )
+                    .into());
                 }
             };
             // A URL names the host. A path does not, and then `Host` does.
@@ -211,15 +222,11 @@ fn remove_empty_host(headers: &mut HeaderMap) {
 }
 
 /// Returns the only value of a header.
-fn read_one<'h>(
-    headers: &'h HeaderMap,
-    name: &HeaderName,
-    fault: &'static str,
-) -> Result<&'h HeaderValue, QuestionFault> {
+fn read_one<'h>(headers: &'h HeaderMap, name: &HeaderName, fault: &'static str) -> Result<&'h HeaderValue, Refusal> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
         (Some(value), None) => Ok(value),
-        _ => Err(QuestionFault::Facts(fault)),
+        _ => Err(Refusal::with_text(End::DecideFacts, fault)),
     }
 }
 
@@ -229,7 +236,7 @@ fn parse_target(
     target: &HeaderValue,
     host: Option<&HeaderValue>,
     parts: &Parts,
-) -> Result<(Uri, Option<HeaderValue>, Option<Reject>), Reject> {
+) -> Result<(Uri, Option<HeaderValue>, Option<End>), End> {
     let text = target.as_bytes();
     if text.first() == Some(&b'/') || text == b"*" {
         // Without a host of its own, the request has that of the question, which HTTP/2 states in the target.
@@ -240,12 +247,12 @@ fn parse_target(
     let (url, fault) = described::parse_target(text)?;
     let authority = match (url.scheme_str(), url.authority()) {
         (Some("http" | "https"), Some(authority)) => authority.as_str().as_bytes(),
-        _ => return Err(Reject::TargetForm),
+        _ => return Err(End::TargetForm),
     };
     if host.is_some_and(|host| !is_same_host(host.as_bytes(), authority)) {
-        return Err(Reject::HostMismatch);
+        return Err(End::HostMismatch);
     }
-    let host = HeaderValue::from_bytes(authority).map_err(|_| Reject::HostInvalid)?;
+    let host = HeaderValue::from_bytes(authority).map_err(|_| End::HostInvalid)?;
     let path = url.path_and_query().map_or("/", PathAndQuery::as_str);
     let path = if path.starts_with('?') { format!("/{path}") } else { path.to_owned() };
     let (uri, _) = parse_path(path.as_bytes(), Uri::default())?;
@@ -268,10 +275,10 @@ fn is_same_host(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Parses a path with an optional query, and puts it in place of that of `uri`. Also returns the fault that was repaired.
-fn parse_path(text: &[u8], uri: Uri) -> Result<(Uri, Option<Reject>), Reject> {
+fn parse_path(text: &[u8], uri: Uri) -> Result<(Uri, Option<End>), End> {
     let (target, fault) = described::parse_target(text)?;
     let mut parts = uri.into_parts();
     parts.path_and_query = target.into_parts().path_and_query;
-    let uri = Uri::from_parts(parts).map_err(|_| Reject::TargetForm)?;
+    let uri = Uri::from_parts(parts).map_err(|_| End::TargetForm)?;
     Ok((uri, fault))
 }

@@ -4,6 +4,7 @@
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+use crate::ends::End;
 use crate::limiting::integers::units;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::charge_rules::{BodyUsage, RequestEnd, ResponseTail};
@@ -11,11 +12,11 @@ use crate::limiting::receipts::Receipt;
 use crate::limiting::receipts::bundle::ReceiptBundle;
 use crate::limiting::store::once::MarkUse;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::{QuestionFault, Refusal};
 use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::doors::decide::decision::X_LIMIT_RECEIPT;
 use crate::proxy::doors::decide::question::ProxyQuestion;
 use crate::proxy::steps::response::problem::fixed_response;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::decide::X_LIMIT_STATUS;
 use crate::telemetry::metrics::QuestionResult;
 
@@ -36,7 +37,7 @@ pub async fn settle_charges(
     request: &RequestContext<'_>,
     question: &ProxyQuestion<'_>,
 ) -> Result<Response<ResponseBody>, Refusal> {
-    let corrected = redeem_receipt(request, question).await.map_err(Refusal::Question)?;
+    let corrected = redeem_receipt(request, question).await?;
     request.view.questions.count(QuestionResult::Settled);
     Ok(fixed_response(StatusCode::OK, json!({ "settled": corrected }).to_string(), JSON))
 }
@@ -45,26 +46,26 @@ pub async fn settle_charges(
 async fn redeem_receipt(
     request: &RequestContext<'_>,
     question: &ProxyQuestion<'_>,
-) -> Result<Map<String, Value>, QuestionFault> {
+) -> Result<Map<String, Value>, Refusal> {
     let parts = &request.received.parts;
     if parts.method != Method::POST {
-        return Err(QuestionFault::Facts("a receipt is redeemed with POST"));
+        return Err(Refusal::with_text(End::DecideFacts, "a receipt is redeemed with POST"));
     }
     let end = read_end(&parts.headers)?;
-    let token = read_once(&parts.headers, &X_LIMIT_RECEIPT)?.ok_or(QuestionFault::InvalidReceipt)?;
+    let token = read_once(&parts.headers, &X_LIMIT_RECEIPT)?.ok_or(End::ReceiptInvalid)?;
     let config = &request.view.snapshot.config;
-    let token = token.to_str().map_err(|_| QuestionFault::InvalidReceipt)?;
+    let token = token.to_str().map_err(|_| End::ReceiptInvalid)?;
     let bundle = ReceiptBundle::from_token(token, &config.admin.key_display.hasher)
         .filter(|bundle| bundle.name == question.name)
-        .ok_or(QuestionFault::InvalidReceipt)?;
+        .ok_or(End::ReceiptInvalid)?;
     let limiter = &request.view.limiter;
     // The mark of the last charge to expire makes the receipt usable once.
-    let last = bundle.charges.iter().max_by_key(|charge| charge.expires_ms).ok_or(QuestionFault::InvalidReceipt)?;
+    let last = bundle.charges.iter().max_by_key(|charge| charge.expires_ms).ok_or(End::ReceiptInvalid)?;
     match last.use_once(limiter).await {
         Ok(MarkUse::First) => {}
-        Ok(MarkUse::Again) => return Err(QuestionFault::UsedReceipt),
-        Ok(MarkUse::Expired) => return Err(QuestionFault::ExpiredReceipt),
-        Err(_) => return Err(QuestionFault::StoreUnavailable),
+        Ok(MarkUse::Again) => return Err(End::ReceiptUsed.into()),
+        Ok(MarkUse::Expired) => return Err(End::ReceiptExpired.into()),
+        Err(_) => return Err(End::ReceiptStoreDown.into()),
     }
     let mut corrected = Map::new();
     let mut has_failed = false;
@@ -87,7 +88,7 @@ async fn redeem_receipt(
             Err(_) => has_failed = true,
         }
     }
-    if has_failed { Err(QuestionFault::StoreUnavailable) } else { Ok(corrected) }
+    if has_failed { Err(End::ReceiptStoreDown.into()) } else { Ok(corrected) }
 }
 
 /// Returns whether the charge has expired by itself, before others of the receipt.
@@ -114,29 +115,36 @@ fn correction(limit: &Limit, charge: &Receipt, end: &StatedEnd, headers: &Header
 }
 
 /// Reads how the request ended.
-fn read_end(headers: &HeaderMap) -> Result<StatedEnd, QuestionFault> {
+fn read_end(headers: &HeaderMap) -> Result<StatedEnd, Refusal> {
     let cost = read_once(headers, &X_LIMIT_COST)?;
     let status = read_once(headers, &X_LIMIT_STATUS)?;
     match (cost, status) {
         (Some(cost), None) => {
-            let fault = QuestionFault::Facts("X-Limit-Cost must be an integer without a sign");
+            let fault = Refusal::with_text(End::DecideFacts, "X-Limit-Cost must be an integer without a sign");
             units(cost.as_bytes()).map(StatedEnd::Cost).ok_or(fault)
         }
         (None, Some(status)) => {
-            let fault = QuestionFault::Facts("X-Limit-Status must be the status of a response, from 100 to 599");
+            let fault = Refusal::with_text(
+                End::DecideFacts,
+                "X-Limit-Status must be the status of a response, from 100 to 599",
+            );
             let status = StatusCode::from_bytes(status.as_bytes()).ok().filter(|status| status.as_u16() < 600);
             status.map(StatedEnd::Status).ok_or(fault)
         }
-        (Some(_), Some(_)) => Err(QuestionFault::Facts("X-Limit-Cost and X-Limit-Status must not both be set")),
-        (None, None) => Err(QuestionFault::Facts("X-Limit-Cost or X-Limit-Status must tell how the request ended")),
+        (Some(_), Some(_)) => {
+            Err(Refusal::with_text(End::DecideFacts, "X-Limit-Cost and X-Limit-Status must not both be set"))
+        }
+        (None, None) => {
+            Err(Refusal::with_text(End::DecideFacts, "X-Limit-Cost or X-Limit-Status must tell how the request ended"))
+        }
     }
 }
 
 /// Returns the value of a header that may occur once.
-fn read_once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, QuestionFault> {
+fn read_once<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Result<Option<&'h HeaderValue>, Refusal> {
     let mut values = headers.get_all(name).iter();
     match (values.next(), values.next()) {
-        (_, Some(_)) => Err(QuestionFault::Facts("a header of the settlement is repeated")),
+        (_, Some(_)) => Err(Refusal::with_text(End::DecideFacts, "a header of the settlement is repeated")),
         (value, None) => Ok(value),
     }
 }

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Version};
 
 use crate::config::Config;
+use crate::ends::End;
 use crate::envoy::HeaderPair;
 use crate::envoy::authorization::{
     Attributes, CheckRequest, CheckResponse, DeniedResponse, HeaderOption, HttpAttributes, HttpStatus, OVERWRITE,
@@ -17,18 +18,17 @@ use crate::envoy::authorization::{
 use crate::grpc::{CallError, GrpcCode};
 use crate::limiting::limit::Limit;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
 use crate::proxy::head::identity::{self, ClientAddress};
-use crate::proxy::head::reject::Reject;
 use crate::proxy::steps::door::Ask;
 use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::known_headers::HeaderSet;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::decide::why_undecidable;
 use crate::route::error_pages::PageFormat;
@@ -54,7 +54,7 @@ pub async fn check_request(
     let http = find_http(attributes)?;
     let (parts, repaired) = match build_parts(http) {
         Ok(built) => built,
-        Err(reject) => return Ok(deny(refuse_head(&Refusal::InvalidHead(reject)))),
+        Err(reject) => return Ok(deny(refuse_head(&reject.into()))),
     };
     let identity = match find_source(attributes) {
         // Envoy has judged the forwarding headers by its own settings.
@@ -71,7 +71,9 @@ pub async fn check_request(
     // The answer to Envoy gets no rate limit headers itself.
     let verdict = request.admission.verdict.take();
     Ok(match (decided, verdict) {
-        (Err(Refusal::Limited), Some(verdict)) => deny(status::build_verdict_response(request, &verdict)),
+        (Err(refusal), Some(verdict)) if refusal.end.is_by_limit() => {
+            deny(status::build_verdict_response(request, &verdict))
+        }
         (Err(refusal), _) => deny(refuse_head(&refusal)),
         (Ok(()), Some(verdict)) => allow(status::build_verdict_response(request, &verdict).headers()),
         (Ok(()), None) => allow(&HeaderMap::new()),
@@ -136,12 +138,12 @@ fn find_source(attributes: &Attributes) -> Option<IpAddr> {
 ///
 /// # Errors
 /// The head is invalid.
-pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Reject> {
+pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<End>), End> {
     let (mut parts, ()) = Request::new(()).into_parts();
     let (target, repaired) = described::parse_target(&http.path)?;
     (parts.method, parts.uri, parts.version) = (described::parse_method(&http.method)?, target, Version::HTTP_11);
     parts.headers = collect_headers(http)?;
-    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| Reject::HostInvalid)?;
+    let host = HeaderValue::from_maybe_shared(http.host.clone()).map_err(|_| End::HostInvalid)?;
     parts.headers.insert(HOST, host);
     Ok((parts, repaired))
 }
@@ -150,7 +152,7 @@ pub fn build_parts(http: &HttpAttributes) -> Result<(Parts, Option<Reject>), Rej
 ///
 /// # Errors
 /// The application may read a header that is none for this gateway.
-fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
+fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
     let list = http.header_map.as_ref().map(|map| &map.headers).filter(|list| !list.is_empty());
     let mut headers = HeaderMap::new();
     for HeaderPair { key, value, raw_value } in list.unwrap_or(&http.headers) {
@@ -159,9 +161,9 @@ fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, Reject> {
             continue;
         }
         let value = if raw_value.is_empty() { value.clone() } else { raw_value.clone() };
-        let name = HeaderName::from_bytes(key).map_err(|_| Reject::HeaderCharacter)?;
-        let value = HeaderValue::from_maybe_shared(value).map_err(|_| Reject::HeaderCharacter)?;
-        headers.try_append(name, value).map_err(|_| Reject::MaxHeaders)?;
+        let name = HeaderName::from_bytes(key).map_err(|_| End::HeaderCharacter)?;
+        let value = HeaderValue::from_maybe_shared(value).map_err(|_| End::HeaderCharacter)?;
+        headers.try_append(name, value).map_err(|_| End::MaxHeaders)?;
     }
     [CONTENT_LENGTH, TRANSFER_ENCODING].iter().for_each(|name| drop(headers.remove(name)));
     Ok(headers)

@@ -25,7 +25,6 @@ use crate::envoy::health::{self, HealthCheckRequest, HealthCheckResponse, Servin
 use crate::envoy::{decode_message, encode_message, rate_limit as messages};
 use crate::grpc::{CallError, GrpcCode};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
@@ -33,6 +32,7 @@ use crate::proxy::steps::arrival::{
     check_framing, identify_client, open_log_entry, record_target, report_untrusted_headers, validate_head,
 };
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
+use crate::proxy::words::refusal::Refusal;
 use crate::telemetry::metrics::RpcMethod;
 
 /// Takes a call from its head to its answer. An error is the reason to refuse its head.
@@ -44,7 +44,7 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Response<Re
     record_target(request, &head);
     report_untrusted_headers(request, identity);
     if let Some(reject) = fault {
-        return Err(Refusal::InvalidHead(reject));
+        return Err(reject.into());
     }
     if !request.received.is_http2() || !request.received.is_grpc() || *head.method() != Method::POST {
         return Ok(explain_protocol());

@@ -6,16 +6,17 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, VARY};
 use http::{HeaderMap, Response};
 
+use crate::ends::End;
 use crate::envoy::rate_limit::{CurrentLimit, DescriptorStatus, LimitCode, RateLimitResponse, WindowUnit};
 use crate::envoy::{Duration, HeaderPair};
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::limit::{Limit, Mode};
 use crate::limiting::{ChainState, LimitResult, Outcome, STORE_RETRY_MS, Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::steps::response::problem::forbid_caching;
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::error_pages::PageFormat;
 
 /// The status of a descriptor without limits.
@@ -133,7 +134,7 @@ pub fn build_verdict_response(request: &RequestContext<'_>, verdict: &Verdict) -
                 hint: None,
                 is_for_proxy: false,
             };
-            Refusal::Limited.to_response(Some(route), Some(verdict), wanted)
+            Refusal::from(End::Exhausted).to_response(Some(route), Some(verdict), wanted)
         }
         false => Response::new(ResponseBody::full(Bytes::new())),
     };

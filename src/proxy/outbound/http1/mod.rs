@@ -16,9 +16,11 @@ use http::{HeaderName, HeaderValue, Method, Response, StatusCode};
 use httparse::ParserConfig;
 use hyper::ext::ReasonPhrase;
 
+use crate::ends::End;
 use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::outbound::http1::body::BodyDecoder;
 use crate::proxy::outbound::interim::InterimResponses;
+use crate::proxy::words::refusal::Refusal;
 
 /// Most headers or trailers of a response.
 pub const HEADERS_MAX: usize = 100;
@@ -54,9 +56,10 @@ pub enum ProtocolFault {
     FrameFlood,
 }
 
-impl fmt::Display for ProtocolFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl ProtocolFault {
+    /// Returns the text for the log.
+    pub fn text(self) -> &'static str {
+        match self {
             ProtocolFault::Head => "not an HTTP/1 response",
             ProtocolFault::HeadTooLarge => "response head has too many bytes or headers",
             ProtocolFault::ContentLength => "Content-Length is not a single number",
@@ -68,7 +71,20 @@ impl fmt::Display for ProtocolFault {
             ProtocolFault::Http2 => "the server violated HTTP/2",
             ProtocolFault::FrameFlood => "the server sent too many useless HTTP/2 frames",
             ProtocolFault::CutOff => "the connection ended before the response",
-        })
+        }
+    }
+}
+
+impl fmt::Display for ProtocolFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl From<ProtocolFault> for Refusal {
+    fn from(fault: ProtocolFault) -> Refusal {
+        let end = if fault == ProtocolFault::Switch { End::UpstreamSwitched } else { End::UpstreamBroken };
+        Refusal::with_text(end, fault.text())
     }
 }
 

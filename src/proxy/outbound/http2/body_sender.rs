@@ -10,9 +10,9 @@ use http::{HeaderMap, HeaderName};
 use http_body::Frame;
 
 use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::http2::frame_guard::FrameBudget;
 use crate::proxy::outbound::sender::SendEnd;
+use crate::proxy::words::refusal::Refusal;
 
 /// Bytes of a request body that are kept until the response begins, because they may have to be sent again.
 const REPLAY_MAX: usize = 64 * 1024;
@@ -59,8 +59,8 @@ impl BodySender {
     }
 
     /// Returns why the client's body cannot be completed.
-    pub fn upload_error(&self) -> UpstreamError {
-        UpstreamError::from_upload(self.progress().map_or(UploadState::Broken, UploadProgress::state))
+    pub fn upload_error(&self) -> Refusal {
+        self.progress().map_or(UploadState::Broken, UploadProgress::state).end().into()
     }
 
     /// Sends what has arrived. Ready once nothing more can be sent.

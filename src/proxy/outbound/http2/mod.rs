@@ -2,7 +2,7 @@
 //! one server, `request` converts the head of a request, `exchange` is one request and its response with `body_sender`,
 //! `response_data` and `stream_end`, and `frame_guard` bounds the frames that a server may send.
 //!
-//! Input: a request and a connection. Output: the response, or an `UpstreamError`.
+//! Input: a request and a connection. Output: the response, or an `Refusal`.
 
 pub(crate) mod body_sender;
 pub mod frame_guard;
@@ -25,7 +25,8 @@ use h2::{Ping, PingPong, RecvStream, SendStream};
 use http::Request;
 use tokio::task::{AbortHandle, spawn_local};
 
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault, UpstreamConnection};
+use crate::ends::End;
+use crate::proxy::outbound::dial::{ConnectError, UpstreamConnection};
 use crate::proxy::outbound::http1::HEAD_BYTES_MAX;
 use crate::proxy::outbound::http2::frame_guard::{FrameBudget, GuardedConnection};
 use crate::proxy::outbound::http2::response_data::{OpenResponses, ResponseData};
@@ -227,5 +228,5 @@ impl Http2Connection {
 }
 
 fn protocol_error(reason: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> ConnectError {
-    ConnectError { fault: ConnectFault::Protocol, reason: io::Error::other(reason) }
+    ConnectError { end: End::ConnectProtocol, reason: io::Error::other(reason) }
 }

@@ -11,9 +11,10 @@ use h2::{Reason, SendStream};
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 
+use crate::ends::UpstreamFailureKind;
 use crate::proxy::outbound::http2::response_data::ResponseData;
 use crate::proxy::outbound::http2::streams::StreamSlot;
-use crate::proxy::words::failure_log::{UpstreamFailureKind, UpstreamFailureLog};
+use crate::proxy::words::failure_log::UpstreamFailureLog;
 
 /// How long a server has to end the stream. Then the gateway resets it.
 const END_WAIT: Duration = Duration::from_secs(5);

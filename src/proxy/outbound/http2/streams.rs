@@ -126,7 +126,7 @@ impl StreamPool {
         self.changed.notified().await;
         match &*self.failure.borrow() {
             Some(error) if self.failures.get() != before => {
-                Err(ConnectError { fault: error.fault, reason: io::Error::other(error.reason.to_string()) })
+                Err(ConnectError { end: error.end, reason: io::Error::other(error.reason.to_string()) })
             }
             _ => Ok(()),
         }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 
+use crate::ends::End;
 use crate::grpc::GrpcCode;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
+use crate::proxy::outbound::dial::ConnectError;
 use crate::proxy::outbound::pool::{ServerLease, ServerPool};
 use crate::proxy::outbound::pools::Pools;
 use crate::upstream::breaker::BreakerPermit;
@@ -129,7 +130,7 @@ impl WorkerEndpoint {
         };
         match &connected {
             Ok(_) => self.state.record_connected(self.pools.now_ms()),
-            Err(error) => self.connect_failed(error.fault, begun_ms, need.client),
+            Err(error) => self.connect_failed(error.end, begun_ms, need.client),
         }
         connected
     }
@@ -139,13 +140,13 @@ impl WorkerEndpoint {
     /// Only the server can refuse a connection. A connection may also time out because clients keep the server's queue
     /// full. So a timeout counts against the client, and the server stays in use if it accepted another connection
     /// meanwhile.
-    fn connect_failed(&self, fault: ConnectFault, begun_ms: u64, client: Blame) {
-        if fault.is_gateway_fault() {
+    fn connect_failed(&self, end: End, begun_ms: u64, client: Blame) {
+        if !end.row().is_upstream_failure {
             return;
         }
-        let late = fault == ConnectFault::TimedOut;
+        let late = end == End::ConnectTimedOut;
         if !late || !self.state.has_connected_since(begun_ms) {
-            self.upstream.record_refused(&self.state, self.pools.now_ms(), fault.label());
+            self.upstream.record_refused(&self.state, self.pools.now_ms(), end.row().log_text());
         }
         self.record_error(if late { client } else { Blame::Server });
     }

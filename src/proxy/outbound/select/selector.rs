@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::proxy::outbound::dial::ConnectFault;
+use crate::ends::End;
 use crate::proxy::outbound::pool::PoolCap;
 use crate::proxy::outbound::pools::Pools;
 use crate::proxy::outbound::select::endpoint::WorkerEndpoint;
@@ -53,17 +53,17 @@ impl Selector {
     ///
     /// # Errors
     /// The request has failed on every server, or no hostname of the upstream has an address.
-    pub fn select(&self, state: &RetryState) -> Result<Rc<WorkerEndpoint>, ConnectFault> {
+    pub fn select(&self, state: &RetryState) -> Result<Rc<WorkerEndpoint>, End> {
         let endpoints = self.endpoints();
         if let ([only], true) = (endpoints.servers.as_slice(), state.tried.is_empty()) {
             return Ok(only.clone());
         }
         if endpoints.servers.is_empty() {
-            return Err(ConnectFault::UnknownName);
+            return Err(End::ConnectUnknownName);
         }
         let [usable, all] = self.candidates(&endpoints, state);
         let pick = |candidates| endpoints.balancer.select(|| self.next_random(), state.hash, candidates);
-        let index = pick(&usable).or_else(|| pick(&all)).ok_or(ConnectFault::Refused)?;
+        let index = pick(&usable).or_else(|| pick(&all)).ok_or(End::ConnectRefused)?;
         Ok(endpoints.servers[index].clone())
     }
 
@@ -76,15 +76,15 @@ impl Selector {
         &self,
         load: &UpstreamLoad,
         state: &RetryState,
-    ) -> Result<Option<Rc<WorkerEndpoint>>, ConnectFault> {
+    ) -> Result<Option<Rc<WorkerEndpoint>>, End> {
         let endpoints = self.endpoints();
         if endpoints.servers.is_empty() {
-            return Err(ConnectFault::UnknownName);
+            return Err(End::ConnectUnknownName);
         }
         let servers = || 0..endpoints.servers.len();
         let mut groups = self.candidates(&endpoints, state).into_iter();
         let group =
-            groups.find(|group| servers().any(|server| group.is_permitted(server))).ok_or(ConnectFault::Refused)?;
+            groups.find(|group| servers().any(|server| group.is_permitted(server))).ok_or(End::ConnectRefused)?;
         let free = RequestCandidates { below_limits: Some(load), ..group };
         let index = endpoints.balancer.select(|| self.next_random(), state.hash, &free);
         Ok(index.map(|index| endpoints.servers[index].clone()))

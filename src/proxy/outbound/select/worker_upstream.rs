@@ -5,16 +5,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::ends::{End, RetryReason, UpstreamFailureKind, UpstreamOutcome};
 use crate::limiting::key::Key;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::pools::Pools;
-use crate::proxy::outbound::retry_policy::{RetryPolicy, RetryReason};
+use crate::proxy::outbound::retry_policy::RetryPolicy;
 use crate::proxy::outbound::select::endpoint::ConnectionNeed;
 use crate::proxy::outbound::select::retry_state::RetryState;
 use crate::proxy::outbound::select::selector::Selector;
-use crate::proxy::words::failure_log::{FailureLog, UpstreamFailureKind, UpstreamFailureLog};
-use crate::telemetry::metrics::{Counter, Metrics, UpstreamOutcome};
+use crate::proxy::words::failure_log::{FailureLog, UpstreamFailureLog};
+use crate::proxy::words::refusal::Refusal;
+use crate::telemetry::metrics::{Counter, Metrics};
 use crate::upstream::eject::Blame;
 use crate::upstream::priority::Priority;
 use crate::upstream::proxy_header::ProxyVersion;
@@ -90,26 +90,26 @@ impl WorkerUpstream {
 
     /// Counts and logs an error that ended a request before any server got it. Failed connections were logged when
     /// they failed.
-    pub fn record_unsent(&self, error: UpstreamError) {
-        if let Some(outcome) = error.outcome() {
+    pub fn record_unsent(&self, error: Refusal) {
+        if let Some(outcome) = error.end.row().outcome {
             self.outcomes.count_outcome(outcome);
         }
-        if !matches!(error, UpstreamError::Connect(_)) {
+        if !error.end.is_connect_error() {
             self.log_error(error, self.failure_log.upstream());
         }
     }
 
     /// Logs an error of `server`, sampled.
-    pub fn log_error(&self, error: UpstreamError, server: &str) {
-        if let Some(kind) = error.log_kind() {
+    pub fn log_error(&self, error: Refusal, server: &str) {
+        if let Some(kind) = error.end.row().log_kind {
             self.failure_log.log_failure(kind, server, &error);
         }
     }
 
     /// If no server could be selected because no hostname of the upstream has an address, logs that and requests
     /// another lookup.
-    pub fn record_no_server(&self, fault: ConnectFault) {
-        if fault != ConnectFault::UnknownName {
+    pub fn record_no_server(&self, fault: End) {
+        if fault != End::ConnectUnknownName {
             return;
         }
         self.upstream.request_lookups();

@@ -22,6 +22,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::task::yield_now;
 
+use crate::ends::End;
 use crate::proxy::connection::body::incoming::wrap_body;
 use crate::proxy::connection::stream::Stream;
 use crate::proxy::context::ClientConnection;
@@ -29,7 +30,6 @@ use crate::proxy::context::worker_context::WorkerContext;
 use crate::proxy::doors::request;
 use crate::proxy::server::http1::io::Http1Io;
 use crate::proxy::server::parse_failure;
-use crate::telemetry::metrics::Cutoff;
 
 /// Serves the requests of a client until its connection ends.
 pub async fn serve_connection(mut io: Box<Http1Io>, worker: &WorkerContext) {
@@ -177,12 +177,12 @@ async fn serve_requests(io: Box<Http1Io>, worker: &WorkerContext) -> AfterParser
             let (stream, early) = io.into_stream(&read_buf);
             return AfterParser::Tunnel(stream, early, client);
         }
-        RequestsEnd::Failed(error) => match parse_failure::parse_cutoff(error, &read_buf) {
-            Some(cutoff) => {
-                parse_failure::report_rejected(&client, cutoff, &read_buf);
+        RequestsEnd::Failed(error) => match parse_failure::find_parse_end(error, &read_buf) {
+            Some(end) => {
+                parse_failure::report_rejected(&client, end, &read_buf);
                 // The parser writes no response to HTTP/2.
-                if io.has_withheld() || cutoff == Cutoff::Http2Preface {
-                    return AfterParser::Unread(io, parse_failure::error_response(&client, cutoff, &read_buf));
+                if io.has_withheld() || end == End::Http2Preface {
+                    return AfterParser::Unread(io, parse_failure::error_response(&client, end, &read_buf));
                 }
             }
             None => parse_failure::report_incomplete(worker, &client, &read_buf),

@@ -1,10 +1,10 @@
 //! Reads the heads of an HTTP/2 client's frames beside the library. Finds floods of frames that cost work and bring
 //! nothing, and knows whether a head is incomplete.
 
+use crate::ends::End;
 use crate::proxy::head::frame_head::{DATA, EARNED_MAX, END_STREAM, FrameHead, FrameSplitter, SETTINGS};
 use crate::proxy::server::preface::PREFACE;
 use crate::rate::Bucket;
-use crate::telemetry::metrics::Cutoff;
 
 /// Reads the frames of one connection.
 pub struct FrameMonitor {
@@ -47,11 +47,11 @@ pub enum Flood {
 
 impl Flood {
     /// Returns the reason that is counted for the connection.
-    pub fn reason(self) -> Cutoff {
+    pub fn reason(self) -> End {
         match self {
-            Flood::Idle => Cutoff::H2Frames,
-            Flood::Resets => Cutoff::H2Resets,
-            Flood::Head => Cutoff::H2Abuse,
+            Flood::Idle => End::H2Frames,
+            Flood::Resets => End::H2Resets,
+            Flood::Head => End::H2Abuse,
         }
     }
 }

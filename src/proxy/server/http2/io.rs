@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::StatusCode;
 use tokio::io::{AsyncRead, ReadBuf};
 
+use crate::ends::End;
 use crate::proxy::account::log_entry;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
@@ -18,7 +18,6 @@ use crate::proxy::context::ClientConnection;
 use crate::proxy::server::http2::frames::{Flood, FrameMonitor};
 use crate::proxy::server::http2::head_check::{CheckedBytes, HeadCheck, MalformedHead};
 use crate::proxy::steps::client_io::{ClientIo, ReadFilter};
-use crate::telemetry::metrics::Cutoff;
 
 /// The filter of HTTP/2.
 pub struct Http2Filter {
@@ -99,7 +98,7 @@ impl ReadFilter for Http2Filter {
                 return Poll::Ready(Err(flood_error()));
             }
             let Http2Filter { heads, frames, .. } = &mut io.filter;
-            let report = |rule: Cutoff, head: Option<&MalformedHead>| match head {
+            let report = |rule: End, head: Option<&MalformedHead>| match head {
                 Some(head) => report_malformed(&io.client, rule, head),
                 None => io.client.local.common.metrics.rejected_counter(rule).inc(),
             };
@@ -125,8 +124,8 @@ impl ReadFilter for Http2Filter {
 
 /// Counts and logs a malformed HTTP/2 head, whose stream is reset. The log shows the status that an HTTP/1.1 client
 /// would have got.
-fn report_malformed(client: &ClientConnection, rule: Cutoff, head: &MalformedHead) {
+fn report_malformed(client: &ClientConnection, rule: End, head: &MalformedHead) {
     client.local.common.metrics.rejected_counter(rule).inc();
     let MalformedHead { method, authority, path, .. } = head;
-    log_entry::log_malformed_http2_head(client, (method, authority, path), StatusCode::BAD_REQUEST, rule.into());
+    log_entry::log_malformed_http2_head(client, (method, authority, path), rule.status(), rule);
 }

@@ -39,6 +39,7 @@ use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 
+use crate::ends::End;
 use crate::proxy::connection::body::incoming::wrap_stream_body;
 use crate::proxy::connection::phase::Phase;
 use crate::proxy::connection::stream::Stream;
@@ -50,7 +51,6 @@ use crate::proxy::server::http2::frames::FrameMonitor;
 use crate::proxy::server::http2::gathered_io::GatheredIo;
 use crate::proxy::server::http2::io::Http2Io;
 use crate::proxy::server::http2::streams::{StreamBody, StreamSpawner};
-use crate::telemetry::metrics::Cutoff;
 
 /// Bytes of one request body, and of all bodies of a connection, that a client may send before the upstream servers
 /// have accepted them. This bounds the memory for request bodies.
@@ -129,29 +129,29 @@ pub async fn serve_connection(stream: Stream, start: Bytes, client: Rc<ClientCon
         if late == Some(Phase::Head) {
             deadline.fail_protocol();
         }
-        worker.count_cutoff(late.map_or_else(|| deadline.slow_reader_cutoff(), Phase::cutoff));
+        worker.count_end(late.map_or_else(|| deadline.slow_reader_end(), Phase::end));
         Poll::Ready(Ok(()))
     })
     .await;
     let flood = frames.borrow().flood().map(|flood| flood.reason());
-    let fault = ended.err().and_then(|error| error_cutoff(&error));
+    let fault = ended.err().and_then(|error| find_error_end(&error));
     if let Some(reason) = flood.or(fault) {
         // The tasks of the streams run after this, and log this reason.
         deadline.fail_protocol();
         tracing::debug!(client = %client.peer, reason = reason.label(), "ended an HTTP/2 connection");
-        worker.count_cutoff(Some(reason));
+        worker.count_end(Some(reason));
     }
 }
 
 /// Returns the reason that is counted when the library ends a connection for what its client has sent.
-fn error_cutoff(error: &hyper::Error) -> Option<Cutoff> {
+fn find_error_end(error: &hyper::Error) -> Option<End> {
     let error = error.source()?.downcast_ref::<h2::Error>()?;
     if !(error.is_go_away() && error.is_library()) {
         return None;
     }
     match error.reason()? {
         Reason::NO_ERROR => None,
-        Reason::ENHANCE_YOUR_CALM => Some(Cutoff::H2Abuse),
-        _ => Some(Cutoff::H2Protocol),
+        Reason::ENHANCE_YOUR_CALM => Some(End::H2Abuse),
+        _ => Some(End::H2Protocol),
     }
 }

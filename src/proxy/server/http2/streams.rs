@@ -15,12 +15,13 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use tokio::task::spawn_local;
 
-use crate::proxy::account::body::{BodyError, ResponseBody};
+use crate::proxy::account::body::ResponseBody;
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::connection::request_state::RequestWait;
 use crate::proxy::context::ClientConnection;
 use crate::proxy::server::http2::frames::FrameMonitor;
 use crate::proxy::server::http2::tunnel_stream::TunnelStream;
+use crate::proxy::words::refusal::Refusal;
 
 /// Size of the first piece of a response that the library gets: the payload of a frame.
 const PIECE_MIN: usize = 16 * 1024;
@@ -102,8 +103,8 @@ async fn run_stream(stream: impl Future<Output = ()> + Unpin, deadline: RequestD
     }
     if let Some(awaited) = late {
         deadline.cut_stream();
-        if let Some(reason) = awaited.cutoff() {
-            client.local.common.metrics.rejected_counter(reason).inc();
+        if let Some(end) = awaited.end() {
+            client.local.common.metrics.rejected_counter(end).inc();
         }
     }
     deadline.unregister_tasks();
@@ -224,12 +225,9 @@ impl Buf for StreamPiece {
 
 impl HttpBody for StreamBody {
     type Data = StreamPiece;
-    type Error = BodyError;
+    type Error = Refusal;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<StreamPiece>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<StreamPiece>, Refusal>>> {
         let frame = match self.rest.is_empty() {
             true => match Pin::new(&mut self.body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => frame,

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use crate::auth::PasswordAuth;
 use crate::auth::credentials::Credentials;
 use crate::auth::guess_queue::Guess;
 use crate::auth::password_verifier::{CachedResult, Verified};
-use crate::auth::{AuthFault, PasswordAuth};
-use crate::proxy::account::refusal::Refusal;
+use crate::ends::End;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::steps::limits;
+use crate::proxy::words::refusal::Refusal;
 
 /// Returns the user. The limits of `auth` decide before a hash is computed. They do not decide for credentials that
 /// were verified recently, nor for those that another request verifies at the moment, if they come from the same
@@ -18,10 +19,10 @@ pub async fn verify_password(
     routed: RoutedRequest<'_>,
     auth: &PasswordAuth,
 ) -> Result<String, Refusal> {
-    let credentials = Credentials::from_headers(&request.received.parts.headers).map_err(Refusal::Unauthorized)?;
+    let credentials = Credentials::from_headers(&request.received.parts.headers)?;
     let verifier = &request.client.local.common.passwords;
     let seed = verifier.seed_of(&credentials.user);
-    let candidate = auth.users.find(&credentials.user, seed).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
+    let candidate = auth.users.find(&credentials.user, seed).ok_or(End::CredentialsInvalid)?;
     let id = verifier.identify(&credentials, candidate, routed.identity.ip);
     loop {
         let pending = match verifier.look_up(&id, auth.max_age) {
@@ -42,8 +43,8 @@ pub async fn verify_password(
         request.account.add_wait(start);
         match verified {
             Verified::Match => return Ok(credentials.user),
-            Verified::Mismatch => return Err(Refusal::Unauthorized(AuthFault::Invalid)),
-            Verified::Busy => return Err(Refusal::PasswordQueueFull),
+            Verified::Mismatch => return Err(End::CredentialsInvalid.into()),
+            Verified::Busy => return Err(End::PasswordQueueFull.into()),
             Verified::Abandoned => {}
         }
     }

@@ -16,11 +16,12 @@ mod jwt;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Response};
 
-use crate::auth::{AuthFault, AuthMethod, RouteAuth, is_valid_user};
+use crate::auth::{AuthMethod, RouteAuth, is_valid_user};
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::RoutedRequest;
 use crate::proxy::steps::door::Door;
+use crate::proxy::words::refusal::Refusal;
 
 /// Authenticates the client, if the route has `auth`. Returns a response if the client gets one instead of that of the
 /// route.
@@ -38,8 +39,7 @@ pub async fn authenticate<'a, D: Door<'a>>(
     let user = user.and_then(|user| accept_user(door, auth, &user).map(|()| user));
     match &user {
         Ok(user) => door.observe_identity(auth, Ok(user)),
-        Err(Refusal::Unauthorized(fault)) => door.observe_identity(auth, Err(*fault)),
-        Err(_) => {}
+        Err(refusal) => door.observe_identity(auth, Err(refusal.end)),
     }
     user.map(|_| None)
 }
@@ -47,11 +47,11 @@ pub async fn authenticate<'a, D: Door<'a>>(
 /// Records the identity of the client, and states it to the upstream server.
 fn accept_user<'a, D: Door<'a>>(door: &mut D, auth: &RouteAuth, user: &str) -> Result<(), Refusal> {
     if !is_valid_user(user) {
-        return Err(Refusal::Unauthorized(AuthFault::Invalid));
+        return Err(End::CredentialsInvalid.into());
     }
     let headers = door.headers_mut();
     remove_credentials(headers, auth);
-    state_user(headers, auth, user).ok_or(Refusal::Unauthorized(AuthFault::Invalid))?;
+    state_user(headers, auth, user).ok_or(End::CredentialsInvalid)?;
     record_user(door, user);
     Ok(())
 }

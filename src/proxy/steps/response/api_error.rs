@@ -9,7 +9,6 @@ use crate::limiting::answer::NEVER;
 use crate::limiting::limit::Limit;
 use crate::limiting::settlement::sources::UsageDialect;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::refusal_reason;
 use crate::proxy::steps::response::problem::{fixed_response, refusal_title, retry_after_s};
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
@@ -41,8 +40,7 @@ pub fn build_response(
     let (names, message) = (ErrorNames::find(status, is_worth_waiting), refusal_title(outcome, limit));
     let body = match dialect {
         UsageDialect::OpenAi => {
-            let code =
-                if status == StatusCode::TOO_MANY_REQUESTS { names.openai } else { refusal_reason(outcome).label() };
+            let code = if status == StatusCode::TOO_MANY_REQUESTS { names.openai } else { outcome.end().label() };
             json!({ "error": { "message": message, "type": names.openai, "param": null, "code": code } })
         }
         UsageDialect::Anthropic => json!({ "type": "error", "error": { "type": names.anthropic, "message": message } }),

@@ -6,23 +6,19 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderName, HeaderValue, Response};
 
 use crate::grpc::{GRPC, GRPC_MESSAGE, GRPC_STATUS, GrpcCode, percent_encode};
-use crate::limiting::answer::NEVER;
 use crate::limiting::{Outcome, Verdict};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal;
-use crate::proxy::account::refusal::Refusal;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::steps::response::problem;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
-use crate::snapshot::Reason;
 
 /// The time in milliseconds after which a client may retry. A negative value forbids retries.
 const GRPC_RETRY_PUSHBACK_MS: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// Builds the gRPC response to a refusal.
 pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<&Verdict>) -> Response<ResponseBody> {
-    let (mut code, mut message, mut pushback_ms) = (code_for(refusal), refusal.detail().to_owned(), None);
-    if let (Refusal::Limited, Some(route), Some(verdict)) = (refusal, route, verdict)
+    let (mut code, mut message, mut pushback_ms) = (refusal.end.grpc_code(), refusal.detail().to_owned(), None);
+    if let (true, Some(route), Some(verdict)) = (refusal.end.is_by_limit(), route, verdict)
         && let Some(checked) = verdict.longest_refusal(&route.limits)
     {
         (code, pushback_ms) = code_for_limit(checked.outcome);
@@ -47,53 +43,10 @@ pub fn build_response(refusal: &Refusal, route: Option<&Route>, verdict: Option<
     response
 }
 
-/// Returns the gRPC code of a refusal.
-fn code_for(refusal: &Refusal) -> GrpcCode {
-    match refusal {
-        // The code that gRPC clients derive from a plain HTTP 400.
-        Refusal::InvalidHead(_) => GrpcCode::Internal,
-        Refusal::NoRoute | Refusal::NoRedirect | Refusal::Question(_) => GrpcCode::Unimplemented,
-        Refusal::Unauthorized(_) => GrpcCode::Unauthenticated,
-        Refusal::Denied => GrpcCode::PermissionDenied,
-        Refusal::Misdirected => GrpcCode::Unavailable,
-        Refusal::AuthServer
-        | Refusal::PasswordQueueFull
-        | Refusal::MaxInFlight
-        | Refusal::MaxTunnels
-        | Refusal::Shed(_) => GrpcCode::Unavailable,
-        Refusal::TooLarge | Refusal::Limited => GrpcCode::ResourceExhausted,
-        Refusal::Upstream(error) => upstream_code(*error),
-    }
-}
-
-/// Returns the code for a call that got no response from an upstream server.
-fn upstream_code(error: UpstreamError) -> GrpcCode {
-    match error {
-        UpstreamError::BodyTooLarge => GrpcCode::ResourceExhausted,
-        UpstreamError::ResponseTimeout(_)
-        | UpstreamError::ClientDeadline
-        | UpstreamError::CallTimeout
-        | UpstreamError::BodyTimeout => GrpcCode::DeadlineExceeded,
-        UpstreamError::BodyMalformed | UpstreamError::ClientLeft => GrpcCode::Cancelled,
-        UpstreamError::Connect(_)
-        | UpstreamError::QueueFull
-        | UpstreamError::QueueTimeout
-        | UpstreamError::Overloaded(_)
-        | UpstreamError::Closed
-        | UpstreamError::NotProcessed
-        | UpstreamError::Protocol(_) => GrpcCode::Unavailable,
-    }
-}
-
 /// Returns the code of a limit's refusal, and the time to wait in milliseconds.
 fn code_for_limit(outcome: Outcome) -> (GrpcCode, Option<i64>) {
-    match refusal::refusal_reason(outcome) {
-        Reason::StoreDown | Reason::MaxDelayed => {
-            (GrpcCode::Unavailable, problem::retry_after_s(outcome).map(|wait_s| wait_s * 1000))
-        }
-        Reason::MissingKey => (GrpcCode::PermissionDenied, None),
-        Reason::RepeatedKey | Reason::NotInteger | Reason::UnreadableKey => (GrpcCode::InvalidArgument, None),
-        Reason::NeverFits => (GrpcCode::ResourceExhausted, Some(NEVER)),
-        _ => (GrpcCode::ResourceExhausted, outcome.answer().map(|answer| answer.retry_ms)),
+    match outcome.end().grpc_code() {
+        code @ GrpcCode::Unavailable => (code, problem::retry_after_s(outcome).map(|wait_s| wait_s * 1000)),
+        code => (code, outcome.answer().map(|answer| answer.retry_ms)),
     }
 }

@@ -8,9 +8,7 @@
 //! - `local_responses`: echo server, redirects, ACME proof
 //! - `edits`: the header changes of the route; `unread_body`: request bodies that nobody read
 //!
-//! To add a refusal: add a variant to `Refusal` and fill in the matches that the compiler reports: status and text
-//! (`account::refusal`), gRPC code (`grpc`), reason (`account::cause`) and metric (`account`). Then document the reason in
-//! the access log reference. Failures of upstream servers are variants of `outbound::error::UpstreamError` instead.
+//! To add a refusal: add its row to the table of [`ends`](crate::ends), and return it where the request is refused.
 
 pub(crate) mod api_error;
 pub(crate) mod edits;

@@ -7,36 +7,34 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use http::{HeaderValue, Response, StatusCode};
 use serde_json::{Value, json};
 
+use crate::ends::End;
 use crate::limiting::answer::NEVER;
 use crate::limiting::key::KeyPart;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::refuse::Refuse;
-use crate::limiting::source::{Source, UnreadableBody};
+use crate::limiting::source::Source;
 use crate::limiting::{Outcome, STORE_RETRY_MS, Verdict};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::refusal_reason;
 use crate::proxy::render::ratelimit::ceil_seconds;
-use crate::proxy::words::reason::Setting;
 use crate::route::Route;
-use crate::snapshot::Reason;
 
 /// Problem types registered for rate limits (draft-ietf-httpapi-ratelimit-headers-11).
 const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
 const REDUCED_CAPACITY: &str = "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
 
 /// Returns a problem document of type `about:blank`: only status, detail and hint.
-pub fn problem_document(status: StatusCode, detail: &str, hint: Option<Setting>) -> String {
+pub fn problem_document(status: StatusCode, detail: &str, hint: Option<&'static str>) -> String {
     build_problem("about:blank", status, detail, hint).to_string()
 }
 
 /// Returns the problem document for a request that is refused because capacity is reduced for a while.
-pub fn capacity_problem(status: StatusCode, detail: &str, retry_ms: i64, hint: Option<Setting>) -> String {
+pub fn capacity_problem(status: StatusCode, detail: &str, retry_ms: i64, hint: Option<&'static str>) -> String {
     let mut problem = build_problem(REDUCED_CAPACITY, status, detail, hint);
     problem["retry-after-ms"] = retry_ms.into();
     problem.to_string()
 }
 
-fn build_problem(kind: &str, status: StatusCode, detail: &str, hint: Option<Setting>) -> Value {
+fn build_problem(kind: &str, status: StatusCode, detail: &str, hint: Option<&'static str>) -> Value {
     let mut problem = json!({
         "type": kind,
         "title": status.canonical_reason(),
@@ -44,7 +42,7 @@ fn build_problem(kind: &str, status: StatusCode, detail: &str, hint: Option<Sett
         "detail": detail,
     });
     if let Some(setting) = hint {
-        problem["setting"] = setting.label().into();
+        problem["setting"] = setting.into();
     }
     problem
 }
@@ -76,16 +74,8 @@ pub fn write_wait(text: &mut String, wait_s: Option<i64>) {
 
 /// Returns the status of a limit's refusal.
 pub fn limit_refusal_status(refuse: &Refuse, outcome: Outcome) -> StatusCode {
-    match outcome {
-        Outcome::Closed => StatusCode::SERVICE_UNAVAILABLE,
-        Outcome::MissingKey { .. } => StatusCode::FORBIDDEN,
-        Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(UnreadableBody::Malformed) => {
-            StatusCode::BAD_REQUEST
-        }
-        Outcome::UnreadableKey(UnreadableBody::TooLong) => StatusCode::PAYLOAD_TOO_LARGE,
-        Outcome::UnreadableKey(UnreadableBody::Type) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-        _ => refuse.status,
-    }
+    let end = outcome.end();
+    if end.is_configurable() { refuse.status } else { end.status() }
 }
 
 /// Returns the problem document for a limit's refusal.
@@ -94,14 +84,12 @@ pub fn limit_problem(
     route: &Route,
     verdict: &Verdict,
     (limit, outcome): (&Limit, Outcome),
-    (hint, request_id): (Option<Setting>, Option<&str>),
+    (hint, request_id): (Option<&'static str>, Option<&str>),
 ) -> String {
-    let kind = match outcome {
-        Outcome::Closed => REDUCED_CAPACITY,
-        Outcome::MissingKey { .. } | Outcome::RepeatedKey | Outcome::NotInteger | Outcome::UnreadableKey(_) => {
-            "about:blank"
-        }
-        _ => QUOTA_EXCEEDED,
+    let kind = match outcome.end() {
+        End::StoreDown => REDUCED_CAPACITY,
+        end if end.is_configurable() => QUOTA_EXCEEDED,
+        _ => "about:blank",
     };
     // Written by hand, because refusals must be cheap. Neither limit names nor fixed texts need escaping.
     let mut problem = String::with_capacity(320);
@@ -118,7 +106,7 @@ pub fn limit_problem(
     }
     write_member(&mut problem, "status", status.as_str());
     if let Some(setting) = hint {
-        write_string_member(&mut problem, "setting", setting.label());
+        write_string_member(&mut problem, "setting", setting);
     }
     match refusal_title(outcome, limit) {
         Cow::Borrowed(text) => write_string_member(&mut problem, "title", text),
@@ -152,30 +140,17 @@ fn write_string_member(object: &mut String, name: &str, value: &str) {
 
 /// Returns the sentence that explains why `limit` refuses.
 pub fn refusal_title(outcome: Outcome, limit: &Limit) -> Cow<'static, str> {
-    let title = match (outcome, refusal_reason(outcome)) {
-        (Outcome::MissingKey { part }, _) => {
+    match outcome {
+        Outcome::MissingKey { part } => {
             let part = limit.key.0.get(part).map_or_else(String::new, KeyPart::display_name);
-            return format!("the request lacks {part}, the key of its limit").into();
+            format!("the request lacks {part}, the key of its limit").into()
         }
-        (Outcome::NotInteger, _) => {
+        Outcome::NotInteger => {
             let names: Vec<String> = limit.integer_sources().map(Source::display_name).collect();
-            return format!("{} must be an integer (digits only)", names.join(" and ")).into();
+            format!("{} must be an integer (digits only)", names.join(" and ")).into()
         }
-        (Outcome::UnreadableKey(UnreadableBody::TooLong), _) => {
-            "the request body is too long to compute a limit key (max_key_body)"
-        }
-        (Outcome::UnreadableKey(UnreadableBody::Type), _) => {
-            "the limit key is in the request body, but its type, charset or encoding is not supported"
-        }
-        (Outcome::UnreadableKey(UnreadableBody::Malformed), _) => "the request body does not match its content type",
-        (_, Reason::StoreDown) => "the limit store is unavailable, and this route refuses requests without it",
-        (_, Reason::RepeatedKey) => "the request repeats the key of its limit, or servers could read it differently",
-        (_, Reason::NeverFits) => "the request costs more than its whole quota",
-        (_, Reason::Blocked) => "the quota of this client is 0",
-        (_, Reason::MaxDelayed) => "too many requests are already waiting",
-        _ => "request quota exceeded",
-    };
-    title.into()
+        _ => outcome.end().row().text.into(),
+    }
 }
 
 /// Forbids caches to store a verdict on one request, unless the response says how to store it: they must not give it to

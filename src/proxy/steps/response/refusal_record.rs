@@ -3,7 +3,6 @@
 use crate::limiting::limit::Mode;
 use crate::limiting::usage::refusals::{RefusalCause, RefusedRequest, RefusingLimit};
 use crate::limiting::{LimitResult, Outcome, Verdict};
-use crate::proxy::account::refusal::refusal_reason;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::head::request_id;
 use crate::proxy::steps::response::error_page;
@@ -38,7 +37,7 @@ fn describe_limit<'a>(route: &'a Route, verdict: &'a Verdict, checked: &'a Limit
 
 fn describe_cause(outcome: Outcome) -> RefusalCause {
     RefusalCause {
-        reason: refusal_reason(outcome).label(),
+        reason: outcome.end().label(),
         answer: outcome.answer().copied(),
         is_local: matches!(outcome, Outcome::Local(_)),
         is_blocked: outcome == Outcome::Blocked,

@@ -5,9 +5,8 @@ use http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{HeaderValue, Response, StatusCode};
 
 use crate::limiting::limit::refuse::RefusePlaceholder;
-use crate::limiting::{LimitResult, Outcome, Verdict};
+use crate::limiting::{LimitResult, Verdict};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::render::ratelimit::ceil_seconds;
 use crate::proxy::steps::response::api_error;
 use crate::proxy::steps::response::error_page;
@@ -16,7 +15,7 @@ use crate::proxy::steps::response::problem::{
     capacity_problem, fixed_response, limit_problem, limit_refusal_status, problem_document, refusal_title,
     retry_after_s, write_wait,
 };
-use crate::proxy::words::reason::Setting;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::error_pages::{ErrorPages, PageFormat};
 
@@ -30,7 +29,7 @@ pub struct ErrorFormat<'e> {
     /// The request id, if the access log, a span or the list of refusals has it.
     pub request_id: Option<&'e str>,
     /// The setting that governs the error, if the client may see it.
-    pub hint: Option<Setting>,
+    pub hint: Option<&'static str>,
     /// The error answers a question of another proxy, which would take a server error for a failure of the gateway, and
     /// might let the request pass.
     pub is_for_proxy: bool,
@@ -51,7 +50,7 @@ impl Refusal {
         verdict: Option<&Verdict>,
         wanted: ErrorFormat,
     ) -> Response<ResponseBody> {
-        if let (Refusal::Limited, Some(route), Some(verdict)) = (self, route, verdict)
+        if let (true, Some(route), Some(verdict)) = (self.end.is_by_limit(), route, verdict)
             && let Some(checked) = verdict.longest_refusal(&route.limits)
         {
             return build_limit_refusal(route, verdict, checked, wanted);
@@ -65,8 +64,9 @@ impl Refusal {
             None => problem_document(status, detail, wanted.hint),
         };
         let mut response = error_page::build_response(&facts, wanted.format, wanted.pages, problem);
-        if let (Refusal::Unauthorized(fault), Some(auth)) = (self, route.and_then(|route| route.auth.as_ref()))
-            && let Some(challenge) = auth.challenge(*fault)
+        if self.status() == StatusCode::UNAUTHORIZED
+            && let Some(auth) = route.and_then(|route| route.auth.as_ref())
+            && let Some(challenge) = auth.challenge(self.end)
             && let Ok(challenge) = HeaderValue::try_from(challenge)
         {
             response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
@@ -89,8 +89,7 @@ fn build_limit_refusal(
     if let Some(dialect) = refuse.dialect {
         return api_error::build_response(dialect, status, limit, outcome);
     }
-    let has_own_body = matches!(outcome, Outcome::Store(_) | Outcome::Local(_) | Outcome::Blocked | Outcome::QueueFull);
-    let Some(template) = refuse.body.as_ref().filter(|_| has_own_body) else {
+    let Some(template) = refuse.body.as_ref().filter(|_| outcome.end().is_configurable()) else {
         let detail = refusal_title(outcome, limit);
         let facts = ErrorFacts { status, detail: &detail, request_id: wanted.request_id, retry_after: wait };
         let problem = || limit_problem(status, route, verdict, (limit, outcome), (wanted.hint, wanted.request_id));

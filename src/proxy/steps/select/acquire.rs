@@ -6,16 +6,17 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
+use crate::ends::End;
+use crate::ends::{End, RetryReason};
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::outbound::dial::{ConnectError, ConnectFault};
-use crate::proxy::outbound::error::UpstreamError;
+use crate::proxy::outbound::dial::ConnectError;
 use crate::proxy::outbound::pool::ServerLease;
-use crate::proxy::outbound::retry_policy::RetryReason;
 use crate::proxy::outbound::select::endpoint::WorkerEndpoint;
 use crate::proxy::outbound::select::retry_state::{Acquired, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::steps::select::reserve::reserve_or_wait;
 use crate::proxy::steps::select::retry::begin_retry;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::caps::{CapRule, InFlight};
 
 /// Gets a connection to a server on which the request has not failed. Reuses an idle connection unless `state` requires
@@ -28,7 +29,7 @@ pub async fn acquire(
     state: &mut RetryState,
     connect: Duration,
     deadline: &RequestDeadline,
-) -> Result<Acquired, UpstreamError> {
+) -> Result<Acquired, Refusal> {
     state.acquired_ms = servers.pools.now_ms();
     if let Some(rule) = &servers.upstream.settings.caps {
         return Box::pin(acquire_limited(servers, rule, state, connect, deadline)).await;
@@ -45,7 +46,7 @@ pub async fn acquire(
     Ok(acquired)
 }
 
-fn select(servers: &WorkerUpstream, state: &RetryState) -> Result<Rc<WorkerEndpoint>, ConnectFault> {
+fn select(servers: &WorkerUpstream, state: &RetryState) -> Result<Rc<WorkerEndpoint>, End> {
     servers.selector.select(state).inspect_err(|fault| servers.record_no_server(*fault))
 }
 
@@ -55,7 +56,7 @@ async fn connect_any(
     mut server: Rc<WorkerEndpoint>,
     state: &mut RetryState,
     limit: Duration,
-) -> Result<Acquired, ConnectFault> {
+) -> Result<Acquired, End> {
     let mut shortages = 0;
     loop {
         let _counted = servers.upstream.settings.counts_all_workers().then(|| InFlight::count_unlimited(&server.state));
@@ -63,15 +64,15 @@ async fn connect_any(
             Ok(connection) => return Ok(Acquired { server, connection }),
             Err(error) => error,
         };
-        if error.fault == ConnectFault::Descriptors {
+        if error.end == End::FileDescriptors {
             match servers.free_descriptors(&mut shortages).await {
                 true => continue,
-                false => return Err(error.fault),
+                false => return Err(error.end),
             }
         }
         log_connect_error(servers, &server, &error);
         if !begin_retry(servers, state, &server, RetryReason::ConnectError) {
-            return Err(error.fault);
+            return Err(error.end);
         }
         server = select(servers, state)?;
         if let Some(connection) = server.take_ready(&state.need, servers.max_idle) {
@@ -90,7 +91,7 @@ async fn acquire_limited(
     state: &mut RetryState,
     connect: Duration,
     deadline: &RequestDeadline,
-) -> Result<Acquired, UpstreamError> {
+) -> Result<Acquired, Refusal> {
     let mut shortages = 0;
     loop {
         let (server, slot) = match state.reserved.take() {
@@ -105,11 +106,11 @@ async fn acquire_limited(
             Err(error) => error,
         };
         drop(slot);
-        match error.fault {
-            ConnectFault::Descriptors => return Err(UpstreamError::Connect(error.fault)),
+        match error.end {
+            End::FileDescriptors => return Err(error.end.into()),
             // Another request took the connection, or we skipped the idle ones as too old: at the cap, an old
             // connection beats none.
-            ConnectFault::MaxConnections => {
+            End::ConnectMaxConnections => {
                 if !server.close_unused() {
                     state.need.since_ms = None;
                 }
@@ -118,7 +119,7 @@ async fn acquire_limited(
             _ => {
                 log_connect_error(servers, &server, &error);
                 if !begin_retry(servers, state, &server, RetryReason::ConnectError) {
-                    return Err(UpstreamError::Connect(error.fault));
+                    return Err(error.end.into());
                 }
             }
         }
@@ -139,7 +140,7 @@ async fn connect_reserved(
             return Ok(connection);
         }
         match server.connect(&state.need, limit, servers.max_idle).await {
-            Err(error) if error.fault == ConnectFault::Descriptors => {
+            Err(error) if error.end == End::FileDescriptors => {
                 if !servers.free_descriptors(shortages).await {
                     return Err(error);
                 }
@@ -151,7 +152,7 @@ async fn connect_reserved(
 
 /// Logs a failed connection with the error of the system.
 fn log_connect_error(servers: &WorkerUpstream, server: &WorkerEndpoint, error: &ConnectError) {
-    if let Some(kind) = UpstreamError::Connect(error.fault).log_kind() {
+    if let Some(kind) = error.end.row().log_kind {
         servers.failure_log.log_failure(kind, server.label(), error);
     }
 }

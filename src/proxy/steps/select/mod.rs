@@ -1,7 +1,7 @@
 //! Gets a connection to a server of the upstream. Called by `forward` for every attempt.
 //!
 //! Input is an upstream with the state of one request. Output is a connection to one of its servers (`Acquired`), or an
-//! `UpstreamError`. In the order in which a request meets them:
+//! `Refusal`. In the order in which a request meets them:
 //!
 //! - `acquire`: the entry point; returns a connection
 //! - `reserve`: for servers with limits: reserves a server, or waits in the queue; `refuse`: refusals without capacity

@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use crate::proxy::outbound::error::UpstreamError;
+use crate::ends::End;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
 use crate::proxy::words::jitter::add_jitter;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::priority::Priority;
 
 /// The time after which clients may retry, in ms, before the jitter.
@@ -22,20 +23,20 @@ impl WorkerUpstream {
     }
 
     /// Counts a request that is refused because the upstream is full, and returns its error.
-    pub fn refuse_full(&self, priority: Priority) -> UpstreamError {
-        let error = self.refuse_waiting(priority, UpstreamError::QueueFull);
+    pub fn refuse_full(&self, priority: Priority) -> Refusal {
+        let error = self.refuse_waiting(priority, End::QueueFull);
         self.record_unsent(error);
         error
     }
 
-    /// Counts a request that gets no place, and returns its error: `error`, or that of an overloaded upstream if the
+    /// Counts a request that gets no place, and returns its error: `end`, or that of an overloaded upstream if the
     /// upstream has an adaptive limit.
-    pub(super) fn refuse_waiting(&self, priority: Priority, error: UpstreamError) -> UpstreamError {
+    pub(super) fn refuse_waiting(&self, priority: Priority, end: End) -> Refusal {
         let load = self.upstream.load();
         load.count_refused(priority);
         match load.adaptive {
-            Some(_) => UpstreamError::Overloaded(Duration::from_millis(add_jitter(RETRY_MS))),
-            None => error,
+            Some(_) => Refusal::retry_after(End::UpstreamOverloaded, Duration::from_millis(add_jitter(RETRY_MS))),
+            None => end.into(),
         }
     }
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use crate::ends::End;
 use crate::proxy::connection::request_deadline::RequestDeadline;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::outbound::select::place::HeldPlace;
 use crate::proxy::outbound::select::retry_state::{Reservation, RetryState};
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;
+use crate::proxy::words::refusal::Refusal;
 use crate::upstream::caps::{CapRule, UpstreamLoad};
 use crate::upstream::queue::{Arrival, ServerPace, Turn};
 
@@ -22,10 +22,7 @@ use crate::upstream::queue::{Arrival, ServerPace, Turn};
 const POLL_PERIOD: Duration = Duration::from_millis(100);
 
 /// Reserves a server below its limits, if there is one and no other request waits for it.
-pub(super) fn try_reserve(
-    servers: &WorkerUpstream,
-    state: &mut RetryState,
-) -> Result<Option<Reservation>, ConnectFault> {
+pub(super) fn try_reserve(servers: &WorkerUpstream, state: &mut RetryState) -> Result<Option<Reservation>, End> {
     let load = servers.upstream.load();
     if load.queue.len() == 0 { reserve(servers, load, state) } else { Ok(None) }
 }
@@ -39,7 +36,7 @@ pub(super) async fn reserve_or_wait(
     rule: &CapRule,
     state: &mut RetryState,
     deadline: &RequestDeadline,
-) -> Result<Reservation, UpstreamError> {
+) -> Result<Reservation, Refusal> {
     if let Some(reservation) = try_reserve(servers, state)? {
         return Ok(reservation);
     }
@@ -52,7 +49,7 @@ pub(super) async fn reserve_or_wait(
     let sheds = load.adaptive.is_some() && max > 0;
     let arrival = Arrival { priority, max, now: Instant::now().into(), random: rand::random(), sheds };
     let joined = load.queue.join(arrival);
-    let place = joined.ok_or_else(|| servers.refuse_waiting(priority, UpstreamError::QueueFull))?;
+    let place = joined.ok_or_else(|| servers.refuse_waiting(priority, End::QueueFull))?;
     let _waits = deadline.hold_back();
     let end = *state.queue_until.get_or_insert_with(|| Instant::now() + Duration::from_millis(rule.waiting_ms));
     let pace = || load.adaptive.as_ref().map_or_else(ServerPace::default, |adaptive| adaptive.pace());
@@ -62,7 +59,7 @@ pub(super) async fn reserve_or_wait(
             match place.check_turn(cx.waker(), newest_first, pace(), Instant::now().into()) {
                 Turn::First => {}
                 Turn::Waits => return Poll::Pending,
-                Turn::Over => return Poll::Ready(Err(UpstreamError::QueueTimeout)),
+                Turn::Over => return Poll::Ready(Err(End::QueueTimeout)),
             }
             match reserve(servers, &load, state) {
                 Ok(None) => {
@@ -70,17 +67,17 @@ pub(super) async fn reserve_or_wait(
                     Poll::Pending
                 }
                 Ok(Some(reservation)) => Poll::Ready(Ok(reservation)),
-                Err(fault) => Poll::Ready(Err(UpstreamError::Connect(fault))),
+                Err(fault) => Poll::Ready(Err(fault)),
             }
         });
         let leave_after =
             newest_first.filter(|_| place.is_newest_first()).map(|rule| place.leaves_at(rule, pace()).into());
         let leaves = leave_after.map_or(end, |leave_after| end.min(leave_after));
         match timeout_at(leaves.min(Instant::now() + POLL_PERIOD), reservation).await {
-            Ok(Err(error @ UpstreamError::QueueTimeout)) => return Err(servers.refuse_waiting(priority, error)),
-            Ok(reservation) => return reservation,
+            Ok(Err(end @ End::QueueTimeout)) => return Err(servers.refuse_waiting(priority, end)),
+            Ok(reservation) => return reservation.map_err(Refusal::from),
             Err(_) if Instant::now() >= leaves => {
-                return Err(servers.refuse_waiting(priority, UpstreamError::QueueTimeout));
+                return Err(servers.refuse_waiting(priority, End::QueueTimeout));
             }
             Err(_) => {}
         }
@@ -92,7 +89,7 @@ fn reserve(
     servers: &WorkerUpstream,
     load: &Arc<UpstreamLoad>,
     state: &mut RetryState,
-) -> Result<Option<Reservation>, ConnectFault> {
+) -> Result<Option<Reservation>, End> {
     loop {
         if state.place.is_none() && load.adaptive.as_ref().is_some_and(|adaptive| !adaptive.has_place()) {
             return Ok(None);

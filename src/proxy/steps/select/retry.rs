@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use crate::proxy::outbound::retry_policy::RetryReason;
+use crate::ends::RetryReason;
 use crate::proxy::outbound::select::endpoint::WorkerEndpoint;
 use crate::proxy::outbound::select::retry_state::RetryState;
 use crate::proxy::outbound::select::worker_upstream::WorkerUpstream;

@@ -16,17 +16,16 @@ mod tests;
 
 use std::cell::RefCell;
 
-use crate::labels::Label;
+use crate::ends::End;
 use crate::proxy::head::field_kind::{FieldKind, FieldRules};
 use crate::proxy::head::frame_head::{DATA, END_STREAM, FrameHead, HEAD, PADDED};
 use crate::proxy::head::http2_head::RAW_BYTES;
 use crate::proxy::head::raw_target;
-use crate::proxy::head::reject::Reject;
+use crate::proxy::head::reject::find_raw_bytes_fault;
 use crate::proxy::server::http2::frames::{CONTINUATION, END_HEADERS, HEADERS, RST_STREAM};
 use crate::proxy::server::http2::head_check::open_streams::OpenStreams;
 use crate::proxy::server::http2::hpack::{FIELD_OVERHEAD, HeaderField, HpackDecoder, write_literal};
 use crate::proxy::server::preface::PREFACE;
-use crate::telemetry::metrics::Cutoff;
 
 const PUSH_PROMISE: u8 = 5;
 const PRIORITY: u8 = 0x20;
@@ -65,8 +64,8 @@ pub struct MalformedHead {
 }
 
 /// Called for each malformed block, with the rule that it breaks, and its head unless it has trailers.
-pub trait ReportMalformed: FnMut(Cutoff, Option<&MalformedHead>) {}
-impl<F: FnMut(Cutoff, Option<&MalformedHead>)> ReportMalformed for F {}
+pub trait ReportMalformed: FnMut(End, Option<&MalformedHead>) {}
+impl<F: FnMut(End, Option<&MalformedHead>)> ReportMalformed for F {}
 
 /// A head has more CONTINUATION frames than one of the permitted size needs.
 #[derive(Debug, PartialEq, Eq)]
@@ -118,7 +117,7 @@ enum BlockFrames {
 enum BlockVerdict {
     Passes,
     /// The head breaks this rule, and is replaced.
-    Malformed(Cutoff),
+    Malformed(End),
     /// The head cannot be decoded, so the connection ends.
     Undecodable,
 }
@@ -334,7 +333,7 @@ impl HeadCheck {
         let decoded = self.decoder.decode(block, strings, |field| {
             request_line.record(field);
             if field.kind == FieldKind::RawPath {
-                raw_bytes = raw_bytes.or(Reject::from_raw_bytes(field.value));
+                raw_bytes = raw_bytes.or(find_raw_bytes_fault(field.value));
                 if !*writes_literals {
                     *writes_literals = true;
                     request_line.write_without_path(literals);
@@ -360,7 +359,7 @@ impl HeadCheck {
         match followed {
             Err(rule) => BlockVerdict::Malformed(rule),
             // A stream that depends on itself. The library would reset it without decoding its block.
-            Ok(()) if depends_on == Some(head.stream) => BlockVerdict::Malformed(Cutoff::H2Protocol),
+            Ok(()) if depends_on == Some(head.stream) => BlockVerdict::Malformed(End::H2Protocol),
             Ok(()) => BlockVerdict::Passes,
         }
     }

@@ -15,9 +15,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use crate::ends::End;
 use crate::proxy::head::field_kind::{FieldKind, is_name};
 use crate::proxy::server::http2::hpack::static_table::STATIC_TABLE;
-use crate::telemetry::metrics::Cutoff;
 
 /// The largest dynamic table, which is the protocol's default: the gateway announces no other limit.
 const TABLE_SIZE: usize = 4096;
@@ -155,7 +155,7 @@ impl HpackDecoder {
 impl HeaderField<'_> {
     /// Returns the rule that any header breaks that takes its name from this one: the name is malformed, or unknown to
     /// the library.
-    fn name_fault(&self) -> Option<Cutoff> {
+    fn name_fault(&self) -> Option<End> {
         let FieldKind::Malformed(fault) = self.kind else { return None };
         let is_known = match self.name {
             // The library treats an empty method as a missing one.

@@ -9,13 +9,13 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
 use crate::auth::forward::ForwardAuth;
 use crate::config::ForwardedHeader;
-use crate::proxy::account::refusal::Refusal;
+use crate::ends::End;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
-use crate::proxy::head::reject::Reject;
 use crate::proxy::outbound::forwarded_headers::ForwardedHeadersWriter;
 use crate::proxy::outbound::http1::request::HostSource;
 use crate::proxy::steps::outgoing_request;
 use crate::proxy::steps::outgoing_request::OutgoingRequest;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Rewrite;
 
 const X_FORWARDED_METHOD: HeaderName = HeaderName::from_static("x-forwarded-method");
@@ -49,7 +49,7 @@ pub fn build_auth_request(
 ) -> Result<OutgoingRequest, Refusal> {
     if routed.head.authority().is_empty() {
         // An auth server would take its own host for that of the request.
-        return Err(Refusal::InvalidHead(Reject::HostMissing));
+        return Err(End::HostMissing.into());
     }
     let (mut parts, ()) = Request::new(()).into_parts();
     parts.headers = client_headers(request, rule);
@@ -110,10 +110,10 @@ fn describe_request(
     };
     forwarding.add_to_headers(headers, head.authority());
     let target = outgoing_request::rewrite_target(head, &Rewrite::default());
-    let is_invalid = |_| Refusal::InvalidHead(Reject::TargetForm);
+    let is_invalid = |_| End::TargetForm;
     headers.insert(X_FORWARDED_URI, HeaderValue::from_bytes(target.as_bytes()).map_err(is_invalid)?);
     let method = HeaderValue::from_str(head.method().as_str());
-    headers.insert(X_FORWARDED_METHOD, method.map_err(|_| Refusal::InvalidHead(Reject::TargetForm))?);
+    headers.insert(X_FORWARDED_METHOD, method.map_err(|_| End::TargetForm)?);
     if let Some(entry) = request.account.log_entry() {
         entry.set_trace_parent(headers);
     }

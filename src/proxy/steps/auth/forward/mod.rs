@@ -19,13 +19,10 @@ use http::Response;
 use tokio::time::timeout;
 
 use crate::auth::forward::ForwardAuth;
+use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::cause::Cause;
-use crate::proxy::account::refusal::Refusal;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::head::request_id;
-use crate::proxy::outbound::dial::ConnectFault;
-use crate::proxy::outbound::error::UpstreamError;
 use crate::proxy::steps::auth::forward::auth_request::build_auth_request;
 use crate::proxy::steps::auth::forward::auth_response::{
     accept_identity, discard_body, prepare_refusal, remove_client_headers,
@@ -34,7 +31,7 @@ use crate::proxy::steps::dispatch;
 use crate::proxy::steps::forward;
 use crate::proxy::steps::forward::ForwardedResponse;
 use crate::proxy::steps::limits;
-use crate::proxy::words::reason::EndReason;
+use crate::proxy::words::refusal::Refusal;
 use crate::route::Timeouts;
 use crate::telemetry::metrics::ForwardAuthOutcome;
 
@@ -75,7 +72,7 @@ pub async fn ask_auth_server(
         discard_body(body, rule.timeout);
         if !accept_identity(request, rule, &parts.headers) {
             request.account.count_forward_auth(ForwardAuthOutcome::ErrorClosed);
-            return Err(Refusal::AuthServer);
+            return Err(End::AuthServer.into());
         }
         request.account.count_forward_auth(ForwardAuthOutcome::Admitted);
         return Ok(None);
@@ -95,9 +92,9 @@ pub async fn ask_auth_server(
 fn pass_or_refuse(
     request: &mut RequestContext<'_>,
     rule: &ForwardAuth,
-    error: UpstreamError,
+    error: Refusal,
 ) -> Result<Option<Response<ResponseBody>>, Refusal> {
-    if error == UpstreamError::Connect(ConnectFault::Descriptors) {
+    if error.end == End::FileDescriptors {
         let failures = &request.client.local.common.failure_log;
         failures.log_descriptor_shortage("requests that need a new connection to an auth server are refused");
     }
@@ -106,20 +103,20 @@ fn pass_or_refuse(
         return Ok(None);
     }
     request.account.count_forward_auth(ForwardAuthOutcome::ErrorClosed);
-    Err(Refusal::AuthServer)
+    Err(End::AuthServer.into())
 }
 
 /// Logs and counts a request whose client gets the response of the auth server. `has_failed`: the response says that
 /// the auth server failed.
 fn record_refusal(request: &mut RequestContext<'_>, has_failed: bool) {
-    let (outcome, cause) = if has_failed {
-        (ForwardAuthOutcome::ErrorClosed, Cause::from_refusal(&Refusal::AuthServer, None))
+    let (outcome, end) = if has_failed {
+        (ForwardAuthOutcome::ErrorClosed, End::AuthServer)
     } else {
-        (ForwardAuthOutcome::Refused, Cause::from(EndReason::AuthRefused))
+        (ForwardAuthOutcome::Refused, End::AuthRefused)
     };
     request.account.count_forward_auth(outcome);
     if let Some(entry) = request.account.log_entry() {
-        entry.record_cause(cause);
+        entry.record_end(end);
     }
 }
 
@@ -131,7 +128,7 @@ async fn exchange(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
     rule: &ForwardAuth,
-) -> Result<Result<Response<ResponseBody>, UpstreamError>, Refusal> {
+) -> Result<Result<Response<ResponseBody>, Refusal>, Refusal> {
     let servers = &request.view.upstreams[rule.upstream];
     let mut outgoing = build_auth_request(request, routed, rule)?;
     outgoing.hash = limits::hash_key(request, routed, rule.upstream);
@@ -143,6 +140,6 @@ async fn exchange(
     let forwarded = forward::forward_request(servers, deadline, &timeouts, &mut outgoing, None, None);
     Ok(match timeout(limit + GRACE, forwarded).await {
         Ok(forwarded) => forwarded.map(|ForwardedResponse { response, .. }| response),
-        Err(_) => Err(UpstreamError::ResponseTimeout(limit)),
+        Err(_) => Err(Refusal::within(End::UpstreamTimeout, limit)),
     })
 }
