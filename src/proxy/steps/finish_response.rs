@@ -108,9 +108,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         }
     }
     let (route, verdict) = (request.matched_route(), request.admission.verdict.as_ref());
-    let strictest = route.zip(verdict).and_then(|(route, verdict)| verdict.longest_refusal(&route.limits));
-    let cause = Cause::from_refusal(refusal, strictest.map(|checked| checked.outcome));
-    request.account.record_refusal(refusal, cause, &request.client.local.common.metrics);
+    request.account.record_refusal(refusal.end, &request.client.local.common.metrics);
     // Operators find the refusals of limits by their id, whether the request is logged or not.
     let id = match refusal.end.is_by_limit() {
         true => request.request_id.clone(),

@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use http::{Method, Response, StatusCode};
 use tokio::task::spawn_local;
 
-use crate::ends::End;
 use crate::ends::{Blame, End, RetryReason, UpstreamOutcome};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;

@@ -3,7 +3,7 @@
 //! a refusal charges no limit.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::ends::End;
 use crate::overload::process_load::WHOLE_SHARE;

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use tokio::task::yield_now;
 
-use crate::ends::End;
 use crate::ends::{End, RetryReason};
 use crate::proxy::connection::request_deadline::RequestDeadline;
 use crate::proxy::outbound::dial::ConnectError;
