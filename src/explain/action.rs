@@ -2,14 +2,13 @@
 
 use std::time::Duration;
 
-use http::HeaderMap;
 use http::header::LOCATION;
 
 use crate::ends::End;
 use crate::explain::explanation::{ActionReport, TimeoutReport};
-use crate::explain::walk::{ExplainWalk, Findings};
-use crate::limiting::limit::over::Diversion;
+use crate::explain::walk::ExplainWalk;
 use crate::proxy::account::request_context::RoutedRequest;
+use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::steps::dispatch::is_https;
 use crate::proxy::steps::outgoing_request::rewrite_target;
 use crate::proxy::steps::response::local_responses;
@@ -17,12 +16,7 @@ use crate::proxy::words::refusal::Refusal;
 use crate::route::{Action, Route};
 
 /// Returns the action, and the status of the response if the gateway makes it.
-pub fn run_action(
-    walk: &ExplainWalk<'_>,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-    diversion: Option<&Diversion>,
-) -> Result<(ActionReport, Option<u16>), Refusal> {
+pub fn run_action(walk: &ExplainWalk<'_>, routed: RoutedRequest<'_>) -> Result<(ActionReport, Option<u16>), Refusal> {
     let RoutedRequest { route, head, identity } = routed;
     if walk.parsed.body_length.unwrap_or(0) > route.max_body {
         return Err(End::AnnouncedTooLarge.into());
@@ -30,6 +24,8 @@ pub fn run_action(
     let target = rewrite_target(head, &route.rewrite).into_owned();
     Ok(match &route.action {
         Action::Upstream(own) => {
+            let verdict = walk.found.admission.verdict.as_ref();
+            let diversion = verdict.and_then(|verdict| verdict.diversion(&route.limits));
             let index = diversion.map_or(*own, |diversion| diversion.index);
             let name = walk.context.config.upstreams.get(index).map(|upstream| upstream.name.clone());
             let report = ActionReport {
@@ -48,7 +44,7 @@ pub fn run_action(
             (ActionReport { kind: "respond".to_owned(), ..ActionReport::default() }, Some(fixed.status.as_u16()))
         }
         Action::Redirect(redirect) => {
-            let is_https = is_https(headers, identity.trusted_peer, walk.endpoint.is_https);
+            let is_https = is_https(&walk.parsed.parts.headers, identity.trusted_peer, walk.endpoint.is_https);
             let response = local_responses::redirect(redirect, head, &route.rewrite, is_https);
             let response = response.ok_or(End::NoRedirect)?;
             let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
@@ -62,26 +58,11 @@ pub fn describe_redirect(location: Option<&str>) -> ActionReport {
 }
 
 /// Returns what depends on the upstream servers.
-pub fn describe_unknown(found: &Findings, report: &ActionReport) -> Option<String> {
+pub fn describe_unknown(report: &ActionReport, offer: Option<&UpgradeOffer>) -> Option<String> {
     let name = report.upstream.as_ref()?;
-    let offer = found.offer.as_ref();
     let offer =
         offer.map(|offer| format!(", and may switch to {}", String::from_utf8_lossy(offer.header_value().as_bytes())));
     Some(format!("a server of {name} makes the response{}; no server was selected", offer.unwrap_or_default()))
-}
-
-/// Returns whether the upstream of the route may refuse the request because of its load.
-pub fn describe_overload(walk: &ExplainWalk<'_>, route: &Route) -> Option<String> {
-    let Action::Upstream(index) = route.action else { return None };
-    let upstream = walk.context.config.upstreams.get(index)?;
-    let rule = upstream.adaptive.as_ref()?;
-    Some(format!(
-        "upstream {} refuses requests above its capacity (adaptive, {} to {} at once; priority {} of 4); not checked",
-        upstream.name,
-        rule.min,
-        rule.max,
-        route.priority.number()
-    ))
 }
 
 fn describe_timeouts(route: &Route) -> Vec<TimeoutReport> {

@@ -1,6 +1,8 @@
 //! Explains a rate limit request of Envoy: which `[[rls]]` applies to each descriptor, why the nearest others do not,
 //! and what its limits do. The plan and the statuses come from `proxy::doors::grpc`, which charges nothing here.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use http::HeaderMap;
 use serde_json::{Value, json};
 
@@ -144,7 +146,7 @@ async fn decide_request(
     }
     let route = config.route_at(domain.route);
     let no_headers = HeaderMap::new();
-    let facts = plan::bare_facts(route, &no_headers);
+    let facts = Facts::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), &route.name, &no_headers);
     let plan = plan::make_plan(context.limiter, domain, route, question, &facts)?;
     let (takes, peeks) = (list_checks(&plan.takes.evaluations), list_checks(&plan.peeks.evaluations));
     let refunds = list_checks(&plan.refunds.evaluations);
@@ -166,12 +168,12 @@ async fn decide_request(
         report.status = Some(describe_status(&results.decided.describe(step)));
     }
     let has_limits = steps.iter().any(|step| matches!(step, DescriptorPlan::Limited(..)));
-    found.verdict = Some(results.decided.into_verdict());
+    found.admission.verdict = Some(results.decided.into_verdict());
     Ok(describe_end(found, route, has_limits))
 }
 
 fn describe_end(found: &Findings, route: &Route, has_limits: bool) -> VerdictReport {
-    if found.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
+    if found.admission.verdict.as_ref().is_some_and(|verdict| verdict.refused) {
         // The filter sets the status.
         return VerdictReport { status: None, ..describe_refusal(found, Some(route), &End::Exhausted.into()) };
     }

@@ -9,6 +9,7 @@ use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::{HeaderName, HeaderValue, Method};
 use serde_json::{Value, json};
 
+use crate::canonical;
 use crate::envoy::HeaderPair;
 use crate::envoy::authorization::{Attributes, HeaderList, HttpAttributes, RequestAttributes};
 use crate::proxy::doors::grpc::authorization;
@@ -38,10 +39,12 @@ const URL_MAX: usize = 128 * 1024;
 /// Maximum number of headers: more than the parser accepts.
 const HEADERS_MAX: usize = 10_000;
 
-/// The scheme and the port of a URL.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Where a client connects to send a request to a URL.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlEndpoint {
     pub is_https: bool,
+    /// The name that a client asks for in its TLS handshake; `None` for an address.
+    pub server_name: Option<String>,
     pub port: u16,
 }
 
@@ -126,14 +129,6 @@ impl ExplainInput {
             ..Attributes::default()
         })
     }
-
-    /// Returns where the client connects.
-    ///
-    /// # Errors
-    /// The URL has no host or another scheme.
-    pub fn endpoint(&self) -> Result<UrlEndpoint, String> {
-        split_url(&self.url).map(|(endpoint, ..)| endpoint)
-    }
 }
 
 /// Splits a URL into endpoint, authority and target. Nothing is decoded or normalized: the gateway has to do that.
@@ -158,8 +153,16 @@ fn split_url(url: &str) -> Result<(UrlEndpoint, &str, String), String> {
     }
     let default = if is_https { 443 } else { 80 };
     let digits = authority.rsplit_once(':').map(|(_, port)| port).and_then(|port| port.parse().ok());
+    let server_name = read_server_name(authority);
     let slash = if target.starts_with('/') { "" } else { "/" };
-    Ok((UrlEndpoint { is_https, port: digits.unwrap_or(default) }, authority, format!("{slash}{target}")))
+    Ok((UrlEndpoint { is_https, server_name, port: digits.unwrap_or(default) }, authority, format!("{slash}{target}")))
+}
+
+fn read_server_name(authority: &str) -> Option<String> {
+    let read = canonical::parse_authority(authority.as_bytes())?;
+    let mut host = read.rewritten.unwrap_or_else(|| authority.to_owned());
+    host.truncate(read.host_len);
+    Some(host).filter(|host| !host.starts_with('[') && host.parse::<Ipv4Addr>().is_err())
 }
 
 fn write_header(head: &mut Vec<u8>, name: &str, value: &[u8]) {

@@ -1,211 +1,76 @@
-//! Decides the limits of a route for an explanation, and describes each of them.
+//! Asks the limits of a route for an explanation, and describes each of them.
 
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::HeaderMap;
-
-use crate::ends::End;
 use crate::explain::conditions::describe_conditions;
-use crate::explain::explanation::{LimitEffect, RequestDecision};
+use crate::explain::explanation::{LimitEffect, LimitReport};
 use crate::explain::limit_report::{LimitFacts, describe_limit, set_effect};
-use crate::explain::walk::{ExplainWalk, Findings};
+use crate::explain::walk::{AskedLimits, ExplainWalk, MadeCharge};
 use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Op, Role};
 use crate::limiting::limit::Limit;
-use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
-use crate::limiting::source::{Facts, UnreadableBody};
-use crate::limiting::{Evaluation, Limiter, clock};
-use crate::proxy::account::request_context::RoutedRequest;
-use crate::proxy::steps::limits::{head_facts, needs_key_body};
-use crate::proxy::steps::request_body::{KeyBody, find_readable_kind};
-use crate::proxy::words::refusal::Refusal;
+use crate::limiting::source::Facts;
+use crate::limiting::{Evaluation, Limiter, Verdict};
 use crate::route::Route;
-use crate::tls::ClientCertificate;
 
-/// Decides the limits of the route, except those of `auth`.
-pub async fn apply_limits(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let route = routed.route;
-    let range = route.auth_limit_count()..route.limits.len();
-    if range.is_empty() {
-        return Ok(());
-    }
-    if route.allow.contains(routed.identity.ip) {
-        found.decision = RequestDecision::Bypass;
-        skip_limits(found, route, range);
-        return Ok(());
-    }
-    let needs_claims = route.limits[range.clone()].iter().any(|limit| limit.needs_claims());
-    let claims = if needs_claims { find_claims(walk, found, headers) } else { None };
-    let certificate = walk.input.certificate_subject.as_deref().map(ClientCertificate::from_subject);
-    let user = found.user.clone();
-    let body_length = walk.parsed.body_length.or(walk.input.body.as_ref().map(|body| body.len() as u64));
-    let facts = Facts {
-        claims,
-        certificate: certificate.as_ref(),
-        user: user.as_deref(),
-        body_length,
-        ..head_facts(routed, headers)
-    };
-    let body = read_key_body(walk, found, route, &facts)?;
-    let facts = Facts { body: body.facts(), ..facts };
-    decide_range(walk, found, route, range, &facts).await
+/// The limits of one decision, described.
+pub struct DescribedLimits {
+    pub reports: Vec<LimitReport>,
+    pub charges: Vec<MadeCharge>,
 }
 
-/// Decides the limits that `auth` lists.
-pub async fn apply_auth_limits(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let (route, listed) = (routed.route, 0..routed.route.auth_limit_count());
-    if listed.is_empty() {
-        return Ok(());
-    }
-    if route.allow.contains(routed.identity.ip) {
-        skip_limits(found, route, listed);
-        return Ok(());
-    }
-    let certificate = walk.input.certificate_subject.as_deref().map(ClientCertificate::from_subject);
-    let facts = Facts { certificate: certificate.as_ref(), ..head_facts(routed, headers) };
-    decide_range(walk, found, route, listed, &facts).await
-}
-
-/// Decides all limits of the route for a question of another proxy.
-pub async fn apply_limits_of_question(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let (route, all) = (routed.route, 0..routed.route.limits.len());
-    if all.is_empty() {
-        return Ok(());
-    }
-    if route.allow.contains(routed.identity.ip) {
-        found.decision = RequestDecision::Bypass;
-        skip_limits(found, route, all);
-        return Ok(());
-    }
-    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
-    let claims = if needs_claims { find_claims(walk, found, headers) } else { None };
-    let facts = Facts { claims, ..head_facts(routed, headers) };
-    decide_range(walk, found, route, all, &facts).await
-}
-
-fn skip_limits(found: &mut Findings, route: &Route, range: Range<usize>) {
-    for index in range {
-        let mut report = describe_limit(&route.limits[index], index < route.auth_limit_count());
-        set_effect(&mut report, LimitEffect::Skipped, "the client is on the route's `allow` list");
-        found.explanation.limits.push(report);
-    }
-}
-
-fn find_claims(walk: &ExplainWalk<'_>, found: &Findings, headers: &HeaderMap) -> Option<TokenClaims> {
-    match &found.claims {
-        Some(claims) => Some(TokenClaims::One(claims.clone())),
-        None => read_claims(walk, walk.context.config.jwt.as_ref()?, headers),
-    }
-}
-
-/// Verifies the token of a request. An explanation leaves no trace in the cache of verified tokens.
-pub fn read_claims(walk: &ExplainWalk<'_>, verifier: &TokenVerifier, headers: &HeaderMap) -> Option<TokenClaims> {
-    let now_s = clock::now_ms() / 1000;
-    match walk.context.op {
-        Op::Take => verifier.verify_request(headers, now_s),
-        _ => verifier.verify_without_cache(headers, now_s),
-    }
-}
-
-/// Returns the body for limit keys, if a limit that applies reads it.
-fn read_key_body(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    route: &Route,
-    facts: &Facts<'_>,
-) -> Result<KeyBody, Refusal> {
-    let Some(max) = route.key_body.and_then(|max| usize::try_from(max).ok()) else { return Ok(KeyBody::None) };
-    if walk.parsed.body_length == Some(0) || !needs_key_body(route, facts) {
-        return Ok(KeyBody::None);
-    }
-    let least = walk.parsed.body_length.unwrap_or(0);
-    let kind = match find_readable_kind(facts.headers, least, max) {
-        Ok(kind) => kind,
-        Err(why) => return Ok(KeyBody::UnreadableBody(why)),
-    };
-    if least > route.max_body {
-        return Err(End::AnnouncedTooLarge.into());
-    }
-    match &walk.input.body {
-        Some(body) if body.len() > max => Ok(KeyBody::UnreadableBody(UnreadableBody::TooLong)),
-        Some(body) => Ok(KeyBody::Whole(kind, Bytes::copy_from_slice(body))),
-        None => {
-            found.is_body_unknown = true;
-            found.explanation.notes.push("a limit reads the body, which was not given".to_owned());
-            Ok(KeyBody::None)
-        }
-    }
-}
-
-/// Decides the limits in `range` together, and describes each.
-async fn decide_range(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    route: &Route,
-    range: Range<usize>,
-    facts: &Facts<'_>,
-) -> Result<(), Refusal> {
-    let (first, limits) = (range.start, &route.limits[range]);
-    let limiter = walk.context.limiter;
-    let unknown = find_unknown(walk, limits, found);
-    let mut evaluations = limiter.evaluate_all(limits, facts);
+/// Decides `limits`, except those whose values are unknown.
+pub async fn ask_limits(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], mut evaluations: Vec<Evaluation>) -> Verdict {
+    let (limiter, op) = (walk.context.limiter, walk.context.op);
+    let unknown = find_unknown(walk, limits);
     for (evaluation, unknown) in evaluations.iter_mut().zip(&unknown) {
         if unknown.is_some() {
             *evaluation = Evaluation::NotApplicable;
         }
     }
     let checks = list_checks(&evaluations);
-    let states = match walk.context.op {
+    let states = match op {
         Op::Peek => read_states(limiter, &checks).await,
         _ => vec![None; limits.len()],
     };
-    let mut verdict = limiter.decide(walk.context.op, limits, evaluations, false).await;
-    verdict.comparisons.retain(|compared| {
-        let incumbent = limits[compared.candidate].candidate_of.as_ref();
-        let incumbent = incumbent.and_then(|name| limits.iter().position(|limit| limit.name == *name));
-        unknown[compared.candidate].is_none() && incumbent.is_none_or(|incumbent| unknown[incumbent].is_none())
-    });
-    for (index, limit) in limits.iter().enumerate() {
+    walk.asked.replace(AskedLimits { unknown, checks, states });
+    limiter.decide(op, limits, evaluations, false).await
+}
+
+/// Describes the limits that were asked last, the first of which has index `first` on the route.
+pub fn describe_limits(
+    walk: &ExplainWalk<'_>,
+    route: &Route,
+    first: usize,
+    facts: &Facts<'_>,
+    verdict: &Verdict,
+) -> DescribedLimits {
+    let AskedLimits { unknown, checks, states } = walk.asked.take();
+    let (limits, asked) = (&route.limits, &route.limits[first..first + unknown.len()]);
+    let is_known = |place: usize| unknown[place].is_none();
+    let mut described = DescribedLimits { reports: Vec::with_capacity(unknown.len()), charges: Vec::new() };
+    for (place, (unknown, check)) in unknown.iter().zip(&checks).enumerate() {
+        let index = first + place;
+        let limit = &limits[index];
         let checked = verdict.checks.iter().find(|checked| checked.limit == index);
-        let limit_facts =
-            LimitFacts { limits, index, facts, check: checks[index].as_ref(), checked, verdict: &verdict };
-        let mut report = describe_limit(limit, first + index < route.auth_limit_count());
+        let limit_facts = LimitFacts { limits, index, facts, check: check.as_ref(), checked, verdict };
+        let mut report = describe_limit(limit, index < route.auth_limit_count());
         if !is_hidden(walk, limit) {
             report.conditions = describe_conditions(limit, facts, walk.context.display);
         }
-        report.compared = verdict.effect_of(index).map(|effect| effect.label().to_owned());
-        match unknown[index] {
-            Some(why) => set_effect(&mut report, LimitEffect::Unknown, why),
-            None => limit_facts.describe(&mut report, walk.context.display, states[index]),
+        let incumbent = limit.candidate_of.as_ref();
+        let incumbent = incumbent.and_then(|name| asked.iter().position(|limit| limit.name == *name));
+        let effect = verdict.effect_of(index).filter(|_| is_known(place) && incumbent.is_none_or(is_known));
+        report.compared = effect.map(|effect| effect.label().to_owned());
+        match unknown {
+            Some(why) => set_effect(&mut report, LimitEffect::Unknown, *why),
+            None => limit_facts.describe(&mut report, walk.context.display, states[place]),
         }
-        found.explanation.limits.push(report);
-        found.charges.extend(limit_facts.made_charge().filter(|_| walk.context.op == Op::Take));
+        described.reports.push(report);
+        described.charges.extend(limit_facts.made_charge().filter(|_| walk.context.op == Op::Take));
     }
-    let is_refused = verdict.refused;
-    verdict.shift_indexes(first);
-    found.verdict = Some(match found.verdict.take() {
-        Some(earlier) => earlier.followed_by(verdict),
-        None => verdict,
-    });
-    if is_refused { Err(End::Exhausted.into()) } else { Ok(()) }
+    described
 }
 
 /// Returns whether an explanation of the limit would let the caller test a guess of a hidden value.
@@ -214,7 +79,7 @@ fn is_hidden(walk: &ExplainWalk<'_>, limit: &Limit) -> bool {
 }
 
 /// Returns for each limit why it cannot be decided; `None` if it can.
-fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], found: &Findings) -> Vec<Option<&'static str>> {
+fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>]) -> Vec<Option<&'static str>> {
     let mut unknown: Vec<Option<&'static str>> = Vec::with_capacity(limits.len());
     for limit in limits {
         let base = limit.after.as_ref().and_then(|name| limits.iter().position(|base| base.name == *name));
@@ -224,8 +89,8 @@ fn find_unknown(walk: &ExplainWalk<'_>, limits: &[Arc<Limit>], found: &Findings)
             None if is_hidden(walk, limit) => {
                 Some("the config hides values that it reads; the role `limits` sees more")
             }
-            None if found.is_user_unknown && reads_user() => Some("only the auth server knows the identity"),
-            None if found.is_body_unknown && limit.key.reads_body() => Some("the body was not given"),
+            None if walk.is_user_unknown && reads_user() => Some("only the auth server knows the identity"),
+            None if walk.is_body_unknown && limit.key.reads_body() => Some("the body was not given"),
             None => None,
         });
     }

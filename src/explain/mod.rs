@@ -2,22 +2,23 @@
 //! `POST /-/explain` and the cases of `sluicegate test`.
 //!
 //! Input: a request as a client would send it (`input`), a config and a limiter. Output: an [`Explanation`], as JSON or
-//! as text (`text`). `steps` takes the request through the functions of `proxy::doors::request`, in the same order. Each step
-//! has a file: `parser` reads the head, `client` finds the address, `routes` says why other routes do not match,
-//! `identity` reads the credentials, `limits` decides and `limit_report` and `conditions` describe the limits, `action`
-//! what follows, and `verdict` the end. `question` takes the steps of another proxy's question, and `descriptors` those
-//! of a rate limit request of Envoy. Steps that need the network are not taken; a note says so. `offline` decides
-//! without a gateway. `cases` runs the test cases of a config, and `walk` has the state of an explanation.
+//! as text (`text`). `steps` takes the request through `proxy::steps::pipeline`, the list of steps that requests of clients
+//! take; `question` does so for what other proxies ask, and `descriptors` explains a rate limit request of Envoy. `door`
+//! says how an explanation takes each step, and `walk` has its state. `parser` reads the head, `client` finds the address,
+//! `routes` says why other routes do not match, `limits` asks the limits, `limit_report` and `conditions` describe them,
+//! `action` describes what follows, and `verdict` the end. What needs the network is not asked; a note says so. `offline`
+//! decides without a gateway. `cases` runs the test cases of a config.
 //!
-//! To explain a new step of a request, split its decision from its effects, and call it in `steps`.
+//! A new step of a request appears in explanations by itself. If it depends on more than the request and the config, add a
+//! method to `proxy::steps::door::Door`, and say in `door` what an explanation assumes.
 
 mod action;
 pub mod cases;
 mod client;
 mod conditions;
 mod descriptors;
+mod door;
 mod explanation;
-mod identity;
 mod input;
 mod limit_report;
 mod limits;

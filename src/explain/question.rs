@@ -1,101 +1,73 @@
-//! Explains a question of another proxy: the request in question, and the decision of the limits.
+//! Explains what other proxies ask about a request: a question to a listener for decisions, or a check of Envoy.
 
-use std::net::IpAddr;
+use http::Version;
 
-use http::{HeaderMap, Version};
-
-use crate::config::{Config, Service};
+use crate::config::Service;
 use crate::ends::End;
 use crate::explain::client::describe_source;
 use crate::explain::explanation::{Explanation, RequestDecision, RouteReport, VerdictReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
-use crate::explain::limits;
 use crate::explain::parser::ParsedHead;
-use crate::explain::verdict::{describe_admission, describe_refusal};
+use crate::explain::verdict::describe_refusal;
 use crate::explain::walk::{ExplainContext, ExplainWalk, Findings, MadeCharge};
 use crate::grpc::CallError;
-use crate::net::ListenAddr;
-use crate::proxy::account::request_context::RoutedRequest;
-use crate::proxy::doors::decide::question::{HeadFault, QuestionPurpose, lacks_host, read_question};
+use crate::proxy::doors::decide::question::{QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::grpc::authorization::{NAME, build_parts, find_http, find_limits};
-use crate::proxy::head::identity::{ClientAddress, identify};
-use crate::proxy::head::validate::{LastHost, ValidatedHead, judge_faults, validate_head};
-use crate::proxy::steps::arrival::check_denied;
-use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
+use crate::proxy::head::hop::Via;
+use crate::proxy::steps::door::{Ask, Door};
+use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::words::known_headers::HeaderSet;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::route::decide::{DecidePoint, DenyStatus};
 
-/// Reads a question, if a listener for questions has the port of the URL, and replaces its head by that of the request
-/// in question.
-pub fn find_question<'c>(
-    config: &'c Config,
-    peer: IpAddr,
-    endpoint: &UrlEndpoint,
-    parsed: &mut ParsedHead,
-) -> Option<Result<&'c DecidePoint, HeadFault>> {
-    let has_port = |addr: &ListenAddr| matches!(addr, ListenAddr::Tcp(addr) if addr.port() == endpoint.port);
-    let listener = config.listeners.iter().find(|listener| has_port(&listener.address))?;
-    if listener.service != Service::Decide {
-        return None;
+impl<'a> ExplainWalk<'a> {
+    /// Returns whether the URL is that of a listener for questions of other proxies.
+    pub fn asks_for_decision(&self) -> bool {
+        self.listener().is_some_and(|listener| listener.service == Service::Decide)
     }
-    let parts = &mut parsed.parts;
-    if !identify(peer, &parts.headers, &config.server.trusted_proxies).trusted_peer {
-        return Some(Err(HeadFault::Question(End::DecidePeer.into())));
+
+    fn enter_point(&mut self, route: &'a Route) {
+        self.route = Some(route);
+        self.found.explanation.route =
+            Some(RouteReport { name: route.name.clone(), path: route.matcher.path.to_string(), hosts: Vec::new() });
     }
-    let question = match read_question(parts, config) {
-        Ok(question) => question,
-        Err(fault) => return Some(Err(fault.into())),
-    };
-    if question.purpose == QuestionPurpose::Settle {
-        let why = "settlements are not explained; only decisions are";
-        return Some(Err(Refusal::with_text(End::DecideFacts, why).into()));
-    }
-    if lacks_host(parts) {
-        parts.version = Version::HTTP_10;
-    }
-    Some(question.described.map_err(HeadFault::from).map(|repaired| {
-        parsed.fault = parsed.fault.or(repaired);
-        question.point
-    }))
 }
 
-/// Decides a question, and describes the decision.
-pub async fn decide_question(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    (route, point): (&Route, &DecidePoint),
-    head: &ValidatedHead,
-    identity: &ClientAddress,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    found.explanation.notes.push(format!(
+/// Takes a question of another proxy through its steps.
+pub async fn answer_question(walk: &mut ExplainWalk<'_>) -> Result<(), Refusal> {
+    let identity = walk.identify_client();
+    if !identity.trusted_peer {
+        return Err(End::DecidePeer.into());
+    }
+    let config = walk.context.config;
+    let question = read_question(&mut walk.parsed.parts, config)?;
+    if question.purpose == QuestionPurpose::Settle {
+        return Err(Refusal::with_text(End::DecideFacts, "settlements are not explained; only decisions are"));
+    }
+    let route = config.route_at(question.point.route);
+    walk.enter_point(route);
+    note_point(walk, route, question.point);
+    let repaired = question.described.map_err(Refusal::from)?;
+    if lacks_host(&walk.parsed.parts) {
+        walk.parsed.parts.version = Version::HTTP_10;
+    }
+    let repaired = walk.parsed.fault.or(repaired);
+    decide_described(walk, route, identity, repaired, Ask::default()).await
+}
+
+fn note_point(walk: &mut ExplainWalk<'_>, route: &Route, point: &DecidePoint) {
+    walk.note(format!(
         "another proxy asks about this request at /decide/{}; it states the request as `from = \"{}\"`",
         route.name,
         point.from.label()
     ));
     if point.deny_as == DenyStatus::Forbidden {
-        found.explanation.notes.push("a refusal has status 403 and its own status in X-Limit-Status".to_owned());
+        walk.note("a refusal has status 403 and its own status in X-Limit-Status");
     }
     if let Some(name) = &point.once {
-        found.explanation.notes.push(format!("a question with a recent {name} gets the earlier answer; not checked"));
+        walk.note(format!("a question with a recent {name} gets the earlier answer; not checked"));
     }
-    decide_limits(walk, found, RoutedRequest { route, head, identity }, headers).await
-}
-
-async fn decide_limits(
-    walk: &ExplainWalk<'_>,
-    found: &mut Findings,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-) -> Result<(), Refusal> {
-    let RoutedRequest { route, head, identity } = routed;
-    found.explanation.route =
-        Some(RouteReport { name: route.name.clone(), path: route.matcher.path.to_string(), hosts: Vec::new() });
-    judge_faults(head, walk.parsed.fault, route.parsing).map_err(Refusal::from)?;
-    check_denied(route, *identity)?;
-    limits::apply_limits_of_question(walk, found, routed, headers).await
 }
 
 /// Explains an authorization check of Envoy (`ext_authz`) about the limits `name`.
@@ -105,13 +77,12 @@ async fn decide_limits(
 pub async fn explain_check(
     input: &ExplainInput,
     context: &ExplainContext<'_>,
+    endpoint: UrlEndpoint,
     name: &str,
+    mut found: Findings,
 ) -> Result<(Explanation, Vec<MadeCharge>), String> {
-    let config = context.config;
     let attributes = input.to_attributes(name)?;
-    let mut found = Findings::new(context);
-    found.explanation.request.method = input.method.clone();
-    let resolved = find_limits(config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
+    let resolved = find_limits(context.config, &attributes).and_then(|(_, route)| Ok((route, find_http(&attributes)?)));
     let (route, http) = match resolved {
         Ok(resolved) => resolved,
         Err(error) => {
@@ -130,28 +101,14 @@ pub async fn explain_check(
             return Ok((found.explanation, Vec::new()));
         }
     };
-    let mut headers = parts.headers.clone();
-    let header_set = HeaderSet::from_headers(&headers);
-    let parsed = ParsedHead { parts, header_set, fault, body_length: Some(0) };
-    let walk = ExplainWalk { context, input, endpoint: input.endpoint()?, parsed: &parsed, question: None };
     let (identity, report) = describe_source(input.peer());
     found.explanation.client = report;
-    let validated = validate_head(&parsed.parts, header_set, &LastHost::default());
-    let checked = validated.and_then(|mut head| check_described_head(&headers, header_set, &mut head).map(|()| head));
-    remove_own_headers(&mut headers, config);
-    let decided = match checked {
-        Ok(head) => {
-            found.explanation.request = walk.describe_head(&head);
-            let routed = RoutedRequest { route, head: &head, identity: &identity };
-            decide_limits(&walk, &mut found, routed, &headers).await
-        }
-        Err(reject) => Err(reject.into()),
-    };
-    found.explanation.verdict = match decided {
-        Ok(()) => describe_admission(&found, Some(route), None),
-        Err(refusal) => describe_refusal(&found, Some(route), &refusal),
-    };
-    Ok((found.explanation, found.charges))
+    let parsed = ParsedHead { header_set: HeaderSet::from_headers(&parts.headers), parts, fault, body_length: Some(0) };
+    let via = Via::new(0);
+    let mut walk = ExplainWalk::new(context, input, endpoint, (parsed, &via), found);
+    walk.enter_point(route);
+    let ended = decide_described(&mut walk, route, identity, fault, Ask::default()).await;
+    Ok(walk.finish(ended.map(|()| None)))
 }
 
 /// Describes a call that ends with an error in place of a decision.

@@ -35,8 +35,8 @@ fn report_end(decision: RequestDecision, end: End) -> VerdictReport {
 /// Describes the verdict of an admitted request.
 pub fn describe_admission(found: &Findings, route: Option<&Route>, status: Option<u16>) -> VerdictReport {
     let limits = route.map_or(&[][..], |route| &route.limits);
-    let delay = found.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
-    let exceeded = found.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
+    let delay = found.admission.verdict.as_ref().and_then(|verdict| verdict.delay_ms(limits));
+    let exceeded = found.admission.verdict.as_ref().and_then(|verdict| find_exceeded(verdict, limits));
     let decision = match (exceeded, delay) {
         (Some((_, decision)), _) => decision,
         (None, Some(_)) => RequestDecision::Delay,
@@ -87,7 +87,7 @@ pub fn describe_refusal(found: &Findings, route: Option<&Route>, refusal: &Refus
         end if end.is_by_limit() => RequestDecision::Refuse,
         _ => RequestDecision::Reject,
     };
-    let refusing = found.verdict.as_ref().zip(route).filter(|_| refusal.end.is_by_limit());
+    let refusing = found.admission.verdict.as_ref().zip(route).filter(|_| refusal.end.is_by_limit());
     let refusing = refusing.and_then(|(verdict, route)| Some((route, verdict.longest_refusal(&route.limits)?)));
     let end = refusing.map_or(refusal.end, |(_, checked)| checked.outcome.end());
     let mut report = VerdictReport { detail: refusal.detail().to_owned(), ..report_end(decision, end) };

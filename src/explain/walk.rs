@@ -1,20 +1,23 @@
 //! The state of one explanation: what it reads, and what its steps have found so far.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Config, ListenerSettings};
 use crate::explain::explanation::{Explanation, RequestDecision, RequestReport, RewriteReport};
 use crate::explain::input::{ExplainInput, UrlEndpoint};
 use crate::explain::parser::ParsedHead;
+use crate::limiting::Limiter;
+use crate::limiting::answer::Answer;
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::key::shown_key::KeyDisplay;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::jwt::Claims;
-use crate::limiting::{Limiter, Verdict};
-use crate::proxy::doors::decide::question::HeadFault;
-use crate::proxy::head::upgrade::UpgradeOffer;
+use crate::net::ListenAddr;
+use crate::proxy::account::request_context::Admission;
+use crate::proxy::head::hop::Via;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::route::decide::DecidePoint;
+use crate::route::Route;
+use crate::tls::{ClientCertificate, TlsPeer};
 
 /// Inputs of an explanation besides the request.
 pub struct ExplainContext<'a> {
@@ -37,26 +40,42 @@ pub struct MadeCharge {
     pub check: Check,
 }
 
-/// Input and settings of one explanation.
+/// What is known of limits before they decide.
+#[derive(Default)]
+pub struct AskedLimits {
+    /// Why a limit cannot be decided; `None` if it can.
+    pub unknown: Vec<Option<&'static str>>,
+    pub checks: Vec<Option<Check>>,
+    /// Answers to a cost of 0, unless the request is charged.
+    pub states: Vec<Option<Answer>>,
+}
+
+/// What an explanation has found so far.
+pub struct Findings {
+    pub explanation: Explanation,
+    pub decision: RequestDecision,
+    pub admission: Admission,
+    pub charges: Vec<MadeCharge>,
+}
+
+/// The request to explain, on its way through the steps. `door` says how it takes them.
 pub struct ExplainWalk<'a> {
     pub context: &'a ExplainContext<'a>,
     pub input: &'a ExplainInput,
     pub endpoint: UrlEndpoint,
-    pub parsed: &'a ParsedHead,
-    /// The question of another proxy whose facts `parsed` has, if the URL is that of a listener for such questions.
-    pub question: Option<Result<&'a DecidePoint, HeadFault>>,
-}
-
-/// Findings of the steps so far.
-pub struct Findings {
-    pub explanation: Explanation,
-    pub decision: RequestDecision,
-    pub verdict: Option<Verdict>,
-    pub charges: Vec<MadeCharge>,
-    pub user: Option<String>,
-    pub claims: Option<Arc<Claims>>,
-    /// The protocols that the client offers to switch to, as far as the route allows them.
-    pub offer: Option<UpgradeOffer>,
+    /// The head, whose headers the steps change as those of a client's request.
+    pub parsed: ParsedHead,
+    /// The names of the gateway in `Via`. That of this process differs from every name that a gateway has.
+    pub via: &'a Via,
+    /// The connection of the client, if the listener has TLS.
+    pub tls: Option<TlsPeer>,
+    /// The verified certificate of the client.
+    pub certificate: Option<ClientCertificate>,
+    pub found: Findings,
+    /// The route that the request has entered.
+    pub route: Option<&'a Route>,
+    /// The limits that were asked, until their decision is described.
+    pub asked: RefCell<AskedLimits>,
     /// Only the auth server knows the identity.
     pub is_user_unknown: bool,
     /// The request announces a body that was not given.
@@ -68,19 +87,54 @@ impl Findings {
         Findings {
             explanation: Explanation { live: context.is_live, ..Explanation::default() },
             decision: RequestDecision::Admit,
-            verdict: None,
+            admission: Admission::default(),
             charges: Vec::new(),
-            user: None,
-            claims: None,
-            offer: None,
-            is_user_unknown: false,
-            is_body_unknown: false,
         }
     }
 }
 
-impl ExplainWalk<'_> {
-    /// Describes the request in canonical form.
+impl<'a> ExplainWalk<'a> {
+    pub fn new(
+        context: &'a ExplainContext<'a>,
+        input: &'a ExplainInput,
+        endpoint: UrlEndpoint,
+        (parsed, via): (ParsedHead, &'a Via),
+        found: Findings,
+    ) -> ExplainWalk<'a> {
+        let certificate = input.certificate_subject.as_deref().map(ClientCertificate::from_subject);
+        let mut walk = ExplainWalk {
+            context,
+            input,
+            endpoint,
+            parsed,
+            via,
+            tls: None,
+            certificate,
+            found,
+            route: None,
+            asked: RefCell::default(),
+            is_user_unknown: false,
+            is_body_unknown: false,
+        };
+        if let Some(tls) = walk.listener().and_then(|listener| listener.tls.as_ref()).filter(|_| walk.endpoint.is_https)
+        {
+            walk.tls = Some(TlsPeer::assumed(walk.endpoint.server_name.clone(), tls.certificates.current()));
+        }
+        walk
+    }
+
+    /// Returns the listener that has the port of the URL.
+    pub fn listener(&self) -> Option<&'a ListenerSettings> {
+        let has_port = |addr: &ListenAddr| matches!(addr, ListenAddr::Tcp(addr) if addr.port() == self.endpoint.port);
+        self.context.config.listeners.iter().find(|listener| has_port(&listener.address)).map(AsRef::as_ref)
+    }
+
+    /// Adds a fact that the explanation cannot take into account.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.found.explanation.notes.push(text.into());
+    }
+
+    /// Describes the request in canonical form, before its headers change.
     pub fn describe_head(&self, head: &ValidatedHead) -> RequestReport {
         let parts = &self.parsed.parts;
         let mut rewritten = Vec::new();

@@ -11,11 +11,12 @@
 //! - `context`: state per process, worker, snapshot and connection
 //! - `account`: the life of one request: how it ends, its charges, metrics and log entry
 //! - `steps`: what happens to a request, one file or directory for each step
-//! - `doors`: the ways in: `request` for HTTP, `decide` and `grpc` for other proxies; each is a list of steps
+//! - `doors`: the ways in: `request` for HTTP, `decide` and `grpc` for other proxies
 //! - `server`: serves client connections over HTTP/1.1 and HTTP/2
 //!
-//! Read `doors::request` first: one request is one function. To add a step, write a function in `steps` that takes the
-//! `RequestContext`, and call it in `handle_request`. If it can refuse a request, add a row to the table of `ends`.
+//! Read `steps::pipeline` first: it lists the steps of a request. To add a step, write a function in `steps`, and call it
+//! there; what it needs besides the request and the config is a method of `steps::door::Door`. If it can refuse a request,
+//! add a row to the table of `ends`.
 
 pub(crate) mod account;
 pub(crate) mod connection;

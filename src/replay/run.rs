@@ -11,7 +11,7 @@ use http::{Method, StatusCode};
 
 use crate::config::{Config, Strictness};
 use crate::limiting::limit::{Limit, Mode};
-use crate::limiting::source::{BodyFacts, Facts, Source};
+use crate::limiting::source::{Facts, Source};
 use crate::limiting::store::memory::MemoryStore;
 use crate::limiting::store::shares::KeyDivision;
 use crate::limiting::store::timeline::Timeline;
@@ -133,21 +133,15 @@ impl<'a> Replay<'a> {
             return Ok(());
         }
         let facts = Facts {
-            client: entry.client,
             method: method.as_str(),
             host: host.unwrap_or_default(),
             path,
             query: request.query.as_deref(),
-            headers: &request.headers,
-            route: &route.name,
             params: &route.params,
-            claims: None,
-            certificate: None,
             user: entry.user.as_deref(),
             // Logs contain no bodies.
-            body: BodyFacts::None,
-            descriptor: &[],
             body_length: Some(0),
+            ..Facts::new(entry.client, &route.name, &request.headers)
         };
         let logged = LoggedFacts { facts: &facts, entry, no_host: host.is_none() };
         let mut unknown = find_unknown_sources(&route.limits, &logged);

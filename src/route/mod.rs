@@ -1,7 +1,7 @@
 //! Routes: which requests a route matches, and what happens to them.
 //!
 //! Input: the config compiler builds a [`Route`] per `[[route]]`. Output: `table::RouteTable` finds the route of a
-//! request, and `proxy::doors::request` applies its settings.
+//! request, and `proxy::steps` applies its settings.
 //!
 //! - `table`: the lookup, at a cost that does not grow with the number of routes
 //! - `plan`: builds the tries of the table and finds shadowed routes

@@ -52,6 +52,11 @@ impl TlsPeer {
         }
     }
 
+    /// Makes the peer of a connection that an explanation assumes.
+    pub fn assumed(server_name: Option<String>, certificates: Arc<Certificates>) -> TlsPeer {
+        TlsPeer { server_name, version: None, cipher: None, certificates, certificate: None }
+    }
+
     /// Returns whether a request for `host` may come over this connection. The host must be the server name of the
     /// handshake, or one for which the certificate shown then is valid. Without a server name, any host is allowed for
     /// which no other certificate is valid.

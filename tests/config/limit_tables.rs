@@ -11,7 +11,7 @@ use sluicegate::config::Config;
 use sluicegate::limiting::algorithm::params::ParamKind;
 use sluicegate::limiting::algorithm::{Rule, SPECS, Spec};
 use sluicegate::limiting::key::{Key, KeyPart};
-use sluicegate::limiting::source::{BodyFacts, Facts, Prefixes, Repeated, Source};
+use sluicegate::limiting::source::{Facts, Prefixes, Repeated, Source};
 
 const ROUTE: &str = "[[route]]\nupstream = \"echo:\"\n";
 
@@ -20,23 +20,8 @@ fn good(text: &str) -> Config {
 }
 
 fn facts<'a>(headers: &'a HeaderMap, query: Option<&'a str>) -> Facts<'a> {
-    let client = IpAddr::from([10, 1, 2, 3]);
-    Facts {
-        client,
-        method: "GET",
-        host: "h",
-        path: "/",
-        query,
-        headers,
-        route: "r",
-        params: &[],
-        claims: None,
-        certificate: None,
-        user: None,
-        body: BodyFacts::None,
-        descriptor: &[],
-        body_length: Some(0),
-    }
+    let bare = Facts::new(IpAddr::from([10, 1, 2, 3]), "r", headers);
+    Facts { method: "GET", host: "h", path: "/", query, body_length: Some(0), ..bare }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 mod api;
 mod commands;
+mod doors;
 mod random_requests;
 
 use std::path::Path;

@@ -4,12 +4,14 @@
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::fs;
+use std::net::SocketAddr;
 
 use serde_json::Value;
 
 use super::run;
 use crate::support::client::Client;
 use crate::support::gateway::Gateway;
+use crate::support::ports::ReservedPort;
 use crate::support::wait_until;
 
 const REQUESTS: usize = 10_000;
@@ -224,6 +226,11 @@ fn random_request(random: &mut Random, index: usize) -> RandomRequest {
 }
 
 impl RandomRequest {
+    /// The value of `x-request-id`.
+    fn id(&self) -> &str {
+        &self.headers[0].1
+    }
+
     fn head(&self) -> String {
         let RandomRequest { method, host, target, headers, body } = self;
         let mut head = format!("{method} {target} HTTP/1.1\r\nhost: {host}\r\n");
@@ -257,11 +264,11 @@ impl RandomRequest {
 }
 
 /// Sends all requests, on one connection as long as it stays open. Returns the statuses.
-fn send_all(gateway: &Gateway, requests: &[RandomRequest]) -> Vec<u16> {
+fn send_all(addr: SocketAddr, requests: &[RandomRequest]) -> Vec<u16> {
     let mut client = None::<Client>;
     let mut statuses = Vec::with_capacity(requests.len());
     for request in requests {
-        let mut connected = client.take().unwrap_or_else(|| gateway.client());
+        let mut connected = client.take().unwrap_or_else(|| Client::connect(addr));
         let response = connected.fetch(&request.head(), request.body.as_deref().unwrap_or_default());
         statuses.push(response.status());
         if response.get("connection").is_none_or(|value| value != "close") {
@@ -271,25 +278,23 @@ fn send_all(gateway: &Gateway, requests: &[RandomRequest]) -> Vec<u16> {
     statuses
 }
 
-#[test]
-fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
-    let mut random = Random(7);
-    let requests: Vec<RandomRequest> = (0..REQUESTS).map(|index| random_request(&mut random, index)).collect();
-    let gateway = Gateway::with(SERVER, CONFIG);
+/// Sends the requests to the gateway at `addr` and has `sluicegate test` explain the same. Compares both, and returns how
+/// often each outcome was seen.
+fn compare_all(gateway: &Gateway, addr: SocketAddr, requests: &[RandomRequest]) -> HashMap<String, usize> {
     let mut cases = String::new();
     requests.iter().for_each(|request| request.write_case(&mut cases));
     fs::write(gateway.dir.path().join("cases.toml"), cases).unwrap();
     let (explained, statuses) = std::thread::scope(|scope| {
         let explained = scope.spawn(|| run(gateway.dir.path(), &["test", "--format", "json", "cases.toml"]));
-        let statuses = send_all(&gateway, &requests);
+        let statuses = send_all(addr, requests);
         (explained.join().unwrap(), statuses)
     });
     assert_eq!(explained.0, 0, "{}", explained.2);
     let explained: Value = serde_json::from_str(&explained.1).unwrap();
     let explained = explained["cases"].as_array().unwrap();
 
-    let last = format!("request-{:05}", REQUESTS - 1);
-    wait_until("the last request is logged", || gateway.stdout().contains(&last));
+    let last = requests.last().unwrap().id();
+    wait_until("the last request is logged", || gateway.stdout().contains(last));
     let log = gateway.stdout();
     let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     let by_id: HashMap<&str, &Value> =
@@ -297,19 +302,13 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
     let mut seen: HashMap<String, usize> = HashMap::new();
     for (index, request) in requests.iter().enumerate() {
         let found = &explained[index]["found"];
-        let about = || {
-            format!(
-                "{}{}\n{found}\n{:?}",
-                request.head(),
-                request.body.as_deref().unwrap_or(""),
-                by_id.get(format!("request-{index:05}").as_str())
-            )
-        };
+        let line = by_id.get(request.id());
+        let about = || format!("{}{}\n{found}\n{line:?}", request.head(), request.body.as_deref().unwrap_or(""));
         assert_eq!(found["status"], statuses[index], "{}", about());
         let decision = found["decision"].as_str().unwrap();
         let name = found["limit"].as_str().or(found["reason"].as_str()).unwrap_or_default();
         *seen.entry(format!("{decision} {name}")).or_default() += 1;
-        let Some(line) = by_id.get(format!("request-{index:05}").as_str()) else {
+        let Some(line) = line else {
             assert_eq!(decision, "reject", "only the parser leaves no id: {}", about());
             continue;
         };
@@ -322,6 +321,15 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
             _ => assert_eq!(line["route"], found["route"], "{}", about()),
         }
     }
+    seen
+}
+
+#[test]
+fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
+    let mut random = Random(7);
+    let requests: Vec<RandomRequest> = (0..REQUESTS).map(|index| random_request(&mut random, index)).collect();
+    let gateway = Gateway::with(SERVER, CONFIG);
+    let seen = compare_all(&gateway, gateway.addr, &requests);
     // The requests have all these outcomes.
     for outcome in [
         "admit ",
@@ -340,5 +348,42 @@ fn ten_thousand_random_requests_get_the_verdict_of_the_gateway() {
         "unauthorized unauthorized",
     ] {
         assert!(seen.contains_key(outcome), "no request gets {outcome:?}: {seen:#?}");
+    }
+}
+
+/// Questions of other proxies about random requests. They name the route whose limits decide.
+#[test]
+fn random_questions_get_the_verdict_of_the_gateway() {
+    let mut random = Random(11);
+    let port = ReservedPort::new();
+    let routes = ["strict", "strict", "versioned", "lenient", "monitored", "strict-post", "none"];
+    let question = |random: &mut Random, index: usize| {
+        let RandomRequest { method, host, target, mut headers, .. } = random_request(random, index);
+        for (name, value) in [("x-forwarded-method", method), ("x-forwarded-host", host), ("x-forwarded-uri", target)] {
+            if !random.is_one_in(100) {
+                headers.push((name.to_owned(), value));
+            }
+        }
+        let target = format!("/decide/{}", random.pick(&routes));
+        RandomRequest { method: "GET".to_owned(), host: port.addr().to_string(), target, headers, body: None }
+    };
+    let requests: Vec<RandomRequest> = (0..REQUESTS / 4).map(|index| question(&mut random, index)).collect();
+    let listener = format!("[[listener]]\naddress = \"{}\"\nserve = \"decide\"\n", port.addr());
+    let gateway = Gateway::with(SERVER, &format!("{listener}{CONFIG}"));
+    let seen = compare_all(&gateway, port.addr(), &requests);
+    for outcome in [
+        "admit ",
+        "bypass ",
+        "deny denied",
+        "refuse per-key",
+        "refuse overflow",
+        "refuse required",
+        "refuse per-param",
+        "reject path_slash",
+        "reject host_invalid",
+        "reject decide_name",
+        "reject decide_facts",
+    ] {
+        assert!(seen.contains_key(outcome), "no question gets {outcome:?}: {seen:#?}");
     }
 }

@@ -97,6 +97,8 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
     (
         "explain",
         &[
+            "canonical",
+            "upstream",
             "overload",
             "labels",
             "ends",

@@ -332,22 +332,8 @@ mod tests {
     impl<'a> Facts<'a> {
         /// A request with these headers.
         pub fn of(headers: &'a HeaderMap) -> Facts<'a> {
-            Facts {
-                client: IpAddr::from([127, 0, 0, 1]),
-                method: "GET",
-                host: "h",
-                path: "/",
-                query: None,
-                headers,
-                route: "r",
-                params: &[],
-                claims: None,
-                certificate: None,
-                user: None,
-                body: BodyFacts::None,
-                descriptor: &[],
-                body_length: Some(0),
-            }
+            let bare = Facts::new(IpAddr::from([127, 0, 0, 1]), "r", headers);
+            Facts { method: "GET", host: "h", path: "/", body_length: Some(0), ..bare }
         }
     }
 

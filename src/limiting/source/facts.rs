@@ -62,6 +62,29 @@ pub enum SourceValue<'a> {
     Digest(Cow<'a, str>),
 }
 
+impl<'a> Facts<'a> {
+    /// Returns the facts of a request to the route named `route` of which only the client and the headers are known. The
+    /// only place that lists all facts: whoever knows more adds it.
+    pub fn new(client: IpAddr, route: &'a str, headers: &'a HeaderMap) -> Facts<'a> {
+        Facts {
+            client,
+            method: "",
+            host: "",
+            path: "",
+            query: None,
+            headers,
+            route,
+            params: &[],
+            claims: None,
+            certificate: None,
+            user: None,
+            body: BodyFacts::None,
+            descriptor: &[],
+            body_length: None,
+        }
+    }
+}
+
 impl Facts<'_> {
     /// Returns the value of a source; `None` if the request does not contain it.
     ///

@@ -17,6 +17,7 @@ use crate::proxy::connection::upload::{Upload, UploadProgress};
 use crate::proxy::context::{ClientConnection, WorkerSnapshot};
 use crate::proxy::head::body::RequestBody;
 use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::render::accept;
 use crate::proxy::words::known_headers::{HeaderSet, KnownHeader};
@@ -45,11 +46,7 @@ pub struct RequestContext<'a> {
     pub route: Option<(usize, &'a Route)>,
     /// The decision that another proxy asks for, if the request is such a question.
     pub question: Option<&'a DecidePoint>,
-    pub verdict: Option<Verdict>,
-    /// The identity that the route's `auth` verified.
-    pub user: Option<Rc<str>>,
-    /// Claims of the token that the route's `auth` verified.
-    pub claims: Option<Arc<Claims>>,
+    pub admission: Admission,
     /// The response comes from the auth server, which refused the request.
     pub is_auth_response: bool,
     /// `Set-Cookie` headers of the auth server, for the client.
@@ -58,8 +55,6 @@ pub struct RequestContext<'a> {
     pub compression: Option<CompressionAlgorithm>,
     /// The slot reserved for a tunnel, if the request offers to switch protocols.
     pub tunnel_seat: Option<TunnelPermit>,
-    /// Admissions of the circuit breakers of the upstream and the route, until a server responds.
-    pub breakers: Vec<BreakerPermit>,
     /// The request id, if the log or the response needs it. Otherwise it is generated only for the upstream server.
     pub request_id: Option<HeaderValue>,
     /// The client may see which setting refused its request (`hints`).
@@ -87,14 +82,11 @@ impl<'a> RequestContext<'a> {
             account,
             route: None,
             question: None,
-            verdict: None,
-            user: None,
-            claims: None,
+            admission: Admission::default(),
             is_auth_response: false,
             auth_cookies: Vec::new(),
             compression: None,
             tunnel_seat: None,
-            breakers: Vec::new(),
             request_id: None,
             shows_hints: false,
             accepted_format: None,
@@ -115,6 +107,17 @@ impl<'a> RequestContext<'a> {
     pub fn logged_id(&self) -> Option<&HeaderValue> {
         self.request_id.as_ref().filter(|_| self.account.logs_request_id())
     }
+}
+
+/// What authentication and limits have found out about a request so far.
+#[derive(Default)]
+pub struct Admission {
+    /// The identity that the route's `auth` verified.
+    pub user: Option<Rc<str>>,
+    /// Claims of the token that the route's `auth` verified.
+    pub claims: Option<Arc<Claims>>,
+    /// The verdict of the limits that have decided.
+    pub verdict: Option<Verdict>,
 }
 
 /// A request as it arrived. `forwarded_head` turns its headers into those that are forwarded, before any step reads them.
@@ -168,4 +171,13 @@ pub struct RoutedRequest<'r> {
     /// The canonical host, path and method.
     pub head: &'r ValidatedHead,
     pub identity: &'r ClientAddress,
+}
+
+/// A request that may be served.
+pub struct Admitted<'a> {
+    pub route: &'a Route,
+    /// The protocols that an upstream server may switch to.
+    pub offer: Option<UpgradeOffer>,
+    /// Permits of the circuit breakers of the upstream and the route, until a server responds.
+    pub breakers: Vec<BreakerPermit>,
 }

@@ -1,10 +1,10 @@
-//! The ways into the proxy. Each reads a request and calls the steps in order.
+//! The ways into the proxy. Each reads a request and enters `steps::pipeline`.
 //!
-//! - `request`: requests of HTTP clients; read `handle_request` first
+//! - `request`: requests of HTTP clients
 //! - `decide`: listeners with `serve = "decide"`, which respond to other proxies
 //! - `grpc`: listeners with `serve = "grpc"`, which respond to Envoy
 //!
-//! All end in `steps::finish_response`.
+//! All end in `steps::finish_response`. `explain` is another way in, which serves nothing.
 
 pub(crate) mod decide;
 pub(crate) mod grpc;

@@ -1,5 +1,4 @@
-//! The first steps of every request: find the client, open the log entry, check the head strictly, and make the head
-//! that is forwarded.
+//! The first steps of every received request: find the client, open the log entry, and check the head strictly.
 
 use http::Method;
 use http_body::Body as _;
@@ -11,14 +10,11 @@ use crate::proxy::head::http2_head;
 use crate::proxy::head::identity;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::request_id;
-use crate::proxy::head::upgrade::UpgradeOffer;
 use crate::proxy::head::validate;
 use crate::proxy::head::validate::ValidatedHead;
-use crate::proxy::steps::forwarded_head::{ReceivedFacts, fit_head_to_route, make_forwarded_head};
 use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
-use crate::route::Route;
 
 /// Finds the client: the TCP peer, or the address that trusted proxies forwarded.
 pub fn identify_client(request: &mut RequestContext<'_>) -> ClientAddress {
@@ -70,52 +66,15 @@ pub fn check_framing(request: &mut RequestContext<'_>) -> Result<Option<End>, Re
 }
 
 /// Refuses a head that servers could read differently, and computes the canonical host, path and method.
-pub fn validate_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
+pub fn validate_head(request: &RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
     let Received { parts, header_set: fields, .. } = &*request.received;
-    let head = validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::from)?;
+    validate::validate_head(parts, *fields, request.client.last_host()).map_err(Refusal::from)
+}
+
+/// Records the canonical host and path for the log.
+pub fn record_target(request: &mut RequestContext<'_>, head: &ValidatedHead) {
     if let Some(entry) = request.account.log_entry() {
         entry.record_target(head.read_host(), head.path());
-    }
-    Ok(head)
-}
-
-/// Turns the received head into the one that is forwarded. Returns the protocols that the client offers to switch to.
-pub fn make_head(
-    request: &mut RequestContext<'_>,
-    head: &mut ValidatedHead,
-    identity: ClientAddress,
-) -> Result<Option<UpgradeOffer>, Refusal> {
-    let facts = received_facts(request, identity);
-    let headers = &mut request.received.parts.headers;
-    let offer = make_forwarded_head(headers, head, facts).map_err(Refusal::from)?;
-    if facts.fields.has(KnownHeader::Connection)
-        && let Some(entry) = request.account.log_entry()
-    {
-        // `Connection` may have named headers that the log shows.
-        entry.record_headers(&request.received.parts.headers);
-    }
-    Ok(offer)
-}
-
-/// Applies what the route says about the head. Returns the offer that is left.
-pub fn fit_head(
-    request: &mut RequestContext<'_>,
-    route: &Route,
-    offer: Option<UpgradeOffer>,
-    identity: ClientAddress,
-) -> Result<Option<UpgradeOffer>, Refusal> {
-    let facts = received_facts(request, identity);
-    fit_head_to_route(&mut request.received.parts.headers, route, offer, facts).map_err(Refusal::from)
-}
-
-fn received_facts<'a>(request: &RequestContext<'a>, identity: ClientAddress) -> ReceivedFacts<'a> {
-    ReceivedFacts {
-        fields: request.received.header_set,
-        version: request.received.parts.version,
-        body_length: request.received.announced_length(),
-        trusted_peer: identity.trusted_peer,
-        via: &request.client.local.common.via,
-        config: &request.view.snapshot.config,
     }
 }
 
@@ -131,20 +90,4 @@ pub fn report_untrusted_headers(request: &RequestContext<'_>, identity: ClientAd
             &client.untrusted_reported,
         );
     }
-}
-
-/// Refuses a host that the certificate of the connection does not cover: an HTTP/2 client may reuse a connection for
-/// another host.
-pub fn check_certificate(request: &RequestContext<'_>, head: &ValidatedHead) -> Result<(), Refusal> {
-    match &request.client.tls {
-        Some(tls) if !head.read_host().is_empty() && !tls.is_valid_for(head.read_host()) => {
-            Err(End::Misdirected.into())
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Refuses a client on the route's `deny` list.
-pub fn check_denied(route: &Route, identity: ClientAddress) -> Result<(), Refusal> {
-    if route.deny.contains(identity.ip) { Err(End::Denied.into()) } else { Ok(()) }
 }

@@ -16,7 +16,7 @@ use crate::limiting::limit::over::EXCEEDED_HEADER;
 use crate::limiting::settlement::include_usage;
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::linger::Linger;
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Admitted, RequestContext, RoutedRequest};
 use crate::proxy::connection::upload::{Upload, UploadProgress, UploadState};
 use crate::proxy::context::ClientConnection;
 use crate::proxy::head::extended_connect;
@@ -45,14 +45,16 @@ use crate::proxy::words::known_headers::KnownHeader;
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::trace;
 use crate::route::{Action, Route, SentHost};
+use crate::upstream::breaker::BreakerPermit;
 
-/// Runs the route's action and returns its response. `offer`: the protocols that an upstream server may switch to.
+/// Runs the route's action and returns its response.
 pub async fn dispatch(
     request: &mut RequestContext<'_>,
     routed: RoutedRequest<'_>,
-    offer: Option<UpgradeOffer>,
+    admitted: Admitted<'_>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let RequestContext { client, view, .. } = *request;
+    let Admitted { offer, mut breakers, .. } = admitted;
     let RoutedRequest { route, head, identity } = routed;
     let request_id = request.request_id.clone();
     let forwarding = ForwardedHeadersWriter {
@@ -68,7 +70,7 @@ pub async fn dispatch(
     if let (Some(index), Action::Upstream(own)) = (upstream, &route.action)
         && index != *own
     {
-        shedding::divert_permits(request, routed, index)?;
+        shedding::divert_permits(request, routed, index, &mut breakers)?;
     }
     let hash = upstream.and_then(|index| limits::hash_key(request, routed, index));
     let unwritten = rewrite_headers(request, routed, &forwarding);
@@ -78,7 +80,7 @@ pub async fn dispatch(
         let mut outgoing = build_outgoing(request, routed, unwritten, upload, offer);
         outgoing.priority = route.priority;
         (outgoing.hash, outgoing.proxy_header) = (hash, proxy_header(client, identity.ip, servers));
-        return send_upstream(request, route, servers, &mut outgoing).await;
+        return send_upstream(request, route, servers, &mut outgoing, breakers).await;
     }
     match &route.action {
         // Handled above.
@@ -101,7 +103,7 @@ pub async fn dispatch(
 /// Returns the upstream that gets the request: the one to which a limit diverts it (`over`), or that of the route.
 fn select_upstream(request: &RequestContext<'_>, route: &Route) -> Option<usize> {
     let Action::Upstream(own) = route.action else { return None };
-    let diversion = request.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
+    let diversion = request.admission.verdict.as_ref().and_then(|verdict| verdict.diversion(&route.limits));
     Some(diversion.map_or(own, |diversion| diversion.index))
 }
 
@@ -133,7 +135,7 @@ fn rewrite_headers<'f>(
     if request.account.reads_usage() {
         include_usage::limit_codings(headers);
     }
-    if let Some(exceeded) = request.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
+    if let Some(exceeded) = request.admission.verdict.as_ref().and_then(|verdict| exceeded_header(verdict, route)) {
         headers.insert(EXCEEDED_HEADER, exceeded);
     }
     let is_proxied = matches!(route.action, Action::Upstream(_));
@@ -219,11 +221,11 @@ async fn send_upstream(
     route: &Route,
     servers: &WorkerUpstream,
     outgoing: &mut OutgoingRequest,
+    mut breakers: Vec<BreakerPermit>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let attempts = request.account.log_entry().map(|entry| entry.record_upstream(servers.failure_log.upstream()));
     let (deadline, attempts) = (request.account.deadline(), attempts.as_deref());
     let (hints, begun) = (early_hints(request, route), Instant::now());
-    let mut breakers = std::mem::take(&mut request.breakers);
     let forwarded = if breakers.is_empty() {
         forward::forward_request(servers, deadline, &route.timeouts, outgoing, attempts, hints).await
     } else {

@@ -107,7 +107,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
             permit.return_place();
         }
     }
-    let (route, verdict) = (request.matched_route(), request.verdict.as_ref());
+    let (route, verdict) = (request.matched_route(), request.admission.verdict.as_ref());
     request.account.record_refusal(refusal.end, &request.client.local.common.metrics);
     // Operators find the refusals of limits by their id, whether the request is logged or not.
     let id = match refusal.end.is_by_limit() {
@@ -125,7 +125,7 @@ fn build_refusal(request: &mut RequestContext<'_>, refusal: &Refusal) -> Respons
         hint: refusal.end.row().setting.filter(|_| request.shows_hints),
         is_for_proxy: request.question.is_some(),
     };
-    let response = refusal.to_response(route, request.verdict.as_ref(), wanted);
+    let response = refusal.to_response(route, request.admission.verdict.as_ref(), wanted);
     // A gRPC response always has status 200, so charges depend on the status of the refusal itself.
     let status = response.status();
     let response = if request.wants_grpc_errors { grpc::build_response(refusal, route, verdict) } else { response };
@@ -160,7 +160,7 @@ fn add_auth_cookies(request: &mut RequestContext<'_>, response: &mut Response<Re
 
 fn add_ratelimit_headers(request: &RequestContext<'_>, response: &mut Response<ResponseBody>) {
     let view = request.view;
-    if let (Some((index, route)), Some(verdict)) = (request.route, &request.verdict) {
+    if let (Some((index, route)), Some(verdict)) = (request.route, &request.admission.verdict) {
         let dialects = route.ratelimit_headers.as_ref().unwrap_or(&view.snapshot.config.ratelimit_headers);
         view.ratelimit.add_headers(response, dialects, (index, route), verdict);
     }

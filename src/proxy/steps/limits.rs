@@ -1,105 +1,114 @@
-//! Applies the limits of a route to a request, and computes the values that limits and `hash_on` read from it.
+//! Makes the facts of a request, decides its limits, and records the decision. Every door passes here, whether the
+//! request is to be served, answered, explained or tested.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use http::HeaderMap;
 
-use crate::limiting::charges::guard::ChargeGuard;
-use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::jwt::TokenClaims;
-use crate::limiting::source::{BodyFacts, Facts, SourceOrigin};
-use crate::limiting::{Evaluation, Verdict, clock};
+use crate::limiting::source::{Facts, SourceOrigin};
+use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
-use crate::proxy::steps::request_body::{self, KeyBody};
-use crate::proxy::steps::response::refusal_record;
-use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor};
+use crate::proxy::steps::request_body::KeyBody;
 use crate::proxy::words::refusal::Refusal;
-use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::upstream::hash;
 
-/// The decision of limits, before it is applied to the request.
-pub struct LimitDecision<'r> {
+/// The decision of limits, before it is applied to the request. `N` is the note of the door.
+pub struct LimitDecision<'r, N> {
     /// The verdict of these limits and of those before them.
     verdict: Verdict,
-    charges: Option<Box<ChargeGuard>>,
-    shown: ShownKeys,
+    note: N,
     delay: Option<LimitDelay<'r>>,
-}
-
-/// How long a limit delays a request that it admits.
-struct LimitDelay<'r> {
-    limit: &'r Limit,
-    duration: Duration,
-    slot: DelaySlot,
 }
 
 /// Applies the route's limits, unless the client is on the route's `allow` list. A request that a `leaky_bucket` delays
 /// waits here.
-pub async fn apply_limits(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+pub async fn apply_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
     let route = routed.route;
     let first = route.auth_limit_count();
-    if first == route.limits.len() {
+    if is_exempt(door, routed, first..route.limits.len()) {
         return Ok(());
     }
-    if route.allow.contains(routed.identity.ip) {
-        request.account.record_bypass(first..route.limits.len());
-        return Ok(());
-    }
-    let needs_claims = needs_claims(request, &route.limits[first..]);
-    let body = read_key_body(request, routed, needs_claims).await?;
-    let earlier = request.verdict.take();
-    let mut facts = request_facts(request, routed, needs_claims);
-    facts.body = body.facts();
-    let evaluations = request.view.limiter.evaluate_all(&route.limits[first..], &facts);
-    let decision = decide_limits(request, route, (first, evaluations), &facts, earlier).await;
-    apply_decision(request, routed, decision).await?;
-    if request.account.requests_usage() {
-        body.set_include_usage(request, routed.head.path());
-    }
+    let needs_claims = needs_claims(door, &route.limits[first..]);
+    let body = read_key_body(door, routed, needs_claims).await?;
+    let earlier = door.admission_mut().verdict.take();
+    let facts = Facts { body: body.facts(), ..request_facts(door, routed, needs_claims) };
+    let evaluations = door.limiter().evaluate_all(&route.limits[first..], &facts);
+    let ask = Ask { holds: true, until: None };
+    let decision = decide_limits(door, route, (first, evaluations), ask, &facts, earlier).await;
+    apply_decision(door, routed, decision).await?;
+    door.pass_body(&body, routed.head.path());
     Ok(())
 }
 
 /// Applies the limits that `auth` lists, unless the client is on the route's `allow` list. They are decided before
 /// credentials are verified, and do not know the identity.
-pub async fn apply_auth_limits(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
+pub async fn apply_auth_limits<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
     let route = routed.route;
     let listed = 0..route.auth_limit_count();
-    if listed.is_empty() {
+    if is_exempt(door, routed, listed.clone()) {
         return Ok(());
     }
-    if route.allow.contains(routed.identity.ip) {
-        request.account.record_bypass(listed);
+    let facts = request_facts(door, routed, false);
+    let evaluations = door.limiter().evaluate_all(&route.limits[listed], &facts);
+    let ask = Ask { holds: true, until: None };
+    let decision = decide_limits(door, route, (0, evaluations), ask, &facts, None).await;
+    apply_decision(door, routed, decision).await
+}
+
+/// Applies all limits of the route to a request that another proxy describes, unless the client is on the route's `allow`
+/// list.
+pub async fn apply_described_limits<'a, D: Door<'a>>(
+    door: &mut D,
+    routed: RoutedRequest<'_>,
+    ask: Ask,
+) -> Result<(), Refusal> {
+    let route = routed.route;
+    if is_exempt(door, routed, 0..route.limits.len()) {
         return Ok(());
     }
-    let facts = request_facts(request, routed, false);
-    let evaluations = request.view.limiter.evaluate_all(&route.limits[listed], &facts);
-    let decision = decide_limits(request, route, (0, evaluations), &facts, None).await;
-    apply_decision(request, routed, decision).await
+    let facts = described_facts(door, routed);
+    let evaluations = door.limiter().evaluate_all(&route.limits, &facts);
+    let decision = decide_limits(door, route, (0, evaluations), ask, &facts, None).await;
+    apply_decision(door, routed, decision).await
+}
+
+/// Returns whether no limit at these indexes applies: there is none, or the client is on the route's `allow` list, which
+/// is recorded.
+pub fn is_exempt<'a, D: Door<'a>>(door: &mut D, routed: RoutedRequest<'_>, indexes: Range<usize>) -> bool {
+    if indexes.is_empty() {
+        return true;
+    }
+    let is_allowed = routed.route.allow.contains(routed.identity.ip);
+    if is_allowed {
+        door.record_bypass(routed.route, indexes);
+    }
+    is_allowed
 }
 
 /// Decides limits of the route by their evaluations, the first of which is for the limit at index `first`, and records
 /// how long the request waits for a store outside this process. `earlier`: the verdict of the limits before them.
-pub async fn decide_limits<'r>(
-    request: &RequestContext<'_>,
+pub async fn decide_limits<'r, 'a, D: LimitDoor<'a>>(
+    door: &D,
     route: &'r Route,
     (first, evaluations): (usize, Vec<Evaluation>),
+    ask: Ask,
     facts: &Facts<'_>,
     earlier: Option<Verdict>,
-) -> LimitDecision<'r> {
+) -> LimitDecision<'r, D::Note> {
     let limits = &route.limits[first..first + evaluations.len()];
-    let max_delayed = request.view.snapshot.config.server.max_delayed;
-    let slots = &request.client.local.common.delay_slots;
     // The request reserves its waiting slot before the decision. Otherwise the store could assign a queue position to a
     // request that cannot wait.
-    let (mut verdict, slot) = match slots.reserve(limits, &evaluations, max_delayed) {
+    let (mut verdict, slot) = match door.reserve_slots(limits, &evaluations) {
         Ok(slot) => {
-            let limiter = &request.view.limiter;
-            let start = (!limiter.store().is_in_process()).then(Instant::now);
-            let verdict = limiter.decide(Op::Take, limits, evaluations, true).await;
-            start.into_iter().for_each(|start| request.account.add_wait(start));
+            let start = (!door.limiter().store().is_in_process()).then(Instant::now);
+            let verdict = door.decide(limits, evaluations, ask).await;
+            start.into_iter().for_each(|start| door.add_wait(start));
             (verdict, slot)
         }
         Err(place) => (Verdict::queue_full(place), None),
@@ -110,67 +119,69 @@ pub async fn decide_limits<'r>(
         slot,
     });
     verdict.shift_indexes(first);
-    request.account.count_decision(route, &verdict);
-    let charges = verdict.guard.take();
+    LimitDecision { delay, ..note_verdict(door, route, first, facts, (verdict, earlier)) }
+}
+
+/// Counts the verdict of the limits from index `first` on, and notes what logs or explanations show of it. `earlier`: the
+/// verdict of the limits before them.
+pub fn note_verdict<'r, 'a, D: LimitDoor<'a>>(
+    door: &D,
+    route: &Route,
+    first: usize,
+    facts: &Facts<'_>,
+    (verdict, earlier): (Verdict, Option<Verdict>),
+) -> LimitDecision<'r, D::Note> {
+    door.count_decision(route, &verdict);
     let verdict = match earlier {
         Some(earlier) => earlier.followed_by(verdict),
         None => verdict,
     };
-    let display = &request.view.snapshot.config.admin.key_display;
-    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, facts, &verdict);
-    LimitDecision { verdict, charges, shown, delay }
+    let note = door.note_decision(route, first, facts, &verdict);
+    LimitDecision { verdict, note, delay: None }
 }
 
 /// Records a decision, and waits if a limit delays the request.
-pub async fn apply_decision(
-    request: &mut RequestContext<'_>,
+pub async fn apply_decision<'a, D: LimitDoor<'a>>(
+    door: &mut D,
     routed: RoutedRequest<'_>,
-    decision: LimitDecision<'_>,
+    decision: LimitDecision<'_, D::Note>,
 ) -> Result<(), Refusal> {
-    let LimitDecision { verdict, charges, shown, delay } = decision;
-    let route = routed.route;
-    request.account.hold_charges(charges);
-    request.account.record_decision(route, &verdict, shown);
-    let (is_refused, end) = (verdict.refused, verdict.end(&route.limits));
-    request.verdict = Some(verdict);
+    let LimitDecision { verdict, note, delay } = decision;
+    let (is_refused, end) = (verdict.refused, verdict.end(&routed.route.limits));
+    door.record_decision(routed, verdict, note);
     if is_refused {
-        refusal_record::record_refusal(request, routed);
         return Err(end.into());
     }
-    if let Some(LimitDelay { limit, duration, mut slot }) = delay {
-        slot.keep_only(&limit.name);
-        // No deadline is armed: the limit bounds the delay, and a client that disconnects ends it.
-        let _waits = request.account.deadline().hold_back();
-        let start = Instant::now();
-        tokio::time::sleep(duration).await;
-        request.account.add_wait(start);
+    if let Some(delay) = delay {
+        // Boxed, so that the future of a request that no limit delays is not larger for it.
+        Box::pin(door.wait_for_turn(delay)).await;
     }
-    request.account.end_delay();
+    door.end_delay();
     Ok(())
 }
 
 /// Returns whether the request may have claims, and one of `limits` reads them.
-fn needs_claims(request: &RequestContext<'_>, limits: &[Arc<Limit>]) -> bool {
-    let may_have_claims = request.claims.is_some() || request.view.snapshot.config.jwt.is_some();
+fn needs_claims<'a, D: Door<'a>>(door: &D, limits: &[Arc<Limit>]) -> bool {
+    let may_have_claims = door.admission().claims.is_some() || door.config().jwt.is_some();
     may_have_claims && limits.iter().any(|limit| limit.needs_claims())
 }
 
 /// Reads the request body if a limit that applies to the request reads it.
-async fn read_key_body(
-    request: &mut RequestContext<'_>,
+async fn read_key_body<'a, D: Door<'a>>(
+    door: &mut D,
     routed: RoutedRequest<'_>,
     needs_claims: bool,
 ) -> Result<KeyBody, Refusal> {
     let route = routed.route;
     let Some(max) = route.key_body.and_then(|max| usize::try_from(max).ok()) else { return Ok(KeyBody::None) };
-    if !needs_key_body(route, &request_facts(request, routed, needs_claims)) {
+    if !needs_key_body(route, &request_facts(door, routed, needs_claims)) {
         return Ok(KeyBody::None);
     }
-    KeyBody::read(request, route, max).await
+    door.read_key_body(route, max).await
 }
 
 /// Returns whether a limit that applies to the request reads the body.
-pub fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
+fn needs_key_body(route: &Route, facts: &Facts<'_>) -> bool {
     let needs_body = |limit: &Arc<Limit>| limit.reads_body_of(facts.path) && limit.applies_to(facts) == Ok(true);
     route.limits.iter().any(needs_body)
 }
@@ -183,42 +194,41 @@ pub fn hash_key(request: &RequestContext<'_>, routed: RoutedRequest<'_>, index: 
 }
 
 /// Returns the facts that keys and conditions can read from the request, without its body.
-pub fn request_facts<'f>(request: &'f RequestContext<'_>, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
-    let mut facts = head_facts(routed, &request.received.parts.headers);
-    facts.claims = needs_claims.then(|| read_claims(request)).flatten();
-    facts.certificate = request.client.tls.as_ref().and_then(|tls| tls.certificate.as_ref());
-    facts.user = request.user.as_deref();
-    facts.body_length = request_body::find_length(request);
-    facts
+fn request_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>, needs_claims: bool) -> Facts<'f> {
+    Facts {
+        claims: needs_claims.then(|| read_claims(door)).flatten(),
+        certificate: door.certificate(),
+        user: door.admission().user.as_deref(),
+        body_length: door.body_length(),
+        ..head_facts(routed, door.headers())
+    }
+}
+
+/// Returns the facts of a request that another proxy describes. Certificate and body of the question are those of that
+/// proxy.
+pub fn described_facts<'f, 'a, D: Door<'a>>(door: &'f D, routed: RoutedRequest<'f>) -> Facts<'f> {
+    let needs_claims = needs_claims(door, &routed.route.limits);
+    Facts { certificate: None, body_length: None, ..request_facts(door, routed, needs_claims) }
 }
 
 /// Returns the facts that the head of a request contains.
 pub fn head_facts<'f>(routed: RoutedRequest<'f>, headers: &'f HeaderMap) -> Facts<'f> {
     let RoutedRequest { route, head, identity } = routed;
     Facts {
-        client: identity.ip,
         method: head.method().as_str(),
         host: head.read_host(),
         path: head.path(),
         query: head.query(),
-        headers,
-        route: &route.name,
         params: &route.params,
-        claims: None,
-        certificate: None,
-        user: None,
-        body: BodyFacts::None,
-        descriptor: &[],
-        body_length: None,
+        ..Facts::new(identity.ip, &route.name, headers)
     }
 }
 
 /// Returns the claims of the token that `auth` verified, or of the one that `[jwt]` verifies. Called only if a key
 /// needs them, because verifying a signature is slow.
-fn read_claims(request: &RequestContext<'_>) -> Option<TokenClaims> {
-    if let Some(claims) = &request.claims {
-        return Some(TokenClaims::One(claims.clone()));
+fn read_claims<'a, D: Door<'a>>(door: &D) -> Option<TokenClaims> {
+    match &door.admission().claims {
+        Some(claims) => Some(TokenClaims::One(claims.clone())),
+        None => door.verify_token(door.config().jwt.as_ref()?),
     }
-    let jwt = request.view.snapshot.config.jwt.as_ref()?;
-    jwt.verify_request(&request.received.parts.headers, clock::now_ms() / 1000)
 }

@@ -1,8 +1,9 @@
-//! The steps of a request, one file or directory for each. The functions take the `RequestContext`, and `doors` call them
-//! in order.
+//! The steps of a request, one file or directory for each.
 //!
-//! - `arrival`: the first steps of every request; `forwarded_head`: makes the head that everything reads and the server
-//!   gets
+//! - `pipeline`: the list of the steps from a head to the decision; `door`: what the steps need from the door through which
+//!   the request came; `live`: how requests of clients and questions of other proxies pass
+//! - `arrival`: the first steps of every received request; `forwarded_head`: makes the head that everything reads and the
+//!   server gets
 //! - `auth`: authenticates the client
 //! - `shedding`: refuses requests because of the process rule or a circuit breaker
 //! - `limits`: applies the route's limits; `request_body`: reads and opens the body
@@ -19,12 +20,15 @@ pub(crate) mod breaker_watch;
 pub(crate) mod client_io;
 pub(crate) mod compress;
 pub(crate) mod dispatch;
+pub(crate) mod door;
 pub(crate) mod early_hints;
 pub(crate) mod finish_response;
 pub(crate) mod forward;
 pub(crate) mod forwarded_head;
 pub(crate) mod limits;
+mod live;
 pub(crate) mod outgoing_request;
+pub(crate) mod pipeline;
 pub(crate) mod request_body;
 pub mod response;
 pub(crate) mod select;

@@ -1,7 +1,8 @@
 //! Refuses requests to protect the gateway or an upstream, before anything else is spent on them: the process rule
-//! (`[server.overload]`), and circuit breakers. Called by `request`, before authentication and limits, so that such
+//! (`[server.overload]`), and circuit breakers. Called by `live`, before authentication and limits, so that such
 //! a refusal charges no limit.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::ends::End;
@@ -11,7 +12,8 @@ use crate::proxy::words::jitter::add_jitter;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Action;
 use crate::snapshot::overload_end;
-use crate::upstream::breaker::{BreakerKind, BreakerRefusal};
+use crate::upstream::breaker::machine::BreakerRule;
+use crate::upstream::breaker::{BreakerKind, BreakerPermit, BreakerRefusal, CircuitBreaker};
 use crate::upstream::eject::Blame;
 
 /// How long a client waits that the process rule refused, before the jitter.
@@ -31,37 +33,42 @@ pub fn check_overload(request: &mut RequestContext<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Refuses the request if the breaker of its upstream or of its route does. Otherwise keeps their permits, which return
+/// Refuses the request if the breaker of its upstream or of its route does. Otherwise returns their permits, which return
 /// the place of a probe if the request does not reach a server.
-pub fn check_breakers(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<(), Refusal> {
-    let (view, Some((index, _))) = (request.view, request.route) else { return Ok(()) };
-    let Action::Upstream(upstream) = routed.route.action else { return Ok(()) };
+pub fn check_breakers(request: &RequestContext<'_>, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
+    let (view, Some((index, _))) = (request.view, request.route) else { return Ok(Vec::new()) };
+    let Action::Upstream(upstream) = routed.route.action else { return Ok(Vec::new()) };
     let upstream = &view.snapshot.upstreams[upstream];
     let of_upstream = upstream.breaker().zip(upstream.settings.breaker.as_ref());
     let of_route =
         view.snapshot.route_breakers.get(index).and_then(Option::as_ref).zip(routed.route.breaker.as_deref());
-    for (breaker, rule) in of_upstream.into_iter().chain(of_route) {
-        let now_ms = || request.client.local.common.fleet.now_ms();
-        let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
-        request.breakers.push(permit.map_err(|refusal| shed_by_breaker(refusal))?);
-    }
-    Ok(())
+    let admit = |guarding| admit_by_breaker(request, routed, guarding);
+    of_upstream.into_iter().chain(of_route).map(admit).collect()
 }
 
 /// Exchanges the permit of the route's upstream for one of the upstream at `index`, to which a limit diverts the
 /// request (`over`).
 pub fn divert_permits(
-    request: &mut RequestContext<'_>,
+    request: &RequestContext<'_>,
     routed: RoutedRequest<'_>,
     index: usize,
+    permits: &mut Vec<BreakerPermit>,
 ) -> Result<(), Refusal> {
-    request.breakers.retain(|permit| permit.kind() == BreakerKind::Route);
+    permits.retain(|permit| permit.kind() == BreakerKind::Route);
     let upstream = &request.view.snapshot.upstreams[index];
-    let Some((breaker, rule)) = upstream.breaker().zip(upstream.settings.breaker.as_ref()) else { return Ok(()) };
+    let Some(guarding) = upstream.breaker().zip(upstream.settings.breaker.as_ref()) else { return Ok(()) };
+    permits.push(admit_by_breaker(request, routed, guarding)?);
+    Ok(())
+}
+
+fn admit_by_breaker(
+    request: &RequestContext<'_>,
+    routed: RoutedRequest<'_>,
+    (breaker, rule): (&Arc<CircuitBreaker>, &BreakerRule),
+) -> Result<BreakerPermit, Refusal> {
     let now_ms = || request.client.local.common.fleet.now_ms();
     let permit = breaker.admit(rule.slow_ms, now_ms, Blame::from_ip(routed.identity.ip));
-    request.breakers.push(permit.map_err(|refusal| shed_by_breaker(refusal))?);
-    Ok(())
+    permit.map_err(shed_by_breaker)
 }
 
 fn shed_by_breaker(refusal: BreakerRefusal) -> Refusal {

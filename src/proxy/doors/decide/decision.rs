@@ -5,7 +5,6 @@ use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Response};
 
 use crate::limiting::receipts::Receipt;
-use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, Verdict};
 use crate::proxy::account::body::ResponseBody;
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
@@ -13,7 +12,8 @@ use crate::proxy::context::recent::{Recent, SharedAnswers, find_or_claim, recent
 use crate::proxy::context::recorded_answer::RecentAnswer;
 use crate::proxy::doors::decide::charged::ChargedChecks;
 use crate::proxy::doors::decide::question::ProxyQuestion;
-use crate::proxy::steps::limits::{apply_decision, decide_limits, request_facts};
+use crate::proxy::steps::door::Ask;
+use crate::proxy::steps::limits::{apply_decision, decide_limits, described_facts, is_exempt};
 use crate::proxy::words::refusal::Refusal;
 use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
@@ -29,16 +29,10 @@ pub async fn decide_question(
     question: &ProxyQuestion<'_>,
 ) -> Result<Response<ResponseBody>, Refusal> {
     let route = routed.route;
-    if route.limits.is_empty() {
+    if is_exempt(request, routed, 0..route.limits.len()) {
         return Ok(admit(request, None));
     }
-    if route.allow.contains(routed.identity.ip) {
-        request.account.record_bypass(0..route.limits.len());
-        return Ok(admit(request, None));
-    }
-    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
-    // Certificate and body of the question are those of the asking proxy.
-    let facts = Facts { certificate: None, body_length: None, ..request_facts(request, routed, needs_claims) };
+    let facts = described_facts(request, routed);
     let evaluations = request.view.limiter.evaluate_all(&route.limits, &facts);
     let claim = match find_recent(request, route, question, &evaluations).await {
         Some(Recent::Answered(answer)) => return replay_answer(request, route, &answer),
@@ -46,14 +40,15 @@ pub async fn decide_question(
         None => None,
     };
     let charged = ChargedChecks::find(&request.view.limiter, &route.limits, &evaluations, &facts).await;
-    let decision = decide_limits(request, route, (0, evaluations), &facts, None).await;
+    let ask = Ask { holds: true, until: None };
+    let decision = decide_limits(request, route, (0, evaluations), ask, &facts, None).await;
     let result = apply_decision(request, routed, decision).await;
     request.account.keep_charges();
-    let receipt = match (&result, &request.verdict) {
+    let receipt = match (&result, &request.admission.verdict) {
         (Ok(()), Some(verdict)) => make_receipt(request, question, charged, verdict),
         _ => None,
     };
-    if let (Some(claim), Some(verdict)) = (claim, &request.verdict) {
+    if let (Some(claim), Some(verdict)) = (claim, &request.admission.verdict) {
         let answer = RecentAnswer::new(verdict, route, receipt.clone());
         claim.publish(shared_answers(request, route), answer).await;
     }
@@ -90,7 +85,7 @@ fn replay_answer(
     let verdict = answer.to_verdict(route);
     request.account.record_decision(route, &verdict, ShownKeys::default());
     let end = verdict.end(&route.limits);
-    request.verdict = Some(verdict);
+    request.admission.verdict = Some(verdict);
     if answer.refused { Err(end.into()) } else { Ok(admit(request, answer.receipt.clone())) }
 }
 

@@ -11,7 +11,7 @@
 //!   shared store
 //! - `charged`: the charges that go into a receipt; `settle`: corrects them by their receipt
 //!
-//! To add a step, write a function that takes the `RequestContext`, and call it in `handle_question`.
+//! The head of a request in question takes the steps of `proxy::steps::pipeline`.
 
 pub mod charged;
 pub mod decision;
@@ -22,16 +22,13 @@ use http::{Response, Version};
 
 use crate::ends::End;
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{Received, RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::decide::decision::decide_question;
 use crate::proxy::doors::decide::question::{ProxyQuestion, QuestionPurpose, lacks_host, read_question};
 use crate::proxy::doors::decide::settle::settle_charges;
 use crate::proxy::head::identity::ClientAddress;
-use crate::proxy::head::validate::{ValidatedHead, judge_faults};
-use crate::proxy::steps::arrival::{
-    check_denied, check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
-};
-use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
+use crate::proxy::steps::arrival::{check_framing, identify_client, open_log_entry, report_untrusted_headers};
+use crate::proxy::steps::pipeline::admit_described;
 use crate::proxy::words::refusal::Refusal;
 use crate::route::Route;
 use crate::telemetry::metrics::QuestionResult;
@@ -78,26 +75,16 @@ async fn answer<'a>(
     request.question = Some(question.point);
     let parser_fault = parser_fault?;
     let repaired = question.described.map_err(Refusal::from)?;
-    let mut head = validate_described_head(request)?;
-    let Received { parts, header_set, .. } = &mut *request.received;
-    check_described_head(&parts.headers, *header_set, &mut head).map_err(Refusal::from)?;
-    check_strictness(request, route, &head, parser_fault.or(repaired))?;
-    remove_own_headers(&mut request.received.parts.headers, &request.view.snapshot.config);
-    check_denied(route, identity)?;
-    decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
-}
-
-/// Validates the head of the request in question. The version of that request is unknown, so it may lack a host like a
-/// request over HTTP/1.0: the asking proxy has accepted it.
-fn validate_described_head(request: &mut RequestContext<'_>) -> Result<ValidatedHead, Refusal> {
-    let parts = &mut request.received.parts;
-    let version = parts.version;
-    if lacks_host(parts) {
-        parts.version = Version::HTTP_10;
+    // The version of the request in question is unknown, so it may lack a host like a request over HTTP/1.0: the asking
+    // proxy has accepted it.
+    let version = request.received.parts.version;
+    if lacks_host(&request.received.parts) {
+        request.received.parts.version = Version::HTTP_10;
     }
-    let head = validate_head(request);
+    let head = admit_described(request, route, identity, parser_fault.or(repaired));
     request.received.parts.version = version;
-    head
+    let head = head?;
+    decide_question(request, RoutedRequest { route, head: &head, identity: &identity }, question).await
 }
 
 /// Counts the question on the route whose limits decide.
@@ -107,19 +94,6 @@ fn enter_point<'a>(request: &mut RequestContext<'a>, question: &ProxyQuestion<'_
     request.route = Some((index, route));
     request.account.count_on_route(route, request.view.route_counters(index));
     route
-}
-
-/// Refuses an ambiguous request that the `strictness` of the route does not allow.
-fn check_strictness(
-    request: &RequestContext<'_>,
-    route: &Route,
-    head: &ValidatedHead,
-    parser_fault: Option<End>,
-) -> Result<(), Refusal> {
-    if let Some(reject) = judge_faults(head, parser_fault, route.parsing).map_err(Refusal::from)? {
-        request.client.local.common.metrics.would_reject_counter(reject).inc();
-    }
-    Ok(())
 }
 
 fn count_result(request: &RequestContext<'_>, result: &Result<Response<ResponseBody>, Refusal>) {

@@ -72,7 +72,7 @@ pub fn read_question<'c>(parts: &mut Parts, config: &'c Config) -> Result<ProxyQ
 
 /// Why the head of the request in question cannot be read.
 #[derive(Clone, Copy, Debug)]
-pub enum HeadFault {
+enum HeadFault {
     /// The asking proxy does not state it.
     Question(Refusal),
     /// The client sent something that is no valid head.
@@ -144,15 +144,6 @@ fn check_id(headers: &HeaderMap, point: &DecidePoint) -> Result<(), Refusal> {
             "the header of `once` is repeated, so the request has no clear id",
         )),
         None | Some(_) => Ok(()),
-    }
-}
-
-impl From<HeadFault> for Refusal {
-    fn from(fault: HeadFault) -> Refusal {
-        match fault {
-            HeadFault::Question(fault) => fault,
-            HeadFault::Request(reject) => reject.into(),
-        }
     }
 }
 

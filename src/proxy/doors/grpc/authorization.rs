@@ -1,8 +1,8 @@
 //! `Authorization/Check`: decides a request of another proxy by the limits of a route or a `[decide.NAME]`, which
 //! `context_extensions` names. Envoy sends the whole head of the request, so limits read it as they read proxied ones.
 
+use std::mem::swap;
 use std::net::IpAddr;
-use std::time::Instant;
 
 use http::header::{CONTENT_LENGTH, HOST, TRANSFER_ENCODING};
 use http::request::Parts;
@@ -16,26 +16,19 @@ use crate::envoy::authorization::{
     OkResponse, RpcStatus,
 };
 use crate::grpc::{CallError, GrpcCode};
-use crate::limiting::decision::Op;
 use crate::limiting::limit::Limit;
-use crate::limiting::source::Facts;
-use crate::limiting::source::jwt::TokenClaims;
-use crate::limiting::{Verdict, clock};
 use crate::proxy::account::body::ResponseBody;
-use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
+use crate::proxy::account::request_context::{Received, RequestContext};
 use crate::proxy::doors::grpc::call;
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::described;
 use crate::proxy::head::identity::{self, ClientAddress};
-use crate::proxy::head::validate::{self, LastHost, ValidatedHead};
-use crate::proxy::steps::forwarded_head::{check_described_head, remove_own_headers};
-use crate::proxy::steps::limits::head_facts;
+use crate::proxy::steps::door::Ask;
+use crate::proxy::steps::pipeline::decide_described;
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
-use crate::proxy::steps::response::refusal_record;
 use crate::proxy::steps::response::refusal_response::ErrorFormat;
 use crate::proxy::words::known_headers::HeaderSet;
 use crate::proxy::words::refusal::Refusal;
-use crate::proxy::words::shown_keys::ShownKeys;
 use crate::route::Route;
 use crate::route::decide::why_undecidable;
 use crate::route::error_pages::PageFormat;
@@ -59,7 +52,7 @@ pub async fn check_request(
     request.route = Some((index, route));
     request.account.count_on_route(route, request.view.route_counters(index));
     let http = find_http(attributes)?;
-    let (mut parts, repaired) = match build_parts(http) {
+    let (parts, repaired) = match build_parts(http) {
         Ok(built) => built,
         Err(reject) => return Ok(deny(refuse_head(&reject.into()))),
     };
@@ -68,30 +61,23 @@ pub async fn check_request(
         Some(ip) => ClientAddress { ip, trusted_peer: false },
         None => identity::identify(peer.ip, &parts.headers, &config.server.trusted_proxies),
     };
-    let head = read_head(&parts, repaired, route).map_err(Refusal::from);
-    remove_own_headers(&mut parts.headers, config);
-    match head {
-        Err(refusal) => Ok(deny(refuse_head(&refusal))),
-        Ok(_) if route.deny.contains(identity.ip) => Ok(deny(refuse_head(&End::Denied.into()))),
-        Ok(_) if route.allow.contains(identity.ip) => {
-            request.account.record_bypass(0..route.limits.len());
-            Ok(allow(&HeaderMap::new()))
+    // Nothing reports the response, so no charge is held for its correction.
+    let ask = Ask { holds: false, until: call::find_end(request) };
+    // The request in question takes the place of the call while it takes its steps.
+    let mut replaced = Received { header_set: HeaderSet::from_headers(&parts.headers), parts, body: None };
+    swap(&mut *request.received, &mut replaced);
+    let decided = decide_described(request, route, identity, repaired, ask).await;
+    swap(&mut *request.received, &mut replaced);
+    // The answer to Envoy gets no rate limit headers itself.
+    let verdict = request.admission.verdict.take();
+    Ok(match (decided, verdict) {
+        (Err(refusal), Some(verdict)) if refusal.end.is_by_limit() => {
+            deny(status::build_verdict_response(request, &verdict))
         }
-        Ok(head) => {
-            let routed = RoutedRequest { route, head: &head, identity: &identity };
-            decide_limits(request, routed, &parts.headers).await
-        }
-    }
-}
-
-/// Reads the head of the request, and refuses an ambiguous one that the `strictness` of the route does not allow.
-fn read_head(parts: &Parts, repaired: Option<End>, route: &Route) -> Result<ValidatedHead, End> {
-    let fields = HeaderSet::from_headers(&parts.headers);
-    // The last host of the connection is that of Envoy's calls.
-    let mut head = validate::validate_head(parts, fields, &LastHost::default())?;
-    check_described_head(&parts.headers, fields, &mut head)?;
-    validate::judge_faults(&head, repaired, route.parsing)?;
-    Ok(head)
+        (Err(refusal), _) => deny(refuse_head(&refusal)),
+        (Ok(()), Some(verdict)) => allow(status::build_verdict_response(request, &verdict).headers()),
+        (Ok(()), None) => allow(&HeaderMap::new()),
+    })
 }
 
 /// Refuses a request whose check is longer than the gateway reads. Its client has sent that many headers.
@@ -181,45 +167,6 @@ fn collect_headers(http: &HttpAttributes) -> Result<HeaderMap, End> {
     }
     [CONTENT_LENGTH, TRANSFER_ENCODING].iter().for_each(|name| drop(headers.remove(name)));
     Ok(headers)
-}
-
-async fn decide_limits(
-    request: &mut RequestContext<'_>,
-    routed: RoutedRequest<'_>,
-    headers: &HeaderMap,
-) -> Result<CheckResponse, CallError> {
-    let (view, route) = (request.view, routed.route);
-    let needs_claims = route.limits.iter().any(|limit| limit.needs_claims());
-    let facts =
-        Facts { claims: needs_claims.then(|| read_claims(request, headers)).flatten(), ..head_facts(routed, headers) };
-    let evaluations = view.limiter.evaluate_all(&route.limits, &facts);
-    let end = call::find_end(request);
-    let start = (!view.limiter.store().is_in_process()).then(Instant::now);
-    // Nothing reports the response, so no charge is held for its correction.
-    let verdict = view.limiter.decide_until(Op::Take, &route.limits, evaluations, false, end).await;
-    start.into_iter().for_each(|start| request.account.add_wait(start));
-    request.account.count_decision(route, &verdict);
-    let display = &view.snapshot.config.admin.key_display;
-    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);
-    request.account.record_decision(route, &verdict, shown);
-    Ok(answer_verdict(request, routed, verdict))
-}
-
-fn answer_verdict(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>, verdict: Verdict) -> CheckResponse {
-    let is_refused = verdict.refused;
-    request.verdict = Some(verdict);
-    if is_refused {
-        refusal_record::record_refusal(request, routed);
-    }
-    // The answer to Envoy gets no rate limit headers itself.
-    let Some(verdict) = request.verdict.take() else { return allow(&HeaderMap::new()) };
-    let response = status::build_verdict_response(request, &verdict);
-    if is_refused { deny(response) } else { allow(response.headers()) }
-}
-
-/// Verifies the token in the headers of the request in question.
-fn read_claims(request: &RequestContext<'_>, headers: &HeaderMap) -> Option<TokenClaims> {
-    request.view.snapshot.config.jwt.as_ref()?.verify_request(headers, clock::now_ms() / 1000)
 }
 
 /// Builds the response to a request that is refused before its limits.

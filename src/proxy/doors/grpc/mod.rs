@@ -29,7 +29,7 @@ use crate::proxy::account::request_context::RequestContext;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
 use crate::proxy::steps::arrival::{
-    check_framing, identify_client, open_log_entry, report_untrusted_headers, validate_head,
+    check_framing, identify_client, open_log_entry, record_target, report_untrusted_headers, validate_head,
 };
 use crate::proxy::steps::response::problem::{PROBLEM, fixed_response, forbid_caching, problem_document};
 use crate::proxy::words::refusal::Refusal;
@@ -41,6 +41,7 @@ pub async fn handle_call(request: &mut RequestContext<'_>) -> Result<Response<Re
     open_log_entry(request, identity);
     let fault = check_framing(request)?;
     let head = validate_head(request)?;
+    record_target(request, &head);
     report_untrusted_headers(request, identity);
     if let Some(reject) = fault {
         return Err(reject.into());

@@ -4,10 +4,8 @@
 //! All checks that charge are decided together. Descriptors with 0 hits only look, and negative hits refund.
 
 use std::mem::discriminant;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
-
-use http::HeaderMap;
 
 use crate::envoy::rate_limit::{RateLimitDescriptor, RateLimitRequest};
 use crate::envoy::rules::{ADDRESS_ENTRY, RateLimitDomain};
@@ -192,26 +190,6 @@ fn descriptor_facts<'f>(
 pub fn add_descriptor<'f>(entries: &'f [DescriptorEntry<'f>], facts: &Facts<'f>) -> Facts<'f> {
     let client = find_address(entries).unwrap_or(facts.client);
     Facts { client, descriptor: entries, claims: None, body: BodyFacts::None, ..*facts }
-}
-
-/// Returns facts that know only the route.
-pub fn bare_facts<'f>(route: &'f Route, no_headers: &'f HeaderMap) -> Facts<'f> {
-    Facts {
-        client: IpAddr::V4(Ipv4Addr::UNSPECIFIED),
-        method: "",
-        host: "",
-        path: "",
-        query: None,
-        headers: no_headers,
-        route: &route.name,
-        params: &[],
-        claims: None,
-        certificate: None,
-        user: None,
-        body: BodyFacts::None,
-        descriptor: &[],
-        body_length: None,
-    }
 }
 
 /// Adds a limit to the checks, and returns its place. Descriptors that use the same budget share a check, because a

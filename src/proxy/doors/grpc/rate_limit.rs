@@ -9,7 +9,6 @@ use crate::envoy::rate_limit::{DescriptorStatus, LimitCode, RateLimitRequest, Ra
 use crate::grpc::CallError;
 use crate::limiting::answer::{Answer, NEVER};
 use crate::limiting::decision::Op;
-use crate::limiting::source::Facts;
 use crate::limiting::{Evaluation, LimitResult, Limiter, Outcome, Verdict};
 use crate::proxy::account::request_context::{RequestContext, RoutedRequest};
 use crate::proxy::doors::grpc::call;
@@ -17,9 +16,8 @@ use crate::proxy::doors::grpc::plan::{self, Checks, DescriptorPlan, HitOp, Plan}
 use crate::proxy::doors::grpc::status;
 use crate::proxy::head::identity::ClientAddress;
 use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::limits::{apply_decision, head_facts, note_verdict};
 use crate::proxy::steps::response::problem::{fixed_response, forbid_caching};
-use crate::proxy::steps::response::refusal_record;
-use crate::proxy::words::shown_keys::ShownKeys;
 use crate::telemetry::metrics::DescriptorResult;
 
 /// Refuses a request that the limits cannot decide. Clients of Envoy choose the values of descriptors, and by their headers
@@ -68,13 +66,7 @@ pub async fn decide_request(
     request.account.count_on_route(route, view.route_counters(domain.route));
     let no_headers = HeaderMap::new();
     let entries = question.descriptors.first().map(plan::entries_of).unwrap_or_default();
-    let call = Facts {
-        client: identity.ip,
-        method: head.method().as_str(),
-        host: head.read_host(),
-        path: head.path(),
-        ..plan::bare_facts(route, &no_headers)
-    };
+    let call = head_facts(RoutedRequest { route, head, identity: &identity }, &no_headers);
     let facts = plan::add_descriptor(&entries, &call);
     let plan = match plan::make_plan(&view.limiter, domain, route, question, &facts) {
         Ok(plan) => plan,
@@ -93,18 +85,11 @@ pub async fn decide_request(
     start.into_iter().for_each(|start| request.account.add_wait(start));
     let statuses = descriptors.iter().map(|descriptor| decided.describe(descriptor)).collect();
     let verdict = decided.into_verdict();
-    request.account.count_decision(route, &verdict);
-    let display = &config.admin.key_display;
-    let shown = ShownKeys::describe(request.account.wanted_keys(), display, route, &facts, &verdict);
-    request.account.record_decision(route, &verdict, shown);
-    let is_refused = verdict.refused;
-    request.verdict = Some(verdict);
-    if is_refused {
-        let identity = ClientAddress { ip: facts.client, ..identity };
-        refusal_record::record_refusal(request, RoutedRequest { route, head, identity: &identity });
-    }
-    // The answer to Envoy gets no rate limit headers itself.
-    let verdict = request.verdict.take().map(keep_strictest);
+    let identity = ClientAddress { ip: facts.client, ..identity };
+    let decision = note_verdict(request, route, 0, &facts, (verdict, None));
+    // The answer tells whether a limit refuses, and gets no rate limit headers itself.
+    let _ = apply_decision(request, RoutedRequest { route, head, identity: &identity }, decision).await;
+    let verdict = request.admission.verdict.take().map(keep_strictest);
     Ok(status::build_answer(request, statuses, verdict.as_ref()))
 }
 

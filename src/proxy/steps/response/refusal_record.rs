@@ -12,7 +12,7 @@ use crate::route::Route;
 /// Records the refusal of the request's verdict, and gives the request an id if it has none.
 pub fn record_refusal(request: &mut RequestContext<'_>, routed: RoutedRequest<'_>) {
     let RoutedRequest { route, identity, .. } = routed;
-    let Some(verdict) = &request.verdict else { return };
+    let Some(verdict) = &request.admission.verdict else { return };
     let Some(status) = refusal_status(route, verdict) else { return };
     let headers = &request.received.parts.headers;
     let id = request.request_id.get_or_insert_with(|| request_id::received_or_new(headers, identity.trusted_peer));

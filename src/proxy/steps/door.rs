@@ -1,0 +1,204 @@
+//! The interface between the steps and the door through which a request comes. The steps are generic over it, so that there
+//! is one list of them for all doors.
+//!
+//! - Requests of clients, questions of other proxies and checks of Envoy come in a `RequestContext` (`live`): it counts,
+//!   logs, charges and holds what the request uses.
+//! - Explanations and test cases record what each step finds. They hold nothing, and a live store charges them nothing.
+//!
+//! A step that depends on nothing but the request and the config is a plain function and calls no method here.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use http::{HeaderMap, Response};
+
+use crate::auth::forward::ForwardAuth;
+use crate::auth::{PasswordAuth, RouteAuth};
+use crate::config::Config;
+use crate::ends::End;
+use crate::limiting::limit::Limit;
+use crate::limiting::source::Facts;
+use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
+use crate::limiting::{Evaluation, Limiter, Verdict};
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::request_context::{Admission, RoutedRequest};
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::steps::forwarded_head::ReceivedFacts;
+use crate::proxy::steps::request_body::KeyBody;
+use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::refusal::Refusal;
+use crate::route::Route;
+use crate::tls::ClientCertificate;
+use crate::upstream::breaker::BreakerPermit;
+
+/// How a door asks the limiter.
+#[derive(Clone, Copy, Default)]
+pub struct Ask {
+    /// The door learns how the request ends, so charges that depend on it are held.
+    pub holds: bool,
+    /// When the answer must be ready at the latest.
+    pub until: Option<tokio::time::Instant>,
+}
+
+/// How long a limit delays a request that it admits.
+pub struct LimitDelay<'r> {
+    pub limit: &'r Limit,
+    pub duration: Duration,
+    pub slot: DelaySlot,
+}
+
+/// A door as limits see it.
+pub trait LimitDoor<'a> {
+    /// What the door keeps of a decision while the facts are known.
+    type Note;
+
+    fn limiter(&self) -> &'a Limiter;
+
+    /// Reserves the slots to wait in, if a limit may delay the request.
+    ///
+    /// # Errors
+    /// The index of the limit whose slots are all taken.
+    fn reserve_slots(&self, _limits: &[Arc<Limit>], _evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+        Ok(None)
+    }
+
+    /// Decides `limits`, with one element of `evaluations` for each.
+    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict>;
+
+    /// Records that the request waited for a store since `begun`.
+    fn add_wait(&self, _begun: Instant) {}
+
+    /// Counts a decision, whose indexes are those of the limits of the route.
+    fn count_decision(&self, _route: &Route, _verdict: &Verdict) {}
+
+    /// Notes what logs or explanations show of the limits from index `first` on. `verdict` also has the results of those
+    /// that decided before.
+    fn note_decision(&self, route: &Route, first: usize, facts: &Facts<'_>, verdict: &Verdict) -> Self::Note;
+
+    /// Records the verdict of all limits that have decided so far.
+    fn record_decision(&mut self, routed: RoutedRequest<'_>, verdict: Verdict, note: Self::Note);
+
+    /// Waits until it is the request's turn. Called only for a door that reserves slots.
+    fn wait_for_turn(&mut self, _delay: LimitDelay<'_>) -> impl Future<Output = ()> {
+        std::future::ready(())
+    }
+
+    /// Records that the limits have admitted the request and that its delay, if any, is over.
+    fn end_delay(&mut self) {}
+}
+
+/// Observes what the steps find besides the decisions of limits. Only explanations do: for all other requests, the methods
+/// are empty and cost nothing.
+pub trait Trace {
+    /// The route at this index matches, if one does.
+    fn observe_route(&mut self, _found: Option<usize>, _head: &ValidatedHead) {}
+
+    /// The client has proved who it is, or the request has ended before.
+    fn observe_identity(&mut self, _auth: &RouteAuth, _proved: Result<&str, End>) {}
+}
+
+/// A door as the steps of a request see it, in the order in which they use it.
+pub trait Door<'a>: LimitDoor<'a> + Trace {
+    fn config(&self) -> &'a Config;
+
+    /// The headers that are forwarded, once `pipeline::arrive` has made them.
+    fn headers(&self) -> &HeaderMap;
+
+    fn headers_mut(&mut self) -> &mut HeaderMap;
+
+    /// What is known about the head that was received.
+    fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a>;
+
+    /// What authentication and limits have found so far.
+    fn admission(&self) -> &Admission;
+
+    fn admission_mut(&mut self) -> &mut Admission;
+
+    /// Finds the client, and opens the log entry.
+    fn identify_client(&mut self) -> ClientAddress;
+
+    /// Returns what the parser has repaired.
+    ///
+    /// # Errors
+    /// The parser lets something pass that is always refused.
+    fn check_framing(&mut self) -> Result<Option<End>, Refusal>;
+
+    /// Computes the canonical head.
+    ///
+    /// # Errors
+    /// The head is invalid.
+    fn validate_head(&mut self) -> Result<ValidatedHead, Refusal>;
+
+    /// Reports forwarding headers of a peer that is no trusted proxy.
+    fn report_untrusted_headers(&self, _identity: ClientAddress) {}
+
+    /// The forwarded head is made.
+    fn record_forwarded_head(&mut self) {}
+
+    /// Counts a head that only `strictness = "monitor"` lets pass.
+    fn count_would_reject(&mut self, _reject: End) {}
+
+    /// Returns whether the connection may carry requests for this host.
+    fn covers_host(&self, host: &str) -> bool;
+
+    /// Returns the HTTPS port to which the listener redirects all requests.
+    fn redirect_port(&self) -> Option<u16>;
+
+    /// Counts the request on the route at this index.
+    ///
+    /// # Errors
+    /// The route is at `max_in_flight`.
+    fn enter_route(&mut self, index: usize, route: &'a Route) -> Result<(), Refusal>;
+
+    /// The head fits the route now.
+    fn fit_to_route(&mut self, _route: &'a Route) {}
+
+    /// Refuses the request if the process is overloaded.
+    fn check_overload(&mut self) -> Result<(), Refusal>;
+
+    /// Refuses the request if a circuit breaker is open. Otherwise returns the permits of the breakers.
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal>;
+
+    /// Verifies a password, after the limits of `auth`. Returns the user.
+    fn verify_password(
+        &mut self,
+        routed: RoutedRequest<'_>,
+        auth: &PasswordAuth,
+    ) -> impl Future<Output = Result<String, Refusal>>;
+
+    /// Verifies the token in the headers.
+    fn verify_token(&self, verifier: &TokenVerifier) -> Option<TokenClaims>;
+
+    /// Asks an auth server, after the limits of `auth`. Returns its response if it refuses the request.
+    fn ask_auth_server(
+        &mut self,
+        routed: RoutedRequest<'_>,
+        rule: &ForwardAuth,
+    ) -> impl Future<Output = Result<Option<Response<ResponseBody>>, Refusal>>;
+
+    /// Records the identity for the log.
+    fn record_user(&mut self, _user: &str) {}
+
+    /// Reserves a tunnel for a request that offers to switch protocols.
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal>;
+
+    /// Refuses a request whose upstream has no capacity.
+    fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal>;
+
+    /// Records that the route's `allow` list exempts the client from its limits at these indexes, which are not empty.
+    fn record_bypass(&mut self, route: &Route, indexes: Range<usize>);
+
+    /// Returns the length of the body, if it is known.
+    fn body_length(&self) -> Option<u64>;
+
+    /// Returns the verified certificate of the client.
+    fn certificate(&self) -> Option<&ClientCertificate>;
+
+    /// Reads a body of at most `max` bytes for the keys of limits.
+    fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>>;
+
+    /// The limits have admitted the request, and have read this of its body.
+    fn pass_body(&mut self, _body: &KeyBody, _path: &str) {}
+}

@@ -1,0 +1,264 @@
+//! How the request of a client, or the question of another proxy, takes the steps: it counts, logs, charges, and holds
+//! what it uses until it ends.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use http::{HeaderMap, Response};
+
+use crate::auth::PasswordAuth;
+use crate::auth::forward::ForwardAuth;
+use crate::config::{Config, Service};
+use crate::ends::End;
+use crate::limiting::decision::Op;
+use crate::limiting::limit::Limit;
+use crate::limiting::limit::over::Over;
+use crate::limiting::source::Facts;
+use crate::limiting::source::jwt::{TokenClaims, TokenVerifier};
+use crate::limiting::{Evaluation, Limiter, Verdict, clock};
+use crate::proxy::account::body::ResponseBody;
+use crate::proxy::account::request_context::{Admission, RequestContext, RoutedRequest};
+use crate::proxy::head::identity::ClientAddress;
+use crate::proxy::head::validate::ValidatedHead;
+use crate::proxy::render::compress::negotiate;
+use crate::proxy::steps::arrival;
+use crate::proxy::steps::auth::{basic, forward};
+use crate::proxy::steps::door::{Ask, Door, LimitDelay, LimitDoor, Trace};
+use crate::proxy::steps::forwarded_head::ReceivedFacts;
+use crate::proxy::steps::request_body;
+use crate::proxy::steps::request_body::KeyBody;
+use crate::proxy::steps::response::refusal_record;
+use crate::proxy::steps::shedding;
+use crate::proxy::words::delay::DelaySlot;
+use crate::proxy::words::known_headers::KnownHeader;
+use crate::proxy::words::refusal::Refusal;
+use crate::proxy::words::shown_keys::ShownKeys;
+use crate::route::{Action, Route};
+use crate::tls::ClientCertificate;
+use crate::upstream::breaker::BreakerPermit;
+
+impl<'a> LimitDoor<'a> for RequestContext<'a> {
+    type Note = ShownKeys;
+
+    fn limiter(&self) -> &'a Limiter {
+        &self.view.limiter
+    }
+
+    fn reserve_slots(&self, limits: &[Arc<Limit>], evaluations: &[Evaluation]) -> Result<Option<DelaySlot>, usize> {
+        let max_delayed = self.view.snapshot.config.server.max_delayed;
+        self.client.local.common.delay_slots.reserve(limits, evaluations, max_delayed)
+    }
+
+    fn decide(&self, limits: &[Arc<Limit>], evaluations: Vec<Evaluation>, ask: Ask) -> impl Future<Output = Verdict> {
+        self.view.limiter.decide_until(Op::Take, limits, evaluations, ask.holds, ask.until)
+    }
+
+    fn add_wait(&self, begun: Instant) {
+        self.account.add_wait(begun);
+    }
+
+    fn count_decision(&self, route: &Route, verdict: &Verdict) {
+        self.account.count_decision(route, verdict);
+    }
+
+    fn note_decision(&self, route: &Route, _first: usize, facts: &Facts<'_>, verdict: &Verdict) -> ShownKeys {
+        let display = &self.view.snapshot.config.admin.key_display;
+        ShownKeys::describe(self.account.wanted_keys(), display, route, facts, verdict)
+    }
+
+    fn record_decision(&mut self, routed: RoutedRequest<'_>, mut verdict: Verdict, shown: ShownKeys) {
+        self.account.hold_charges(verdict.guard.take());
+        self.account.record_decision(routed.route, &verdict, shown);
+        let is_refused = verdict.refused;
+        self.admission.verdict = Some(verdict);
+        if is_refused {
+            refusal_record::record_refusal(self, routed);
+        }
+    }
+
+    async fn wait_for_turn(&mut self, delay: LimitDelay<'_>) {
+        let LimitDelay { limit, duration, mut slot } = delay;
+        slot.keep_only(&limit.name);
+        // No deadline is armed: the limit bounds the delay, and a client that disconnects ends it.
+        let _waits = self.account.deadline().hold_back();
+        let start = Instant::now();
+        tokio::time::sleep(duration).await;
+        self.account.add_wait(start);
+    }
+
+    fn end_delay(&mut self) {
+        self.account.end_delay();
+    }
+}
+
+impl Trace for RequestContext<'_> {}
+
+impl<'a> Door<'a> for RequestContext<'a> {
+    fn config(&self) -> &'a Config {
+        &self.view.snapshot.config
+    }
+
+    fn headers(&self) -> &HeaderMap {
+        &self.received.parts.headers
+    }
+
+    fn headers_mut(&mut self) -> &mut HeaderMap {
+        &mut self.received.parts.headers
+    }
+
+    fn received_facts(&self, identity: ClientAddress) -> ReceivedFacts<'a> {
+        ReceivedFacts {
+            fields: self.received.header_set,
+            version: self.received.parts.version,
+            body_length: self.received.announced_length(),
+            trusted_peer: identity.trusted_peer,
+            via: &self.client.local.common.via,
+            config: &self.view.snapshot.config,
+        }
+    }
+
+    fn admission(&self) -> &Admission {
+        &self.admission
+    }
+
+    fn admission_mut(&mut self) -> &mut Admission {
+        &mut self.admission
+    }
+
+    fn identify_client(&mut self) -> ClientAddress {
+        let identity = arrival::identify_client(self);
+        arrival::open_log_entry(self, identity);
+        identity
+    }
+
+    fn check_framing(&mut self) -> Result<Option<End>, Refusal> {
+        arrival::check_framing(self)
+    }
+
+    fn validate_head(&mut self) -> Result<ValidatedHead, Refusal> {
+        let head = arrival::validate_head(self)?;
+        // The log shows the call of Envoy, not the request that it is about.
+        if self.client.listener.settings.service != Service::Grpc {
+            arrival::record_target(self, &head);
+        }
+        Ok(head)
+    }
+
+    fn report_untrusted_headers(&self, identity: ClientAddress) {
+        arrival::report_untrusted_headers(self, identity);
+    }
+
+    fn record_forwarded_head(&mut self) {
+        if self.received.header_set.has(KnownHeader::Connection)
+            && let Some(entry) = self.account.log_entry()
+        {
+            // `Connection` may have named headers that the log shows.
+            entry.record_headers(&self.received.parts.headers);
+        }
+    }
+
+    fn count_would_reject(&mut self, reject: End) {
+        self.client.local.common.metrics.would_reject_counter(reject).inc();
+    }
+
+    /// An HTTP/2 client may reuse a connection for another host.
+    fn covers_host(&self, host: &str) -> bool {
+        self.client.tls.as_ref().is_none_or(|tls| host.is_empty() || tls.is_valid_for(host))
+    }
+
+    fn redirect_port(&self) -> Option<u16> {
+        self.client.listener.settings.redirect_port
+    }
+
+    fn enter_route(&mut self, index: usize, route: &'a Route) -> Result<(), Refusal> {
+        self.route = Some((index, route));
+        let is_below_max = self.account.enter_route(route, self.view.route_counters(index));
+        if is_below_max { Ok(()) } else { Err(End::MaxInFlight.into()) }
+    }
+
+    /// Selects the algorithm that compresses the response, before the route edits the headers of the request.
+    fn fit_to_route(&mut self, route: &'a Route) {
+        if let Some(settings) = &route.compress {
+            self.compression = negotiate::select_algorithm(&self.received.parts.headers, settings);
+        }
+    }
+
+    fn check_overload(&mut self) -> Result<(), Refusal> {
+        shedding::check_overload(self)
+    }
+
+    fn check_breakers(&mut self, routed: RoutedRequest<'_>) -> Result<Vec<BreakerPermit>, Refusal> {
+        shedding::check_breakers(self, routed)
+    }
+
+    fn verify_password(
+        &mut self,
+        routed: RoutedRequest<'_>,
+        auth: &PasswordAuth,
+    ) -> impl Future<Output = Result<String, Refusal>> {
+        basic::verify_password(self, routed, auth)
+    }
+
+    fn verify_token(&self, verifier: &TokenVerifier) -> Option<TokenClaims> {
+        verifier.verify_request(&self.received.parts.headers, clock::now_ms() / 1000)
+    }
+
+    fn ask_auth_server(
+        &mut self,
+        routed: RoutedRequest<'_>,
+        rule: &ForwardAuth,
+    ) -> impl Future<Output = Result<Option<Response<ResponseBody>>, Refusal>> {
+        forward::ask_auth_server(self, routed, rule)
+    }
+
+    fn record_user(&mut self, user: &str) {
+        if let Some(entry) = self.account.log_entry() {
+            entry.record_user(user);
+        }
+    }
+
+    fn reserve_tunnel(&mut self, offers_switch: bool) -> Result<(), Refusal> {
+        if !offers_switch {
+            // An extended CONNECT has no meaning without a tunnel.
+            return if self.received.is_connect() { Err(End::Connect.into()) } else { Ok(()) };
+        }
+        let max_tunnels = self.view.snapshot.config.server.max_tunnels;
+        self.tunnel_seat = Some(self.client.local.common.tunnels.acquire(max_tunnels).ok_or(End::MaxTunnels)?);
+        Ok(())
+    }
+
+    /// Refuses the request before any limit is charged, since its upstream would certainly refuse it.
+    fn check_capacity(&mut self, route: &Route) -> Result<(), Refusal> {
+        let Action::Upstream(index) = route.action else { return Ok(()) };
+        let servers = &self.view.upstreams[index];
+        // A limit may send the request to another upstream.
+        let may_divert = || route.limits.iter().any(|limit| matches!(limit.over, Over::Divert(_)));
+        match servers.is_full_for(route.priority) && !may_divert() {
+            true => Err(servers.refuse_full(route.priority)),
+            false => Ok(()),
+        }
+    }
+
+    fn record_bypass(&mut self, _route: &Route, indexes: Range<usize>) {
+        self.account.record_bypass(indexes);
+    }
+
+    fn body_length(&self) -> Option<u64> {
+        request_body::find_length(self)
+    }
+
+    fn certificate(&self) -> Option<&ClientCertificate> {
+        self.client.tls.as_ref()?.certificate.as_ref()
+    }
+
+    fn read_key_body(&mut self, route: &Route, max: usize) -> impl Future<Output = Result<KeyBody, Refusal>> {
+        KeyBody::read(self, route, max)
+    }
+
+    fn pass_body(&mut self, body: &KeyBody, path: &str) {
+        if self.account.requests_usage() {
+            body.set_include_usage(self, path);
+        }
+    }
+}
