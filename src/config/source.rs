@@ -11,10 +11,11 @@ use sha2::{Digest, Sha256};
 use crate::config::diagnostics::allow;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::hidden::Substitution;
-use crate::config::diagnostics::report::{Diagnostic, Report, SourceText};
+use crate::config::diagnostics::report::{Diagnostic, Place, Report, SourceText};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;
+use crate::names::TextFault;
 
 /// A minimal config, shown in messages for copying.
 pub const SMALLEST: &str = "[[route]]\npath = \"/\"\nupstream = \"http://127.0.0.1:3000\"";
@@ -73,6 +74,18 @@ impl SourceTexts {
         let mut substitutions = self.substitutions.borrow_mut();
         if !substitutions.contains(&substitution) {
             substitutions.push(substitution);
+        }
+    }
+
+    /// Returns what is wrong with the value at `place`, without the value if it contains a `${...}`: a message could show it
+    /// in another spelling, which [`Substitution::hide_value`] does not find.
+    pub fn hide_value(&self, place: Place, fault: TextFault) -> TextFault {
+        match self.source(place.file).text.get(place.start..place.end) {
+            Some(written) if written.contains("${") => TextFault {
+                what: "the value of `${...}` is not valid here".to_owned(),
+                help: "correct the variable or the file".to_owned(),
+            },
+            _ => fault,
         }
     }
 

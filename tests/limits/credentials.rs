@@ -77,7 +77,7 @@ fn values_that_no_request_has_are_mistakes() {
         ("host", "example.com:443", "write `example.com`"),
         ("ip", "10.0.0.0/8", "no network of this key"),
         ("ip", "nonsense", "not an address"),
-        ("header:x-a", " a", "write `a`"),
+        ("header:x-a", " a", "remove the spaces around it"),
         ("credential", "Bearer a b", "not one credential"),
         ("credential | credential:x-api-key", "Bearer a,b", "not one credential"),
     ] {

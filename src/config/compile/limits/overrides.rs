@@ -16,6 +16,7 @@ use crate::limiting::key::Key;
 use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
 use crate::limiting::overrides::table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
+use crate::names::TextFault;
 
 pub fn compile_overrides(
     section: &Section,
@@ -154,7 +155,9 @@ fn match_key_values(
         match part.canonicalize_written(bytes) {
             Ok(bytes) => values.push(OverrideValue::Bytes(bytes)),
             Err(what) => {
-                return own.report_fault_at("key", place, &what, "write a value that this part of the key can have");
+                let help = "write a value that this part of the key can have".to_owned();
+                let TextFault { what, help } = own.sources.hide_value(place, TextFault { what, help });
+                return own.report_fault_at("key", place, &what, &help);
             }
         }
     }

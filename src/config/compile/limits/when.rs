@@ -123,7 +123,11 @@ fn compile_text_condition(
                 .check_written_expression(expression.regex.as_str(), expression.ignore_case)
                 .map(|()| Pattern::Regex(expression)),
         };
-        pattern.map_or_else(|TextFault { what, help }| when.report_fault(key, node, &what, &help), Some)
+        let report = |fault| {
+            let TextFault { what, help } = when.sources.hide_value(node.place, fault);
+            when.report_fault(key, node, &what, &help)
+        };
+        pattern.map_or_else(report, Some)
     };
     let (negated, patterns) = parse_patterns(when, key, node, read)?;
     let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };

@@ -45,7 +45,7 @@ impl ErrorFormat<'_> {
 impl Refusal {
     /// Builds the response to a refusal. `ratelimit` adds the rate limit headers.
     pub fn to_response(
-        &self,
+        self,
         route: Option<&Route>,
         verdict: Option<&Verdict>,
         wanted: ErrorFormat,
