@@ -112,10 +112,8 @@ fn heads_that_the_parser_would_repair_are_refused() {
 #[test]
 fn every_refusal_of_a_head_counts_its_reason() {
     let upstream = Upstream::text("passed");
-    let gateway = Gateway::start(&format!(
-        "[server]\nmax_header_bytes = \"256KiB\"\n[[route]]\npath = \"/\"\nupstream = \"{}\"\n",
-        upstream.url()
-    ));
+    let route = format!("[[route]]\npath = \"/\"\nupstream = \"{}\"\n", upstream.url());
+    let gateway = Gateway::with("max_header_bytes = \"128KiB\"", &route);
     let long = format!("GET /{} HTTP/1.1\r\nhost: a", "a".repeat(70_000));
     for (head, status, reason) in [
         ("GET /a%2 HTTP/1.1\r\nhost: a", 400, "path_percent"),
