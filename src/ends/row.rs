@@ -5,7 +5,7 @@ use http::StatusCode;
 use crate::grpc::GrpcCode;
 use crate::labels::labels;
 
-/// One row of the table. [`EndRow::new`] has what each needs; the other facts default to those of most rows.
+/// One row of the table. `EndRow::new` has what each needs; the other facts default to those of most rows.
 #[derive(Debug)]
 pub struct EndRow {
     pub blame: Blame,

@@ -1,6 +1,6 @@
 //! A row of the table of options: everything that the program and its documents say about one option.
 //!
-//! A section file declares its rows with [`rows!`], each as a constant with the type that `compile` reads it as. All
+//! A section file declares its rows with `rows!`, each as a constant with the type that `compile` reads it as. All
 //! other readers go over the rows of [`Schema`]s: the JSON Schema, the manual and `sluicegate help`, remedies, the
 //! effective config, anonymized configs, and the diff with its marks.
 
