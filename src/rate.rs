@@ -21,8 +21,8 @@ pub fn monotonic_ms() -> u64 {
     u64::try_from(START.elapsed().as_millis()).unwrap_or(u64::MAX)
 }
 
-/// A token bucket: a number of events at once, and a number per second in the long run, beside those that were earned.
-/// Earned tokens are kept beside the bucket, because a peer acknowledges a burst only after it has been sent.
+/// A token bucket: permits a number of events at once, and a number per second in the long run. Tokens can also be
+/// earned. These do not count towards the size of the bucket, because a peer acknowledges a burst only after it was sent.
 #[derive(Debug)]
 pub struct Bucket {
     tokens: u32,

@@ -26,7 +26,7 @@ pub enum KnownHeader {
     ResumableUpload,
 }
 
-/// What is left of a header when routes and limits read it.
+/// How much of a received header routes and limits see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Visibility {
     /// The value that the client sent.

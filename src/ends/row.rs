@@ -35,10 +35,10 @@ pub struct EndRow {
     /// The `kind` of the log line about a failure of an upstream. `None` if there is no line.
     pub log_kind: Option<UpstreamFailureKind>,
     /// Why the request may be sent to another server: the option of `retry` that permits it, and the counter. `None` if
-    /// it must not be: after an invalid response, for example, the server has acted on the request.
+    /// sending it again is not safe: after an invalid response, for example, the server has acted on the request.
     pub retry: Option<RetryReason>,
-    /// It counts as a failure of the server for `eject`, and of the upstream for circuit breakers: neither the client
-    /// caused it, nor the gateway, which lacks resources or refuses by its own bounds.
+    /// Whether the end counts as a failure of the server for `eject`, and of the upstream for circuit breakers. Ends that
+    /// the client or the gateway causes do not.
     pub is_upstream_failure: bool,
     /// A server or the route itself has begun to serve the request.
     pub follows_service: bool,

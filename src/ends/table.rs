@@ -396,7 +396,7 @@ const fn connect(label: &'static str, cause: &'static str, text: &'static str) -
         .refund(Refund::Unsent)
 }
 
-/// The request waited for a server in vain.
+/// No server became free for the request in the queue of its upstream.
 const fn queue(label: &'static str, outcome: UpstreamOutcome, text: &'static str) -> EndRow {
     EndRow::new(Upstream, 503, label, text)
         .grpc(Unavailable)

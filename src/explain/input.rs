@@ -39,7 +39,7 @@ const URL_MAX: usize = 128 * 1024;
 /// Maximum number of headers: more than the parser accepts.
 const HEADERS_MAX: usize = 10_000;
 
-/// Where a client connects to send a request to a URL.
+/// The endpoint of a URL, to which a client connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlEndpoint {
     pub is_https: bool,

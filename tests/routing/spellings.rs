@@ -123,8 +123,7 @@ fn servers_get_reserved_characters_as_the_client_wrote_them() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// What the key `path` counts, what the log would show and what a server decodes is one path: two spellings share a
-    /// budget if and only if they decode to the same path.
+    /// Two spellings of a path share a budget of the key `path` if and only if a server decodes them to the same path.
     #[test]
     fn spellings_share_a_budget_if_a_server_decodes_them_alike(
         one in "/([ab@:;+]|%40|%3[aAbB]|%2[bB]|%61|%25|%2540){1,4}",

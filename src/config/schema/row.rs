@@ -31,7 +31,7 @@ pub struct ConfigOption {
     pub reason: &'static str,
     /// The remedy for a value of a wrong type; empty if the type says enough.
     pub example: &'static str,
-    /// Its names in other programs: nginx, HAProxy, Caddy, Traefik, Envoy, Kong.
+    /// Names of the option in other programs: nginx, HAProxy, Caddy, Traefik, Envoy, Kong.
     pub aliases: &'static [&'static str],
     pub secrecy: Secrecy,
     pub clients: ClientData,
@@ -81,7 +81,7 @@ pub enum Secrecy {
     SecretByKey,
     /// Everybody, without the query of the URL.
     SecretQuery,
-    /// Those who may change the config: it is the body of a response, which only some clients may be allowed to read.
+    /// Those who may change the config, because the value is the body of a response that perhaps only some clients may read.
     Body,
 }
 

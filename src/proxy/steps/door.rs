@@ -51,7 +51,7 @@ pub struct LimitDelay<'r> {
 
 /// A door as limits see it.
 pub trait LimitDoor<'a> {
-    /// What the door keeps of a decision while the facts are known.
+    /// The part of a decision that the door notes while the facts are known.
     type Note;
 
     fn limiter(&self) -> &'a Limiter;

@@ -28,7 +28,7 @@ pub struct Arrival {
     pub identity: ClientAddress,
     /// The canonical host, path and method. The door has the headers.
     pub head: ValidatedHead,
-    /// What the parser has repaired.
+    /// The fault that the parser has repaired.
     parser_fault: Option<End>,
     /// The protocols that the client offers to switch to.
     offer: Option<UpgradeOffer>,

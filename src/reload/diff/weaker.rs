@@ -41,7 +41,7 @@ pub fn weakens(kind: &str, keys: &[&str], before: Option<&WrittenOption>, after:
     }
 }
 
-/// What a missing bound counts as.
+/// The amount of a missing bound.
 const UNBOUNDED: &str = "inf";
 
 /// Returns the amount in a canonical text: a number, the place of a word, or 0 and 1 for `false` and `true`. A rate counts

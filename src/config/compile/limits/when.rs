@@ -143,7 +143,11 @@ fn canonicalize_set(source: &Source, name: &str, set: Arc<NamedSet>) -> Result<A
     match strings {
         Ok(strings) if strings == set.strings => Ok(set),
         Ok(strings) => Ok(Arc::new(NamedSet { strings, ..NamedSet::default() })),
-        Err(TextFault { what, help }) => invalid_text(format!("an item of [set.{name}] matches nothing: {what}"), help),
+        // The item may be of a `${...}`, so no remedy shows another spelling of it.
+        Err(fault) => invalid_text(
+            format!("an item of [set.{name}] matches nothing: {}", fault.what),
+            "correct the item, or leave it out",
+        ),
     }
 }
 
