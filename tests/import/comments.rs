@@ -125,5 +125,7 @@ fn every_upstream_has_its_own_servers() {
     assert_eq!(upstream("/b/"), upstream("/d/"));
     assert!(upstream("/b/").contains("attempts = 2") && upstream("/c/").contains("attempts = 1"), "{found}");
     assert!(!upstream("/e/").contains("server_name") && upstream("/f/").contains("server_name = \"y\""), "{found}");
-    assert_eq!(code, 0, "{found}");
+    // Without `error`, nginx answers 502 if a server is away.
+    assert!(found.contains("`proxy_next_upstream off`: if a server does not accept"), "{found}");
+    assert_eq!(code, 3, "{found}");
 }

@@ -298,6 +298,10 @@ fn format_retry(servers: usize, scope: &Scope, out: &mut ImportedConfig) -> Stri
                     }
                 }
             }
+            if !on.contains(&"connect") {
+                let why = "if a server does not accept the connection, Sluicegate tries another one; nginx answers 502";
+                out.remarks.add(directive, why);
+            }
         }
     }
     if on.is_empty() {
