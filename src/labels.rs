@@ -6,7 +6,12 @@ pub trait Label: Copy {
     fn label(self) -> &'static str;
 }
 
-/// Declares an enum with a text per variant, the list `ALL` of its variants, and `label`.
+/// Such an enum whose variants can be listed.
+pub trait LabelSet: Label + 'static {
+    const ALL: &'static [Self];
+}
+
+/// Declares an enum with a text per variant, the list `ALL` of its variants, `LABELS` of their texts, and `label`.
 macro_rules! labels {
     ($(#[$meta:meta])* $Name:ident: $($(#[$variant_meta:meta])* $Variant:ident = $label:literal,)*) => {
         $(#[$meta])*
@@ -18,10 +23,16 @@ macro_rules! labels {
         impl $Name {
             #[allow(dead_code, reason = "not every enum is iterated over")]
             pub const ALL: &[$Name] = &[$($Name::$Variant),*];
+            #[allow(dead_code, reason = "not every enum has its texts in a list")]
+            pub const LABELS: &[&str] = &[$($label),*];
 
             pub fn label(self) -> &'static str {
                 match self { $($Name::$Variant => $label),* }
             }
+        }
+
+        impl $crate::labels::LabelSet for $Name {
+            const ALL: &'static [$Name] = $Name::ALL;
         }
 
         impl $crate::labels::Label for $Name {

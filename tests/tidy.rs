@@ -9,6 +9,7 @@ mod tidy {
     mod layers;
     mod map;
     mod names;
+    mod options;
     mod purity;
     mod reach;
     mod size;

@@ -81,8 +81,8 @@ fn describe_entry(entry: &OptionEntry) -> String {
     if !option.metric.is_empty() {
         rows.push(("metric", option.metric.to_owned()));
     }
-    if !option.reason.is_empty() {
-        rows.push(("reason", format!("{} in metrics and logs, when it refuses a request", option.reason)));
+    if let Some(end) = option.end {
+        rows.push(("reason", format!("{} in metrics and logs, when it refuses a request", end.label())));
     }
     rows.push(("manual", format!("{PAGE}#{}", entry.anchor())));
     if !option.guide.is_empty() {

@@ -9,7 +9,8 @@ use jiff::Timestamp;
 
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place, Report};
 use crate::config::reader::{At, Section};
-use crate::config::schema;
+use crate::config::schema::cases;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value, parse_file};
 use crate::config::values::{TextFault, invalid_text, parse_duration};
@@ -98,7 +99,7 @@ pub fn load_cases(path: &Path, decisions: DecisionWords) -> Result<CaseFile, Rep
             return Err(sources.into_report());
         }
     };
-    let root = Section::new(&sources, &schema::cases::case_file::TABLE, "the top level", &tree);
+    let root = Section::new(&sources, &cases::case_file::TABLE, "the top level", &tree);
     let start_ms = read_start(&root);
     let cases = read_cases(&root, decisions);
     root.report_unread_keys();
@@ -138,8 +139,8 @@ fn read_start(root: &Section) -> Option<i64> {
         Ok(start) => Ok(start.as_millisecond()),
         Err(_) => invalid_text(format!("`{text}` is not a time"), format!("write start = \"{START}\"")),
     };
-    match root.node("start") {
-        Some(_) => root.parse_string("start", parse),
+    match root.node(&cases::case_file::START) {
+        Some(_) => root.parse_string(&cases::case_file::START, parse),
         None => parse(START).ok(),
     }
 }
@@ -147,17 +148,15 @@ fn read_start(root: &Section) -> Option<i64> {
 fn read_cases(root: &Section, decisions: DecisionWords) -> Option<Vec<TestCase>> {
     let help =
         format!("[[case]]\nrequest = \"GET https://example.com/\"\nexpect = {{ decision = \"{}\" }}", decisions[0]);
-    let Some(node) = root.node("case") else {
+    let Some(node) = root.node(&cases::case_file::CASE) else {
         return root.report_missing("there is no [[case]]", &help);
     };
     let Value::Array(items) = &node.value else {
-        return root.report_wrong_type("case", "a list of tables", node);
+        return root.report_wrong_type(cases::case_file::CASE.name, "a list of tables", node);
     };
     let read = |item: &Node| match &item.value {
-        Value::Table(table) => {
-            read_case(Section::new(root.sources, &schema::cases::case::TABLE, "[[case]]", table), decisions)
-        }
-        _ => root.report_wrong_type("case", "a list of tables", item),
+        Value::Table(table) => read_case(Section::new(root.sources, &cases::case::TABLE, "[[case]]", table), decisions),
+        _ => root.report_wrong_type(cases::case_file::CASE.name, "a list of tables", item),
     };
     // Every case is read, to find all mistakes.
     let cases: Vec<_> = items.iter().map(read).collect();
@@ -175,30 +174,30 @@ fn read_cases(root: &Section, decisions: DecisionWords) -> Option<Vec<TestCase>>
 }
 
 fn read_case(section: Section, decisions: DecisionWords) -> Option<TestCase> {
-    let request = match section.node("request") {
-        Some(_) => section.parse_string("request", parse_request_line),
+    let request = match section.node(&cases::case::REQUEST) {
+        Some(_) => section.parse_string(&cases::case::REQUEST, parse_request_line),
         None => section.report_missing("`request` is missing in [[case]]", REQUEST_HELP),
     };
-    let from = section.parse_string("from", |text| {
+    let from = section.parse_string(&cases::case::FROM, |text| {
         text.parse::<IpAddr>().or_else(|_| invalid_text(format!("`{text}` is not an IP address"), "like \"192.0.2.1\""))
     });
-    let at = section.parse_string("at", parse_time).unwrap_or(CaseTime::SincePrevious(Duration::ZERO));
+    let at = section.parse_string(&cases::case::AT, parse_time).unwrap_or(CaseTime::SincePrevious(Duration::ZERO));
     let case = TestCase {
         place: section.place,
         line: 0,
         column: 0,
-        name: section.read_string("name"),
+        name: section.read_string(&cases::case::NAME),
         method: String::new(),
         url: String::new(),
         headers: read_headers(&section).unwrap_or_default(),
-        body: section.read_string("body"),
+        body: section.read_string(&cases::case::BODY),
         from,
-        certificate_subject: section.read_string("certificate_subject"),
-        user: section.read_string("user"),
+        certificate_subject: section.read_string(&cases::case::CERTIFICATE_SUBJECT),
+        user: section.read_string(&cases::case::USER),
         at,
-        repeat: section.read_integer("repeat").and_then(|repeat| u32::try_from(repeat).ok()).unwrap_or(1),
-        response: read_status(&section, "response").map_or(200, |at| u16::try_from(at.value).unwrap_or(200)),
-        duration: section.read_duration("duration").unwrap_or_default(),
+        repeat: section.get(&cases::case::REPEAT),
+        response: section.get(&cases::case::RESPONSE),
+        duration: section.get(&cases::case::DURATION),
         expect: read_expectation(&section, decisions),
     };
     section.report_unread_keys();
@@ -229,7 +228,7 @@ fn parse_time(text: &str) -> Result<CaseTime, TextFault> {
 
 /// Reads headers, each with one value or a list of values.
 fn read_headers(section: &Section) -> Option<Vec<(String, String)>> {
-    let table = section.read_table("headers")?;
+    let table = section.read_table(&cases::case::HEADERS)?;
     let mut headers = Vec::new();
     for entry in &table.entries {
         let values = match &entry.node.value {
@@ -245,33 +244,24 @@ fn read_headers(section: &Section) -> Option<Vec<(String, String)>> {
 }
 
 fn read_expectation(section: &Section, decisions: DecisionWords) -> Expectation {
-    let Some(expect) = section.read_section("expect", &schema::cases::expect::TABLE) else {
-        if section.node("expect").is_none() {
+    let Some(expect) = section.read_section(&cases::case::EXPECT) else {
+        if section.node(&cases::case::EXPECT).is_none() {
             section.report_missing::<()>("`expect` is missing in [[case]]", "write expect = { decision = \"admit\" }");
         }
         return Expectation::default();
     };
-    let text = |key| expect.parse_at(key, |text| Ok(text.to_owned()));
+    let text = |option: &ConfigOption| expect.parse_at(option, |text| Ok(text.to_owned()));
     let words: Vec<(&str, &str)> = decisions.iter().map(|word| (*word, *word)).collect();
-    let decision = expect.node("decision").zip(expect.read_choice("decision", &words));
-    let integer = |key| {
-        let value = expect.read_integer(key)?;
-        Some(At { place: expect.node(key)?.place, value })
-    };
-    let found = Expectation {
-        route: text("route"),
-        client: text("client"),
+    let decision = expect.node(&cases::expect::DECISION).zip(expect.read_choice(&cases::expect::DECISION, &words));
+    let expectation = Expectation {
+        route: text(&cases::expect::ROUTE),
+        client: text(&cases::expect::CLIENT),
         decision: decision.map(|(node, word)| At { place: node.place, value: word.to_owned() }),
-        limit: text("limit"),
-        retry_after_ms: integer("retry_after_ms"),
-        status: read_status(&expect, "status"),
-        reason: text("reason"),
+        limit: text(&cases::expect::LIMIT),
+        retry_after_ms: expect.read_at(&cases::expect::RETRY_AFTER_MS),
+        status: expect.read_at(&cases::expect::STATUS),
+        reason: text(&cases::expect::REASON),
     };
     expect.report_unread_keys();
-    found
-}
-
-fn read_status(section: &Section, key: &'static str) -> Option<At<i64>> {
-    let value = section.read_integer(key)?;
-    Some(At { place: section.node(key)?.place, value })
+    expectation
 }

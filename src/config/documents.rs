@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
+use crate::config::schema::root;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree;
 use crate::config::tree::{Node, Table, Value};
@@ -72,7 +73,7 @@ impl SourceTexts {
     fn parse_document(&self, file: usize, documents: &mut Vec<Table>, known: &mut HashSet<PathBuf>) {
         let table = tree::parse_file(self, file);
         self.check_masked(file, &table);
-        let include = table.get("include").map(|entry| entry.node.clone());
+        let include = table.get(root::INCLUDE.name).map(|entry| entry.node.clone());
         documents.push(table);
         match include {
             None | Some(Node { value: Value::Broken, .. }) => {}

@@ -39,13 +39,13 @@ pub fn describe_unknown_key(schema: &Schema, entry: &TableEntry) -> String {
         return format!("did you mean `{near}`?");
     }
     let of_limit = homes.iter().any(|home| *home == section_title(schema::limit::TABLE.name));
-    let named = match of_limit && schema.name == route::TABLE.name {
+    let remark = match of_limit && schema.name == route::TABLE.name {
         true => ", and the route names the limit: limits = [\"NAME\"]",
         false => "",
     };
     match homes.is_empty() {
         true => format!("the keys here are {}", schema.keys().collect::<Vec<_>>().join(", ")),
-        false => format!("`{key}` belongs to {}{named}", homes.join(" or ")),
+        false => format!("`{key}` belongs to {}{remark}", homes.join(" or ")),
     }
 }
 

@@ -7,8 +7,9 @@
 //! `compile` builds the result. Output: a [`Config`], or a [`Report`] of every mistake with its place and remedy (`diagnostics`,
 //! `hints`, `closest`, `unreadable`). `effective` shows what the files say together.
 //!
-//! To add an option, add its row to `schema`, read it in `compile`, describe it in `conf/full.toml`, and add a wrong
-//! value to `tests/config/bad`. A test writes `docs/reference/options.md` and `conf/schema.json` from the rows.
+//! To add an option, add its row to `schema`, read it in `compile` (`section.get(&ROW)`), describe it in
+//! `conf/full.toml`, and add a wrong value to `tests/config/bad`. A test writes `docs/reference/options.md` and
+//! `conf/schema.json` from the rows.
 
 pub mod admin_tokens;
 pub mod cases;
@@ -124,11 +125,11 @@ pub type Keys = BTreeSet<(&'static str, &'static str)>;
 
 /// Returns every key that exists, and the keys that the file at `path` uses; the reference config uses all of them.
 pub fn known_and_used_keys(path: &Path) -> (Keys, Keys) {
-    let known = schema::ALL.iter().flat_map(|section| section.keys().map(|key| (section.name, key)));
+    let options = schema::ALL.iter().flat_map(|section| section.keys().map(|key| (section.name, key)));
     let sources = SourceTexts::default();
     let documents = sources.parse_documents(path);
     compile::compile(&sources, &documents);
-    (known.collect(), sources.seen_keys())
+    (options.collect(), sources.seen_keys())
 }
 
 /// A compiled config: every name is resolved and every number checked.
@@ -206,8 +207,8 @@ impl Config {
     pub fn route_at(&self, index: usize) -> &Route {
         let place = |first: usize| index.saturating_sub(first);
         let (first_decide, first_rls) = (self.routes.len(), self.routes.len() + self.decide.routes.len());
-        let found = self.routes.get(index).or_else(|| self.decide.routes.get(place(first_decide)));
-        found.unwrap_or_else(|| &self.rls.routes[place(first_rls)])
+        let route = self.routes.get(index).or_else(|| self.decide.routes.get(place(first_decide)));
+        route.unwrap_or_else(|| &self.rls.routes[place(first_rls)])
     }
 
     /// Returns all routes in the order of their indexes; see [`route_at`](Self::route_at).
@@ -318,18 +319,18 @@ pub struct ServerSettings {
     pub resolver: Vec<SocketAddr>,
 }
 
-/// A header about the client or this hop.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ForwardedHeader {
-    XForwardedFor,
-    XRealIp,
-    XForwardedProto,
-    XForwardedHost,
-    XForwardedPort,
+labels! {
+    /// A header about the client or this hop.
+    ForwardedHeader:
+    XForwardedFor = "x-forwarded-for",
+    XRealIp = "x-real-ip",
+    XForwardedProto = "x-forwarded-proto",
+    XForwardedHost = "x-forwarded-host",
+    XForwardedPort = "x-forwarded-port",
     /// Also added to responses.
-    Via,
-    XRequestId,
-    Forwarded,
+    Via = "via",
+    XRequestId = "x-request-id",
+    Forwarded = "forwarded",
 }
 
 /// A set of forwarding headers; by default all except `Forwarded`.
@@ -377,12 +378,13 @@ impl Hints {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceParent {
+labels! {
+    /// What requests without a valid `traceparent` get.
+    TraceParent:
     /// The header is forwarded unchanged.
-    Pass,
+    Pass = "pass",
     /// A new trace starts here.
-    Make,
+    Make = "make",
 }
 
 #[derive(Clone, Debug, PartialEq)]

@@ -7,12 +7,15 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
+use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::schema::value_type::ValueType;
 use crate::config::schema::{self, Schema};
 use crate::config::source::SourceTexts;
-use crate::config::tree::{Node, Table, TableEntry, Value};
+use crate::config::tree::{self, Node, Table, TableEntry, Value};
 use crate::config::values::TextFault;
 use crate::config::{closest, examples, hints, values};
+use crate::labels::LabelSet;
+use crate::limiting::algorithm::params::Rate;
 use crate::upstream::Fraction;
 
 pub struct Section<'a> {
@@ -51,30 +54,27 @@ impl<'a> Section<'a> {
         self.sources.add_mistake(mistake);
     }
 
-    pub fn entry(&self, key: &'static str) -> Option<&'a TableEntry> {
-        debug_assert!(
-            self.schema.keys().any(|known| known == key),
-            "`{key}` is not in the schema of {}",
-            self.schema.name
-        );
+    pub fn entry(&self, option: &ConfigOption) -> Option<&'a TableEntry> {
+        let key = option.name;
+        debug_assert_eq!(option.table, self.schema.name, "`{key}` is read in another table");
         self.read_keys.borrow_mut().push(key);
         let entry = self.table.get(key)?;
         self.sources.mark_key_seen(self.schema.name, key);
         Some(entry)
     }
 
-    pub fn node(&self, key: &'static str) -> Option<&'a Node> {
-        self.entry(key).map(|entry| &entry.node)
+    pub fn node(&self, option: &ConfigOption) -> Option<&'a Node> {
+        self.entry(option).map(|entry| &entry.node)
     }
 
     /// Reads a string and parses it with a function of `values`.
-    pub fn parse_string<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, TextFault>) -> Option<T> {
-        self.parse_at(key, parse).map(|at| at.value)
+    pub fn parse_string<T>(&self, option: &ConfigOption, parse: impl Fn(&str) -> Result<T, TextFault>) -> Option<T> {
+        self.parse_at(option, parse).map(|at| at.value)
     }
 
-    pub fn parse_at<T>(&self, key: &'static str, parse: impl Fn(&str) -> Result<T, TextFault>) -> Option<At<T>> {
-        let node = self.node(key)?;
-        self.parse_node(key, node, parse).map(|value| At { place: node.place, value })
+    pub fn parse_at<T>(&self, option: &ConfigOption, parse: impl Fn(&str) -> Result<T, TextFault>) -> Option<At<T>> {
+        let node = self.node(option)?;
+        self.parse_node(option.name, node, parse).map(|value| At { place: node.place, value })
     }
 
     pub fn parse_node<T>(&self, key: &str, node: &Node, parse: impl Fn(&str) -> Result<T, TextFault>) -> Option<T> {
@@ -87,139 +87,123 @@ impl<'a> Section<'a> {
         }
     }
 
-    pub fn read_string(&self, key: &'static str) -> Option<String> {
-        self.parse_string(key, |text| Ok(text.to_owned()))
+    pub fn read_string(&self, option: &ConfigOption) -> Option<String> {
+        self.parse_string(option, |text| Ok(text.to_owned()))
     }
 
     /// Reads the text of the file that the key names, and watches the file.
-    pub fn read_file(&self, key: &'static str) -> Option<String> {
-        let path = self.read_string(key)?;
-        let node = self.node(key)?;
+    pub fn read_file(&self, option: &ConfigOption) -> Option<String> {
+        let path = self.read_string(option)?;
+        let node = self.node(option)?;
         match self.sources.read_file(&self.sources.resolve_path(node.place.file, &path)) {
             Ok(text) => Some(text),
-            Err(error) => self.report_fault(key, node, &format!("it cannot be read: {error}"), error.help()),
+            Err(error) => self.report_fault(option.name, node, &format!("it cannot be read: {error}"), error.help()),
         }
     }
 
-    pub fn read_bool(&self, key: &'static str) -> Option<bool> {
-        match self.node(key)? {
-            Node { value: Value::Bool(value), .. } => Some(*value),
-            node => self.report_wrong_type(key, "true or false", node),
-        }
+    /// Returns the value of an option, and its default if it is missing or wrong; what is wrong is reported.
+    pub fn get<T: OptionValue>(&self, row: &Row<T>) -> T {
+        self.read(row).unwrap_or_else(|| self.default_of(row))
     }
 
-    /// Reads an integer within the bounds that the schema has for the key.
-    pub fn read_integer(&self, key: &'static str) -> Option<i64> {
-        let node = self.node(key)?;
-        let range = self.bounds(key, ValueType::integer_range).unwrap_or(i64::MIN..=i64::MAX);
+    /// Returns the value of an option with its place.
+    pub fn read_at<T: OptionValue>(&self, option: &ConfigOption) -> Option<At<T>> {
+        let node = self.node(option)?;
+        Some(At { place: node.place, value: T::read(self, option, node)? })
+    }
+
+    /// Returns the default of an option.
+    pub fn default_of<T: OptionValue>(&self, row: &Row<T>) -> T {
+        tree::parse_default(row).and_then(|node| T::read(self, row, &node)).unwrap_or(T::NOTHING)
+    }
+
+    /// Returns the value of an option; `None` if it is missing or wrong.
+    pub fn read<T: OptionValue>(&self, row: &Row<T>) -> Option<T> {
+        self.read_as(row)
+    }
+
+    /// Returns the value of an option that algorithms declare.
+    pub fn read_as<T: OptionValue>(&self, option: &ConfigOption) -> Option<T> {
+        T::read(self, option, self.node(option)?)
+    }
+
+    fn read_integer(&self, option: &ConfigOption, node: &Node) -> Option<i64> {
+        if let Some(range) = option.value_type().size_range() {
+            return i64::try_from(self.read_size(option, node, range)?).ok();
+        }
+        let range = self.bounds(option, ValueType::integer_range).unwrap_or(i64::MIN..=i64::MAX);
         let Value::Integer(value) = node.value else {
-            return self.report_wrong_type(key, "an integer", node);
+            return self.report_wrong_type(option.name, "an integer", node);
         };
-        self.check_range(key, node, value, range)
+        self.check_range(option.name, node, value, range)
     }
 
-    /// Reads a fraction from 0.001 to 1.
-    pub fn read_fraction(&self, key: &'static str) -> Option<Fraction> {
-        let node = self.node(key)?;
-        let number = match node.value {
-            Value::Float(number) => number,
-            Value::Integer(1) => 1.0,
-            Value::Integer(_) => 0.0,
-            _ => return self.report_wrong_type(key, "a number from 0.001 to 1", node),
+    fn read_size(&self, option: &ConfigOption, node: &Node, range: RangeInclusive<u64>) -> Option<u64> {
+        let value = match node.value {
+            Value::Integer(value) => match u64::try_from(value) {
+                Ok(value) => value,
+                Err(_) => return self.report_fault(option.name, node, "a size is not negative", ""),
+            },
+            Value::String(_) => self.parse_node(option.name, node, values::parse_size)?,
+            _ => {
+                return self.report_wrong_type(option.name, "a size like \"10MiB\", or an integer of bytes", node);
+            }
         };
-        match Fraction::parse(number) {
-            Some(share) => Some(share),
-            None => self.report_fault(key, node, "it must be from 0.001 to 1", "write a part of 1: 0.5 is a half"),
-        }
+        self.check_range(option.name, node, value, range)
     }
 
-    /// Reads a number from 0.001 to the bound that the schema has for the key, in 1/1000.
-    pub fn read_thousandths(&self, key: &'static str) -> Option<u64> {
-        let node = self.node(key)?;
-        let most = self.bounds(key, ValueType::decimal_max).unwrap_or(1);
+    /// Reads a number from 0.001 to the bound that the row has, in 1/1000.
+    pub fn read_thousandths(&self, option: &ConfigOption) -> Option<u64> {
+        let node = self.node(option)?;
+        let most = self.bounds(option, ValueType::decimal_max).unwrap_or(1);
         let number = match node.value {
             Value::Float(number) => number,
             Value::Integer(number) => match i32::try_from(number) {
                 Ok(number) => f64::from(number),
                 Err(_) => f64::INFINITY,
             },
-            _ => return self.report_wrong_type(key, "a number", node),
+            _ => return self.report_wrong_type(option.name, "a number", node),
         };
         match to_thousandths(number, most) {
             Some(thousandths) => Some(thousandths),
-            None => self.report_fault(key, node, &format!("it must be from 0.001 to {most}"), ""),
+            None => self.report_fault(option.name, node, &format!("it must be from 0.001 to {most}"), ""),
         }
-    }
-
-    /// Reads a number of bytes: an integer, or a string with a unit.
-    pub fn read_size(&self, key: &'static str) -> Option<u64> {
-        let node = self.node(key)?;
-        let range = self.bounds(key, ValueType::size_range).unwrap_or(0..=u64::MAX);
-        let value = match node.value {
-            Value::Integer(value) => match u64::try_from(value) {
-                Ok(value) => value,
-                Err(_) => return self.report_fault(key, node, "a size is not negative", ""),
-            },
-            Value::String(_) => self.parse_node(key, node, values::parse_size)?,
-            _ => return self.report_wrong_type(key, "a size like \"10MiB\", or an integer of bytes", node),
-        };
-        self.check_range(key, node, value, range)
-    }
-
-    pub fn read_duration(&self, key: &'static str) -> Option<Duration> {
-        let node = self.node(key)?;
-        let range = self.bounds(key, ValueType::duration_range).unwrap_or(Duration::ZERO..=Duration::MAX);
-        if let Value::Integer(value) = node.value {
-            let what = format!("it must be a string with a unit, found the integer {value}");
-            return self.report_fault(key, node, &what, &format!("write {key} = \"{value}s\" or \"{value}ms\""));
-        }
-        let value = self.parse_node(key, node, values::parse_duration)?;
-        if range.contains(&value) {
-            return Some(value);
-        }
-        self.report_fault(key, node, &format!("it must be from {:?} to {:?}", range.start(), range.end()), "")
     }
 
     /// Reads a string that must be one of `words`.
-    pub fn read_choice<T: Copy>(&self, key: &'static str, words: &[(&str, T)]) -> Option<T> {
-        self.parse_string(key, |text| find_choice(text, words))
-    }
-
-    /// Reads one label of a closed set.
-    pub fn read_label<T: Copy>(&self, key: &'static str, all: &[T], label: fn(T) -> &'static str) -> Option<T> {
-        let words: Vec<(&str, T)> = all.iter().map(|value| (label(*value), *value)).collect();
-        self.read_choice(key, &words)
+    pub fn read_choice<T: Copy>(&self, option: &ConfigOption, words: &[(&str, T)]) -> Option<T> {
+        self.parse_string(option, |text| find_choice(text, words))
     }
 
     /// Reads a string or a list of strings.
     pub fn read_strings<T>(
         &self,
-        key: &'static str,
+        option: &ConfigOption,
         parse: impl Fn(&str) -> Result<T, TextFault>,
     ) -> Option<Vec<At<T>>> {
-        let node = self.node(key)?;
+        let node = self.node(option)?;
         let items = match &node.value {
             Value::Array(items) => items.as_slice(),
             Value::String(_) => std::slice::from_ref(node),
-            _ => return self.report_wrong_type(key, "a string or a list of strings", node),
+            _ => return self.report_wrong_type(option.name, "a string or a list of strings", node),
         };
-        let read = |item: &Node| Some(At { place: item.place, value: self.parse_node(key, item, &parse)? });
+        let read = |item: &Node| Some(At { place: item.place, value: self.parse_node(option.name, item, &parse)? });
         // Every item is parsed, to find all mistakes, before one of them fails the list.
         let values: Vec<_> = items.iter().map(read).collect();
         values.into_iter().collect()
     }
 
-    /// Reads a nested table with its own schema.
-    pub fn read_section(&self, key: &'static str, schema: &'static Schema) -> Option<Section<'a>> {
-        let table = self.read_table(key)?;
-        Some(Section::new(self.sources, schema, format!("`{key}`"), table))
+    /// Reads the table that an option is, or may be.
+    pub fn read_section(&self, option: &ConfigOption) -> Option<Section<'a>> {
+        let schema = option.value_type().tables().into_iter().next()?;
+        Some(Section::new(self.sources, schema, format!("`{}`", option.name), self.read_table(option)?))
     }
 
     /// Reads a table whose keys are names that the user chose.
-    pub fn read_table(&self, key: &'static str) -> Option<&'a Table> {
-        match self.node(key)? {
+    pub fn read_table(&self, option: &ConfigOption) -> Option<&'a Table> {
+        match self.node(option)? {
             Node { value: Value::Table(table), .. } => Some(table),
-            node => self.report_wrong_type(key, "a table", node),
+            node => self.report_wrong_type(option.name, "a table", node),
         }
     }
 
@@ -260,10 +244,10 @@ impl<'a> Section<'a> {
         None
     }
 
-    /// Returns the bounds that the schema has for a key.
-    fn bounds<T>(&self, key: &str, of: fn(&ValueType) -> Option<T>) -> Option<T> {
-        let bounds = self.schema.find(key).and_then(|option| of(&option.value_type()));
-        debug_assert!(bounds.is_some(), "the schema of {} has no such bounds for `{key}`", self.schema.name);
+    /// Returns the bounds that a row has.
+    fn bounds<T>(&self, option: &ConfigOption, of: fn(&ValueType) -> Option<T>) -> Option<T> {
+        let bounds = of(&option.value_type());
+        debug_assert!(bounds.is_some(), "the row `{}` of {} has no such bounds", option.name, self.schema.name);
         bounds
     }
 
@@ -294,6 +278,120 @@ impl<'a> Section<'a> {
             let mistake = Diagnostic::new(entry.place, message).with_label("unknown key").with_help(help);
             self.add_mistake(mistake.with_option(section.unwrap_or_default()));
         }
+    }
+}
+
+/// A type that options have.
+pub trait OptionValue: Sized {
+    /// Stands for a default that is no such value; a test makes sure that no row has one.
+    const NOTHING: Self;
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Self>;
+}
+
+impl<T: OptionValue> OptionValue for Option<T> {
+    const NOTHING: Option<T> = None;
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Option<T>> {
+        T::read(section, option, node).map(Some)
+    }
+}
+
+/// `true` and `false`, or the second and the first of two words.
+impl OptionValue for bool {
+    const NOTHING: bool = false;
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<bool> {
+        match (option.value_type(), &node.value) {
+            (ValueType::Words([first, second]), _) => {
+                section.parse_node(option.name, node, |text| find_choice(text, &[(first, false), (second, true)]))
+            }
+            (_, Value::Bool(value)) => Some(*value),
+            _ => section.report_wrong_type(option.name, "true or false", node),
+        }
+    }
+}
+
+/// An integer, or a number of bytes.
+macro_rules! integer_options {
+    ($($Integer:ty),*) => {
+        $(impl OptionValue for $Integer {
+            const NOTHING: $Integer = 0;
+
+            fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<$Integer> {
+                <$Integer>::try_from(section.read_integer(option, node)?).ok()
+            }
+        })*
+    };
+}
+
+integer_options!(i64, u64, usize, u32, u16);
+
+impl OptionValue for Duration {
+    const NOTHING: Duration = Duration::ZERO;
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Duration> {
+        let key = option.name;
+        let range = section.bounds(option, ValueType::duration_range).unwrap_or(Duration::ZERO..=Duration::MAX);
+        if let Value::Integer(value) = node.value {
+            let what = format!("it must be a string with a unit, found the integer {value}");
+            return section.report_fault(key, node, &what, &format!("write {key} = \"{value}s\" or \"{value}ms\""));
+        }
+        let value = section.parse_node(key, node, values::parse_duration)?;
+        if range.contains(&value) {
+            return Some(value);
+        }
+        section.report_fault(key, node, &format!("it must be from {:?} to {:?}", range.start(), range.end()), "")
+    }
+}
+
+impl OptionValue for Rate {
+    const NOTHING: Rate = Rate { count: 1, per_ms: 1 };
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Rate> {
+        section.parse_node(option.name, node, values::parse_rate)
+    }
+}
+
+impl OptionValue for Fraction {
+    const NOTHING: Fraction = Fraction::HALF;
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Fraction> {
+        let number = match node.value {
+            Value::Float(number) => number,
+            Value::Integer(1) => 1.0,
+            Value::Integer(_) => 0.0,
+            _ => return section.report_wrong_type(option.name, "a number from 0.001 to 1", node),
+        };
+        let help = "write a part of 1: 0.5 is a half";
+        let report = || section.report_fault(option.name, node, "it must be from 0.001 to 1", help);
+        Fraction::parse(number).or_else(report)
+    }
+}
+
+/// One of the words of a closed set.
+impl<T: LabelSet> OptionValue for T {
+    const NOTHING: T = T::ALL[0];
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<T> {
+        let words: Vec<(&str, T)> = T::ALL.iter().map(|value| (value.label(), *value)).collect();
+        section.parse_node(option.name, node, |text| find_choice(text, &words))
+    }
+}
+
+/// One value, or a list.
+impl<T: OptionValue> OptionValue for Vec<T> {
+    const NOTHING: Vec<T> = Vec::new();
+
+    fn read(section: &Section, option: &ConfigOption, node: &Node) -> Option<Vec<T>> {
+        let items = match &node.value {
+            Value::Array(items) => items.as_slice(),
+            Value::String(_) => std::slice::from_ref(node),
+            _ => return section.report_wrong_type(option.name, "a string or a list of strings", node),
+        };
+        // Every item is read, to find all mistakes, before one of them fails the list.
+        let values: Vec<Option<T>> = items.iter().map(|item| T::read(section, option, item)).collect();
+        values.into_iter().collect()
     }
 }
 

@@ -44,8 +44,8 @@ impl SourceTexts {
     fn report_masked(&self, node: &Node) {
         match &node.value {
             Value::String(text) => {
-                let written = text.written.as_ref().unwrap_or(&text.value);
-                if written == MASK || written.contains(MASKED_PASSWORD) {
+                let source_text = text.written.as_ref().unwrap_or(&text.value);
+                if source_text == MASK || source_text.contains(MASKED_PASSWORD) {
                     self.add_mistake(
                         Diagnostic::new(node.place, "this value is masked, so it would replace the real one")
                             .with_help("write the value itself, or better ${file:PATH} or ${VAR}"),

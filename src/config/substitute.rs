@@ -65,8 +65,8 @@ pub fn replace_expressions(sources: &SourceTexts, place: Place, text: &str) -> O
         match look_up_expression(sources, place, name) {
             Ok(found) => {
                 value.push_str(&found);
-                let written = from[..name.len() + 3].to_owned();
-                sources.add_substitution(Substitution { value: found.into_owned(), written });
+                let reference = from[..name.len() + 3].to_owned();
+                sources.add_substitution(Substitution { value: found.into_owned(), written: reference });
             }
             Err((message, help)) => {
                 report_expression(sources, place, &from[..name.len() + 3], &message, &help);

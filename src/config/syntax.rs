@@ -16,8 +16,8 @@ pub fn find_deep_nesting(source: &SourceText, file: usize) -> Option<Diagnostic>
     let start = find_deep_place(source.text.as_bytes())?;
     let place = Place { file, start, end: start + 1 };
     let what = format!("lists and tables are nested more than {NESTING_MAX} levels deep, or a key has more parts");
-    let found = Diagnostic::new(place, what).with_kind(MistakeKind::Syntax);
-    Some(found.with_help("close the lists and tables before it, or write shorter keys"))
+    let mistake = Diagnostic::new(place, what).with_kind(MistakeKind::Syntax);
+    Some(mistake.with_help("close the lists and tables before it, or write shorter keys"))
 }
 
 /// Returns the place of the first bracket or dot beyond [`NESTING_MAX`], outside of strings and comments.
@@ -132,16 +132,16 @@ fn find_earlier_definition(source: &SourceText, offset: usize) -> Option<(usize,
     let line = source.text.get(start..)?.lines().next()?.trim();
     let header = line.starts_with('[');
     let key = |line: &str| line.split(if header { '#' } else { '=' }).next().unwrap_or(line).trim().to_owned();
-    let wanted = key(line);
+    let repeated_key = key(line);
     let mut end = start;
     for before in source.text.get(..start)?.split_inclusive('\n').rev() {
         let begin = end - before.len();
-        let trimmed = before.trim();
-        if key(trimmed) == wanted && (header || before.contains('=')) {
+        let statement = before.trim();
+        if key(statement) == repeated_key && (header || before.contains('=')) {
             let indent = before.len() - before.trim_start().len();
-            return Some((begin + indent, begin + indent + wanted.len()));
+            return Some((begin + indent, begin + indent + repeated_key.len()));
         }
-        if !header && trimmed.starts_with('[') {
+        if !header && statement.starts_with('[') {
             return None;
         }
         end = begin;
@@ -152,13 +152,13 @@ fn find_earlier_definition(source: &SourceText, offset: usize) -> Option<(usize,
 /// Finds a character that looks like a quote or a space but is not one, as word processors and web pages insert them.
 /// Returns its name and the corrected line.
 fn find_lookalike(line: &str) -> Option<(String, String)> {
-    let found = find_outside_strings(line)?;
-    let corrected: String = line.chars().map(ascii_for).collect();
-    let (what, help) = match ascii_for(found) {
-        ' ' => (format!("U+{:04X} is not the space it looks like", u32::from(found)), "plain spaces"),
-        _ => (format!("`{found}` is a typographic quote, which TOML does not know"), "plain quotes"),
+    let lookalike = find_outside_strings(line)?;
+    let correction: String = line.chars().map(ascii_for).collect();
+    let (what, help) = match ascii_for(lookalike) {
+        ' ' => (format!("U+{:04X} is not the space it looks like", u32::from(lookalike)), "plain spaces"),
+        _ => (format!("`{lookalike}` is a typographic quote, which TOML does not know"), "plain quotes"),
     };
-    Some((what, format!("write it with {help}: {}", corrected.trim())))
+    Some((what, format!("write it with {help}: {}", correction.trim())))
 }
 
 /// Returns the ASCII character that a lookalike stands for; other characters are returned unchanged.
@@ -254,8 +254,8 @@ fn style_remedy(line: &str) -> String {
         if value.is_empty() {
             return format!("give `{name}` a value");
         }
-        let quoted = value.parse::<f64>().is_err() && !matches!(value, "true" | "false");
-        if is_key(name) && quoted && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
+        let is_text = value.parse::<f64>().is_err() && !matches!(value, "true" | "false");
+        if is_key(name) && is_text && !value.starts_with(['"', '\'', '[', '{']) && !value.contains('"') {
             return format!("strings need quotes: {name} = \"{value}\"");
         }
     }
@@ -271,9 +271,9 @@ mod tests {
         let most = format!("a = {}{}", "[".repeat(NESTING_MAX), "]".repeat(NESTING_MAX));
         let many = "a = [1, { b = [2.5] }]\n[c.d]\n".repeat(200);
         let brackets = "[".repeat(100);
-        let quoted =
+        let strings =
             format!("a = \"\\\"{brackets}\"\nb = '{brackets}'\nc = \"\"\"\n{brackets}\"\"\"\n# {brackets}\n#\n");
-        for text in ["", "#", "a = \"", "a = \"\\", "a = '''", &most, &many, &quoted] {
+        for text in ["", "#", "a = \"", "a = \"\\", "a = '''", &most, &many, &strings] {
             assert_eq!(find_deep_place(text.as_bytes()), None, "{text}");
         }
         let after = |text: &str| find_deep_place(format!("{text}a = {brackets}").as_bytes());

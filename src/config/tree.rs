@@ -7,6 +7,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue, Error};
 
 use crate::config::diagnostics::report::{Diagnostic, Place};
+use crate::config::schema::row::{ConfigOption, DefaultValue};
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::{substitute, syntax};
@@ -143,9 +144,12 @@ impl Builder<'_> {
     }
 }
 
-/// Returns the value in a text that is valid TOML and JSON, as the table of options has its defaults; it has no place.
-pub fn parse_value(text: &str) -> Option<Node> {
-    convert_json(serde_json::from_str(text).ok()?)
+/// Returns the default of an option, which has no place; `None` if it depends on others.
+pub fn parse_default(option: &ConfigOption) -> Option<Node> {
+    match option.default {
+        DefaultValue::Value(text) => convert_json(serde_json::from_str(text).ok()?),
+        _ => None,
+    }
 }
 
 fn convert_json(json: serde_json::Value) -> Option<Node> {
@@ -170,8 +174,8 @@ fn convert_json(json: serde_json::Value) -> Option<Node> {
 /// Merges the tables with the same name of several files. A key that occurs twice is a mistake that names both places.
 pub fn merge_tables(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Option<Table> {
     let mut tables = tables.into_iter();
-    let mut merged = tables.next()?;
-    let mut places: HashMap<String, Place> = merged.entries.iter().map(|e| (e.key.clone(), e.place)).collect();
+    let mut result = tables.next()?;
+    let mut places: HashMap<String, Place> = result.entries.iter().map(|e| (e.key.clone(), e.place)).collect();
     for entry in tables.flat_map(|table| table.entries) {
         match places.get(&entry.key) {
             Some(first) => sources.add_mistake(
@@ -182,11 +186,11 @@ pub fn merge_tables(sources: &SourceTexts, what: &str, tables: Vec<Table>) -> Op
             ),
             None => {
                 places.insert(entry.key.clone(), entry.place);
-                merged.entries.push(entry);
+                result.entries.push(entry);
             }
         }
     }
-    Some(merged)
+    Some(result)
 }
 
 fn report_duplicate(what: &str, entry: &TableEntry) -> String {

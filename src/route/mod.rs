@@ -352,15 +352,15 @@ impl TimeoutOrigins {
     };
 }
 
-/// How ambiguous requests are handled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Strictness {
+labels! {
+    /// How ambiguous requests are handled.
+    Strictness:
     /// Refuses what other servers on the path could read differently.
-    Strict,
+    Strict = "strict",
     /// Repairs what can be repaired, and refuses the rest.
-    Defensive,
+    Defensive = "defensive",
     /// Counts what `Defensive` would refuse, and lets it pass.
-    Monitor,
+    Monitor = "monitor",
 }
 
 /// The rules of a route for ambiguous requests.

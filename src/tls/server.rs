@@ -72,11 +72,11 @@ pub enum ClientAuth {
     Required,
 }
 
-/// The oldest version of TLS that clients may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MinVersion {
-    Tls12,
-    Tls13,
+labels! {
+    /// The oldest version of TLS that clients may use.
+    MinVersion:
+    Tls12 = "1.2",
+    Tls13 = "1.3",
 }
 
 /// TLS settings of one listener.

@@ -148,14 +148,13 @@ pub enum Scheme {
     Unix(SocketProtocol),
 }
 
-/// The HTTP version over TLS.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WireProtocol {
+labels! {
+    /// The HTTP version over TLS.
+    WireProtocol:
     /// The server chooses by ALPN.
-    #[default]
-    Auto,
-    Http1,
-    Http2,
+    Auto = "auto",
+    Http1 = "http1",
+    Http2 = "http2",
 }
 
 /// The HTTP version over a Unix socket.

@@ -66,10 +66,14 @@ class Gateway:
 
     def log(self, **wanted):
         """Returns the lines of the access log with these values."""
-        # The last line may not be complete.
-        whole = (DIR / "gateway.log").read_text().rpartition("\n")[0].splitlines()
-        lines = [json.loads(line) for line in whole if line.startswith("{")]
+        lines = map(json.loads, self.log_lines())
         return [line for line in lines if all(line.get(field) == value for field, value in wanted.items())]
+
+    def log_lines(self):
+        """Returns the lines of the access log as they are written."""
+        # The last line may not be complete.
+        lines = (DIR / "gateway.log").read_text().rpartition("\n")[0].splitlines()
+        return [line for line in lines if line.startswith("{")]
 
     def expect(self, **wanted):
         """Waits for a line of the access log that has these values: it is written after the end of the response."""
@@ -77,12 +81,15 @@ class Gateway:
 
     def fetch(self, path, method="GET", body=None, **headers):
         """Sends one request. Returns the status, the headers and the body of the response."""
-        connection = http.client.HTTPConnection("127.0.0.1", HTTP, timeout=30)
-        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", HTTP, timeout=30)) as connection:
+            headers = {name.replace("_", "-"): value for name, value in headers.items()}
+            return self.fetch_over(connection, path, method, body, headers)
+
+    def fetch_over(self, connection, path, method="GET", body=None, headers={}):
+        """Sends one request over a connection, and opens it again if the gateway has closed it."""
         connection.request(method, path, body, {"host": self.host, "user-agent": "harness"} | headers)
         response = connection.getresponse()
         text = response.read()
-        connection.close()
         return response.status, response.headers, text
 
     def in_flight(self, route):
@@ -99,9 +106,11 @@ class Gateway:
         client is recognised by the start of its User-Agent."""
         stopped = threading.Event()
 
+        # Over connections that stay open, because a busy machine does not open as many as the limit admits requests.
         def flood():
-            while not stopped.is_set():
-                self.fetch(path, method)
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", HTTP, timeout=30)) as connection:
+                while not stopped.is_set():
+                    self.fetch_over(connection, path, method)
 
         def watch():
             while not stopped.wait(0.2):
@@ -120,7 +129,8 @@ class Gateway:
 
     def refused(self, client):
         """Returns the log lines of the refusals of a client."""
-        return [line for line in self.log(status=429) if (line["user_agent"] or "").startswith(client)]
+        lines = (json.loads(line) for line in self.log_lines() if client in line)
+        return [line for line in lines if line["status"] == 429 and (line["user_agent"] or "").startswith(client)]
 
 
 def start(arguments, port, name=None, **options):

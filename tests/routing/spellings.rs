@@ -177,11 +177,13 @@ proptest! {
         let decode = |path: &str| percent_decode_str(path).collect::<Vec<u8>>();
         SERVED.with(|(upstream, gateway)| {
             let case = format!("x-case: {one} {other} {:?}\r\n", std::time::Instant::now());
-            let [first, second] = [&one, &other].map(|path| gateway.fetch(&get(path, &case)).status());
-            assert_eq!(first, 200, "{one}");
-            assert_eq!(second, if changed.is_none() { 429 } else { 200 }, "{one} {other}");
-            let sent = if changed.is_none() { &one } else { &other };
-            assert_eq!(decode(&sent_target(upstream)), decode(sent));
+            let fetch = |path: &str| gateway.fetch(&get(path, &case)).status();
+            assert_eq!(fetch(&one), 200, "{one}");
+            assert_eq!(decode(&sent_target(upstream)), decode(&one));
+            assert_eq!(fetch(&other), if changed.is_none() { 429 } else { 200 }, "{one} {other}");
+            if changed.is_some() {
+                assert_eq!(decode(&sent_target(upstream)), decode(&other));
+            }
         });
     }
 }

@@ -40,6 +40,7 @@ pub const LAYERS: [(&str, &[&str]); 36] = [
             "template",
             "net",
             "grpc",
+            "ends",
             "upstream",
             "overload",
             "tls",

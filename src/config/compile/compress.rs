@@ -2,6 +2,8 @@
 
 use crate::config::reader::{At, Section};
 use crate::config::schema::Schema;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::server;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::compress::{CompressSettings, CompressionAlgorithm, MediaTypeFault, MediaTypePattern};
@@ -16,40 +18,41 @@ pub struct CompressOption {
 /// Compiles the option. Keys that are missing have the values of `inherited`.
 pub fn compile_compress(section: &Section, schema: &'static Schema, inherited: &CompressOption) -> CompressOption {
     let settings = inherited.settings.clone();
-    match section.node("compress") {
+    match section.node(&server::COMPRESS) {
         None => inherited.clone(),
         Some(Node { value: Value::Bool(is_enabled), .. }) => CompressOption { is_enabled: *is_enabled, settings },
         Some(Node { value: Value::Table(table), .. }) => {
             let table = Section::new(section.sources, schema, "`compress`", table);
             let settings = CompressSettings {
-                types: read_list(&table, "types", parse_type).unwrap_or(settings.types),
-                min_size: table.read_size("min_size").unwrap_or(settings.min_size),
-                algorithms: read_list(&table, "algorithms", parse_algorithm).unwrap_or(settings.algorithms),
+                types: read_list(&table, &server::compress::TYPES, parse_type).unwrap_or(settings.types),
+                min_size: table.read(&server::compress::MIN_SIZE).unwrap_or(settings.min_size),
+                algorithms: read_list(&table, &server::compress::ALGORITHMS, parse_algorithm)
+                    .unwrap_or(settings.algorithms),
             };
             table.report_unread_keys();
             CompressOption { is_enabled: true, settings }
         }
-        Some(node) => {
-            section.report_wrong_type("compress", "true, false or a table", node).unwrap_or_else(|| inherited.clone())
-        }
+        Some(node) => section
+            .report_wrong_type(server::COMPRESS.name, "true, false or a table", node)
+            .unwrap_or_else(|| inherited.clone()),
     }
 }
 
 /// Reads a list that is not empty and has no item twice.
 fn read_list<T: PartialEq>(
     table: &Section,
-    key: &'static str,
+    option: &ConfigOption,
     parse: impl Fn(&str) -> Result<T, TextFault>,
 ) -> Option<Vec<T>> {
-    let items = table.read_strings(key, parse)?;
+    let items = table.read_strings(option, parse)?;
     if items.is_empty() {
-        let node = table.node(key)?;
+        let node = table.node(option)?;
         let help = "write compress = false to turn compression off, or leave the key out";
-        return table.report_fault(key, node, "an empty list compresses nothing", help);
+        return table.report_fault(option.name, node, "an empty list compresses nothing", help);
     }
     for (at, At { place, value }) in items.iter().enumerate() {
         if items[..at].iter().any(|earlier| earlier.value == *value) {
-            return table.report_fault_at(key, *place, "this item occurs twice", "remove one of the two");
+            return table.report_fault_at(option.name, *place, "this item occurs twice", "remove one of the two");
         }
     }
     Some(items.into_iter().map(|at| at.value).collect())

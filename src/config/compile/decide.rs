@@ -12,6 +12,7 @@ use crate::config::compile::routes::{RouteContext, check_params, check_readable,
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
+use crate::config::schema::decide;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::config::{ListenerSettings, Service};
@@ -51,9 +52,9 @@ pub fn compile_decide(
     }
     for NamedSection { name, place, section } in sections {
         let route = compile_limits(name, &section, indexes.get(name).map(|index| (*index, &routes[*index])), context);
-        let from = section.read_label("from", FactFamily::ALL, FactFamily::label).unwrap_or(FactFamily::Forwarded);
+        let from = section.get(&decide::FROM);
         let deny_as = read_deny_as(&section);
-        let once = section.parse_string("once", parse_once);
+        let once = section.parse_string(&decide::ONCE, parse_once);
         if !has_listener {
             let what = format!("no listener answers questions, so nobody can ask about [decide.{name}]");
             let help = "add a [[listener]] with serve = \"decide\", at the address where the other proxies ask";
@@ -88,8 +89,8 @@ fn compile_limits(
     named: Option<(usize, &Route)>,
     context: &RouteContext,
 ) -> Option<PointLimits> {
-    let written = section.node("limits");
-    let limits = match (written, named) {
+    let limits_node = section.node(&decide::LIMITS);
+    let limits = match (limits_node, named) {
         (None, None) => {
             let message = format!("[decide.{name}] has no limits, and no route has this name");
             return section.report_missing(message, "add limits = [\"NAME\"], or call it like a route");
@@ -97,10 +98,15 @@ fn compile_limits(
         (Some(node), Some(_)) => {
             let what = format!("a route has the name `{name}` too, and the limits of both would share one label");
             let help = "leave `limits` out to decide by those of the route, or rename one of the two";
-            return section.report_fault("limits", node, &what, help);
+            return section.report_fault(decide::LIMITS.name, node, &what, help);
         }
         (Some(Node { value: Value::Array(items), .. }), None) if items.is_empty() => {
-            return section.report_fault("limits", written?, "the list is empty", "name at least one limit");
+            return section.report_fault(
+                decide::LIMITS.name,
+                limits_node?,
+                "the list is empty",
+                "name at least one limit",
+            );
         }
         (Some(_), None) => compile_limit_list(section, context)?,
         (None, Some((index, route))) => {
@@ -114,14 +120,14 @@ fn compile_limits(
 
 /// Reports limits by which no question can be decided.
 fn check_decidable(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let names = section.read_strings(&decide::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let Some(why) = why_undecidable(limit) else { continue };
         let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
         let what = format!("`{}` cannot decide for other proxies: {why}", limit.name);
         ok = section.report_fault_at(
-            "limits",
+            decide::LIMITS.name,
             place,
             &what,
             "leave it out here, or let the requests pass through a route",
@@ -173,13 +179,16 @@ pub fn own_route(name: &str, limits: Vec<Arc<Limit>>, context: &RouteContext) ->
 }
 
 fn read_deny_as(section: &Section) -> Option<DenyStatus> {
-    match section.node("deny_as")? {
+    match section.node(&decide::DENY_AS)? {
         Node { value: Value::Integer(429), .. } => Some(DenyStatus::TooManyRequests),
         Node { value: Value::Integer(403), .. } => Some(DenyStatus::Forbidden),
-        node @ Node { value: Value::Integer(_), .. } => {
-            section.report_fault("deny_as", node, "refusals have status 429 or 403", "nginx accepts only 403")
-        }
-        node => section.report_wrong_type("deny_as", "429 or 403", node),
+        node @ Node { value: Value::Integer(_), .. } => section.report_fault(
+            decide::DENY_AS.name,
+            node,
+            "refusals have status 429 or 403",
+            "nginx accepts only 403",
+        ),
+        node => section.report_wrong_type(decide::DENY_AS.name, "429 or 403", node),
     }
 }
 

@@ -3,9 +3,11 @@
 use http::{HeaderName, HeaderValue};
 
 use crate::config::reader::{At, Section};
+use crate::config::schema::route;
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Table, Value};
+use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{schema, values};
 use crate::route::{HeaderEdit, ResponseEdit};
 
 /// Headers that frame a message or belong to one hop; only the gateway sets them.
@@ -23,39 +25,37 @@ const UNTOUCHABLE: &[&str] = &[
 
 /// Compiles `request_headers`.
 pub fn compile_request_edit(section: &Section) -> Option<HeaderEdit> {
-    const KEY: &str = "request_headers";
-    if section.node(KEY).is_none() {
+    if section.node(&route::REQUEST_HEADERS).is_none() {
         return Some(HeaderEdit::default());
     }
-    let edit = section.read_section(KEY, &schema::route::request_headers::TABLE)?;
-    let set = read_editable_pairs(&edit, "set");
+    let edit = section.read_section(&route::REQUEST_HEADERS)?;
+    let set = read_editable_pairs(&edit, &route::request_headers::SET);
     let remove = read_removed(&edit);
     edit.report_unread_keys();
-    combine_edit(section, KEY, set?, remove?)
+    combine_edit(section, &route::REQUEST_HEADERS, set?, remove?)
 }
 
 /// Compiles `response_headers`.
 pub fn compile_response_edit(section: &Section) -> Option<ResponseEdit> {
-    const KEY: &str = "response_headers";
-    if section.node(KEY).is_none() {
+    if section.node(&route::RESPONSE_HEADERS).is_none() {
         return Some(ResponseEdit::default());
     }
-    let edit = section.read_section(KEY, &schema::route::response_headers::TABLE)?;
-    let set = read_editable_pairs(&edit, "set");
-    let default = read_editable_pairs(&edit, "default");
-    let add = read_editable_lines(&edit, "add");
-    let add_on_success = read_editable_lines(&edit, "add_on_success");
+    let edit = section.read_section(&route::RESPONSE_HEADERS)?;
+    let set = read_editable_pairs(&edit, &route::response_headers::SET);
+    let default = read_editable_pairs(&edit, &route::response_headers::DEFAULT);
+    let add = read_editable_lines(&edit, &route::response_headers::ADD);
+    let add_on_success = read_editable_lines(&edit, &route::response_headers::ADD_ON_SUCCESS);
     let remove = read_removed(&edit);
-    let on_refusals = edit.read_choice("on", &[("upstream", false), ("all", true)]).unwrap_or(false);
+    let on_refusals = edit.get(&route::response_headers::ON);
     edit.report_unread_keys();
-    let edit = combine_edit(section, KEY, set?, remove?)?;
+    let edit = combine_edit(section, &route::RESPONSE_HEADERS, set?, remove?)?;
     Some(ResponseEdit { edit, default: default?, add: add?, add_on_success: add_on_success?, on_refusals })
 }
 
 /// Reads the names of `remove`.
 fn read_removed(edit: &Section) -> Option<Vec<At<HeaderName>>> {
-    match edit.node("remove") {
-        Some(_) => edit.read_strings("remove", check_editable),
+    match edit.node(&route::response_headers::REMOVE) {
+        Some(_) => edit.read_strings(&route::response_headers::REMOVE, check_editable),
         None => Some(Vec::new()),
     }
 }
@@ -63,41 +63,41 @@ fn read_removed(edit: &Section) -> Option<Vec<At<HeaderName>>> {
 /// Combines `set` and `remove`, which must have different headers.
 fn combine_edit(
     section: &Section,
-    key: &'static str,
+    option: &ConfigOption,
     set: Vec<(HeaderName, HeaderValue)>,
     remove: Vec<At<HeaderName>>,
 ) -> Option<HeaderEdit> {
     if let Some(name) = remove.iter().find(|name| set.iter().any(|(set, _)| *set == name.value)) {
         let what = format!("`{}` is both set and removed", name.value);
         let help = "`set` replaces what was there; leave it out of `remove`";
-        return section.report_fault_at(key, name.place, &what, help);
+        return section.report_fault_at(option.name, name.place, &what, help);
     }
     Some(HeaderEdit { remove: remove.into_iter().map(|at| at.value).collect(), set })
 }
 
 /// Reads a table of headers that a route may edit.
-fn read_editable_pairs(edit: &Section, key: &'static str) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    if edit.node(key).is_none() {
+fn read_editable_pairs(edit: &Section, option: &ConfigOption) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    if edit.node(option).is_none() {
         return Some(Vec::new());
     }
-    let table = edit.read_table(key)?;
-    let pairs = read_header_pairs(edit, key, table);
-    report_uneditable(edit, key, table);
+    let table = edit.read_table(option)?;
+    let pairs = read_header_pairs(edit, option, table);
+    report_uneditable(edit, option, table);
     pairs
 }
 
 /// Reads a table of headers that a route may edit, each with a value or a list of values.
-fn read_editable_lines(edit: &Section, key: &'static str) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    if edit.node(key).is_none() {
+fn read_editable_lines(edit: &Section, option: &ConfigOption) -> Option<Vec<(HeaderName, HeaderValue)>> {
+    if edit.node(option).is_none() {
         return Some(Vec::new());
     }
-    let table = edit.read_table(key)?;
+    let table = edit.read_table(option)?;
     let mut lines = Vec::new();
     let mut ok = true;
     for entry in &table.entries {
         let name = match values::parse_header_name(&entry.key) {
             Ok(name) => Some(name),
-            Err(TextFault { what, help }) => edit.report_fault_at(key, entry.place, &what, &help),
+            Err(TextFault { what, help }) => edit.report_fault_at(option.name, entry.place, &what, &help),
         };
         let items = match &entry.node.value {
             Value::Array(items) if !items.is_empty() => items.as_slice(),
@@ -115,35 +115,39 @@ fn read_editable_lines(edit: &Section, key: &'static str) -> Option<Vec<(HeaderN
             }
         }
     }
-    report_uneditable(edit, key, table);
+    report_uneditable(edit, option, table);
     ok.then_some(lines)
 }
 
 /// Reports the headers of a table that only the gateway sets.
-fn report_uneditable(edit: &Section, key: &'static str, table: &Table) {
+fn report_uneditable(edit: &Section, option: &ConfigOption, table: &Table) {
     for entry in &table.entries {
         let Err(TextFault { what, help }) = check_editable(&entry.key) else { continue };
         // An invalid name has been reported already.
         if values::parse_header_name(&entry.key).is_ok() {
-            edit.report_fault_at::<()>(key, entry.place, &what, &help);
+            edit.report_fault_at::<()>(option.name, entry.place, &what, &help);
         }
     }
 }
 
 /// Reads a table of header names and values.
-pub fn read_header_pairs(section: &Section, key: &str, table: &Table) -> Option<Vec<(HeaderName, HeaderValue)>> {
+pub fn read_header_pairs(
+    section: &Section,
+    option: &ConfigOption,
+    table: &Table,
+) -> Option<Vec<(HeaderName, HeaderValue)>> {
     let mut pairs: Vec<(HeaderName, HeaderValue)> = Vec::new();
     let mut ok = true;
     for entry in &table.entries {
         let name = match values::parse_header_name(&entry.key) {
             Ok(name) => Some(name),
-            Err(TextFault { what, help }) => section.report_fault_at(key, entry.place, &what, &help),
+            Err(TextFault { what, help }) => section.report_fault_at(option.name, entry.place, &what, &help),
         };
         let value = section.parse_node(&entry.key, &entry.node, values::parse_header_value);
         match (name, value) {
             (Some(name), _) if pairs.iter().any(|(known, _)| *known == name) => {
                 section.report_fault_at::<()>(
-                    key,
+                    option.name,
                     entry.place,
                     &format!("`{name}` occurs twice"),
                     "header names are the same in any case",

@@ -7,7 +7,7 @@ use http::header::AUTHORIZATION;
 
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::reader::{At, Section, find_choice};
-use crate::config::schema;
+use crate::config::schema::jwt;
 use crate::config::tree::{Node, Value};
 use crate::limiting::source::jwt::{Algorithm, DecodingKey, TokenVerifier};
 use crate::names::parse_forwarded_header;
@@ -38,7 +38,7 @@ pub struct TokenVerifiers {
 pub fn compile_verifiers(section: &Section, named: Vec<NamedSection>) -> TokenVerifiers {
     let is_empty = section.written_table().entries.is_empty();
     let default = if is_empty { None } else { compile_jwt(section) };
-    let mut verifiers = Definitions::new(schema::jwt::TABLE.name);
+    let mut verifiers = Definitions::new(jwt::TABLE.name);
     for NamedSection { name, place, section } in named {
         verifiers.insert(name, place, compile_jwt(&section));
     }
@@ -47,20 +47,20 @@ pub fn compile_verifiers(section: &Section, named: Vec<NamedSection>) -> TokenVe
 
 /// Compiles a section; `None` if it is wrong.
 fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
-    let key = section.node("key");
-    let algorithms = match section.node("algorithms") {
-        Some(_) => section.read_strings("algorithms", |text| find_choice(text, ALGORITHMS)),
+    let key = section.node(&jwt::KEY);
+    let algorithms = match section.node(&jwt::ALGORITHMS) {
+        Some(_) => section.read_strings(&jwt::ALGORITHMS, |text| find_choice(text, ALGORITHMS)),
         None => None,
     };
-    let header: Option<HeaderName> = match section.node("header") {
-        Some(_) => section.parse_string("header", parse_forwarded_header),
+    let header: Option<HeaderName> = match section.node(&jwt::HEADER) {
+        Some(_) => section.parse_string(&jwt::HEADER, parse_forwarded_header),
         None => Some(AUTHORIZATION),
     };
-    let [issuer, audience] = ["issuer", "audience"].map(|name| match section.node(name) {
-        Some(_) => section.read_strings(name, |text| Ok(text.to_owned())),
+    let [issuer, audience] = [&jwt::ISSUER, &jwt::AUDIENCE].map(|option| match section.node(option) {
+        Some(_) => section.read_strings(option, |text| Ok(text.to_owned())),
         None => Some(Vec::new()),
     });
-    let (given, listed) = (key.is_some(), section.node("algorithms").is_some());
+    let (given, listed) = (key.is_some(), section.node(&jwt::ALGORITHMS).is_some());
     section.report_unknown();
     match (given, listed) {
         (false, _) => {
@@ -91,16 +91,21 @@ fn compile_jwt(section: &Section) -> Option<Arc<TokenVerifier>> {
 /// secret.
 fn read_decoding_key(section: &Section, node: &Node, algorithms: &[At<Algorithm>]) -> Option<(DecodingKey, String)> {
     let Value::String(text) = &node.value else {
-        return section.report_wrong_type("key", "a string", node);
+        return section.report_wrong_type(jwt::KEY.name, "a string", node);
     };
     let Some(first) = algorithms.first() else {
-        let listed = section.node("algorithms")?;
-        return section.report_fault("algorithms", listed, "the list is empty", "name at least one, like \"ES256\"");
+        let node = section.node(&jwt::ALGORITHMS)?;
+        return section.report_fault(
+            jwt::ALGORITHMS.name,
+            node,
+            "the list is empty",
+            "name at least one, like \"ES256\"",
+        );
     };
     if let Some(other) = algorithms.iter().find(|at| at.value.family() != first.value.family()) {
         let what = "the algorithms need different kinds of keys, and there is only one key";
         return section.report_fault_at(
-            "algorithms",
+            jwt::ALGORITHMS.name,
             other.place,
             what,
             "keep those of one kind: HS*, RS256, ES256 or EdDSA",
@@ -116,12 +121,15 @@ fn read_decoding_key(section: &Section, node: &Node, algorithms: &[At<Algorithm>
     };
     match decoding {
         Ok(key) if !secret.contains("PRIVATE KEY") => Some((key, secret.to_owned())),
-        Ok(_) => {
-            section.report_fault("key", node, "it is a private key", "give the public key, which is all that is needed")
-        }
+        Ok(_) => section.report_fault(
+            jwt::KEY.name,
+            node,
+            "it is a private key",
+            "give the public key, which is all that is needed",
+        ),
         Err(_) => {
             let what = format!("it is not the public key of {:?} in PEM form", first.value);
-            section.report_fault("key", node, &what, "it starts with -----BEGIN PUBLIC KEY-----")
+            section.report_fault(jwt::KEY.name, node, &what, "it starts with -----BEGIN PUBLIC KEY-----")
         }
     }
 }
@@ -134,7 +142,12 @@ fn read_shared_secret(
 ) -> Option<(DecodingKey, String)> {
     if secret.trim_start().starts_with("-----BEGIN") {
         let what = "a PEM key is not a secret, which the HS algorithms need";
-        return section.report_fault("key", node, what, "name the algorithm of this key: RS256, ES256 or EdDSA");
+        return section.report_fault(
+            jwt::KEY.name,
+            node,
+            what,
+            "name the algorithm of this key: RS256, ES256 or EdDSA",
+        );
     }
     let least = |algorithm: &Algorithm| match algorithm {
         Algorithm::HS512 => 64,
@@ -145,7 +158,7 @@ fn read_shared_secret(
     if secret.len() < least {
         let what = format!("the secret has {} bytes, these algorithms need {least}", secret.len());
         return section.report_fault(
-            "key",
+            jwt::KEY.name,
             node,
             &what,
             "make one of random characters, like `openssl rand -base64 64`",

@@ -9,6 +9,7 @@ use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
+use crate::config::schema::{admin, listener};
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Table, TableEntry, Value};
 use crate::config::{Admin, ListenerSettings, ServerSettings, Service};
@@ -187,8 +188,8 @@ fn warn_of_idle_limits(context: &LintContext) {
     for route in context.routes.iter().chain(context.decide) {
         let names: BTreeSet<&str> = route.limits.iter().map(|limit| limit.name.as_str()).collect();
         for limit in &route.limits {
-            let known = companions.entry(&limit.name).or_insert_with(|| names.clone());
-            known.retain(|name| names.contains(name));
+            let common = companions.entry(&limit.name).or_insert_with(|| names.clone());
+            common.retain(|name| names.contains(name));
         }
     }
     for (name, place) in context.limits.places() {
@@ -261,16 +262,19 @@ fn warn_of_open_admin(context: &LintContext) {
 /// Warns if a listener requires client certificates, and another one serves the same routes without.
 pub fn warn_of_open_listeners(sources: &SourceTexts, sections: &[Section], listeners: &[Arc<ListenerSettings>]) {
     let requires = |section: &&Section| {
-        let Some(Value::Table(tls)) = section.node("tls").map(|node| &node.value) else { return false };
+        let Some(Value::Table(tls)) = section.node(&listener::TLS).map(|node| &node.value) else { return false };
         let is_optional =
             |entry: &TableEntry| matches!(&entry.node.value, Value::String(text) if text.value == "optional");
-        tls.get("client_ca").is_some() && !tls.get("client_auth").is_some_and(is_optional)
+        tls.get(listener::tls::CLIENT_CA.name).is_some()
+            && !tls.get(listener::tls::CLIENT_AUTH.name).is_some_and(is_optional)
     };
     let serves = |listener: &&Arc<ListenerSettings>| {
         matches!(listener.service, Service::Http) && listener.redirect_port.is_none()
     };
-    let closed: Vec<&Section> = sections.iter().filter(requires).collect();
-    let Some(first) = closed.first().filter(|_| listeners.iter().filter(serves).count() > closed.len()) else { return };
+    let guarding: Vec<&Section> = sections.iter().filter(requires).collect();
+    let Some(first) = guarding.first().filter(|_| listeners.iter().filter(serves).count() > guarding.len()) else {
+        return;
+    };
     let what = "this listener requires client certificates, but another listener serves the same routes without";
     let help = "routes apply to all listeners: remove the other one, or run a gateway of its own for it";
     sources.add_warning(
@@ -281,8 +285,8 @@ pub fn warn_of_open_listeners(sources: &SourceTexts, sections: &[Section], liste
 
 /// Returns where `listen` of `[admin]` is written.
 fn find_admin_address(documents: &[Table]) -> Option<Place> {
-    documents.iter().find_map(|document| match &document.get("admin")?.node.value {
-        Value::Table(admin) => admin.get("listen").map(|entry| entry.node.place),
+    documents.iter().find_map(|document| match &document.get(admin::TABLE.name)?.node.value {
+        Value::Table(admin) => admin.get(admin::LISTEN.name).map(|entry| entry.node.place),
         _ => None,
     })
 }
@@ -312,17 +316,17 @@ fn warn_of_unlimited_methods(context: &LintContext, route: &Route, place: Place)
     if route.limits.is_empty() || matches!(route.action, Action::Redirect(_) | Action::Respond(_)) {
         return;
     }
-    let limited: Option<Vec<Vec<&str>>> = route.limits.iter().map(|limit| methods_of(limit)).collect();
-    let Some(limited) = limited else { return };
-    let limited: BTreeSet<&str> = limited.into_iter().flatten().collect();
+    let method_lists: Option<Vec<Vec<&str>>> = route.limits.iter().map(|limit| methods_of(limit)).collect();
+    let Some(limited_methods) = method_lists else { return };
+    let limited_methods: BTreeSet<&str> = limited_methods.into_iter().flatten().collect();
     let is_accepted = |method: &str| {
         route.matcher.methods.is_empty() || route.matcher.methods.iter().any(|one| one.as_str() == method)
     };
-    let writes = WRITES.iter().filter(|method| limited.contains(**method)).count();
-    let head = ["HEAD"].into_iter().filter(|_| limited.contains("GET"));
+    let writes = WRITES.iter().filter(|method| limited_methods.contains(**method)).count();
+    let head = ["HEAD"].into_iter().filter(|_| limited_methods.contains("GET"));
     let rest = WRITES.into_iter().filter(|_| writes >= 2);
     let missing: Vec<&str> =
-        head.chain(rest).filter(|method| !limited.contains(method) && is_accepted(method)).collect();
+        head.chain(rest).filter(|method| !limited_methods.contains(method) && is_accepted(method)).collect();
     if missing.is_empty() {
         return;
     }

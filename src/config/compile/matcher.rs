@@ -8,6 +8,8 @@ use regex::RegexBuilder;
 
 use crate::canonical::is_segment_byte;
 use crate::config::reader::Section;
+use crate::config::schema::route;
+use crate::config::schema::row::{ConfigOption, Row};
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::limiting::source::Source;
@@ -18,37 +20,36 @@ use crate::text::hex_byte;
 const PATH_HELP: &str = "write \"/prefix/\", \"= /exact\", \"/users/{id}\" or \"~ ^/regex$\"";
 
 pub fn compile_matcher(section: &Section) -> Option<Matcher> {
-    let hosts = match section.node("host") {
-        Some(_) => section.read_strings("host", parse_host).map(|hosts| hosts.into_iter().map(|at| at.value).collect()),
+    let hosts = match section.node(&route::HOST) {
+        Some(_) => {
+            section.read_strings(&route::HOST, parse_host).map(|hosts| hosts.into_iter().map(|at| at.value).collect())
+        }
         None => Some(Vec::new()),
     };
-    let path = match section.node("path") {
-        Some(_) => section.parse_string("path", parse_path_pattern),
+    let path = match section.node(&route::PATH) {
+        Some(_) => section.parse_string(&route::PATH, parse_path_pattern),
         None => Some(PathPattern::Segments { segments: Vec::new(), exact: false }),
     };
-    let methods = match section.node("methods") {
+    let methods = match section.node(&route::METHODS) {
         Some(_) => section
-            .read_strings("methods", parse_method)
+            .read_strings(&route::METHODS, parse_method)
             .map(|methods| methods.into_iter().map(|at| at.value).collect()),
         None => Some(Vec::new()),
     };
-    let headers = match section.node("header") {
+    let headers = match section.node(&route::HEADER) {
         Some(_) => section
-            .read_table("header")
-            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, "header", table))
+            .read_table(&route::HEADER)
+            .and_then(|table| crate::config::compile::edit::read_header_pairs(section, &route::HEADER, table))
             .and_then(|headers| check_forwarded(section, headers)),
         None => Some(Vec::new()),
     };
-    for (key, empty) in
-        [("host", hosts.as_ref().is_some_and(Vec::is_empty)), ("methods", methods.as_ref().is_some_and(Vec::is_empty))]
-    {
-        if let Some(node) = section.node(key).filter(|_| empty) {
-            section.report_fault::<()>(
-                key,
-                node,
-                "the list is empty",
-                &format!("leave `{key}` out to match every one"),
-            );
+    for (option, empty) in [
+        (&route::HOST, hosts.as_ref().is_some_and(Vec::is_empty)),
+        (&route::METHODS, methods.as_ref().is_some_and(Vec::is_empty)),
+    ] {
+        if let Some(node) = section.node(option).filter(|_| empty) {
+            let help = format!("leave `{}` out to match every one", option.name);
+            section.report_fault::<()>(option.name, node, "the list is empty", &help);
         }
     }
     Some(Matcher { hosts: hosts?, path: path?, methods: methods?, headers: headers? })
@@ -61,7 +62,7 @@ fn check_forwarded(
 ) -> Option<Vec<(HeaderName, HeaderValue)>> {
     for (name, _) in &headers {
         if let Err(TextFault { what, help }) = parse_forwarded_header(name.as_str()) {
-            return section.report_fault("header", section.node("header")?, &what, &help);
+            return section.report_fault(route::HEADER.name, section.node(&route::HEADER)?, &what, &help);
         }
     }
     Some(headers)
@@ -265,16 +266,16 @@ pub fn parse_path_prefix(text: &str) -> Result<String, TextFault> {
     Ok(text.to_owned())
 }
 
-pub fn parse_status(section: &Section) -> Option<http::StatusCode> {
-    let status = section.read_integer("status")?;
+pub fn parse_status(section: &Section, option: &Row<usize>) -> Option<http::StatusCode> {
+    let status = section.read(option)?;
     u16::try_from(status).ok().and_then(|status| http::StatusCode::from_u16(status).ok())
 }
 
 /// Content type of a body whose type is not set.
 pub const TEXT: http::HeaderValue = http::HeaderValue::from_static("text/plain; charset=utf-8");
 
-pub fn parse_content_type(section: &Section) -> Option<http::HeaderValue> {
-    section.parse_string("content_type", |text| match text.contains('/') {
+pub fn parse_content_type(section: &Section, option: &ConfigOption) -> Option<http::HeaderValue> {
+    section.parse_string(option, |text| match text.contains('/') {
         true => values::parse_header_value(text),
         false => invalid_text(format!("`{text}` is not a content type"), "like \"text/plain\" or \"application/json\""),
     })

@@ -44,9 +44,11 @@ use crate::config::compile::upstreams::tls::SystemRoots;
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::Section;
 use crate::config::schema::Schema;
+use crate::config::schema::root;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::{SMALLEST, SourceTexts};
 use crate::config::tree::{Node, Table, TableEntry, Value};
-use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, schema, tree};
+use crate::config::{Admin, AdminContact, Config, ServerSettings, WrittenConfig, tree};
 use crate::envoy::rules::RateLimitDomains;
 use crate::limiting::key::shown_key::KeyHasher;
 use crate::limiting::limit::{Limit, LimitTable};
@@ -56,27 +58,25 @@ use crate::route::{Route, Strictness};
 /// Compiles the config. Returns `None` if anything is wrong; `sources` then holds every mistake.
 pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config> {
     let roots: Vec<Section> =
-        documents.iter().map(|table| Section::new(sources, &schema::root::TABLE, "the top level", table)).collect();
-    let merged = |key| merge_sections(sources, &roots, key);
-    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] =
-        ["server", "admin", "acme", "store", "headers", "jwt", "upstream", "set", "limit", "decide"].map(merged);
-    let has_acme = roots.iter().any(|root| root.node("acme").is_some());
+        documents.iter().map(|table| Section::new(sources, &root::TABLE, "the top level", table)).collect();
+    let [server, admin, acme, store, headers, jwt, upstreams, sets, limits, decide] = merge_tables(sources, &roots);
+    let has_acme = roots.iter().any(|root| root.node(&root::ACME).is_some());
     let no_route = roots.iter().all(has_no_route) && decide.table.entries.is_empty();
-    let route_sections = list_sections(sources, &roots, "route", &schema::route::TABLE);
-    let listeners = list_sections(sources, &roots, "listener", &schema::listener::TABLE);
-    let rls = list_sections(sources, &roots, "rls", &schema::rls::TABLE);
+    let route_sections = list_sections(sources, &roots, &root::ROUTE);
+    let listeners = list_sections(sources, &roots, &root::LISTENER);
+    let rls = list_sections(sources, &roots, &root::RLS);
     report_root_keys(roots);
-    let acme = acme.to_section(sources, &schema::acme::TABLE);
+    let acme = acme.to_section(sources);
     let acme = AcmeSection::read(&acme, has_acme);
-    let (page_files, server) = (PageFiles::default(), server.to_section(sources, &schema::server::TABLE));
+    let (page_files, server) = (PageFiles::default(), server.to_section(sources));
     let mut server = server::compile_server(&server, &listeners, &acme, &page_files);
     let acme = acme.complete(&server.listeners);
-    let admin = server::compile_admin(&admin.to_section(sources, &schema::admin::TABLE), &server.listeners);
-    let store = server::compile_store(&store.to_section(sources, &schema::store::TABLE));
-    let ratelimit_headers = server::compile_headers(&headers.to_section(sources, &schema::headers::TABLE));
-    let sets = named_set::compile_sets(sets.named_sections(sources, "set", &schema::set::TABLE));
-    let upstreams = upstreams.named_sections(sources, "upstream", &schema::upstream::TABLE);
-    let limits = limits.named_sections(sources, "limit", &schema::limit::TABLE);
+    let admin = server::compile_admin(&admin.to_section(sources), &server.listeners);
+    let store = server::compile_store(&store.to_section(sources));
+    let ratelimit_headers = server::compile_headers(&headers.to_section(sources));
+    let sets = named_set::compile_sets(sets.named_sections(sources));
+    let upstreams = upstreams.named_sections(sources);
+    let limits = limits.named_sections(sources);
     let context = LimitContext {
         refunded: limits::overload::list_refunded_limits(&route_sections, &upstreams, &limits),
         on_error: store.on_error,
@@ -100,7 +100,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     };
     let CompiledRoutes { routes, table, places } =
         routes::compile_routes(sources, &route_sections, &context, &mut upstreams);
-    let decide = decide.named_sections(sources, "decide", &schema::decide::TABLE);
+    let decide = decide.named_sections(sources);
     let decide = compile_decide(decide, &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
@@ -153,12 +153,12 @@ fn find_hasher(admin: Option<&Admin>) -> KeyHasher {
 }
 
 fn has_no_route(root: &Section) -> bool {
-    root.node("route").is_none() && root.node("rls").is_none()
+    root.node(&root::ROUTE).is_none() && root.node(&root::RLS).is_none()
 }
 
 fn report_root_keys(roots: Vec<Section>) {
     for root in roots {
-        root.entry("include");
+        root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
 }
@@ -181,31 +181,46 @@ fn is_strict_somewhere(routes: &[Route], of_server: Strictness) -> bool {
 
 /// Compiles `[jwt]` and the sections `[jwt.NAME]`, which are tables within it.
 fn compile_jwt(sources: &SourceTexts, jwt: Merged) -> jwt::TokenVerifiers {
-    let (default, named) = jwt.split_names(&schema::jwt::TABLE);
-    jwt::compile_verifiers(
-        &default.to_section(sources, &schema::jwt::TABLE),
-        named.named_sections(sources, "jwt", &schema::jwt::TABLE),
-    )
+    let (default, named) = jwt.split_names();
+    jwt::compile_verifiers(&default.to_section(sources), named.named_sections(sources))
+}
+
+fn merge_tables(sources: &SourceTexts, roots: &[Section]) -> [Merged; 10] {
+    [
+        root::SERVER.option,
+        root::ADMIN.option,
+        root::ACME.option,
+        root::STORE.option,
+        root::HEADERS.option,
+        root::JWT.option,
+        root::UPSTREAM.option,
+        root::SET.option,
+        root::LIMIT.option,
+        root::DECIDE.option,
+    ]
+    .map(|option| merge_sections(sources, roots, &option))
 }
 
 /// A section merged from all files.
 struct Merged {
     title: &'static str,
+    schema: &'static Schema,
     table: Table,
 }
 
 /// Returns where `[admin]` listens, even if other parts of the config are wrong; `None` if it cannot be read.
 pub fn admin_contact(sources: &SourceTexts, documents: &[Table]) -> Option<AdminContact> {
     let roots: Vec<Section> =
-        documents.iter().map(|table| Section::new(sources, &schema::root::TABLE, "the top level", table)).collect();
-    let admin = merge_sections(sources, &roots, "admin");
-    server::read_admin_contact(&admin.to_section(sources, &schema::admin::TABLE)).filter(|_| !documents.is_empty())
+        documents.iter().map(|table| Section::new(sources, &root::TABLE, "the top level", table)).collect();
+    let admin = merge_sections(sources, &roots, &root::ADMIN);
+    server::read_admin_contact(&admin.to_section(sources)).filter(|_| !documents.is_empty())
 }
 
-fn merge_sections(sources: &SourceTexts, roots: &[Section], key: &'static str) -> Merged {
+fn merge_sections(sources: &SourceTexts, roots: &[Section], option: &ConfigOption) -> Merged {
+    let key = option.name;
     let mut tables = Vec::new();
     for root in roots {
-        match root.node(key) {
+        match root.node(option) {
             Some(Node { value: Value::Table(table), .. }) => tables.push(table.clone()),
             Some(node @ Node { value: Value::Array(_), .. }) => {
                 root.report_fault::<()>(
@@ -222,33 +237,30 @@ fn merge_sections(sources: &SourceTexts, roots: &[Section], key: &'static str) -
         }
     }
     let nowhere = Table { place: Place { file: 0, start: 0, end: 0 }, entries: Vec::new() };
-    Merged { title: key, table: tree::merge_tables(sources, key, tables).unwrap_or(nowhere) }
+    let schema = option.value_type().tables().into_iter().next().unwrap_or(&root::TABLE);
+    Merged { title: key, schema, table: tree::merge_tables(sources, key, tables).unwrap_or(nowhere) }
 }
 
 impl Merged {
-    /// Divides a section into its own keys, which `schema` lists, and its tables with other names.
-    fn split_names(self, schema: &Schema) -> (Merged, Merged) {
-        let Merged { title, table: Table { place, entries } } = self;
+    /// Divides a section into its own keys, which its schema lists, and its tables with other names.
+    fn split_names(self) -> (Merged, Merged) {
+        let Merged { title, schema, table: Table { place, entries } } = self;
         let is_named = |entry: &TableEntry| {
             matches!(entry.node.value, Value::Table(_)) && schema.keys().all(|known| known != entry.key)
         };
         let (named, own) = entries.into_iter().partition(is_named);
-        let merged = |entries| Merged { title, table: Table { place, entries } };
-        (merged(own), merged(named))
+        let with_entries = |entries| Merged { title, schema, table: Table { place, entries } };
+        (with_entries(own), with_entries(named))
     }
 
-    fn to_section<'a>(&'a self, sources: &'a SourceTexts, schema: &'static Schema) -> Section<'a> {
-        Section::new(sources, schema, format!("[{}]", self.title), &self.table)
+    fn to_section<'a>(&'a self, sources: &'a SourceTexts) -> Section<'a> {
+        Section::new(sources, self.schema, format!("[{}]", self.title), &self.table)
     }
 
     /// Returns the sections `[KIND.NAME]` in file order.
-    fn named_sections<'a>(
-        &'a self,
-        sources: &'a SourceTexts,
-        kind: &str,
-        schema: &'static Schema,
-    ) -> Vec<NamedSection<'a>> {
-        let mut named = Vec::new();
+    fn named_sections<'a>(&'a self, sources: &'a SourceTexts) -> Vec<NamedSection<'a>> {
+        let Merged { title: kind, schema, .. } = *self;
+        let mut sections = Vec::new();
         for entry in &self.table.entries {
             if !super::values::is_name(&entry.key) {
                 sources.add_mistake(
@@ -260,7 +272,7 @@ impl Merged {
             match &entry.node.value {
                 Value::Table(table) => {
                     let section = Section::new(sources, schema, title, table);
-                    named.push(NamedSection { name: &entry.key, place: entry.place, section });
+                    sections.push(NamedSection { name: &entry.key, place: entry.place, section });
                 }
                 Value::Broken => {}
                 _ => sources.add_mistake(
@@ -272,20 +284,17 @@ impl Merged {
                 ),
             }
         }
-        named
+        sections
     }
 }
 
 /// Returns the sections `[[KEY]]` in file order.
-fn list_sections<'a>(
-    sources: &'a SourceTexts,
-    roots: &[Section<'a>],
-    key: &'static str,
-    schema: &'static Schema,
-) -> Vec<Section<'a>> {
+fn list_sections<'a>(sources: &'a SourceTexts, roots: &[Section<'a>], option: &ConfigOption) -> Vec<Section<'a>> {
+    let key = option.name;
+    let schema = option.value_type().tables().into_iter().next().unwrap_or(&root::TABLE);
     let mut tables = Vec::new();
     for root in roots {
-        let items = match root.node(key) {
+        let items = match root.node(option) {
             Some(Node { value: Value::Array(items), .. }) => items.as_slice(),
             Some(node @ Node { value: Value::Table(_), .. }) => {
                 root.report_fault::<()>(

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use crate::config::compile::names::{Definitions, NamedSection};
 use crate::config::diagnostics::report::{Diagnostic, MistakeKind, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::set;
 use crate::config::source::SourceTexts;
+use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{schema, values};
 use crate::net::NamedSet;
 
 /// A set, and the items that prevent its use as a set of addresses.
@@ -42,7 +43,7 @@ impl ListedItem {
 }
 
 pub fn compile_sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
-    let mut sets = Definitions::new(schema::set::TABLE.name);
+    let mut sets = Definitions::new(set::TABLE.name);
     for NamedSection { name, place, section } in named {
         let set = compile_set(&section);
         section.report_unread_keys();
@@ -53,16 +54,18 @@ pub fn compile_sets(named: Vec<NamedSection>) -> Definitions<ListedItem> {
 
 fn compile_set(section: &Section) -> Option<ListedItem> {
     const HELP: &str = "give it values = [\"10.0.0.0/8\"], or file = \"PATH\" with one item per line";
-    match (section.node("values"), section.node("file")) {
+    match (section.node(&set::VALUES), section.node(&set::FILE)) {
         (Some(_), None) => {
             let item = |text: &str| match text.is_empty() {
                 true => invalid_text("the item is empty", "remove it"),
                 false => Ok(text.to_owned()),
             };
-            section.read_strings("values", item).map(|items| compile_item(items.into_iter()))
+            section.read_strings(&set::VALUES, item).map(|items| compile_item(items.into_iter()))
         }
         (None, Some(_)) => read_set_file(section),
-        (Some(_), Some(file)) => section.report_fault("file", file, "it has `values` as well", "keep one of the two"),
+        (Some(_), Some(file)) => {
+            section.report_fault(set::FILE.name, file, "it has `values` as well", "keep one of the two")
+        }
         (None, None) => section.report_missing(format!("{} has neither values nor a file", section.title), HELP),
     }
 }
@@ -83,8 +86,8 @@ fn compile_item(items: impl Iterator<Item = At<String>>) -> ListedItem {
 
 /// Reads one item per line. `#` starts a comment at the start of a line or after a space.
 fn read_set_file(section: &Section) -> Option<ListedItem> {
-    let path = section.read_string("file")?;
-    let node = section.node("file")?;
+    let path = section.read_string(&set::FILE)?;
+    let node = section.node(&set::FILE)?;
     let sources = section.sources;
     let path = sources.resolve_path(node.place.file, &path);
     let text = match sources.read_file(&path) {

@@ -2,10 +2,6 @@
 
 use std::time::Duration;
 
-pub fn to_usize(value: Option<i64>) -> Option<usize> {
-    value.and_then(|value| usize::try_from(value).ok())
-}
-
 pub fn to_millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

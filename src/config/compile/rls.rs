@@ -10,6 +10,7 @@ use crate::config::compile::decide::own_route;
 use crate::config::compile::routes::{RouteContext, compile_limit_list};
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::rls;
 use crate::config::tree::{Node, Table, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::envoy::pattern::{DescriptorPattern, EntryPattern, ValuePattern};
@@ -40,13 +41,13 @@ pub fn compile_rls(
     (routes, places): (&[Route], &[Place]),
     decide_routes: usize,
 ) -> RateLimitDomains {
-    let compiled = sections.iter().filter_map(|section| {
+    let rules = sections.iter().filter_map(|section| {
         let rule = compile_rule(section, context);
         section.report_unknown();
         Some((section, rule?))
     });
     let mut domains: Vec<(String, RateLimitDomain, Vec<Arc<Limit>>)> = Vec::new();
-    for (section, CompiledRule { place, domain: name, pattern, limits }) in compiled {
+    for (section, CompiledRule { place, domain: name, pattern, limits }) in rules {
         let at = domains.iter().position(|(known, ..)| *known == name).unwrap_or_else(|| {
             domains.push((name, RateLimitDomain::new(routes.len() + decide_routes + domains.len()), Vec::new()));
             domains.len() - 1
@@ -65,7 +66,7 @@ pub fn compile_rls(
             section.add_mistake(Diagnostic::new(place, message).with_help(help));
         }
     }
-    let mut found = RateLimitDomains::default();
+    let mut result = RateLimitDomains::default();
     for (name, domain, limits) in domains {
         let route = own_route(&format!("{ROUTE_PREFIX}{name}"), limits, context);
         if let (Some(section), Some(place)) =
@@ -74,23 +75,23 @@ pub fn compile_rls(
             let message = format!("the route `{}` has the name that an [[rls]] has in metrics", route.name);
             section.add_mistake(Diagnostic::new(places[place], message).with_help("give it another `name`"));
         }
-        found.insert(&name, domain, route);
+        result.insert(&name, domain, route);
     }
-    found
+    result
 }
 
 fn compile_rule(section: &Section, context: &RouteContext) -> Option<CompiledRule> {
-    let domain = match section.node("domain") {
-        Some(_) => section.parse_string("domain", parse_domain),
+    let domain = match section.node(&rls::DOMAIN) {
+        Some(_) => section.parse_string(&rls::DOMAIN, parse_domain),
         None => section
             .report_missing("an [[rls]] has no `domain`", "add the `domain` of Envoy's filter, like domain = \"edge\""),
     };
-    let node = section.node("descriptor");
+    let node = section.node(&rls::DESCRIPTOR);
     let pattern = match node {
         Some(node) => compile_pattern(section, node),
         None => section.report_missing("an [[rls]] has no `descriptor`", DESCRIPTOR_HELP),
     };
-    let limits = match section.node("limits") {
+    let limits = match section.node(&rls::LIMITS) {
         Some(_) => compile_limit_list(section, context),
         None => section.report_missing(
             "an [[rls]] has no `limits`",
@@ -122,31 +123,36 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
                     Value::Table(table) if table.entries.len() == 1 => tables.push(table),
                     Value::Table(_) => {
                         let what = "a table in the list does not have exactly one entry";
-                        return section.report_fault("descriptor", item, what, DESCRIPTOR_HELP);
+                        return section.report_fault(rls::DESCRIPTOR.name, item, what, DESCRIPTOR_HELP);
                     }
-                    _ => return section.report_wrong_type("descriptor", "a table or a list of tables", item),
+                    _ => return section.report_wrong_type(rls::DESCRIPTOR.name, "a table or a list of tables", item),
                 }
             }
             (tables, true)
         }
-        _ => return section.report_wrong_type("descriptor", "a table or a list of tables", node),
+        _ => return section.report_wrong_type(rls::DESCRIPTOR.name, "a table or a list of tables", node),
     };
     let mut entries = Vec::new();
     for entry in tables.iter().flat_map(|table| &table.entries) {
         let Value::String(text) = &entry.node.value else {
-            return section.report_wrong_type("descriptor", "a table of strings", &entry.node);
+            return section.report_wrong_type(rls::DESCRIPTOR.name, "a table of strings", &entry.node);
         };
         let value = text.parse_value(|text| Ok::<_, TextFault>(text.to_owned())).unwrap_or_default();
         if !(1..=TEXT_MAX).contains(&entry.key.len()) || value.len() > TEXT_MAX {
             let what = format!("keys have 1 to {TEXT_MAX} bytes, and values at most {TEXT_MAX}");
-            return section.report_fault("descriptor", &entry.node, &what, "Envoy's requests have no longer ones");
+            return section.report_fault(
+                rls::DESCRIPTOR.name,
+                &entry.node,
+                &what,
+                "Envoy's requests have no longer ones",
+            );
         }
         entries.push(EntryPattern { key: entry.key.clone(), value: ValuePattern::parse(&value) });
     }
     if !(1..=ENTRIES_MAX).contains(&entries.len()) {
         let what = format!("it has {} entries", entries.len());
         return section.report_fault(
-            "descriptor",
+            rls::DESCRIPTOR.name,
             node,
             &what,
             &format!("a descriptor has 1 to {ENTRIES_MAX} entries"),
@@ -157,12 +163,12 @@ fn compile_pattern(section: &Section, node: &Node) -> Option<DescriptorPattern> 
 
 /// Reports limits that cannot decide the requests of a rule.
 fn check_limits(section: &Section, limits: &[Arc<Limit>], pattern: &DescriptorPattern) -> Option<()> {
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let names = section.read_strings(&rls::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let Err(TextFault { what, help }) = check_limit(limit, pattern) else { continue };
         let place = names.iter().find(|At { value, .. }| *value == limit.name).map_or(section.place, |at| at.place);
-        ok = section.report_fault_at("limits", place, &format!("`{}` {what}", limit.name), &help);
+        ok = section.report_fault_at(rls::LIMITS.name, place, &format!("`{}` {what}", limit.name), &help);
     }
     ok
 }

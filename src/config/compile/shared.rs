@@ -34,10 +34,10 @@ impl<T> Default for Values<T> {
 impl<T: PartialEq> Values<T> {
     pub fn share_value(&mut self, value: T) -> Arc<T> {
         let met = self.0.iter().position(|met| **met == value);
-        let shared = met.map_or_else(|| Arc::new(value), |place| self.0.remove(place));
+        let arc = met.map_or_else(|| Arc::new(value), |place| self.0.remove(place));
         self.0.truncate(VALUES_MAX - 1);
-        self.0.insert(0, shared.clone());
-        shared
+        self.0.insert(0, arc.clone());
+        arc
     }
 }
 

@@ -23,16 +23,16 @@ pub fn warn_unused<'r>(
     upstreams: &Upstreams,
 ) {
     let all = routes.iter().chain(others);
-    let used: HashSet<&str> = all.flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
+    let limits_in_use: HashSet<&str> = all.flat_map(|route| &route.limits).map(|limit| limit.name.as_str()).collect();
     let is_named = |name: &str| limits.get(name).is_none_or(|limit| !limit.is_wider_tier());
-    for (name, place) in limits.places().filter(|(name, _)| !used.contains(name) && is_named(name)) {
+    for (name, place) in limits.places().filter(|(name, _)| !limits_in_use.contains(name) && is_named(name)) {
         let help = format!("add limits = [\"{name}\"] to the routes it is for, unless only POST /-/decide uses it");
         let what = format!("no route uses the limit `{name}`, so it throttles nothing");
         sources.add_warning(DiagnosticCode::UnusedLimit, unused_warning(place, what, &help));
     }
-    let used: HashSet<usize> = routes.iter().flat_map(upstreams_of).collect();
+    let upstreams_in_use: HashSet<usize> = routes.iter().flat_map(upstreams_of).collect();
     for (name, place) in upstreams.names.places() {
-        if upstreams.names.get(name).is_some_and(|index| !used.contains(&index)) {
+        if upstreams.names.get(name).is_some_and(|index| !upstreams_in_use.contains(&index)) {
             let help = format!("write upstream = \"{name}\" in the routes it is for, or remove it");
             let what = format!("no route uses the upstream `{name}`");
             sources.add_warning(DiagnosticCode::UnusedUpstream, unused_warning(place, what, &help));
@@ -50,11 +50,11 @@ fn upstreams_of(route: &Route) -> impl Iterator<Item = usize> {
         Some(AuthMethod::Forward(rule)) => Some(rule.upstream),
         Some(AuthMethod::Basic(_) | AuthMethod::Jwt(_)) | None => None,
     };
-    let diverted = route.limits.iter().filter_map(|limit| match &limit.over {
+    let diversions = route.limits.iter().filter_map(|limit| match &limit.over {
         Over::Divert(diversion) => Some(diversion.index),
         Over::Refuse | Over::Delay | Over::Annotate => None,
     });
-    action.into_iter().chain(auth).chain(diverted)
+    action.into_iter().chain(auth).chain(diversions)
 }
 
 fn unused_warning(place: Place, message: String, help: &str) -> Diagnostic {

@@ -39,18 +39,18 @@ pub fn apply_allowances(texts: &[Arc<SourceText>], warnings: Vec<Diagnostic>) ->
     if allowances.is_empty() {
         return warnings;
     }
-    let mut kept = Vec::new();
+    let mut rest = Vec::new();
     for warning in warnings {
         let line = texts.get(warning.place.file).map_or(0, |source| source.line_and_column(warning.place.start).0);
         let here = by_line.get(&(warning.place.file, line)).into_iter().flatten();
         let matching: Vec<usize> = here.copied().filter(|at| allowances[*at].code == Some(warning.code())).collect();
         if matching.is_empty() {
-            kept.push(warning);
+            rest.push(warning);
         }
         matching.into_iter().for_each(|at| allowances[at].is_used = true);
     }
-    kept.extend(allowances.iter().filter(|allowance| !allowance.is_used).map(report_allowance));
-    kept
+    rest.extend(allowances.iter().filter(|allowance| !allowance.is_used).map(report_allowance));
+    rest
 }
 
 /// Returns the lines with such a comment: number from 1, text and offset.

@@ -169,26 +169,26 @@ impl<'t> Masker<'t> {
         self.at += marks;
         let (rest, mark) = (self.rest(), &triple[..marks]);
         let mut length = 0;
-        let closed = loop {
+        let is_closed = loop {
             let Some(found) = rest[length..].find(['\\', '\n', quote]) else { break false };
             length += found;
             match rest.as_bytes()[length] {
                 b'\\' if quote == '"' => {
-                    let skipped = rest[length + 1..].chars().next().map_or(0, char::len_utf8);
-                    length += 1 + skipped;
+                    let width = rest[length + 1..].chars().next().map_or(0, char::len_utf8);
+                    length += 1 + width;
                 }
                 b'\n' if marks == 1 => break false,
                 _ if rest[length..].starts_with(mark) => break true,
                 _ => length += 1,
             }
         };
-        if !closed && (length == 0 || marks == 3) {
+        if !is_closed && (length == 0 || marks == 3) {
             length = rest.len();
-        } else if !closed {
+        } else if !is_closed {
             length = rest.find('\n').unwrap_or(rest.len());
         }
         self.mask_if_secret(path, length);
-        self.at += length + if closed { marks } else { 0 };
+        self.at += length + if is_closed { marks } else { 0 };
     }
 
     fn mask_if_secret(&mut self, path: &[&str], length: usize) {
@@ -321,9 +321,9 @@ impl<'t> Masker<'t> {
     /// Skips these bytes, and returns the one that follows.
     fn skip_blanks(&mut self, blanks: &[u8]) -> Option<u8> {
         let rest = self.rest().as_bytes();
-        let skipped = rest.iter().position(|byte| !blanks.contains(byte)).unwrap_or(rest.len());
-        self.at += skipped;
-        rest.get(skipped).copied()
+        let blank_count = rest.iter().position(|byte| !blanks.contains(byte)).unwrap_or(rest.len());
+        self.at += blank_count;
+        rest.get(blank_count).copied()
     }
 }
 

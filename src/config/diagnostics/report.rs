@@ -122,7 +122,7 @@ pub struct Report {
     severity: Severity,
     sources: Vec<Arc<SourceText>>,
     /// The texts of `sources` without secrets; empty for those without a mistake or related place.
-    masked: Vec<String>,
+    masks: Vec<String>,
     mistakes: Vec<Diagnostic>,
     files: Vec<PathBuf>,
 }
@@ -144,11 +144,11 @@ impl Report {
         let broken: Vec<_> = mistakes.iter().filter(|m| m.kind == MistakeKind::Syntax).map(|m| line(m.place)).collect();
         if mistakes.iter().any(|m| matches!(m.kind, MistakeKind::Syntax | MistakeKind::Unread)) {
             // After a syntax error, the meaning of the rest is a guess.
-            let mut reported = Vec::new();
+            let mut lines = Vec::new();
             mistakes.retain(|m| match m.kind {
                 MistakeKind::Syntax => {
-                    reported.push(line(m.place));
-                    reported.iter().filter(|other| **other == line(m.place)).count() == 1
+                    lines.push(line(m.place));
+                    lines.iter().filter(|other| **other == line(m.place)).count() == 1
                 }
                 MistakeKind::Absent => false,
                 MistakeKind::Unread => true,
@@ -171,20 +171,20 @@ impl Report {
         mut mistakes: Vec<Diagnostic>,
         files: Vec<PathBuf>,
     ) -> Report {
-        let mut masked = vec![String::new(); sources.len()];
-        let shown: BTreeSet<usize> = mistakes.iter().flat_map(Diagnostic::places).map(|place| place.file).collect();
-        for (file, source) in shown.into_iter().filter_map(|file| Some((file, sources.get(file)?))) {
-            masked[file] = excerpt::mask_secrets(&source.text);
+        let mut masks = vec![String::new(); sources.len()];
+        let places: BTreeSet<usize> = mistakes.iter().flat_map(Diagnostic::places).map(|place| place.file).collect();
+        for (file, source) in places.into_iter().filter_map(|file| Some((file, sources.get(file)?))) {
+            masks[file] = excerpt::mask_secrets(&source.text);
         }
         for mistake in &mut mistakes {
             for place in mistake.places() {
-                let Some((source, masked)) = sources.get(place.file).zip(masked.get(place.file)) else { continue };
-                for secret in excerpt::list_secrets(&source.text, masked, place.start..place.end) {
+                let Some((source, mask)) = sources.get(place.file).zip(masks.get(place.file)) else { continue };
+                for secret in excerpt::list_secrets(&source.text, mask, place.start..place.end) {
                     mistake.texts_mut().for_each(|text| excerpt::hide_secret(text, secret));
                 }
             }
         }
-        Report { severity, sources, masked, mistakes, files }
+        Report { severity, sources, masks, mistakes, files }
     }
 
     /// Renders the mistakes, without a line that counts them.
@@ -313,9 +313,9 @@ impl Report {
             span.start - first..span.end - first
         };
         // Masks have one byte for each byte of the text.
-        let masked = &self.masked[place.file];
+        let mask = &self.masks[place.file];
         let text = |label: &'a str| Some(label).filter(|label| !label.is_empty());
-        Snippet::source(&masked[first..last])
+        Snippet::source(&mask[first..last])
             .line_start(source.line_and_column(first).0)
             .path(&source.name)
             .annotation(kind.span(inside(place)).label(text(label)))
@@ -328,8 +328,8 @@ impl Report {
 impl Diagnostic {
     /// Returns every text of the report.
     pub fn texts_mut(&mut self) -> impl Iterator<Item = &mut String> {
-        let related = self.related.iter_mut().map(|(_, label)| label);
-        [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(related)
+        let labels = self.related.iter_mut().map(|(_, label)| label);
+        [&mut self.message, &mut self.label].into_iter().chain(&mut self.help).chain(labels)
     }
 
     /// Returns the place of the mistake and the related ones.

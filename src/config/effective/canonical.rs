@@ -3,7 +3,7 @@
 use crate::config::diagnostics::secret_options;
 use crate::config::effective::secrets;
 use crate::config::schema::route;
-use crate::config::schema::row::{ConfigOption, DefaultValue};
+use crate::config::schema::row::ConfigOption;
 use crate::config::substitute::Text;
 use crate::config::tree::{self, Node, Value};
 use crate::config::values;
@@ -42,10 +42,7 @@ pub fn canonical_text(node: &Node) -> String {
 
 /// Returns the default of an option in the same form; `None` if it depends on others.
 pub fn default_text(option: &ConfigOption) -> Option<String> {
-    match option.default {
-        DefaultValue::Value(text) => tree::parse_value(text).map(|node| canonical_text(&node)),
-        _ => None,
-    }
+    tree::parse_default(option).map(|node| canonical_text(&node))
 }
 
 /// Returns the host or path of a route as it is compared: hosts in lower case, and prefixes of paths without a slash at
@@ -67,11 +64,11 @@ pub fn canonical_matcher(kind: &str, keys: &[&str], node: &Node) -> Option<Node>
             Value::String(Text { value, written: None })
         }
         Value::Array(items) => {
-            let changed = items.iter().map(|item| canonical_matcher(kind, keys, item));
-            let changed: Vec<Option<Node>> = changed.collect();
-            changed.iter().any(Option::is_some).then_some(())?;
-            let pairs = changed.into_iter().zip(items);
-            Value::Array(pairs.map(|(changed, item)| changed.unwrap_or_else(|| item.clone())).collect())
+            let forms = items.iter().map(|item| canonical_matcher(kind, keys, item));
+            let forms: Vec<Option<Node>> = forms.collect();
+            forms.iter().any(Option::is_some).then_some(())?;
+            let pairs = forms.into_iter().zip(items);
+            Value::Array(pairs.map(|(form, item)| form.unwrap_or_else(|| item.clone())).collect())
         }
         _ => return None,
     };

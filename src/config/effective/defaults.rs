@@ -37,8 +37,8 @@ impl WrittenSection<'_> {
     /// Returns the options that are not written, with their defaults.
     pub(super) fn list_defaults(&self) -> Vec<(&'static str, Json)> {
         let Some(schema) = schema::ALL.iter().find(|schema| schema.name == self.kind) else { return Vec::new() };
-        let written: HashSet<&str> = self.options.iter().filter_map(|option| option.keys.first().copied()).collect();
-        let absent = schema.options.iter().filter(|option| !written.contains(option.name) && !option.is_of_algorithm());
+        let names: HashSet<&str> = self.options.iter().filter_map(|option| option.keys.first().copied()).collect();
+        let absent = schema.options.iter().filter(|option| !names.contains(option.name) && !option.is_of_algorithm());
         let defaults = absent.filter_map(|option| match option.default {
             DefaultValue::Value(text) => Some((option.name, serde_json::from_str(text).ok()?)),
             _ => None,

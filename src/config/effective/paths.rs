@@ -60,26 +60,26 @@ impl WrittenConfig {
     /// Makes the paths of `${file:PATH}` in a text absolute.
     pub(super) fn absolute_references(&self, file: usize, written: &str) -> String {
         let mut parts = written.split("${file:");
-        let mut shown = parts.next().unwrap_or_default().to_owned();
+        let mut result = parts.next().unwrap_or_default().to_owned();
         for part in parts {
-            let is_literal = shown.ends_with('$');
-            shown.push_str("${file:");
+            let is_literal = result.ends_with('$');
+            result.push_str("${file:");
             match part.split_once('}').filter(|_| !is_literal) {
                 Some((path, rest)) => {
-                    shown.push_str(&self.resolve(file, path.trim(), true));
-                    shown.push('}');
-                    shown.push_str(rest);
+                    result.push_str(&self.resolve(file, path.trim(), true));
+                    result.push('}');
+                    result.push_str(rest);
                 }
-                None => shown.push_str(part),
+                None => result.push_str(part),
             }
         }
-        shown
+        result
     }
 
     fn resolve(&self, file: usize, path: &str, is_written: bool) -> String {
         let dir = self.texts.get(file).map_or(Path::new(""), |source| &source.dir);
-        let joined = dir.join(path);
-        let absolute = std::path::absolute(&joined).unwrap_or(joined).to_string_lossy().into_owned();
+        let path = dir.join(path);
+        let absolute = std::path::absolute(&path).unwrap_or(path).to_string_lossy().into_owned();
         if is_written { absolute } else { absolute.replace("${", "$${") }
     }
 }

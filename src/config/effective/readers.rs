@@ -44,8 +44,8 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
     if key.0.iter().all(|part| display.visibility(part) == KeyVisibility::Plain) {
         return None;
     }
-    let mut shown = node.clone();
-    let Value::Array(items) = &mut shown.value else { return None };
+    let mut copy = node.clone();
+    let Value::Array(items) = &mut copy.value else { return None };
     for item in items {
         let Value::Table(table) = &mut item.value else { continue };
         for entry in table.entries.iter_mut().filter(|entry| entry.key == overrides::KEY.name) {
@@ -58,7 +58,7 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
             }
         }
     }
-    Some(shown)
+    Some(copy)
 }
 
 /// Returns the name of a tenant in `fair.weights` as logs show it; `None` if that is how it is written. `place`: the
@@ -66,7 +66,7 @@ fn hide_entries(node: &Node, key: &Key, display: &KeyDisplay) -> Option<Node> {
 fn hide_tenant(tenant: &str, place: usize, key: &Key, display: &KeyDisplay) -> Option<String> {
     let mut is_changed = false;
     let values = parse_field(tenant.as_bytes()).zip(&key.0).zip(tenant.split(','));
-    let shown = values.map(|((value, part), written)| match (value, display.visibility(part)) {
+    let values = values.map(|((value, part), written)| match (value, display.visibility(part)) {
         (_, KeyVisibility::Plain) => written.to_owned(),
         (OverrideValue::Bytes(bytes), KeyVisibility::Hashed) => {
             is_changed = true;
@@ -77,8 +77,8 @@ fn hide_tenant(tenant: &str, place: usize, key: &Key, display: &KeyDisplay) -> O
             format!("{} ({place})", secrets::MASK)
         }
     });
-    let shown: Vec<String> = shown.collect();
-    is_changed.then(|| shown.join(","))
+    let values: Vec<String> = values.collect();
+    is_changed.then(|| values.join(","))
 }
 
 fn hash_value(bytes: Vec<u8>, part: &KeyPart, display: &KeyDisplay) -> KeyHash {

@@ -119,13 +119,13 @@ impl<'a> Renderer<'a> {
             (value, _) => value,
         };
         let path = |keys: &[&str]| self.key_names(section.kind, keys).join(".");
-        let written =
+        let values =
             section.options.iter().map(|option| (path(&option.shown_keys()), value(option.shown_node(), &option.keys)));
         let defaults = self.list_defaults(section).into_iter().map(|(key, value)| match self.format.has_origins {
             true => (key.to_owned(), json!({ "value": value, "origin": DEFAULT })),
             false => (key.to_owned(), value),
         });
-        written.chain(defaults).collect()
+        values.chain(defaults).collect()
     }
 
     /// Returns the name in the header of the section; empty if it has none there.

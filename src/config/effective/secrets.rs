@@ -17,10 +17,10 @@ pub fn mask_text(text: &Text) -> String {
 
 /// Returns the text of an option as it may be shown. `keys` start after the section and its name.
 pub fn mask_option(keys: &[&str], text: &Text) -> String {
-    let shown = mask_text(text);
-    match shown.split_once('?') {
+    let text = mask_text(text);
+    match text.split_once('?') {
         Some((url, _)) if secret_options::has_secret_query(keys) => format!("{url}?{MASK}"),
-        _ => shown,
+        _ => text,
     }
 }
 
@@ -42,7 +42,7 @@ fn hide_defaults(written: &str) -> String {
 
 /// Replaces passwords of URLs: `SCHEME://USER:PASSWORD@HOST`, and the parameters that Redis URLs have for them.
 fn mask_passwords(text: &str) -> String {
-    let mut shown = text.to_owned();
+    let mut result = text.to_owned();
     if let Some((scheme, rest)) = text.split_once("://") {
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         // A password may contain a slash that should have been escaped; then everything up to the last `@` is hidden.
@@ -51,19 +51,19 @@ fn mask_passwords(text: &str) -> String {
             let user = rest[..at].split(':').next().unwrap_or_default();
             let colon = if rest[..at].contains(':') { ":" } else { "" };
             let mask = if colon.is_empty() { "" } else { MASK };
-            shown = format!("{scheme}://{user}{colon}{mask}{}", &rest[at..]);
+            result = format!("{scheme}://{user}{colon}{mask}{}", &rest[at..]);
         }
     }
     let of_urls = URL_PARAMETERS.iter().filter(|_| text.contains("://"));
     for name in ["pass=", "password="].iter().chain(of_urls) {
         let mut from = 0;
-        while let Some(at) = shown[from..].find(*name).map(|at| from + at + name.len()) {
-            let end = shown[at..].find(['&', ' ', '#']).map_or(shown.len(), |end| at + end);
-            shown.replace_range(at..end, MASK);
+        while let Some(at) = result[from..].find(*name).map(|at| from + at + name.len()) {
+            let end = result[at..].find(['&', ' ', '#']).map_or(result.len(), |end| at + end);
+            result.replace_range(at..end, MASK);
             from = at + MASK.len();
         }
     }
-    shown
+    result
 }
 
 #[cfg(test)]

@@ -38,8 +38,8 @@ pub mod case {
         CERTIFICATE_SUBJECT = option("certificate_subject", Text("string"), Absent, "subject of the client certificate");
         USER = option("user", Text("string"), Absent, "user that `auth` has verified");
         AT = option("at", Text("duration, or `+` and a duration"), Value("\"+0s\""), "time of the request");
-        REPEAT: usize = option("repeat", integer(1, 1_000_000), Value("1"), "how often the request is sent");
-        RESPONSE = option("response", STATUS_CODE, Value("200"), "status of the server's response");
+        REPEAT: u32 = option("repeat", integer(1, 1_000_000), Value("1"), "how often the request is sent");
+        RESPONSE: u16 = option("response", STATUS_CODE, Value("200"), "status of the server's response");
         DURATION: Duration = option("duration", duration(0, 366 * DAY), Value("\"0s\""), "how long the server takes");
         EXPECT = option("expect", Table(&expect::TABLE), Required, "what must happen");
     }
@@ -56,7 +56,7 @@ pub mod expect {
         CLIENT = option("client", Text("string"), Absent, "address of the client");
         DECISION = option("decision", Text("word"), Absent, "what is done with the request");
         LIMIT = option("limit", Text("string"), Absent, "limit that decides");
-        RETRY_AFTER_MS: Option<usize> = option("retry_after_ms", integer(0, i64::MAX), Absent, "time until the request would be admitted");
+        RETRY_AFTER_MS: Option<i64> = option("retry_after_ms", integer(0, i64::MAX), Absent, "time until the request would be admitted");
         STATUS = option("status", STATUS_CODE, Absent, "status of the response");
         REASON = option("reason", Text("string"), Absent, "reason of a refusal");
     }

@@ -4,6 +4,7 @@ use crate::config::schema::route;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::*;
+use crate::route::decide::FactFamily;
 
 const GUIDE: &str = "../guides/limits-for-other-proxies.md";
 
@@ -24,9 +25,9 @@ rows! {
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)
     .called(route::LIMITS.option.aliases);
-    FROM = option(
+    FROM: FactFamily = option(
         "from",
-        Words(&["forwarded", "original", "path"]),
+        Words(FactFamily::LABELS),
         Value("\"forwarded\""),
         "where the asking proxy states the request: `X-Forwarded-*`, `X-Original-*`, or the path after NAME",
     )

@@ -8,9 +8,15 @@ use crate::config::schema::shared::{KEY_PARTS, refuse};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, SECOND, duration, integer, list_from};
 use crate::config::schema::{server, store};
-use crate::limiting::algorithm::SPECS;
+use crate::ends::End;
 use crate::limiting::algorithm::fair::{self as fair_sharing, ACTIVE_MAX_MS, WEIGHT_MAX};
+use crate::limiting::algorithm::{SPECS, params};
 use crate::limiting::integers::COST_MAX;
+use crate::limiting::integers::NotInteger;
+use crate::limiting::key::Missing;
+use crate::limiting::limit::Mode;
+use crate::limiting::limit::OnError;
+use crate::limiting::source::Repeated;
 use crate::limiting::store::shares::SHARE_MIN;
 
 const ALGORITHM_NAMES: [&str; SPECS.len()] = {
@@ -37,14 +43,14 @@ rows! {
     RATE = option("rate", Either(&[Rate, CalendarRate]), Described("required; not for `concurrency`"), "units per period")
         .shown_as("rate; for `calendar` COUNT/hour, /day, /week, /month or /year")
         .metric("sluicegate_rejections_total")
-        .reason("exhausted")
+        .ends(End::Exhausted)
         .weaker(Weaker::More)
         .unset("0")
         .called(&["requests", "quota", "average"]);
     KEY = option("key", KEY_PARTS, Value("\"ip\""), "whose budget it is").guide("keys.md")
         .weaker(Weaker::Compiled)
         .called(&["key_by", "limit_by", "by"]);
-    MISSING = option(
+    MISSING: Missing = option(
         "missing",
         Words(&["shared", "skip", "refuse"]),
         Value("\"shared\""),
@@ -52,27 +58,27 @@ rows! {
     )
     .guide("keys.md#missing-parts")
     .metric("sluicegate_rejections_total")
-    .reason("missing_key")
+    .ends(End::MissingKey)
     .weaker(Weaker::Compiled);
-    REPEATED = option(
+    REPEATED: Repeated = option(
         "repeated",
-        Words(&["refuse", "first", "last"]),
+        Words(Repeated::LABELS),
         Value("\"refuse\""),
         "what happens if a value occurs more than once",
     )
     .guide("keys.md#repeated-and-ambiguous-values")
     .metric("sluicegate_rejections_total")
-    .reason("repeated_key")
+    .ends(End::RepeatedKey)
     .weaker(Weaker::More);
-    NOT_INTEGER = option(
+    NOT_INTEGER: NotInteger = option(
         "not_integer",
-        Words(&["refuse", "ignore"]),
+        Words(NotInteger::LABELS),
         Value("\"refuse\""),
         "what happens if a value that the limit reads as an integer is none",
     )
     .guide("keys.md#integers")
     .metric("sluicegate_rejections_total")
-    .reason("not_integer")
+    .ends(End::NotInteger)
     .weaker(Weaker::More);
     COST = option(
         "cost",
@@ -82,11 +88,11 @@ rows! {
     )
     .shown_as("integer from 0, `\"header:NAME\"`, `\"query:NAME\"`, `\"descriptor:NAME\"`, table with `reserve`")
     .metric("sluicegate_rejections_total")
-    .reason("never_fits")
+    .ends(End::NeverFits)
     .weaker(Weaker::Less);
-    MODE = option(
+    MODE: Mode = option(
         "mode",
-        Words(&["enforce", "shadow"]),
+        Words(Mode::LABELS),
         Value("\"enforce\""),
         "`\"shadow\"` decides and counts, never refuses",
     )
@@ -103,10 +109,10 @@ rows! {
     .metric("sluicegate_limit_decisions_total")
     .weaker(Weaker::Compiled)
     .keywords(&["refuse", "delay", "annotate"]);
-    ON_ERROR = store::ON_ERROR.inherit("that of `[store]`", "what the limit does when the store does not respond in time")
+    ON_ERROR: Option<OnError> = store::ON_ERROR.inherit("that of `[store]`", "what the limit does when the store does not respond in time")
     .guide("../operating/redis-outages.md")
     .metric("sluicegate_rejections_total")
-    .reason("store_down")
+    .ends(End::StoreDown)
     .weaker(Weaker::Compiled);
     WHEN = option("when", Table(&when::TABLE), Described("all requests"), "which requests it applies to").guide("conditions.md");
     AFTER = option("after", Text("name of a limit"), Absent, "the limit that must be exhausted first")
@@ -130,7 +136,7 @@ rows! {
     )
     .guide("overrides.md")
     .metric("sluicegate_rejections_total")
-    .reason("blocked");
+    .ends(End::Blocked);
     FAIR = option("fair", Table(&fair::TABLE), Absent, "tenants share each budget (`token_bucket`, `gcra`)")
         .guide("algorithms.md#fair-sharing")
         .metric("sluicegate_fair_active_tenants");
@@ -197,11 +203,11 @@ rows! {
     STATE = option("state", OfAlgorithm, Value("\"list\""), "how Redis stores the entries of a new key");
     QUEUE = option("queue", OfAlgorithm, Value("\"0ms\""), "longest wait of a request")
         .metric("sluicegate_rejections_total")
-        .reason("max_delayed");
+        .ends(End::MaxDelayed);
     NODELAY = option("nodelay", OfAlgorithm, Value("false"), "forward the requests that would wait at once");
     IN_FLIGHT = option("in_flight", OfAlgorithm, Described("required"), "requests at the same time")
         .metric("sluicegate_rejections_total")
-        .reason("exhausted")
+        .ends(End::Exhausted)
         .weaker(Weaker::More)
         .unset("0");
     LEASE = option(
@@ -225,7 +231,7 @@ pub mod lease {
 
         HORIZON: Duration = option("horizon", duration(10, SECOND), Value("\"100ms\""), "longest time that a lease lasts")
             .metric("sluicegate_lease_requests_total");
-        HOT_AFTER = option("hot_after", Rate, Value("\"200/s\""), "a key with more decisions in this gateway has leases")
+        HOT_AFTER: params::Rate = option("hot_after", Rate, Value("\"200/s\""), "a key with more decisions in this gateway has leases")
             .metric("sluicegate_store_hot_keys");
     }
 }
@@ -251,9 +257,9 @@ pub mod reserve {
     rows! {
         table("limit.cost.reserve");
 
-        BASE = option("base", UNITS, Value("0"), "tokens of every request")
+        BASE: i64 = option("base", UNITS, Value("0"), "tokens of every request")
             .weaker(Weaker::Less);
-        BYTES_PER_TOKEN: usize = option("bytes_per_token", integer(1, 1_000_000), Value("4"), "bytes of the request body for each input token")
+        BYTES_PER_TOKEN: i64 = option("bytes_per_token", integer(1, 1_000_000), Value("4"), "bytes of the request body for each input token")
             .weaker(Weaker::More);
         ADD = option(
             "add",
@@ -263,11 +269,11 @@ pub mod reserve {
         )
         .shown_as("list of `\"json:POINTER\"`")
         .weaker(Weaker::Removed);
-        DEFAULT_ADD = option("default_add", UNITS, Value("1000"), "output tokens of a request that announces none")
+        DEFAULT_ADD: i64 = option("default_add", UNITS, Value("1000"), "output tokens of a request that announces none")
             .weaker(Weaker::Less);
-        AT_MOST: usize = option("at_most", integer(1, COST_MAX), Value("100000"), "largest estimate, before weights")
+        AT_MOST: i64 = option("at_most", integer(1, COST_MAX), Value("100000"), "largest estimate, before weights")
             .metric("sluicegate_rejections_total")
-            .reason("never_fits")
+            .ends(End::NeverFits)
             .weaker(Weaker::Less);
     }
 }
@@ -281,9 +287,9 @@ pub mod weights {
     rows! {
         table("limit.weights");
 
-        INPUT = option("input", WEIGHT, Value("1"), "units of an input token")
+        INPUT: i64 = option("input", WEIGHT, Value("1"), "units of an input token")
             .weaker(Weaker::Less);
-        CACHED = option(
+        CACHED: Option<i64> = option(
             "cached",
             WEIGHT,
             Described("that of `input`"),
@@ -291,7 +297,7 @@ pub mod weights {
         )
         .weaker(Weaker::Less)
         .unset("1");
-        CACHE_WRITE = option(
+        CACHE_WRITE: Option<i64> = option(
             "cache_write",
             WEIGHT,
             Described("that of `input`"),
@@ -299,7 +305,7 @@ pub mod weights {
         )
         .weaker(Weaker::Less)
         .unset("1");
-        OUTPUT = option("output", WEIGHT, Value("1"), "units of an output token")
+        OUTPUT: i64 = option("output", WEIGHT, Value("1"), "units of an output token")
             .weaker(Weaker::Less);
     }
 }
@@ -368,11 +374,11 @@ pub mod fair {
         KEY = option("key", KEY_PARTS, Required, "what identifies a tenant")
             .weaker(Weaker::Compiled)
             .called(super::KEY.option.aliases);
-        WEIGHT: usize = option("weight", integer(1, WEIGHT_MAX), Value("1"), "weight of a tenant, to which its share is proportional");
+        WEIGHT: i64 = option("weight", integer(1, WEIGHT_MAX), Value("1"), "weight of a tenant, to which its share is proportional");
         WEIGHTS = option("weights", Map(&TENANT_WEIGHT), Absent, "weights of single tenants, by their values")
             .shown_as("table of integers")
             .of_clients(ClientData::Keys);
-        RESERVE: Option<usize> = option(
+        RESERVE: Option<i64> = option(
             "reserve",
             integer(1, 1_000_000_000),
             Described("half of the burst"),
@@ -385,7 +391,7 @@ pub mod fair {
             Described("8 times the refill time of the reserve, at least 2s and at most 1d"),
             "how long a tenant has a share after its last request",
         );
-        MAX_ACTIVE: usize = option(
+        MAX_ACTIVE: i64 = option(
             "max_active",
             integer(1, fair_sharing::MAX_ACTIVE),
             Value("1024"),

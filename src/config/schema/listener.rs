@@ -1,10 +1,13 @@
 //! Options of `[[listener]]` and its TLS.
 
+use crate::config::Service;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::server;
 use crate::config::schema::value_type::ValueType::*;
 use crate::config::schema::value_type::{list, list_from};
+use crate::ends::End;
+use crate::tls::MinVersion;
 
 rows! {
     table("listener").title("[[listener]]");
@@ -16,9 +19,9 @@ rows! {
         "written as in `listen`. An address in `listen` cannot have a `[[listener]]` too",
     )
     .called(&["port", "bind", "listen"]);
-    SERVE = option(
+    SERVE: Service = option(
         "serve",
-        Words(&["http", "decide", "grpc"]),
+        Words(Service::LABELS),
         Value("\"http\""),
         "what the listener does: `http` proxies; `decide` answers other proxies that ask over HTTP about their requests, and `grpc` \
          answers Envoy over gRPC",
@@ -28,8 +31,8 @@ rows! {
         .for_new_connections()
         .guide("requests.md#client-address")
         .metric("sluicegate_http_rejected_total")
-        .reason("proxy_header");
-    MAX_UNSENT: Option<u64> = server::MAX_UNSENT.inherit("that of `[server]`", "as in `[server]`, for this listener");
+        .ends(End::ProxyHeader);
+    MAX_UNSENT: Option<u32> = server::MAX_UNSENT.inherit("that of `[server]`", "as in `[server]`, for this listener");
     HSTS = option(
         "hsts",
         Either(&[Age, Table(&hsts::TABLE)]),
@@ -105,7 +108,7 @@ pub mod tls {
             .for_new_connections()
             .guide("tls.md#client-certificates-mtls")
             .weaker(Weaker::Removed);
-        CLIENT_AUTH = option(
+        CLIENT_AUTH: bool = option(
             "client_auth",
             Words(&["required", "optional"]),
             Value("\"required\""),
@@ -114,7 +117,7 @@ pub mod tls {
         .note(" with `client_ca`")
         .for_new_connections()
         .weaker(Weaker::More);
-        MIN_VERSION = option("min_version", Words(&["1.2", "1.3"]), Value("\"1.2\""), "oldest TLS version").for_new_connections()
+        MIN_VERSION: MinVersion = option("min_version", Words(MinVersion::LABELS), Value("\"1.2\""), "oldest TLS version").for_new_connections()
             .weaker(Weaker::Less);
     }
 }

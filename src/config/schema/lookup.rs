@@ -110,15 +110,16 @@ pub fn find_option(text: &str) -> FoundOption {
     }
     let name = words.join(".");
     let suffix = format!(".{name}");
-    let mut found: Vec<OptionEntry> = entries.iter().filter(|entry| entry.path().ends_with(&suffix)).cloned().collect();
+    let mut matches: Vec<OptionEntry> =
+        entries.iter().filter(|entry| entry.path().ends_with(&suffix)).cloned().collect();
     // An option of a section is meant rather than those of tables within sections.
     let depth = |entry: &OptionEntry| entry.key.matches('.').count();
-    let least = found.iter().map(depth).min().unwrap_or_default();
-    found.retain(|entry| depth(entry) == least);
-    match found.len() {
+    let least = matches.iter().map(depth).min().unwrap_or_default();
+    matches.retain(|entry| depth(entry) == least);
+    match matches.len() {
         0 => FoundOption::Unknown(find_similar(&name, &entries)),
-        1 => FoundOption::One(found.remove(0)),
-        _ => FoundOption::Several(found),
+        1 => FoundOption::One(matches.remove(0)),
+        _ => FoundOption::Several(matches),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Every option of the config in one table: a row says all that is to be known about an option.
 //!
-//! `row` has the form of a row. Each section is a file, in which a table within the section is a module. `reader` checks
-//! keys and bounds against the rows, `json_schema` makes the JSON Schema, `lookup` finds the row of a name for `sluicegate
-//! help`, and of a value for the effective config, the diff, masks and anonymized configs. Tests generate
-//! `docs/reference/options.md` from the table, and load a config for each bound, word, default, type and mark, so that it
-//! cannot differ from what the gateway does.
+//! `row` has the form of a row. Each section is a file, in which a table within the section is a module. `reader` reads
+//! the value of a row with its default and bounds, `json_schema` makes the JSON Schema, `lookup` finds the row of a
+//! name for `sluicegate help`, and of a value for the effective config, the diff, masks and anonymized configs. Tests
+//! generate `docs/reference/options.md` from the table, and load a config for each bound, word, default, type and mark,
+//! so that it cannot differ from what the gateway does.
 //!
 //! To add an option, add a row to its section (the files of this directory) and read it in `compile`.
 
@@ -163,8 +163,8 @@ mod tests {
         let within = |schema: &&Schema| schema.options.iter().flat_map(|option| option.value_type().tables()).collect();
         let nested: BTreeSet<&str> =
             ALL.iter().flat_map(|schema| -> Vec<&Schema> { within(schema) }).map(|schema| schema.name).collect();
-        let unlisted: Vec<_> = nested.difference(&names).collect();
-        assert!(unlisted.is_empty(), "not in ALL: {unlisted:?}");
+        let missing: Vec<_> = nested.difference(&names).collect();
+        assert!(missing.is_empty(), "not in ALL: {missing:?}");
         for schema in ALL.iter().filter(|schema| schema.name != root::TABLE.name) {
             assert!(nested.contains(schema.name), "no option has the table {}", schema.name);
         }

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use crate::config::admin_tokens::Role;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{ClientData, Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::shared::DIALECTS;
 use crate::config::schema::value_type::ValueType::*;
 use crate::config::schema::value_type::{DAY, SECOND, duration, integer, list, list_from};
+use crate::limiting::key::shown_key::KeyVisibility;
+use crate::limiting::limit::OnError;
 use crate::limiting::store::settings::GATEWAYS_MAX;
+use crate::tls::ChallengeKind;
 
 /// Options of `root`.
 pub mod root {
@@ -76,7 +80,7 @@ pub mod acme {
         CA = option("ca", Path("file"), Described("the system's CAs"), "CA or certificate of the ACME server itself, PEM");
         CHALLENGES = option(
             "challenges",
-            list_from(1, &Words(&["tls-alpn-01", "http-01"])),
+            list_from(1, &Words(ChallengeKind::LABELS)),
             Value("[\"tls-alpn-01\", \"http-01\"]"),
             "in the order in which they are tried",
         );
@@ -119,7 +123,7 @@ pub mod admin {
         .weaker(Weaker::More);
         KEYS = option(
             "keys",
-            Map(&Words(&["plain", "hashed", "hidden"])),
+            Map(&Words(KeyVisibility::LABELS)),
             Described("secrets hashed"),
             "how keys of limits appear in logs, spans and responses of the admin API",
         )
@@ -148,7 +152,7 @@ pub mod admin_token {
             .secrecy(Secrecy::Secret);
         SHA256 = option("sha256", Text("64 hexadecimal digits"), Described("this or `token`"), "SHA-256 of the token")
             .secrecy(Secrecy::Secret);
-        ROLE = option("role", Words(&["metrics", "read", "keys", "limits", "edit"]), Required, "what the token may do")
+        ROLE: Option<Role> = option("role", Words(Role::LABELS), Required, "what the token may do")
             .guide("admin-api.md#roles");
         EXPIRES = option(
             "expires",
@@ -192,7 +196,7 @@ pub mod store {
         );
         DEADLINE: Duration = option("deadline", duration(1, 10 * SECOND), Value("\"30ms\""), "longest wait for a response of the store")
             .metric("sluicegate_store_errors_total");
-        ON_ERROR = option(
+        ON_ERROR: OnError = option(
             "on_error",
             Words(&["local", "open", "closed"]),
             Value("\"local\""),
@@ -206,7 +210,7 @@ pub mod store {
             .guide("../operating/capacity.md#memory")
             .metric("sluicegate_store_evictions_total")
             .called(&["cache_size"]);
-        GATEWAYS: usize = option("gateways", integer(1, GATEWAYS_MAX), Value("1"), "least number of gateways that share the store")
+        GATEWAYS: i64 = option("gateways", integer(1, GATEWAYS_MAX), Value("1"), "least number of gateways that share the store")
             .guide("../operating/redis-outages.md#how-large-a-local-share-is")
             .metric("sluicegate_store_gateways");
         STATE = option(

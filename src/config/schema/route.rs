@@ -9,6 +9,8 @@ use crate::config::schema::shared::{DIALECTS, LIMIT_NAMES, refuse};
 use crate::config::schema::upstream::{SERVER_LIST, breaker};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{HOUR, MINUTE, duration, integer, list, list_from};
+use crate::ends::End;
+use crate::route::Strictness;
 
 /// Meaning of an option that routes inherit.
 const IN_ROUTE: &str = "as in `[server]`, for this route";
@@ -68,13 +70,13 @@ rows! {
     DENY = option("deny", NETWORKS, Absent, "clients that get 403")
         .shown_as("list of networks, `\"set:NAME\"`")
         .metric("sluicegate_rejections_total")
-        .reason("denied")
+        .ends(End::Denied)
         .weaker(Weaker::Compiled)
         .unordered();
     AUTH = option("auth", Table(&auth::TABLE), Absent, "how clients prove their identity")
         .guide("../guides/authentication.md")
         .metric("sluicegate_rejections_total")
-        .reason("unauthorized")
+        .ends(End::CredentialsMissing)
         .weaker(Weaker::Compiled)
         .example("write auth = { basic = \"users.htpasswd\" }")
         .called(&["auth_basic", "auth_basic_user_file", "basic_auth", "basicauth", "basicAuth", "auth_request", "forward_auth", "forwardAuth"]);
@@ -98,14 +100,14 @@ rows! {
     MAX_COST_BODY: Option<u64> = server::MAX_COST_BODY.inherit(OF_SERVER, IN_ROUTE);
     MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests of the route at once; more get 503")
         .metric("sluicegate_rejections_total")
-        .reason("max_in_flight")
+        .ends(End::MaxInFlight)
         .weaker(Weaker::Compiled)
         .called(&["limit_conn"]);
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "a circuit breaker of the route's own")
         .guide("overload.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
-        .reason("route_breaker");
-    PRIORITY: usize = option(
+        .ends(End::RouteBreaker);
+    PRIORITY: i64 = option(
         "priority",
         integer(0, 4),
         Value("2"),
@@ -140,12 +142,12 @@ rows! {
     RESPONSE_TIMEOUT: Option<Duration> = server::RESPONSE_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
     STREAM_TIMEOUT: Option<Duration> = server::STREAM_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
     TUNNEL_TIMEOUT: Option<Duration> = server::TUNNEL_TIMEOUT.inherit(OF_SERVER, IN_ROUTE);
-    STRICTNESS = server::STRICTNESS.inherit(OF_SERVER, "what happens to ambiguous requests");
-    ENCODED_SLASHES = option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
+    STRICTNESS: Option<Strictness> = server::STRICTNESS.inherit(OF_SERVER, "what happens to ambiguous requests");
+    ENCODED_SLASHES: bool = option("encoded_slashes", Words(&["refuse", "keep"]), Value("\"refuse\""), "what happens to `%2F` in paths")
         .note(" on strict routes, else `\"keep\"`")
         .guide("routing.md#encoded-slashes")
         .metric("sluicegate_http_rejected_total")
-        .reason("path_slash")
+        .ends(End::PathSlash)
         .weaker(Weaker::More);
     UPGRADES = option(
         "upgrades",
@@ -276,10 +278,10 @@ pub mod auth {
             "names the user for `user` keys and the log",
         );
         TIMEOUT: Duration = option("timeout", duration(10, MINUTE), Value("\"2s\""), "longest wait for the auth server, with all retries");
-        ON_ERROR = option("on_error", Words(&["closed", "open"]), Value("\"closed\""), "what happens if the auth server fails")
+        ON_ERROR: bool = option("on_error", Words(&["closed", "open"]), Value("\"closed\""), "what happens if the auth server fails")
             .guide("../guides/forward-auth.md#if-the-auth-server-fails")
             .metric("sluicegate_rejections_total")
-            .reason("auth_server")
+            .ends(End::AuthServer)
             .weaker(Weaker::More);
     }
 }
@@ -345,7 +347,7 @@ pub mod response_headers {
         )
         .shown_as("table of values or lists")
         .secrecy(Secrecy::SecretByKey);
-        ON = option(
+        ON: bool = option(
             "on",
             Words(&["upstream", "all"]),
             Value("\"upstream\""),
@@ -395,7 +397,7 @@ pub mod redirect {
             "its target, with `{path}`, `{query}`, `{scheme}`, `{host}` and parameters",
         );
         STATUS = option("status", Integers(&[301, 302, 303, 307, 308]), Value("308"), "its status");
-        QUERY = option(
+        QUERY: bool = option(
             "query",
             Words(&["keep", "drop"]),
             Value("\"keep\""),

@@ -9,11 +9,14 @@ use std::ops::Deref;
 
 use crate::config::schema::Schema;
 use crate::config::schema::value_type::{self, ValueType};
+use crate::ends::End;
 
 /// One option.
 #[derive(Clone, Copy, Debug)]
 pub struct ConfigOption {
     pub name: &'static str,
+    /// Path of its table, like `route.refuse`.
+    pub table: &'static str,
     written_type: ValueType,
     /// Markdown for the type in the manual, if the type itself says too little.
     pub type_text: &'static str,
@@ -27,8 +30,8 @@ pub struct ConfigOption {
     pub live_change: LiveChange,
     /// The metric that shows its effect; empty if there is none.
     pub metric: &'static str,
-    /// `reason` in metrics and logs for requests that the option refuses; empty if there is none.
-    pub reason: &'static str,
+    /// What ends requests that the option refuses; of ends with one label, any.
+    pub end: Option<End>,
     /// The remedy for a value of a wrong type; empty if the type says enough.
     pub example: &'static str,
     /// Names of the option in other programs: nginx, HAProxy, Caddy, Traefik, Envoy, Kong.
@@ -124,6 +127,7 @@ pub(super) const fn option(
 ) -> ConfigOption {
     ConfigOption {
         name,
+        table: "",
         written_type,
         type_text: "",
         default,
@@ -132,7 +136,7 @@ pub(super) const fn option(
         guide: "",
         live_change: LiveChange::NextRequest,
         metric: "",
-        reason: "",
+        end: None,
         example: "",
         aliases: &[],
         secrecy: Secrecy::Public,
@@ -176,6 +180,14 @@ impl ConfigOption {
         value + self.default_note
     }
 
+    /// Returns the default of an option that is a string, or a list of one.
+    pub fn default_str(&self) -> &'static str {
+        match self.default {
+            DefaultValue::Value(text) => text.trim_matches(['[', ']', '"']),
+            _ => "",
+        }
+    }
+
     /// Declares the option of another section that inherits this one if it is missing there.
     pub(super) const fn inherit(self, default: &'static str, meaning: &'static str) -> ConfigOption {
         ConfigOption {
@@ -186,6 +198,12 @@ impl ConfigOption {
             is_inherited: false,
             ..self
         }
+    }
+
+    /// Sets the table, which `rows!` does.
+    pub(super) const fn within(mut self, table: &'static str) -> ConfigOption {
+        self.table = table;
+        self
     }
 
     /// Sets the text for the type, in Markdown.
@@ -222,8 +240,9 @@ impl ConfigOption {
         self
     }
 
-    pub(super) const fn reason(mut self, reason: &'static str) -> ConfigOption {
-        self.reason = reason;
+    /// Sets what ends the requests that it refuses.
+    pub(super) const fn ends(mut self, end: End) -> ConfigOption {
+        self.end = Some(end);
         self
     }
 
@@ -328,7 +347,7 @@ pub(super) const fn table(name: &'static str) -> Schema {
 /// Declares the rows of a table, each as a constant, and `TABLE` with all of them.
 macro_rules! rows {
     ($table:expr; $($ROW:ident $(: $Type:ty)? = $option:expr;)*) => {
-        $(pub const $ROW: Row<rows!(@type $($Type)?)> = Row::of($option);)*
+        $(pub const $ROW: Row<rows!(@type $($Type)?)> = Row::of($option.within($table.name));)*
         pub const TABLE: crate::config::schema::Schema = $table.with_options(&[$($ROW.option),*]);
     };
     (@type $Type:ty) => { $Type };

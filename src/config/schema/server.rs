@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
+use crate::config::ForwardedHeader;
+use crate::config::TraceParent;
 use crate::config::schema::row::DefaultValue::{Absent, Described, Required, Value};
 use crate::config::schema::row::{Row, Secrecy, Weaker, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{
     DAY, GIB, HOUR, KIB, MIB, SIZE_MAX, TIB, duration, integer, list, list_from, size,
 };
+use crate::ends::End;
+use crate::route::Strictness;
+use crate::route::compress::CompressionAlgorithm;
 use crate::upstream::Fraction;
 
 /// Time after which a request or a connection ends.
@@ -53,24 +58,15 @@ rows! {
         .weaker(Weaker::NewItem)
         .unordered()
         .called(&["real_ip_from", "set_real_ip_from"]);
-    FORWARDED_HEADERS = option(
+    FORWARDED_HEADERS: Option<Vec<ForwardedHeader>> = option(
         "forwarded_headers",
-        list(&Words(&[
-            "x-forwarded-for",
-            "x-real-ip",
-            "x-forwarded-proto",
-            "x-forwarded-host",
-            "x-forwarded-port",
-            "via",
-            "x-request-id",
-            "forwarded",
-        ])),
+        list(&Words(ForwardedHeader::LABELS)),
         Described("all except `\"forwarded\"`"),
         "headers about the client that the server gets: `x-forwarded-for`, `x-forwarded-proto`, `x-forwarded-host`, `x-forwarded-port`, `x-real-ip`, `x-request-id`, `via`, `forwarded`",
     )
     .shown_as("list of header names")
     .guide("requests.md#forwarded-headers-and-via");
-    STRICTNESS = option("strictness", Words(&["strict", "defensive", "monitor"]), Value("\"strict\""), "what happens to ambiguous requests")
+    STRICTNESS: Strictness = option("strictness", Words(Strictness::LABELS), Value("\"strict\""), "what happens to ambiguous requests")
         .guide("requests.md#strictness")
         .metric("sluicegate_http_would_reject_total")
         .weaker(Weaker::Compiled)
@@ -96,9 +92,9 @@ rows! {
     .inherited()
     .example("write intercept = true, or intercept = [404, \"5xx\"]")
     .called(&["proxy_intercept_errors"]);
-    TRACEPARENT = option(
+    TRACEPARENT: TraceParent = option(
         "traceparent",
-        Words(&["pass", "make"]),
+        Words(TraceParent::LABELS),
         Value("\"pass\""),
         "what requests without a valid `traceparent` get",
     )
@@ -123,7 +119,7 @@ rows! {
     .guide("upstreams.md#servers-by-hostname-dns");
     MAX_CONNECTIONS: usize = option("max_connections", integer(1, 10_000_000), Value("8192"), "open client connections; for more, idle ones are closed")
         .metric("sluicegate_http_rejected_total")
-        .reason("max_connections")
+        .ends(End::MaxConnections)
         .called(&["max_conns", "maxconn"]);
     MAX_CONNECTIONS_PER_IP: usize = option(
         "max_connections_per_ip",
@@ -132,7 +128,7 @@ rows! {
         "open connections per client address; 0 = no bound",
     )
     .metric("sluicegate_http_rejected_total")
-    .reason("max_connections_per_ip")
+    .ends(End::MaxConnectionsPerIp)
     .weaker(Weaker::More)
     .unset("inf");
     OVERLOAD = option("overload", Table(&overload::TABLE), Absent, "refuse requests while the whole process is overloaded")
@@ -141,36 +137,36 @@ rows! {
     MAX_TUNNELS: usize = option("max_tunnels", integer(0, 10_000_000), Value("4096"), "upgraded connections (WebSocket); more get 503")
         .guide("requests.md#websocket-and-other-upgrades")
         .metric("sluicegate_http_rejected_total")
-        .reason("max_tunnels");
+        .ends(End::MaxTunnels);
     MAX_HEADERS: usize = option("max_headers", integer(1, 10_000), Value("100"), "headers in a request head; more get 431")
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
-        .reason("max_headers")
+        .ends(End::MaxHeaders)
         .weaker(Weaker::More);
     // The lower bound is the smallest buffer for a request head that hyper accepts.
-    MAX_HEADER_BYTES: u64 = option("max_header_bytes", size(8 * KIB, MIB), Value("\"32KiB\""), "bytes of a request head; more get 431")
+    MAX_HEADER_BYTES: usize = option("max_header_bytes", size(8 * KIB, MIB), Value("\"32KiB\""), "bytes of a request head; more get 431")
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
-        .reason("head_too_large")
+        .ends(End::HeadTooLarge)
         .weaker(Weaker::More);
     MAX_BODY: u64 = option("max_body", size(0, SIZE_MAX), Value("\"10MiB\""), "bytes of a request body; more get 413")
         .guide("requests.md#sizes")
         .metric("sluicegate_http_rejected_total")
-        .reason("body_too_large")
+        .ends(End::AnnouncedTooLarge)
         .weaker(Weaker::Compiled)
         .inherited()
         .called(&["client_max_body_size", "max_request_body_bytes", "maxRequestBodyBytes", "request_body_limit", "body_limit"]);
     MAX_KEY_BODY: u64 = option("max_key_body", size(64, 64 * KIB), Value("\"8KiB\""), "bytes of a body that a limit reads for its key")
         .guide("keys.md")
         .metric("sluicegate_rejections_total")
-        .reason("unreadable_key")
+        .ends(End::BodyKeyMalformed)
         .inherited();
     MAX_COST_BODY: u64 = option("max_cost_body", size(64, 16 * MIB), Value("\"1MiB\""), "bytes of a body that a limit reads for its cost (`reserve`, `ask_usage`)")
         .guide("charges.md#reserve")
         .weaker(Weaker::Compiled)
         .inherited();
     HTTP2: bool = option("http2", Boolean, Value("true"), "accept HTTP/2 on every listener").for_new_connections();
-    MAX_STREAMS: usize = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
+    MAX_STREAMS: u32 = option("max_streams", integer(1, 10_000), Value("100"), "requests at once on one HTTP/2 connection")
         .for_new_connections();
     MAX_DELAYED: usize = option(
         "max_delayed",
@@ -179,7 +175,7 @@ rows! {
         "requests that wait in queues of `leaky_bucket` limits; more get 429",
     )
     .metric("sluicegate_rejections_total")
-    .reason("max_delayed")
+    .ends(End::MaxDelayed)
     .inherited();
     COMPRESS = option("compress", Either(&[Boolean, Table(&compress::TABLE)]), Value("false"), "compress responses")
         .guide("../guides/compression.md")
@@ -201,14 +197,14 @@ rows! {
     HEADER_TIMEOUT: Duration = option("header_timeout", TIMEOUT, Value("\"10s\""), "from the first byte of a request head to its last")
         .for_new_connections()
         .metric("sluicegate_http_rejected_total")
-        .reason("header_timeout")
+        .ends(End::HeaderTimeout)
         .called(&["client_header_timeout", "read_header_timeout"]);
     KEEPALIVE_TIMEOUT: Duration = option("keepalive_timeout", TIMEOUT, Value("\"75s\""), "idle time of a client connection")
         .for_new_connections()
         .called(&["idle_timeout"]);
     BODY_TIMEOUT: Duration = option("body_timeout", TIMEOUT, Value("\"30s\""), "longest pause in a request body; then 408")
         .metric("sluicegate_http_rejected_total")
-        .reason("body_timeout")
+        .ends(End::BodyTimeout)
         .inherited()
         .called(&["client_body_timeout"]);
     MIN_BODY_RATE: u64 = option(
@@ -220,7 +216,7 @@ rows! {
     .shown_as("size per second")
     .guide("../guarantees/threat-model.md#minimum-rates")
     .metric("sluicegate_http_rejected_total")
-    .reason("body_timeout")
+    .ends(End::BodyTimeout)
     .weaker(Weaker::Compiled)
     .inherited();
     MIN_RESPONSE_RATE: u64 = option(
@@ -231,9 +227,9 @@ rows! {
     )
     .shown_as("size per second")
     .metric("sluicegate_http_rejected_total")
-    .reason("slow_reader")
+    .ends(End::SlowReader)
     .inherited();
-    MAX_UNSENT: u64 = option(
+    MAX_UNSENT: u32 = option(
         "max_unsent",
         KERNEL_BUFFER,
         Value("\"64KiB\""),
@@ -264,7 +260,7 @@ rows! {
     .called(&["timeout", "read_timeout", "proxy_read_timeout", "response_header_timeout"]);
     STREAM_TIMEOUT: Duration = option("stream_timeout", TIMEOUT, Value("\"60s\""), "longest pause in a response, by the server or the client")
         .metric("sluicegate_http_rejected_total")
-        .reason("stream_timeout")
+        .ends(End::CallTimeout)
         .inherited();
     TUNNEL_TIMEOUT: Duration = option(
         "tunnel_timeout",
@@ -273,7 +269,7 @@ rows! {
         "longest silence on an upgraded connection; open ones keep their value",
     )
     .metric("sluicegate_http_rejected_total")
-    .reason("tunnel_timeout")
+    .ends(End::TunnelTimeout)
     .inherited();
     HALF_CLOSE_TIMEOUT: Duration = option(
         "half_close_timeout",
@@ -309,7 +305,7 @@ pub mod redirect_http {
 
         LISTEN = option("listen", Text("address"), Required, "the address to listen on")
             .called(&["bind", "address"]);
-        HTTPS_PORT: usize = option("https_port", integer(1, 65_535), Value("443"), "the port on which clients reach HTTPS")
+        HTTPS_PORT: u16 = option("https_port", integer(1, 65_535), Value("443"), "the port on which clients reach HTTPS")
             .called(&["port"]);
     }
 }
@@ -386,7 +382,7 @@ pub mod compress {
         .inherited();
         ALGORITHMS = option(
             "algorithms",
-            list_from(1, &Words(&["zstd", "br", "gzip"])),
+            list_from(1, &Words(CompressionAlgorithm::LABELS)),
             Value("[\"zstd\", \"br\", \"gzip\"]"),
             "allowed algorithms, in order of preference",
         )
@@ -401,12 +397,12 @@ pub mod overload {
     rows! {
         table("server.overload");
 
-        QPS: Option<usize> = option("qps", integer(1, 100_000_000), Absent, "requests per second").reason("overload_qps")
+        QPS: Option<u64> = option("qps", integer(1, 100_000_000), Absent, "requests per second").ends(End::OverloadQps)
             .weaker(Weaker::More);
-        IN_FLIGHT: Option<usize> = option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
-            .reason("overload_in_flight")
+        IN_FLIGHT: Option<u64> = option("in_flight", integer(1, 10_000_000), Absent, "requests in flight, streams included, tunnels not")
+            .ends(End::OverloadInFlight)
             .weaker(Weaker::More);
-        LATENCY: Option<Duration> = option("latency", duration(1, HOUR), Absent, "mean time to the response head").reason("overload_latency")
+        LATENCY: Option<Duration> = option("latency", duration(1, HOUR), Absent, "mean time to the response head").ends(End::OverloadLatency)
             .weaker(Weaker::More);
         LOAD = option(
             "load",
@@ -414,9 +410,9 @@ pub mod overload {
             Absent,
             "load average of one minute above which requests in flight are bounded by the measured capacity",
         )
-        .reason("overload_load")
+        .ends(End::OverloadLoad)
         .weaker(Weaker::More);
-        CPU: Option<Fraction> = option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").reason("overload_cpu")
+        CPU: Option<Fraction> = option("cpu", Fraction, Absent, "fraction of the CPU time that the process may use").ends(End::OverloadCpu)
             .weaker(Weaker::More);
     }
 }

@@ -4,6 +4,7 @@ use crate::config::schema::row::DefaultValue::{Absent, Described, Value};
 use crate::config::schema::row::{Row, Secrecy, option, rows, table};
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{integer, list};
+use crate::limiting::settlement::sources::UsageDialect;
 
 pub(super) const DIALECTS: ValueType = list(&Words(&["draft-11", "draft-07", "draft-03", "legacy", "off"]));
 pub(super) const LIMIT_NAMES: ValueType = List { item: &Text("name"), least: 0, most: 16 };
@@ -26,9 +27,9 @@ pub mod refuse {
         .secrecy(Secrecy::Body);
         CONTENT_TYPE = option("content_type", Text("string"), Value("\"text/plain; charset=utf-8\""), "its content type")
             .note(" with a body");
-        DIALECT = option(
+        DIALECT: Option<UsageDialect> = option(
             "dialect",
-            Words(&["openai", "anthropic", "gemini", "bedrock"]),
+            Words(UsageDialect::LABELS),
             Absent,
             "the API whose error format the body has, instead of `body`",
         )

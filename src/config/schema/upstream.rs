@@ -7,7 +7,12 @@ use crate::config::schema::row::{Row, Weaker, option, rows, table};
 use crate::config::schema::shared::KEY_PARTS;
 use crate::config::schema::value_type::ValueType::{self, *};
 use crate::config::schema::value_type::{DAY, HOUR, SECOND, duration, integer, list, list_from};
+use crate::ends::End;
+use crate::upstream::Balance;
 use crate::upstream::Fraction;
+use crate::upstream::WireProtocol;
+use crate::upstream::health::CheckKind;
+use crate::upstream::proxy_header::ProxyVersion;
 
 /// A URL or a table, or a list of them.
 pub(super) const SERVER_LIST: ValueType = list_from(1, &Either(&[Text("URL"), Table(&server::TABLE)]));
@@ -19,7 +24,7 @@ rows! {
 
     SERVERS = option("servers", SERVER_LIST, Required, "the servers").guide("upstreams.md#server-addresses")
         .called(&["backends", "targets", "server"]);
-    BALANCE = option(
+    BALANCE: Balance = option(
         "balance",
         Words(&["p2c", "least_requests", "round_robin", "consistent_hash"]),
         Value("\"p2c\""),
@@ -28,7 +33,7 @@ rows! {
     .guide("load-balancing.md")
     .called(&["lb_policy", "load_balancing", "algorithm", "least_conn", "ip_hash", "sticky"]);
     HASH_ON = option("hash_on", KEY_PARTS, Described("required with `consistent_hash`"), "the key that selects a server");
-    SPREAD_ABOVE: usize = option(
+    SPREAD_ABOVE: u32 = option(
         "spread_above",
         integer(1, 1_000_000),
         Value("16"),
@@ -47,9 +52,9 @@ rows! {
         "idle connections per worker and server; 0 = a new connection for each request",
     )
     .called(&["keepalive"]);
-    PROTOCOL = option("protocol", Words(&["auto", "http1", "http2"]), Value("\"auto\""), "protocol of the servers")
+    PROTOCOL: WireProtocol = option("protocol", Words(WireProtocol::LABELS), Value("\"auto\""), "protocol of the servers")
         .guide("upstreams.md#http2-to-servers");
-    PROXY_PROTOCOL = option("proxy_protocol", Words(&["v1", "v2"]), Absent, "connections begin with a PROXY header")
+    PROXY_PROTOCOL: Option<ProxyVersion> = option("proxy_protocol", Words(ProxyVersion::LABELS), Absent, "connections begin with a PROXY header")
         .guide("upstreams.md#proxy-protocol-to-servers");
     RESOLVE_EVERY: Duration = option(
         "resolve_every",
@@ -58,11 +63,11 @@ rows! {
         "longest time between two DNS lookups of a hostname",
     )
     .metric("sluicegate_dns_lookups_total");
-    MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests per server")
+    MAX_IN_FLIGHT: Option<u32> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests per server")
         .guide("upstreams.md#capacity-of-servers")
         .metric("sluicegate_upstream_in_flight")
         .called(&["limit_conn"]);
-    MAX_CONNECTIONS: Option<usize> = option("max_connections", integer(1, 10_000_000), Absent, "connections per server")
+    MAX_CONNECTIONS: Option<u32> = option("max_connections", integer(1, 10_000_000), Absent, "connections per server")
         .metric("sluicegate_upstream_connections")
         .called(&["max_conns", "maxconn"]);
     TOTAL = option("total", Table(&total::TABLE), Absent, "bounds of all servers together");
@@ -104,7 +109,7 @@ rows! {
     BREAKER = option("breaker", Table(&breaker::TABLE), Absent, "refuse all requests for a while when too many fail or are slow")
         .guide("overload.md#circuit-breaker")
         .metric("sluicegate_breaker_state")
-        .reason("upstream_breaker");
+        .ends(End::UpstreamBreaker);
     HEALTH = option("health", Table(&health::TABLE), Absent, "check the servers")
         .guide("upstreams.md#health-checks")
         .metric("sluicegate_upstream_up")
@@ -126,15 +131,15 @@ pub mod server {
         table("upstream.servers");
 
         URL = option("url", Text("URL"), Required, "address of the server");
-        WEIGHT: usize = option("weight", integer(0, 1000), Value("1"), "share of the requests; 0 = none");
-        MAX_IN_FLIGHT: Option<usize> = option(
+        WEIGHT: u32 = option("weight", integer(0, 1000), Value("1"), "share of the requests; 0 = none");
+        MAX_IN_FLIGHT: Option<u32> = option(
             "max_in_flight",
             integer(1, 10_000_000),
             Described("that of the upstream"),
             "requests to this server at once",
         )
         .called(super::MAX_IN_FLIGHT.option.aliases);
-        MAX_CONNECTIONS: Option<usize> = option(
+        MAX_CONNECTIONS: Option<u32> = option(
             "max_connections",
             integer(1, 10_000_000),
             Described("that of the upstream"),
@@ -151,9 +156,9 @@ pub mod total {
     rows! {
         table("upstream.total");
 
-        MAX_IN_FLIGHT: Option<usize> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests to all servers at once")
+        MAX_IN_FLIGHT: Option<u32> = option("max_in_flight", integer(1, 10_000_000), Absent, "requests to all servers at once")
             .called(super::MAX_IN_FLIGHT.option.aliases);
-        MAX_CONNECTIONS: Option<usize> = option("max_connections", integer(1, 10_000_000), Absent, "connections to all servers")
+        MAX_CONNECTIONS: Option<u32> = option("max_connections", integer(1, 10_000_000), Absent, "connections to all servers")
             .called(super::MAX_CONNECTIONS.option.aliases);
     }
 }
@@ -165,10 +170,10 @@ pub mod adaptive {
     rows! {
         table("upstream.adaptive");
 
-        MIN: usize = option("min", integer(1, 1_000_000), Value("3"), "least requests in flight to all servers together");
-        MAX: usize = option("max", integer(1, 1_000_000), Value("1000"), "most requests in flight")
+        MIN: u32 = option("min", integer(1, 1_000_000), Value("3"), "least requests in flight to all servers together");
+        MAX: u32 = option("max", integer(1, 1_000_000), Value("1000"), "most requests in flight")
             .weaker(Weaker::More);
-        START: usize = option("start", integer(1, 1_000_000), Value("20"), "requests in flight before anything is measured");
+        START: u32 = option("start", integer(1, 1_000_000), Value("20"), "requests in flight before anything is measured");
         FIXED_BASELINE: Option<Duration> = option(
             "fixed_baseline",
             duration(1, HOUR),
@@ -185,7 +190,7 @@ pub mod eject {
     rows! {
         table("upstream.eject");
 
-        CONSECUTIVE_ERRORS: usize = option("consecutive_errors", integer(1, 10_000), Value("5"), "errors in a row that eject a server");
+        CONSECUTIVE_ERRORS: u32 = option("consecutive_errors", integer(1, 10_000), Value("5"), "errors in a row that eject a server");
         ERROR_RATE: Fraction = option(
             "error_rate",
             Fraction,
@@ -211,17 +216,17 @@ pub mod breaker {
             .weaker(Weaker::More);
         ERROR_RATIO: Option<Fraction> = option("error_ratio", Fraction, Absent, "fraction of failed requests that opens it")
             .weaker(Weaker::More);
-        ERRORS: Option<usize> = option("errors", integer(1, 1_000_000_000), Absent, "number of failed requests that opens it")
+        ERRORS: Option<u64> = option("errors", integer(1, 1_000_000_000), Absent, "number of failed requests that opens it")
             .weaker(Weaker::More);
         WINDOW: Duration = option("window", duration(100, HOUR), Value("\"10s\""), "the time over which requests are counted");
-        MIN_REQUESTS: usize = option(
+        MIN_REQUESTS: u64 = option(
             "min_requests",
             integer(1, 1_000_000),
             Value("10"),
             "requests in the window below which the breaker stays closed",
         );
         OPEN_FOR: Duration = option("open_for", duration(100, HOUR), Value("\"5s\""), "how long an open breaker refuses all requests");
-        PROBES: usize = option("probes", integer(1, 100), Value("3"), "requests that then pass, and whose results decide");
+        PROBES: u32 = option("probes", integer(1, 100), Value("3"), "requests that then pass, and whose results decide");
         RAMP: Duration = option(
             "ramp",
             duration(0, HOUR),
@@ -238,13 +243,13 @@ pub mod health {
     rows! {
         table("upstream.health");
 
-        TYPE = option("type", Words(&["http", "tcp", "grpc"]), Value("\"http\""), "kind of check");
+        TYPE: CheckKind = option("type", Words(CheckKind::LABELS), Value("\"http\""), "kind of check");
         PATH = option("path", Text("path"), Value("\"/\""), "path of an HTTP check")
             .called(&["location", "paths"]);
         EVERY: Duration = option("every", duration(100, HOUR), Value("\"10s\""), "time between two checks of a server");
         TIMEOUT: Duration = option("timeout", duration(100, HOUR), Value("\"1s\""), "time for a check, connecting included");
-        UNHEALTHY_AFTER: usize = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
-        HEALTHY_AFTER: usize = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
+        UNHEALTHY_AFTER: u32 = option("unhealthy_after", integer(1, 1000), Value("3"), "failures in a row until a server is down");
+        HEALTHY_AFTER: u32 = option("healthy_after", integer(1, 1000), Value("2"), "successes in a row until it is up");
         STATUS = option(
             "status",
             Either(&[STATUS_RANGE, Array { item: &STATUS_RANGE, least: 1, most: usize::MAX }]),

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::config::schema::root;
 use crate::config::{Config, ListenerSettings, WrittenSection};
 use crate::limiting::limit::Limit;
 use crate::reload::diff::line::ChangeLines;
@@ -66,11 +67,11 @@ impl Diff {
         };
         let changed = ChangedSections {
             kinds: [
-                ("listener", &diff.listeners),
-                ("upstream", &diff.upstreams),
-                ("limit", &diff.limits),
-                ("route", &diff.routes),
-                ("rls", &diff.rls),
+                (root::LISTENER.name, &diff.listeners),
+                (root::UPSTREAM.name, &diff.upstreams),
+                (root::LIMIT.name, &diff.limits),
+                (root::ROUTE.name, &diff.routes),
+                (root::RLS.name, &diff.rls),
             ],
             settings: &diff.settings.changed,
         };
@@ -117,11 +118,11 @@ impl Diff {
 
     fn kinds(&self) -> [(&'static str, &'static str, &Changes); 6] {
         [
-            ("listener", "listeners", &self.listeners),
-            ("route", "routes", &self.routes),
-            ("limit", "limits", &self.limits),
-            ("upstream", "upstreams", &self.upstreams),
-            ("rls", "rls", &self.rls),
+            (root::LISTENER.name, "listeners", &self.listeners),
+            (root::ROUTE.name, "routes", &self.routes),
+            (root::LIMIT.name, "limits", &self.limits),
+            (root::UPSTREAM.name, "upstreams", &self.upstreams),
+            (root::RLS.name, "rls", &self.rls),
             ("setting", "settings", &self.settings),
         ]
     }
@@ -279,7 +280,7 @@ fn upstream_contents(config: &Config) -> BTreeMap<String, &Upstream> {
 
 /// Returns the options of each `[[rls]]`, by its domain and descriptor.
 fn rls_contents(config: &Config) -> BTreeMap<String, BTreeMap<String, String>> {
-    let rules = config.written.sections().into_iter().filter(|section| section.kind == "rls");
+    let rules = config.written.sections().into_iter().filter(|section| section.kind == root::RLS.name);
     let options = |section: &WrittenSection<'_>| {
         section.options.iter().map(|option| (option.path(), option.canonical_text())).collect()
     };
@@ -288,12 +289,12 @@ fn rls_contents(config: &Config) -> BTreeMap<String, BTreeMap<String, String>> {
 
 fn setting_contents(old: &Config, new: &Config) -> Changes {
     let tables = [
-        ("acme", old.acme.as_ref().map(|acme| &acme.settings) == new.acme.as_ref().map(|acme| &acme.settings)),
-        ("admin", old.admin == new.admin),
-        ("headers", old.ratelimit_headers == new.ratelimit_headers),
-        ("jwt", old.jwt == new.jwt),
-        ("server", old.server == new.server),
-        ("store", old.store == new.store),
+        (root::ACME.name, old.acme.as_ref().map(|acme| &acme.settings) == new.acme.as_ref().map(|acme| &acme.settings)),
+        (root::ADMIN.name, old.admin == new.admin),
+        (root::HEADERS.name, old.ratelimit_headers == new.ratelimit_headers),
+        (root::JWT.name, old.jwt == new.jwt),
+        (root::SERVER.name, old.server == new.server),
+        (root::STORE.name, old.store == new.store),
     ];
     let changed = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
     Changes { changed: changed.collect(), ..Changes::default() }

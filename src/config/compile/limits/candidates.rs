@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::config::compile::names::Definitions;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::{limit, route};
 use crate::config::source::SourceTexts;
 use crate::limiting::limit::{Limit, Mode};
 
@@ -20,12 +21,12 @@ pub struct CompanionLists(HashMap<String, Vec<Arc<Limit>>>);
 
 /// Reads `mode`. A candidate is in shadow mode without saying so.
 pub fn read_mode(section: &Section, is_candidate: bool) -> Mode {
-    let mode = section.read_label("mode", Mode::ALL, Mode::label);
-    if let (true, Some(Mode::Enforce), Some(node)) = (is_candidate, mode, section.node("mode")) {
+    let mode = section.read(&limit::MODE);
+    if let (true, Some(Mode::Enforce), Some(node)) = (is_candidate, mode, section.node(&limit::MODE)) {
         let help = "remove one of the two: a limit is a candidate until it replaces its incumbent";
-        section.report_fault::<()>("mode", node, "a candidate (`candidate_of`) never refuses", help);
+        section.report_fault::<()>(limit::MODE.name, node, "a candidate (`candidate_of`) never refuses", help);
     }
-    if is_candidate { Mode::Shadow } else { mode.unwrap_or(Mode::Enforce) }
+    if is_candidate { Mode::Shadow } else { section.get(&limit::MODE) }
 }
 
 /// Reports candidates that cannot be compared with their incumbent. `after`: the limits that others come after.
@@ -93,7 +94,7 @@ impl CompanionLists {
                 let place = find_place(section, names, &limit.name);
                 let what = format!("`{}` is a tier of `{leader}`", limit.name);
                 ok = section.report_fault_at(
-                    "limits",
+                    route::LIMITS.name,
                     place,
                     &what,
                     "list the limit: its tiers are added by themselves",
@@ -109,7 +110,7 @@ impl CompanionLists {
                 let place = find_place(section, names, &limit.name);
                 let what = format!("`{}` is a candidate of `{incumbent}`, which is not listed here", limit.name);
                 let help = "list the incumbent: its candidates are added by themselves";
-                ok = section.report_fault_at("limits", place, &what, help);
+                ok = section.report_fault_at(route::LIMITS.name, place, &what, help);
             }
         }
         ok.map(|()| all)

@@ -9,6 +9,8 @@ use http::StatusCode;
 use crate::config::closest::find_closest;
 use crate::config::compile::limits::settlement;
 use crate::config::reader::Section;
+use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::grpc::GrpcCode;
@@ -31,58 +33,70 @@ pub fn compile_charge_rules(
     weights: Option<&Arc<ModelWeights>>,
     reserve: Option<&Reserve>,
 ) -> Option<Option<ChargeRules>> {
-    let charge_on = parse_outcomes(section, "charge_on", CLASSES);
-    let refund_on = parse_outcomes(section, "refund_on", Word::ALL);
+    let charge_on = parse_outcomes(section, &limit::CHARGE_ON, CLASSES);
+    let refund_on = parse_outcomes(section, &limit::REFUND_ON, Word::ALL);
     let settle = settlement::compile_settle(section, weights, reserve);
     let charge = match (charge_on?, refund_on?) {
         (Some(_), Some(_)) => {
-            let node = section.node("refund_on")?;
+            let node = section.node(&limit::REFUND_ON)?;
             let help = "keep one: charge_on charges only the listed outcomes, refund_on all except the listed ones";
-            return section.report_fault("refund_on", node, "cannot be combined with charge_on", help);
+            return section.report_fault(limit::REFUND_ON.name, node, "cannot be combined with charge_on", help);
         }
         (Some(outcomes), None) => ChargeCondition::On(outcomes),
         (None, Some(outcomes)) => ChargeCondition::RefundOn(outcomes),
         (None, None) => ChargeCondition::Always,
     };
-    let max_delayed = crate::config::compile::numbers::to_usize(section.read_integer("max_delayed"));
+    let max_delayed = section.get(&limit::MAX_DELAYED);
     let (rule, options) = rule?;
     let mut afterwards = ChargeRules { charge, settle: settle?, max_delayed, ..ChargeRules::for_rule(rule) };
     if afterwards.lease {
         let linger_ms = options.get(&LINGER).unwrap_or(LINGER_MS);
         afterwards.linger = Duration::from_millis(linger_ms.unsigned_abs());
     }
-    if let (Some(node), false) = (section.node("max_delayed"), rule.has_queue()) {
+    if let (Some(node), false) = (section.node(&limit::MAX_DELAYED), rule.has_queue()) {
         let help = "it bounds the requests that wait in the `queue` of a leaky_bucket";
-        return section.report_fault("max_delayed", node, "this limit delays no requests", help);
+        return section.report_fault(limit::MAX_DELAYED.name, node, "this limit delays no requests", help);
     }
     if afterwards.lease && (afterwards.charge != ChargeCondition::Always || afterwards.settle.is_some()) {
-        let key = ["charge_on", "refund_on", "settle"].into_iter().find(|key| section.node(key).is_some())?;
+        let (option, node) = find_outcome_option(section)?;
         let what = "this algorithm always releases its slots when a request ends";
-        return section.report_fault(key, section.node(key)?, what, "remove it");
+        return section.report_fault(option.name, node, what, "remove it");
     }
     Some(afterwards.unless_default())
 }
 
+/// Returns the first option of a limit by which the outcome of a request changes its charge.
+pub fn find_outcome_option<'a>(section: &Section<'a>) -> Option<(&'static ConfigOption, &'a Node)> {
+    let options: [&ConfigOption; 3] = [&limit::CHARGE_ON.option, &limit::REFUND_ON.option, &limit::SETTLE.option];
+    options.into_iter().find_map(|option| Some((option, section.node(option)?)))
+}
+
 /// Reads a list of statuses, status classes and `words`.
 #[expect(clippy::option_option, reason = "as above")]
-fn parse_outcomes(section: &Section, key: &'static str, words: &[Word]) -> Option<Option<OutcomeSet>> {
-    let Some(node) = section.node(key) else { return Some(None) };
+fn parse_outcomes(section: &Section, option: &ConfigOption, words: &[Word]) -> Option<Option<OutcomeSet>> {
+    let Some(node) = section.node(option) else { return Some(None) };
     let items = match &node.value {
         Value::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),
     };
     if items.is_empty() {
-        return section.report_fault(key, node, "the list is empty", "name statuses, or leave it out");
+        return section.report_fault(option.name, node, "the list is empty", "name statuses, or leave it out");
     }
     let mut outcomes = OutcomeSet::default();
     let mut is_valid = true;
     for item in items {
-        is_valid &= parse_outcome(section, key, item, words, &mut outcomes).is_some();
+        is_valid &= parse_outcome(section, option, item, words, &mut outcomes).is_some();
     }
     is_valid.then_some(Some(outcomes))
 }
 
-fn parse_outcome(section: &Section, key: &str, item: &Node, words: &[Word], outcomes: &mut OutcomeSet) -> Option<()> {
+fn parse_outcome(
+    section: &Section,
+    option: &ConfigOption,
+    item: &Node,
+    words: &[Word],
+    outcomes: &mut OutcomeSet,
+) -> Option<()> {
     match &item.value {
         Value::Integer(code) => {
             let status = u16::try_from(*code).ok().filter(|code| (200..=599).contains(code));
@@ -90,14 +104,14 @@ fn parse_outcome(section: &Section, key: &str, item: &Node, words: &[Word], outc
                 Some(status) => outcomes.statuses.push(status),
                 None => {
                     let what = format!("{code} is not a status code of a response");
-                    return section.report_fault(key, item, &what, "statuses go from 200 to 599");
+                    return section.report_fault(option.name, item, &what, "statuses go from 200 to 599");
                 }
             }
         }
         Value::String(text) if text.value.starts_with(GRPC_PREFIX) => {
-            outcomes.grpc.push(section.parse_node(key, item, parse_grpc_code)?);
+            outcomes.grpc.push(section.parse_node(option.name, item, parse_grpc_code)?);
         }
-        Value::String(_) => match section.parse_node(key, item, |text| parse_outcome_word(text, words))? {
+        Value::String(_) => match section.parse_node(option.name, item, |text| parse_outcome_word(text, words))? {
             Word::Success => outcomes.classes.push(2),
             Word::Redirection => outcomes.classes.push(3),
             Word::ClientError => outcomes.classes.push(4),
@@ -105,7 +119,13 @@ fn parse_outcome(section: &Section, key: &str, item: &Node, words: &[Word], outc
             Word::ConnectError => outcomes.connect_error = true,
             Word::ClientAbort => outcomes.client_abort = true,
         },
-        _ => return section.report_wrong_type(key, "a list of statuses like 401 and classes like \"5xx\"", item),
+        _ => {
+            return section.report_wrong_type(
+                option.name,
+                "a list of statuses like 401 and classes like \"5xx\"",
+                item,
+            );
+        }
     }
     Some(())
 }
@@ -144,8 +164,8 @@ const GRPC_PREFIX: &str = "grpc:";
 /// Parses `grpc:UNAVAILABLE` or `grpc:14`.
 fn parse_grpc_code(text: &str) -> Result<GrpcCode, TextFault> {
     let code = text.trim_start_matches(GRPC_PREFIX);
-    let named = GrpcCode::ALL.iter().copied().find(|known| known.label() == code);
-    if let Some(code) = named.or_else(|| GrpcCode::from_number(code)) {
+    let code_by_name = GrpcCode::ALL.iter().copied().find(|known| known.label() == code);
+    if let Some(code) = code_by_name.or_else(|| GrpcCode::from_number(code)) {
         return Ok(code);
     }
     let names = GrpcCode::ALL.iter().map(|known| known.label());

@@ -5,10 +5,11 @@ use std::collections::HashMap;
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::compile_key_option;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Table as Tree, Value};
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::fair::{FAIR, FairSettings, MAX_ACTIVE, WEIGHT_MAX};
+use crate::limiting::algorithm::fair::{FAIR, FairSettings, WEIGHT_MAX};
 use crate::limiting::fair_share::FairShare;
 use crate::limiting::key::{Key, KeyPart};
 use crate::limiting::overrides::table::{OverrideValue, join_values, parse_field};
@@ -18,30 +19,29 @@ const KEY_HELP: &str = "write what identifies a tenant, like key = \"header:x-te
 
 /// Returns the rule whose budget tenants share, if the limit has `fair`.
 pub fn share_rule(section: &Section, rule: Rule) -> Option<Rule> {
-    let Some(node) = section.node(FAIR) else { return Some(rule) };
+    let Some(node) = section.node(&limit::FAIR) else { return Some(rule) };
     // `compile_fair` reports another type.
     let Value::Table(table) = &node.value else { return None };
-    let fair = Section::new(section.sources, &schema::limit::fair::TABLE, format!("`{FAIR}`"), table);
-    let read = |key| match fair.node(key) {
-        None => Some(None),
-        Some(_) => fair.read_integer(key).map(Some),
-    };
-    let active_ms = match fair.node("active") {
-        None => Some(None),
-        Some(_) => fair.read_duration("active").and_then(|active| i64::try_from(active.as_millis()).ok()).map(Some),
-    };
-    let (reserve, weight, max_active) = (read("reserve"), read("weight"), read("max_active"));
+    let fair = Section::new(section.sources, &limit::fair::TABLE, format!("`{FAIR}`"), table);
+    // A wrong value has been reported, and what the others mean together is not.
+    let is_wrong = |is_read: bool, option: &ConfigOption| !is_read && fair.node(option).is_some();
+    let reserve = fair.get(&limit::fair::RESERVE);
+    let active = fair.get(&limit::fair::ACTIVE);
+    let (weight, max_active) = (fair.get(&limit::fair::WEIGHT), fair.get(&limit::fair::MAX_ACTIVE));
+    if is_wrong(reserve.is_some(), &limit::fair::RESERVE) || is_wrong(active.is_some(), &limit::fair::ACTIVE) {
+        return None;
+    }
     let settings = FairSettings {
-        reserve: reserve?,
-        active_ms: active_ms?,
-        weight: weight?.unwrap_or(1),
-        max_active: max_active?.unwrap_or(MAX_ACTIVE),
+        reserve,
+        active_ms: active.and_then(|active| i64::try_from(active.as_millis()).ok()),
+        weight,
+        max_active,
     };
     match rule.shared_fairly(settings) {
         Ok(rule) => Some(rule),
         Err(misfit) => {
-            let place = if misfit.param == FAIR { Some(node) } else { section.node(misfit.param) };
-            let place = place.map_or(node.place, |node| node.place);
+            let option = limit::TABLE.find(misfit.param).filter(|_| misfit.param != FAIR);
+            let place = option.and_then(|option| section.node(option)).map_or(node.place, |node| node.place);
             section.report_fault_at(misfit.param, place, &misfit.what, &misfit.help)
         }
     }
@@ -55,21 +55,23 @@ pub fn compile_fair(
     key: Option<&Key>,
     context: &LimitContext,
 ) -> Option<Option<Box<FairShare>>> {
-    if section.node(FAIR).is_none() {
+    if section.node(&limit::FAIR).is_none() {
         return Some(None);
     }
-    let fair = section.read_section(FAIR, &schema::limit::fair::TABLE)?;
-    let tenants = match fair.node("key") {
-        Some(node) => compile_key_option(&fair, "key", node, context).filter(|key| check_key(&fair, node, key)),
+    let fair = section.read_section(&limit::FAIR)?;
+    let tenants = match fair.node(&limit::fair::KEY) {
+        Some(node) => {
+            compile_key_option(&fair, &limit::fair::KEY, node, context).filter(|key| check_key(&fair, node, key))
+        }
         None => fair.report_missing(format!("`fair` of {} has no key", section.title), KEY_HELP),
     };
-    let weights = match (fair.read_table("weights"), &tenants) {
+    let weights = match (fair.read_table(&limit::fair::WEIGHTS), &tenants) {
         (Some(table), Some(key)) => compile_weights(&fair, table, key),
         _ => Some(HashMap::new()),
     };
     // These are read with the rule.
-    for key in ["weight", "reserve", "active", "max_active"] {
-        let _ = fair.node(key);
+    for option in limit::fair::TABLE.options {
+        let _ = fair.node(option);
     }
     fair.report_unknown();
     let (tenants, weights, key, Rule::Fair(rule)) = (tenants?, weights?, key?, rule?) else { return None };
@@ -79,11 +81,13 @@ pub fn compile_fair(
 
 fn check_key(fair: &Section, node: &Node, key: &Key) -> bool {
     if key.0.contains(&KeyPart::All) {
-        return fair.report_fault::<()>("key", node, "all requests would be one tenant", KEY_HELP).is_some();
+        return fair
+            .report_fault::<()>(limit::fair::KEY.name, node, "all requests would be one tenant", KEY_HELP)
+            .is_some();
     }
     if key.sources().any(|source| source.kind().origin() == SourceOrigin::Body) {
         let what = "a tenant cannot be read from the body";
-        return fair.report_fault::<()>("key", node, what, KEY_HELP).is_some();
+        return fair.report_fault::<()>(limit::fair::KEY.name, node, what, KEY_HELP).is_some();
     }
     true
 }

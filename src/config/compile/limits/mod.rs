@@ -35,23 +35,23 @@ use crate::config::compile::limits::rule::{compile_rule, report_foreign_params};
 use crate::config::compile::limits::settlement::{compile_reserve, compile_weights};
 use crate::config::compile::limits::tiers::TieredSection;
 use crate::config::compile::names::{Definitions, NamedSection};
-use crate::config::compile::numbers::to_usize;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
+use crate::config::values;
 use crate::config::values::TextFault;
-use crate::config::{schema, values};
 use crate::limiting::algorithm::{SPECS, Spec};
 use crate::limiting::decision::LimitRef;
-use crate::limiting::integers::NotInteger;
 use crate::limiting::key::{Cost, Key, KeyPart, Missing};
+use crate::limiting::limit::Limit;
 use crate::limiting::limit::charge_rules::ChargeRules;
 use crate::limiting::limit::over::Over;
-use crate::limiting::limit::{Limit, OnError};
 use crate::limiting::settlement::weights::ModelWeights;
-use crate::limiting::source::{Prefixes, Repeated, Source, SourceKind};
+use crate::limiting::source::{Prefixes, Source, SourceKind};
 use crate::limiting::store::shares::SHARE_MIN;
 
 const KEY_PARTS_MAX: usize = 16;
@@ -63,10 +63,10 @@ pub fn compile_limits(
     context: &LimitContext,
     upstreams: &Definitions<usize>,
 ) -> Definitions<Arc<Limit>> {
-    let mut limits = Definitions::new(schema::limit::TABLE.name);
+    let mut limits = Definitions::new(limit::TABLE.name);
     let (mut after, mut candidates) = (References::new(), References::new());
     let mut sources = None;
-    let mut taken = ReservedKeys::default();
+    let mut reserved_keys = ReservedKeys::default();
     let names: HashSet<&str> = named.iter().map(|named| named.name).collect();
     for NamedSection { name, place, section } in named {
         let texts = section.sources;
@@ -77,7 +77,7 @@ pub fn compile_limits(
         };
         let section = tiered.as_ref().map_or(section, |tiered| tiered.first(texts));
         let [base, incumbent] =
-            ["after", "candidate_of"].map(|option| section.parse_at(option, |text| Ok(text.to_owned())));
+            [&limit::AFTER, &limit::CANDIDATE_OF].map(|option| section.parse_at(option, |text| Ok(text.to_owned())));
         let over = compile_over(&section, upstreams);
         let references = (base.as_ref(), incumbent.as_ref());
         let mut limit = compile_limit(&section, (name, name), context, references, over.clone());
@@ -86,12 +86,12 @@ pub fn compile_limits(
             let tier_name = tier.limit_name(name);
             if names.contains(tier_name.as_str()) {
                 let what = format!("`{tier_name}` is the name of a tier, and of another limit");
-                section.report_fault_at::<()>("key", place, &what, "rename one of the two limits");
+                section.report_fault_at::<()>(limit::KEY.name, place, &what, "rename one of the two limits");
                 continue;
             }
             let mut wider = compile_limit(&section, (&tier_name, name), context, references, over.clone());
             wider.iter_mut().for_each(|wider| tiers::restrict_to_ipv6(wider, name));
-            taken.add_share(wider.as_ref(), (&section, place), context);
+            reserved_keys.add_share(wider.as_ref(), (&section, place), context);
             limits.insert(&tier_name, place, wider.map(Arc::new));
         }
         if tiered.is_some() {
@@ -100,12 +100,12 @@ pub fn compile_limits(
         let limit = limit.map(Arc::new);
         after.extend(base.map(|base| (name, base)));
         candidates.extend(incumbent.map(|incumbent| (name, incumbent)));
-        taken.add_share(limit.as_deref(), (&section, place), context);
+        reserved_keys.add_share(limit.as_deref(), (&section, place), context);
         section.report_unread_keys();
         limits.insert(name, place, limit);
     }
     let Some(sources) = sources else { return limits };
-    taken.warn_about_rest(sources, context);
+    reserved_keys.warn_about_rest(sources, context);
     check_candidates(sources, &limits, &candidates, &after);
     for (name, At { place, value }) in &after {
         limits.find(sources, *place, value);
@@ -144,7 +144,7 @@ struct ReservedKeys {
 impl ReservedKeys {
     fn add_share(&mut self, limit: Option<&Limit>, (section, place): (&Section, Place), context: &LimitContext) {
         let Some(limit) = limit else { return };
-        let (Some(own), Some(node)) = (limit.max_keys, section.node("max_keys")) else {
+        let (Some(own), Some(node)) = (limit.max_keys, section.node(&limit::MAX_KEYS)) else {
             self.first_other.get_or_insert(place);
             self.others += 1;
             return;
@@ -157,7 +157,7 @@ impl ReservedKeys {
             let (taken, all) = (self.keys, context.max_keys);
             let what = format!("the limits up to here have {taken} keys of their own, [store] has {all}");
             let help = format!("raise max_keys of [store] to {taken} or more, or lower max_keys of the limits");
-            section.report_fault::<()>("max_keys", node, &what, &help);
+            section.report_fault::<()>(limit::MAX_KEYS.name, node, &what, &help);
         }
     }
 
@@ -204,14 +204,14 @@ fn compile_limit(
     over: Option<Over>,
 ) -> Option<Limit> {
     let algorithms: Vec<(&str, &'static Spec)> = SPECS.iter().map(|spec| (spec.name, spec)).collect();
-    let spec = match section.node("algorithm") {
-        Some(_) => section.read_choice("algorithm", &algorithms),
+    let spec = match section.node(&limit::ALGORITHM) {
+        Some(_) => section.read_choice(&limit::ALGORITHM, &algorithms),
         None => SPECS.first(),
     };
     let rule = match spec {
         Some(spec) => compile_rule(section, spec),
         // Read only to report its mistakes.
-        None => section.parse_string("rate", values::parse_rate).and(None),
+        None => section.parse_string(&limit::RATE, values::parse_rate).and(None),
     };
     report_foreign_params(section, spec);
     let key = compile_key(section, context);
@@ -221,13 +221,13 @@ fn compile_limit(
     let [after, candidate_of] = [after, incumbent].map(|name| name.map(|at| at.value.clone()));
     let weights = compile_weights(section);
     let cost = compile_cost(section, weights.clone());
-    let missing = section.read_label("missing", Missing::ALL, Missing::label).unwrap_or(Missing::Shared);
+    let missing = section.get(&limit::MISSING);
     let possible = key.as_ref().is_none_or(|key| check_body_sources(section, key, missing).is_some());
-    let repeated = section.read_label("repeated", Repeated::ALL, Repeated::label).unwrap_or_default();
-    let not_integer = section.read_label("not_integer", NotInteger::ALL, NotInteger::label).unwrap_or_default();
+    let repeated = section.get(&limit::REPEATED);
+    let not_integer = section.get(&limit::NOT_INTEGER);
     let mode = read_mode(section, incumbent.is_some());
-    let on_error = section.read_label("on_error", OnError::ALL, OnError::label).unwrap_or(context.on_error);
-    let max_keys = to_usize(section.read_integer("max_keys"));
+    let on_error = section.get(&limit::ON_ERROR).unwrap_or(context.on_error);
+    let max_keys = section.get(&limit::MAX_KEYS);
     let afterwards =
         compile_charge_rules(section, rule.as_ref(), weights.as_ref(), cost.as_ref().and_then(Cost::reserve));
     let refunded_for = context.find_refunding_upstream(section_name, incumbent.map(|at| &*at.value));
@@ -238,11 +238,11 @@ fn compile_limit(
     if !possible {
         return None;
     }
-    if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node("cost")) {
+    if let (Cost::Fixed(fixed), Some(node)) = (&cost, section.node(&limit::COST)) {
         let most = rule.max_cost();
         if *fixed > most {
             let what = format!("a cost of {fixed} never fits, so no request would be admitted");
-            return section.report_fault("cost", node, &what, &format!("the largest that fits is {most}"));
+            return section.report_fault(limit::COST.name, node, &what, &format!("the largest that fits is {most}"));
         }
     }
     check_over(section, &rule, &over)?;
@@ -278,18 +278,23 @@ fn compile_limit(
 }
 
 fn compile_key(section: &Section, context: &LimitContext) -> Option<Key> {
-    let Some(node) = section.node("key") else {
+    let Some(node) = section.node(&limit::KEY) else {
         return Some(Key(vec![KeyPart::Source(Source::Ip(Prefixes::default()))]));
     };
-    compile_key_option(section, "key", node, context)
+    compile_key_option(section, &limit::KEY, node, context)
 }
 
 /// Compiles the key that option `name` describes.
-pub fn compile_key_option(section: &Section, name: &'static str, node: &Node, context: &LimitContext) -> Option<Key> {
-    let parts = section.read_strings(name, values::parse_key_part)?;
+pub fn compile_key_option(
+    section: &Section,
+    option: &ConfigOption,
+    node: &Node,
+    context: &LimitContext,
+) -> Option<Key> {
+    let parts = section.read_strings(option, values::parse_key_part)?;
     if parts.is_empty() {
         return section.report_fault(
-            name,
+            option.name,
             node,
             "the list is empty",
             "for one budget shared by all, write key = \"all\"",
@@ -297,7 +302,7 @@ pub fn compile_key_option(section: &Section, name: &'static str, node: &Node, co
     }
     if parts.len() > KEY_PARTS_MAX {
         return section.report_fault(
-            name,
+            option.name,
             node,
             &format!("{} parts", parts.len()),
             &format!("a key may have {KEY_PARTS_MAX}"),
@@ -307,14 +312,14 @@ pub fn compile_key_option(section: &Section, name: &'static str, node: &Node, co
     for At { place, value: part } in parts {
         for source in part.sources() {
             if let Err(TextFault { what, help }) = context.check_readable(source.clone()) {
-                return section.report_fault_at(name, place, &what, &help);
+                return section.report_fault_at(option.name, place, &what, &help);
             }
         }
         let has_same = |earlier: &KeyPart| {
             *earlier == part || earlier.sources().iter().any(|source| part.sources().contains(source))
         };
         if key.iter().any(has_same) {
-            return section.report_fault_at(name, place, "this part occurs twice", "remove one of the two");
+            return section.report_fault_at(option.name, place, "this part occurs twice", "remove one of the two");
         }
         key.push(part);
     }
@@ -328,15 +333,20 @@ fn check_body_sources(section: &Section, key: &Key, missing: Missing) -> Option<
             .iter()
             .find(|part| !part.sources().is_empty() && part.sources().iter().all(|source| source.kind() == kind))
     };
-    let (Some(form), Some(json), Some(node)) = (needs(SourceKind::Form), needs(SourceKind::Json), section.node("key"))
+    let (Some(form), Some(json), Some(node)) =
+        (needs(SourceKind::Form), needs(SourceKind::Json), section.node(&limit::KEY))
     else {
         return Some(());
     };
     let what = "no body is both a form and JSON, so one of these parts is always absent";
     let help = format!("write \"{form}{}{json}\" for one budget by whichever the body has", KeyPart::OR);
     match missing {
-        Missing::Skip => section.report_fault("key", node, &format!("{what} and the limit never applies"), &help),
-        Missing::Refuse => section.report_fault("key", node, &format!("{what} and every request is refused"), &help),
+        Missing::Skip => {
+            section.report_fault(limit::KEY.name, node, &format!("{what} and the limit never applies"), &help)
+        }
+        Missing::Refuse => {
+            section.report_fault(limit::KEY.name, node, &format!("{what} and every request is refused"), &help)
+        }
         Missing::Shared => {
             let what = format!("`key` in {}: {what}: a client has two budgets, one in each", section.title);
             section
@@ -352,15 +362,17 @@ fn compile_cost(section: &Section, weights: Option<Arc<ModelWeights>>) -> Option
         let help = format!("write an integer without quotes, {}", values::describe_sources(Cost::SOURCES));
         values::parse_source(text, Cost::SOURCES, &help).map(Cost::Stated)
     };
-    match section.node("cost") {
+    match section.node(&limit::COST) {
         None => Some(Cost::Fixed(1)),
-        Some(Node { value: Value::Integer(_), .. }) => section.read_integer("cost").map(Cost::Fixed),
-        Some(Node { value: Value::String(_), .. }) => section.parse_string("cost", source),
+        Some(Node { value: Value::Integer(_), .. }) => section.read_as(&limit::COST).map(Cost::Fixed),
+        Some(Node { value: Value::String(_), .. }) => section.parse_string(&limit::COST, source),
         Some(Node { value: Value::Table(_), .. }) => {
             compile_reserve(section, weights?).map(|reserve| Cost::Reserved(Box::new(reserve)))
         }
-        Some(node) => {
-            section.report_wrong_type("cost", &format!("an integer, {}", values::describe_sources(Cost::SOURCES)), node)
-        }
+        Some(node) => section.report_wrong_type(
+            limit::COST.name,
+            &format!("an integer, {}", values::describe_sources(Cost::SOURCES)),
+            node,
+        ),
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::config::compile::names::Definitions;
 use crate::config::reader::Section;
+use crate::config::schema::limit;
 use crate::config::values::invalid_text;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::over::{Diversion, Over};
@@ -13,8 +14,8 @@ const HELP: &str = "write \"refuse\", \"delay\", \"annotate\" or \"upstream:NAME
 
 /// Compiles `over`. `upstreams`: the index of each upstream.
 pub fn compile_over(section: &Section, upstreams: &Definitions<usize>) -> Option<Over> {
-    let Some(node) = section.node("over") else { return Some(Over::Refuse) };
-    section.parse_string("over", |text| match text {
+    let Some(node) = section.node(&limit::OVER) else { return Some(Over::Refuse) };
+    section.parse_string(&limit::OVER, |text| match text {
         "refuse" => Ok(Some(Over::Refuse)),
         "delay" => Ok(Some(Over::Delay)),
         "annotate" => Ok(Some(Over::Annotate)),
@@ -30,16 +31,16 @@ pub fn compile_over(section: &Section, upstreams: &Definitions<usize>) -> Option
 
 /// Reports an `over` that the rule of the limit makes impossible.
 pub fn check_over(section: &Section, rule: &Rule, over: &Over) -> Option<()> {
-    let node = section.node("over");
+    let node = section.node(&limit::OVER);
     match (over, node, rule.has_queue()) {
         (Over::Delay, Some(node), false) => section.report_fault(
-            "over",
+            limit::OVER.name,
             node,
             "only a leaky_bucket with a queue delays requests",
             "use algorithm = \"leaky_bucket\" with queue = \"1s\" and without nodelay",
         ),
         (Over::Annotate | Over::Divert(_), Some(node), true) => section.report_fault(
-            "over",
+            limit::OVER.name,
             node,
             "this limit delays requests, and would forward those at once that it delays for too long",
             "set nodelay = true, or use another algorithm",

@@ -5,6 +5,8 @@ use std::collections::{HashMap, HashSet};
 use crate::config::compile::limits::over::UPSTREAM;
 use crate::config::compile::names::NamedSection;
 use crate::config::reader::Section;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{limit, route, upstream};
 use crate::config::tree::{Node, Value};
 
 /// Returns the limits that may have charged a request before an upstream refuses it, each with the name of an upstream.
@@ -19,40 +21,42 @@ pub fn list_refunded_limits(
     upstreams: &[NamedSection],
     limits: &[NamedSection],
 ) -> HashMap<String, String> {
-    let having = |options: &[&'static str]| -> HashSet<&str> {
+    let having = |options: &[&ConfigOption]| -> HashSet<&str> {
         let has_one = |upstream: &&NamedSection| options.iter().any(|option| upstream.section.node(option).is_some());
         upstreams.iter().filter(has_one).map(|upstream| upstream.name).collect()
     };
-    let (adaptive, refusing) = (having(&["adaptive"]), having(&["adaptive", "breaker"]));
-    let mut refunded = HashMap::new();
+    let (adaptive, refusing) = (having(&[&upstream::ADAPTIVE]), having(&[&upstream::ADAPTIVE, &upstream::BREAKER]));
+    let mut upstreams_by_limit = HashMap::new();
     if refusing.is_empty() {
-        return refunded;
+        return upstreams_by_limit;
     }
     let diverting: HashMap<&str, &str> = limits
         .iter()
         .filter_map(|limit| {
-            let target = limit.section.node("over").and_then(text_of)?.strip_prefix(UPSTREAM)?;
+            let target = limit.section.node(&limit::OVER).and_then(text_of)?.strip_prefix(UPSTREAM)?;
             refusing.get(target).map(|target| (limit.name, *target))
         })
         .collect();
     for route in routes {
         let names = list_limits(route);
-        let target = route.node("upstream").and_then(text_of);
+        let target = route.node(&route::UPSTREAM).and_then(text_of);
         let own = target.and_then(|name| adaptive.get(name).copied());
         if let Some(upstream) = own.or_else(|| names.iter().find_map(|name| diverting.get(name).copied())) {
-            refunded.extend(names.into_iter().map(|name| (name.to_owned(), upstream.to_owned())));
+            upstreams_by_limit.extend(names.into_iter().map(|name| (name.to_owned(), upstream.to_owned())));
         }
     }
-    refunded
+    upstreams_by_limit
 }
 
 /// Returns the names of all limits of a route, including those of `auth`.
 fn list_limits<'s>(route: &'s Section) -> Vec<&'s str> {
-    let of_auth = match route.node("auth").map(|node| &node.value) {
-        Some(Value::Table(auth)) => auth.entries.iter().find(|entry| entry.key == "limits").map(|entry| &entry.node),
+    let of_auth = match route.node(&route::AUTH).map(|node| &node.value) {
+        Some(Value::Table(auth)) => {
+            auth.entries.iter().find(|entry| entry.key == route::auth::LIMITS.name).map(|entry| &entry.node)
+        }
         _ => None,
     };
-    let lists = route.node("limits").into_iter().chain(of_auth);
+    let lists = route.node(&route::LIMITS).into_iter().chain(of_auth);
     let items = lists.flat_map(|node| match &node.value {
         Value::Array(items) => items.as_slice(),
         _ => std::slice::from_ref(node),

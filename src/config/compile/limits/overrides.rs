@@ -6,10 +6,11 @@ use std::sync::Arc;
 use crate::config::compile::limits::rule;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
-use crate::config::{schema, values};
+use crate::config::values;
 use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
 use crate::limiting::key::Key;
@@ -25,20 +26,21 @@ pub fn compile_overrides(
     key: Option<&Key>,
     hasher: &KeyHasher,
 ) -> Option<Overrides> {
-    let node = section.node("overrides");
+    let node = section.node(&limit::OVERRIDES);
     let (Some(spec), true, Some(key)) = (spec, has_rule, key) else { return None };
     let mut base = section.written_table().clone();
     // The base is copied for each entry.
-    base.entries.retain(|entry| !matches!(entry.key.as_str(), "overrides" | "when" | "key"));
+    base.entries
+        .retain(|entry| ![limit::OVERRIDES.name, limit::WHEN.name, limit::KEY.name].contains(&entry.key.as_str()));
     let base = Arc::new(base);
     let mut table = OverrideTable::default();
     if let Some(node) = node {
         let Value::Array(items) = &node.value else {
-            return section.report_wrong_type("overrides", "a list of tables", node);
+            return section.report_wrong_type(limit::OVERRIDES.name, "a list of tables", node);
         };
         if items.len() > ENTRIES_MAX {
             let what = format!("{} entries", items.len());
-            return section.report_fault("overrides", node, &what, &format!("there may be {ENTRIES_MAX}"));
+            return section.report_fault(limit::OVERRIDES.name, node, &what, &format!("there may be {ENTRIES_MAX}"));
         }
         let mut is_valid = true;
         for item in items {
@@ -61,28 +63,29 @@ fn compile_entry(
     table: &mut OverrideTable,
 ) -> Option<()> {
     let Value::Table(tree) = &item.value else {
-        return section.report_wrong_type("overrides", "a list of tables", item);
+        return section.report_wrong_type(limit::OVERRIDES.name, "a list of tables", item);
     };
     let title = format!("`overrides` of {}", section.title);
-    let own = Section::new(section.sources, &schema::limit::overrides::TABLE, title, tree);
-    let values = match own.node("key") {
+    let own = Section::new(section.sources, &limit::overrides::TABLE, title, tree);
+    let values = match own.node(&limit::overrides::KEY) {
         Some(node) => read_values(&own, node, hasher),
         None => own.report_missing(format!("{} has an entry without a key", own.title), &help(spec)),
     };
     // Numbers that the entry does not set are those of the limit.
-    let changed: Vec<&TableEntry> = amount_options(all_params()).filter_map(|name| own.entry(name)).collect();
+    let options = amount_options(all_params()).filter_map(|name| limit::overrides::TABLE.find(name));
+    let amounts: Vec<&TableEntry> = options.filter_map(|option| own.entry(option)).collect();
     own.report_unknown();
-    if changed.is_empty() {
-        return section.report_fault("overrides", item, "the entry changes nothing", &help(spec));
+    if amounts.is_empty() {
+        return section.report_fault(limit::OVERRIDES.name, item, "the entry changes nothing", &help(spec));
     }
     let values = match_key_values(&own, key, values?, item)?;
-    let budget = compile_budget(section.sources, &own.title, spec, base, changed.into_iter().cloned().collect())?;
+    let budget = compile_budget(section.sources, &own.title, spec, base, amounts.into_iter().cloned().collect())?;
     match table.insert(&values, budget) {
         true => Some(()),
         false => {
             let what =
                 "the same key already has an entry, or entries use `*` and hashes in more than 16 different ways";
-            section.report_fault("overrides", item, what, "remove one of the entries")
+            section.report_fault(limit::OVERRIDES.name, item, what, "remove one of the entries")
         }
     }
 }
@@ -99,7 +102,7 @@ fn read_values(own: &Section, node: &Node, hasher: &KeyHasher) -> Option<Vec<At<
             Value::String(text) if text.value == "*" => OverrideValue::Any,
             Value::String(text) => OverrideValue::Bytes(text.value.clone().into_bytes()),
             Value::Table(table) => read_table_value(own, table, hasher)?,
-            _ => return own.report_wrong_type("key", "a string, or a list of strings", item),
+            _ => return own.report_wrong_type(limit::overrides::KEY.name, "a string, or a list of strings", item),
         };
         Some(At { place: item.place, value })
     };
@@ -109,24 +112,26 @@ fn read_values(own: &Section, node: &Node, hasher: &KeyHasher) -> Option<Vec<At<
 }
 
 fn read_table_value(own: &Section, table: &Tree, hasher: &KeyHasher) -> Option<OverrideValue> {
-    let section =
-        Section::new(own.sources, &schema::limit::override_key::TABLE, format!("`key` of {}", own.title), table);
-    let bytes = section.parse_string("percent", |text| match values::percent_decode(text) {
+    let section = Section::new(own.sources, &limit::override_key::TABLE, format!("`key` of {}", own.title), table);
+    let bytes = section.parse_string(&limit::override_key::PERCENT, |text| match values::percent_decode(text) {
         Some(bytes) => Ok(bytes),
         None => values::invalid_text("it is not percent-encoded", "write bytes as %XX, and `%` itself as %25"),
     });
-    let hash = section.parse_string("hash", |text| match KeyHash::parse(text) {
+    let hash = section.parse_string(&limit::override_key::HASH, |text| match KeyHash::parse(text) {
         Some(_) if !hasher.is_lasting => values::invalid_text("no secret is set", HASH_NEEDS_SECRET),
         Some(hash) => Ok(hash),
         None => values::invalid_text("it is no hash", "copy the 16 digits, 0 to 9 and a to f, from the log"),
     });
     section.report_unknown();
-    match (section.node("percent"), section.node("hash")) {
+    match (section.node(&limit::override_key::PERCENT), section.node(&limit::override_key::HASH)) {
         (Some(_), None) => bytes.map(OverrideValue::Bytes),
         (None, Some(_)) => hash.map(OverrideValue::Hash),
-        (Some(_), Some(node)) => {
-            section.report_fault("hash", node, "the value is given twice", "write `percent` or `hash`")
-        }
+        (Some(_), Some(node)) => section.report_fault(
+            limit::override_key::HASH.name,
+            node,
+            "the value is given twice",
+            "write `percent` or `hash`",
+        ),
         (None, None) => section.report_missing(
             format!("{} has no value", section.title),
             "write a string, { percent = \"caf%E9\" } for bytes that no string can contain, or { hash = DIGITS }",
@@ -143,8 +148,13 @@ fn match_key_values(
 ) -> Option<Vec<OverrideValue>> {
     if written.len() != key.0.len() {
         let what = format!("it has {} values, the key of the limit has {} parts", written.len(), key.0.len());
-        let node = own.node("key").unwrap_or(item);
-        return own.report_fault("key", node, &what, "write one for each part, in their order; \"*\" is any value");
+        let node = own.node(&limit::overrides::KEY).unwrap_or(item);
+        return own.report_fault(
+            limit::overrides::KEY.name,
+            node,
+            &what,
+            "write one for each part, in their order; \"*\" is any value",
+        );
     }
     let mut values = Vec::with_capacity(written.len());
     for (part, At { place, value }) in key.0.iter().zip(written) {
@@ -157,7 +167,7 @@ fn match_key_values(
             Err(what) => {
                 let help = "write a value that this part of the key can have".to_owned();
                 let TextFault { what, help } = own.sources.hide_value(place, TextFault { what, help });
-                return own.report_fault_at("key", place, &what, &help);
+                return own.report_fault_at(limit::overrides::KEY.name, place, &what, &help);
             }
         }
     }
@@ -194,7 +204,7 @@ fn compile_budget(
     let mut tree = base.clone();
     tree.entries.retain(|entry| !changed.iter().any(|new| new.key == entry.key));
     tree.entries.extend(changed);
-    let section = Section::new(sources, &schema::limit::TABLE, title, &tree);
+    let section = Section::new(sources, &limit::TABLE, title, &tree);
     rule::compile_rule(&section, spec).map(|(rule, _)| OverrideBudget::Rule(Arc::new(rule)))
 }
 
@@ -217,23 +227,23 @@ fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<Override
     let sources = SourceTexts::default();
     let file = sources.add_source("override".to_owned(), std::path::PathBuf::new(), value.to_owned());
     let place = Place { file, start: 0, end: value.len() };
-    let mut changed: Vec<TableEntry> = Vec::new();
+    let mut amounts: Vec<TableEntry> = Vec::new();
     for pair in value.split(';').map(str::trim).filter(|pair| !pair.is_empty()) {
         let (name, text) = pair.split_once('=').ok_or_else(|| format!("`{pair}` is not NAME=VALUE"))?;
         let (name, text) = (name.trim(), text.trim());
         if !amount_options(all_params()).any(|known| known == name) {
             return Err(format!("`{name}` is not possible here; write {}", describe_amounts(spec)));
         }
-        if changed.iter().any(|entry| entry.key == name) {
+        if amounts.iter().any(|entry| entry.key == name) {
             return Err(format!("`{name}` occurs twice; remove one"));
         }
         let value = match text.parse::<i64>() {
             Ok(value) => Value::Integer(value),
             Err(_) => Value::String(Text { value: text.to_owned(), written: None }),
         };
-        changed.push(TableEntry { key: name.to_owned(), place, node: Node { place, value } });
+        amounts.push(TableEntry { key: name.to_owned(), place, node: Node { place, value } });
     }
-    if changed.is_empty() {
+    if amounts.is_empty() {
         let example = rule::param_example(&spec.leading).trim_matches('"');
         return Err(format!("the entry changes nothing; write {}={example}", spec.leading.name));
     }
@@ -243,7 +253,7 @@ fn compile_live_budget(spec: &Spec, base: &Tree, value: &str) -> Result<Override
         (entry.place, entry.node.place) = (place, place);
     }
     base.place = place;
-    match compile_budget(&sources, "the override", spec, &base, changed) {
+    match compile_budget(&sources, "the override", spec, &base, amounts) {
         Some(budget) if !sources.has_mistakes() => Ok(budget),
         _ => {
             let report = sources.into_report().to_json();

@@ -3,10 +3,9 @@
 use crate::config::closest::find_closest;
 use crate::config::compile::matcher::{TEXT, parse_content_type, parse_status};
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::{refuse, route};
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::refuse::{Refuse, RefusePlaceholder};
-use crate::limiting::settlement::sources::UsageDialect;
 use crate::template::TextTemplate;
 
 /// Compiles the default for limits without their own `refuse`.
@@ -16,18 +15,18 @@ pub fn compile_refuse(section: &Section) -> Refuse {
 
 /// Compiles `refuse` of a route or a limit; `None` if it has none.
 pub fn compile_own_refuse(section: &Section) -> Option<Refuse> {
-    let refuse = section.read_section("refuse", &schema::refuse::TABLE)?;
-    let status = parse_status(&refuse);
-    let body = refuse.parse_string("body", parse_body);
-    let content_type = parse_content_type(&refuse);
-    if let (Some(node), None) = (refuse.node("content_type"), refuse.node("body")) {
+    let refuse = section.read_section(&route::REFUSE)?;
+    let status = parse_status(&refuse, &refuse::STATUS);
+    let body = refuse.parse_string(&refuse::BODY, parse_body);
+    let content_type = parse_content_type(&refuse, &refuse::CONTENT_TYPE);
+    if let (Some(node), None) = (refuse.node(&refuse::CONTENT_TYPE), refuse.node(&refuse::BODY)) {
         let help = "add a `body`, or leave it out for application/problem+json";
-        refuse.report_fault::<()>("content_type", node, "there is no `body` to describe", help);
+        refuse.report_fault::<()>(refuse::CONTENT_TYPE.name, node, "there is no `body` to describe", help);
     }
-    let dialect = refuse.read_label("dialect", UsageDialect::ALL, UsageDialect::label);
-    if let (Some(node), Some(_)) = (refuse.node("dialect"), refuse.node("body")) {
+    let dialect = refuse.get(&refuse::DIALECT);
+    if let (Some(node), Some(_)) = (refuse.node(&refuse::DIALECT), refuse.node(&refuse::BODY)) {
         let help = "keep one: `dialect` writes the body that clients of this API expect";
-        refuse.report_fault::<()>("dialect", node, "cannot be combined with `body`", help);
+        refuse.report_fault::<()>(refuse::DIALECT.name, node, "cannot be combined with `body`", help);
     }
     refuse.report_unread_keys();
     let default = Refuse::default();
@@ -62,8 +61,8 @@ pub fn report_unknown_placeholder(name: &str, known: &[&str]) -> Result<(), Text
     let help = match find_closest(name, known.iter().copied()) {
         Some(known) => format!("did you mean `{{{known}}}`?"),
         None if is_word => {
-            let known: Vec<String> = known.iter().map(|known| format!("{{{known}}}")).collect();
-            format!("the placeholders are {}; for the text itself write `{{ {name} }}`", known.join(", "))
+            let names: Vec<String> = known.iter().map(|known| format!("{{{known}}}")).collect();
+            format!("the placeholders are {}; for the text itself write `{{ {name} }}`", names.join(", "))
         }
         None => return Ok(()),
     };

@@ -1,10 +1,16 @@
 //! Compiles the rule of a limit: reads the options that its algorithm declares and lets the algorithm build the rule.
 //! Called by `limits`, and by `overrides` for single keys.
 
+use std::time::Duration;
+
+use crate::config::compile::limits::charges::find_outcome_option;
 use crate::config::compile::limits::dates;
 use crate::config::compile::limits::fair::share_rule;
 use crate::config::compile::limits::lease::has_lease_table;
 use crate::config::reader::Section;
+use crate::config::schema::limit;
+use crate::config::schema::row::ConfigOption;
+use crate::config::tree::Node;
 use crate::config::values;
 use crate::limiting::algorithm::params::{OptionValues, Param, ParamKind, ParamValue};
 use crate::limiting::algorithm::{Rule, SPECS, Spec, all_params};
@@ -12,15 +18,16 @@ use crate::limiting::algorithm::{Rule, SPECS, Spec, all_params};
 /// Returns the rule and the options of `section`, or of a limit merged with an override.
 pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValues)> {
     let leading = spec.leading.name;
-    let mut is_valid = section.node(leading).is_some();
+    let node = |param: &Param| row_of(param).and_then(|option| section.node(option));
+    let mut is_valid = node(&spec.leading).is_some();
     if !is_valid {
         let help = format!("add one, like {leading} = {}", param_example(&spec.leading));
         section.report_missing::<()>(format!("{} has no {leading}", section.title), &help);
     }
     let mut values = Vec::new();
     for param in spec.params() {
-        let value = section.node(param.name).and_then(|_| read_param(section, param));
-        is_valid &= value.is_some() || section.node(param.name).is_none();
+        let value = node(param).and_then(|node| read_param(section, param, node));
+        is_valid &= value.is_some() || node(param).is_none();
         values.push((param.name, value));
     }
     let options = OptionValues::new(values, may_be_corrected(section));
@@ -30,7 +37,8 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
         Err(misfit) => {
             // Missing and malformed options have been reported already.
             if is_valid || options.has(misfit.param) {
-                let place = section.node(misfit.param).map_or(section.place, |node| node.place);
+                let option = limit::TABLE.find(misfit.param);
+                let place = option.and_then(|option| section.node(option)).map_or(section.place, |node| node.place);
                 section.report_fault_at::<()>(misfit.param, place, &misfit.what, &misfit.help);
             }
             None
@@ -38,27 +46,31 @@ pub fn compile_rule(section: &Section, spec: &Spec) -> Option<(Rule, OptionValue
     }
 }
 
-fn read_param(section: &Section, param: &Param) -> Option<ParamValue> {
-    let name = param.name;
+/// Returns the row of an option that an algorithm declares.
+fn row_of(param: &Param) -> Option<&'static ConfigOption> {
+    limit::TABLE.find(param.name)
+}
+
+fn read_param(section: &Section, param: &Param, node: &Node) -> Option<ParamValue> {
+    let option = row_of(param)?;
     match param.kind {
-        ParamKind::Rate => section.parse_string(name, values::parse_rate).map(ParamValue::Rate),
-        ParamKind::CalendarRate => section.parse_string(name, dates::parse_calendar_rate).map(ParamValue::CalendarRate),
-        ParamKind::Integer { .. } => section.read_integer(name).map(ParamValue::Integer),
+        ParamKind::Rate => section.parse_string(option, values::parse_rate).map(ParamValue::Rate),
+        ParamKind::CalendarRate => {
+            section.parse_string(option, dates::parse_calendar_rate).map(ParamValue::CalendarRate)
+        }
+        ParamKind::Integer { .. } => section.read_as(option).map(ParamValue::Integer),
         ParamKind::Duration { .. } => {
-            if name == "lease" && has_lease_table(section) {
+            if option.name == limit::LEASE.name && has_lease_table(section) {
                 let what = "a concurrency limit has leases of slots, which are a duration";
-                return section.report_fault(name, section.node(name)?, what, "write lease = \"15s\"");
+                return section.report_fault(option.name, node, what, "write lease = \"15s\"");
             }
-            let value = section.read_duration(name)?;
+            let value: Duration = section.read_as(option)?;
             i64::try_from(value.as_millis()).ok().map(ParamValue::Integer)
         }
-        ParamKind::Flag => section.read_bool(name).map(ParamValue::Flag),
-        ParamKind::Choice([first, second]) => {
-            section.read_choice(name, &[(first, false), (second, true)]).map(ParamValue::Flag)
-        }
-        ParamKind::Zone => section.parse_string(name, dates::parse_zone).map(ParamValue::Zone),
-        ParamKind::TimeOfDay => section.parse_string(name, dates::parse_time_of_day).map(ParamValue::TimeOfDay),
-        ParamKind::Weekday => section.read_choice(name, dates::WEEKDAYS).map(ParamValue::Weekday),
+        ParamKind::Flag | ParamKind::Choice(_) => section.read_as(option).map(ParamValue::Flag),
+        ParamKind::Zone => section.parse_string(option, dates::parse_zone).map(ParamValue::Zone),
+        ParamKind::TimeOfDay => section.parse_string(option, dates::parse_time_of_day).map(ParamValue::TimeOfDay),
+        ParamKind::Weekday => section.read_choice(option, dates::WEEKDAYS).map(ParamValue::Weekday),
     }
 }
 
@@ -79,14 +91,17 @@ pub fn param_example(param: &Param) -> &'static str {
 
 /// Returns whether the outcome of a request may change its charge.
 fn may_be_corrected(section: &Section) -> bool {
-    ["charge_on", "refund_on", "settle"].iter().any(|key| section.node(key).is_some())
+    find_outcome_option(section).is_some()
 }
 
 /// Reports options that belong to other algorithms.
 pub fn report_foreign_params(section: &Section, spec: Option<&Spec>) {
-    for Param { name, .. } in all_params() {
-        let (Some(entry), Some(spec)) = (section.entry(name), spec) else { continue };
-        if spec.has_param(name) || *name == "lease" && has_lease_table(section) {
+    for param in all_params() {
+        let name = param.name;
+        let (Some(entry), Some(spec)) = (row_of(param).and_then(|option| section.entry(option)), spec) else {
+            continue;
+        };
+        if spec.has_param(name) || name == limit::LEASE.name && has_lease_table(section) {
             continue;
         }
         let own: Vec<&str> = spec.params().map(|param| param.name).collect();

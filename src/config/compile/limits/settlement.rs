@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::config::closest::find_closest;
 use crate::config::reader::{At, Section};
-use crate::config::schema;
+use crate::config::schema::limit;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::limit::charge_rules::{Settle, SettleField, UsageRules};
@@ -35,19 +35,19 @@ pub fn compile_settle(
     weights: Option<&Arc<ModelWeights>>,
     reserve: Option<&Reserve>,
 ) -> Option<Option<Settle>> {
-    let requests_usage = match section.node("ask_usage") {
-        Some(_) => section.read_bool("ask_usage")?,
+    let requests_usage = match section.node(&limit::ASK_USAGE) {
+        Some(_) => section.read(&limit::ASK_USAGE)?,
         None => false,
     };
     let mut settle = Settle::default();
     let mut sources = Vec::new();
-    if let Some(node) = section.node("settle") {
-        let listed = section.read_strings("settle", parse_settle_source)?;
-        if listed.is_empty() || listed.len() > SOURCES_MAX {
+    if let Some(node) = section.node(&limit::SETTLE) {
+        let items = section.read_strings(&limit::SETTLE, parse_settle_source)?;
+        if items.is_empty() || items.len() > SOURCES_MAX {
             let help = format!("list 1 to {SOURCES_MAX} sources, or leave it out");
-            return section.report_fault("settle", node, &format!("{} sources", listed.len()), &help);
+            return section.report_fault(limit::SETTLE.name, node, &format!("{} sources", items.len()), &help);
         }
-        for At { value, .. } in listed {
+        for At { value, .. } in items {
             match value {
                 SettleSource::Field(field) => settle.fields.push(field),
                 SettleSource::Usage(source) => sources.push(source),
@@ -57,17 +57,24 @@ pub fn compile_settle(
     let reads_events = sources
         .iter()
         .any(|source| matches!(source, UsageSource::Events(_) | UsageSource::Dialect(UsageDialect::OpenAi)));
-    if let Some(node) = section.node("weights").filter(|_| sources.is_empty()) {
+    if let Some(node) = section.node(&limit::WEIGHTS).filter(|_| sources.is_empty()) {
         let help = "add settle = \"openai\", or another dialect or pointer; headers and trailers state units";
-        return section.report_fault("weights", node, "`settle` reads no usage to weigh", help);
+        return section.report_fault(limit::WEIGHTS.name, node, "`settle` reads no usage to weigh", help);
     }
-    if let Some(node) = section.node("ask_usage").filter(|_| requests_usage && !reads_events) {
+    if let Some(node) = section.node(&limit::ASK_USAGE).filter(|_| requests_usage && !reads_events) {
         let help = "add settle = \"openai\", or an \"sse:\" pointer, or remove it";
-        return section.report_fault("ask_usage", node, "`settle` reads no usage of streams", help);
+        return section.report_fault(limit::ASK_USAGE.name, node, "`settle` reads no usage of streams", help);
     }
-    if let Some(node) = section.node("ask_usage").filter(|_| requests_usage && section.node("candidate_of").is_some()) {
+    if let Some(node) =
+        section.node(&limit::ASK_USAGE).filter(|_| requests_usage && section.node(&limit::CANDIDATE_OF).is_some())
+    {
         let help = "set it in the incumbent: the candidate reads the same response";
-        return section.report_fault("ask_usage", node, "a candidate (`candidate_of`) changes no request", help);
+        return section.report_fault(
+            limit::ASK_USAGE.name,
+            node,
+            "a candidate (`candidate_of`) changes no request",
+            help,
+        );
     }
     if !sources.is_empty() {
         let weights = weights.cloned()?;
@@ -105,25 +112,34 @@ fn parse_settle_source(text: &str) -> Result<SettleSource, TextFault> {
 
 /// Compiles `weights`; without it, each token costs one unit. `None` means a mistake.
 pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
-    if section.node("weights").is_none() {
+    if section.node(&limit::WEIGHTS).is_none() {
         return Some(Arc::default());
     }
-    let table = section.read_table("weights")?;
+    let table = section.read_table(&limit::WEIGHTS)?;
     let (mut models, mut default, mut is_whole) = (Vec::new(), Weights::default(), true);
     for entry in &table.entries {
         let name = &entry.key;
         let Value::Table(own) = &entry.node.value else {
-            section.report_wrong_type::<()>("weights", "tables like { input = 1, output = 2 } by model", &entry.node);
+            section.report_wrong_type::<()>(
+                limit::WEIGHTS.name,
+                "tables like { input = 1, output = 2 } by model",
+                &entry.node,
+            );
             is_whole = false;
             continue;
         };
         if name.is_empty() || name.len() > TEXT_MAX || name.trim_end_matches('*').contains('*') || name.ends_with("**")
         {
             let help = format!("write a name of 1 to {TEXT_MAX} bytes, with at most one `*`, at its end: \"gpt-4o*\"");
-            section.report_fault::<()>("weights", &entry.node, &format!("`{name}` is no name of a model"), &help);
+            section.report_fault::<()>(
+                limit::WEIGHTS.name,
+                &entry.node,
+                &format!("`{name}` is no name of a model"),
+                &help,
+            );
             is_whole = false;
         }
-        let own = Section::new(section.sources, &schema::limit::weights::TABLE, format!("`weights.{name}`"), own);
+        let own = Section::new(section.sources, &limit::weights::TABLE, format!("`weights.{name}`"), own);
         let weights = read_weights(&own);
         own.report_unread_keys();
         match name.as_str() {
@@ -133,28 +149,27 @@ pub fn compile_weights(section: &Section) -> Option<Arc<ModelWeights>> {
     }
     if models.len() > MODELS_MAX {
         let what = format!("{} models", models.len());
-        let node = section.node("weights")?;
-        return section.report_fault("weights", node, &what, &format!("list at most {MODELS_MAX}"));
+        let node = section.node(&limit::WEIGHTS)?;
+        return section.report_fault(limit::WEIGHTS.name, node, &what, &format!("list at most {MODELS_MAX}"));
     }
     is_whole.then(|| Arc::new(ModelWeights::new(models, default)))
 }
 
 fn read_weights(own: &Section) -> Weights {
-    let plain = Weights::default();
-    let input = own.read_integer("input").unwrap_or(plain.input);
+    let input = own.get(&limit::weights::INPUT);
     Weights {
         input,
-        cached: own.read_integer("cached").unwrap_or(input),
-        cache_write: own.read_integer("cache_write").unwrap_or(input),
-        output: own.read_integer("output").unwrap_or(plain.output),
+        cached: own.get(&limit::weights::CACHED).unwrap_or(input),
+        cache_write: own.get(&limit::weights::CACHE_WRITE).unwrap_or(input),
+        output: own.get(&limit::weights::OUTPUT),
     }
 }
 
 /// Compiles `cost = { reserve = ... }`.
 pub fn compile_reserve(section: &Section, weights: Arc<ModelWeights>) -> Option<Reserve> {
-    let cost = section.read_section("cost", &schema::limit::cost::TABLE)?;
-    let Some(reserve) = cost.read_section("reserve", &schema::limit::reserve::TABLE) else {
-        if cost.node("reserve").is_none() {
+    let cost = section.read_section(&limit::COST)?;
+    let Some(reserve) = cost.read_section(&limit::cost::RESERVE) else {
+        if cost.node(&limit::cost::RESERVE).is_none() {
             cost.report_missing::<()>(
                 "`cost` has no reserve",
                 "add one, like cost = { reserve = { default_add = 1000 } }",
@@ -164,38 +179,27 @@ pub fn compile_reserve(section: &Section, weights: Arc<ModelWeights>) -> Option<
         return None;
     };
     let add = compile_add(&reserve);
-    let integer = |key, default| match reserve.node(key) {
-        None => Some(default),
-        Some(_) => reserve.read_integer(key),
-    };
-    let base = integer("base", Reserve::BASE);
-    let bytes_per_token = integer("bytes_per_token", Reserve::BYTES_PER_TOKEN);
-    let default_add = integer("default_add", Reserve::DEFAULT_ADD);
-    let at_most = integer("at_most", Reserve::AT_MOST);
+    let base = reserve.get(&limit::reserve::BASE);
+    let bytes_per_token = reserve.get(&limit::reserve::BYTES_PER_TOKEN);
+    let default_add = reserve.get(&limit::reserve::DEFAULT_ADD);
+    let at_most = reserve.get(&limit::reserve::AT_MOST);
     cost.report_unread_keys();
     reserve.report_unread_keys();
-    Some(Reserve {
-        base: base?,
-        bytes_per_token: bytes_per_token?,
-        add: add?,
-        default_add: default_add?,
-        at_most: at_most?,
-        weights,
-    })
+    Some(Reserve { base, bytes_per_token, add: add?, default_add, at_most, weights })
 }
 
 fn compile_add(reserve: &Section) -> Option<Vec<Source>> {
-    let Some(node) = reserve.node("add") else { return Some(Vec::new()) };
+    let Some(node) = reserve.node(&limit::reserve::ADD) else { return Some(Vec::new()) };
     let parse = |text: &str| match Source::parse(text, &[SourceKind::Json]) {
         Some(source) => source,
         None => {
             invalid_text(format!("unknown source `{text}`"), "write a pointer into the body, like \"json:/max_tokens\"")
         }
     };
-    let listed = reserve.read_strings("add", parse)?;
-    if listed.is_empty() || listed.len() > SOURCES_MAX {
+    let pointers = reserve.read_strings(&limit::reserve::ADD, parse)?;
+    if pointers.is_empty() || pointers.len() > SOURCES_MAX {
         let help = format!("list 1 to {SOURCES_MAX} pointers, or leave it out");
-        return reserve.report_fault("add", node, &format!("{} sources", listed.len()), &help);
+        return reserve.report_fault(limit::reserve::ADD.name, node, &format!("{} sources", pointers.len()), &help);
     }
-    Some(listed.into_iter().map(|at| at.value).collect())
+    Some(pointers.into_iter().map(|at| at.value).collect())
 }

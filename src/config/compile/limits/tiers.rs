@@ -4,7 +4,7 @@
 
 use crate::config::diagnostics::report::Place;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::limit;
 use crate::config::source::SourceTexts;
 use crate::config::substitute::Text;
 use crate::config::tree::{Node, Table, TableEntry, Value};
@@ -22,7 +22,8 @@ const PREFIXES: std::ops::RangeInclusive<u8> = 16..=128;
 /// Longest name of a limit with tiers: the tiers' own names are longer by a dot and up to three digits.
 const NAME_MAX: usize = 60;
 /// Options that are multiplied.
-const AMOUNTS: [&str; 4] = ["rate", "burst", "debt", "in_flight"];
+const AMOUNTS: [&str; 4] =
+    [limit::RATE.option.name, limit::BURST.option.name, limit::DEBT.option.name, limit::IN_FLIGHT.option.name];
 
 /// One size of network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,34 +62,41 @@ impl TieredSection {
     /// # Errors
     /// The tiers are wrong.
     pub fn read(section: &Section, name: &str) -> Result<Option<TieredSection>, BrokenTiers> {
-        let Some(node) = section.node("key") else { return Ok(None) };
+        let Some(node) = section.node(&limit::KEY) else { return Ok(None) };
         let parts = match &node.value {
             Value::Array(parts) => parts.as_slice(),
             _ => std::slice::from_ref(node),
         };
         let is_tiered = |part: &Node| matches!(&part.value, Value::String(text) if text.value.starts_with(WORD));
         let Some(place) = parts.iter().position(is_tiered) else { return Ok(None) };
-        let tiers = section.parse_node("key", &parts[place], parse_tiers).ok_or(BrokenTiers)?;
-        if let Some(node) = section.node("fair") {
+        let tiers = section.parse_node(limit::KEY.name, &parts[place], parse_tiers).ok_or(BrokenTiers)?;
+        if let Some(node) = section.node(&limit::FAIR) {
             let what = "cannot be combined with the key part ip6tiers: tenants share one budget";
-            section.report_fault::<()>("fair", node, what, "write key = \"all\" or \"ip\"");
+            section.report_fault::<()>(limit::FAIR.name, node, what, "write key = \"all\" or \"ip\"");
             return Err(BrokenTiers);
         }
         if name.len() > NAME_MAX {
             let what = format!("the names of its tiers would be too long: `{}`", tiers[1].limit_name(name));
-            section.report_fault::<()>("key", node, &what, &format!("use a name of at most {NAME_MAX} bytes"));
+            section.report_fault::<()>(
+                limit::KEY.name,
+                node,
+                &what,
+                &format!("use a name of at most {NAME_MAX} bytes"),
+            );
             return Err(BrokenTiers);
         }
         let mut overrides = vec![Vec::new(); tiers.len()];
         split_overrides(section, (place, parts.len()), &tiers, &mut overrides).ok_or(BrokenTiers)?;
         let mut overrides = overrides.into_iter();
-        let written = section.written_table();
+        let table = section.written_table();
         let tables = tiers.iter().map(|tier| {
-            let mut table = written.clone();
+            let mut table = table.clone();
             for entry in &mut table.entries {
                 match entry.key.as_str() {
-                    "key" => set_key_part(&mut entry.node, place, tier.key_part()),
-                    "overrides" => entry.node.value = Value::Array(overrides.next().unwrap_or_default()),
+                    key if key == limit::KEY.name => set_key_part(&mut entry.node, place, tier.key_part()),
+                    key if key == limit::OVERRIDES.name => {
+                        entry.node.value = Value::Array(overrides.next().unwrap_or_default());
+                    }
                     key if AMOUNTS.contains(&key) => multiply(&mut entry.node.value, tier.times),
                     _ => {}
                 }
@@ -100,14 +108,14 @@ impl TieredSection {
 
     /// Returns the section of the limit itself.
     pub fn first<'a>(&'a self, sources: &'a SourceTexts) -> Section<'a> {
-        Section::new(sources, &schema::limit::TABLE, self.title.clone(), &self.tiers[0].1)
+        Section::new(sources, &limit::TABLE, self.title.clone(), &self.tiers[0].1)
     }
 
     /// Returns the sections of the wider networks.
     pub fn wider<'a>(&'a self, sources: &'a SourceTexts) -> impl Iterator<Item = (Tier, Section<'a>)> {
         self.tiers.iter().skip(1).map(move |(tier, table)| {
             let title = format!("the tier /{} of {}", tier.prefix, self.title);
-            (*tier, Section::new(sources, &schema::limit::TABLE, title, table))
+            (*tier, Section::new(sources, &limit::TABLE, title, table))
         })
     }
 }
@@ -198,15 +206,15 @@ fn split_overrides(
     tiers: &[Tier],
     overrides: &mut [Vec<Node>],
 ) -> Option<()> {
-    let Some(Value::Array(items)) = section.node("overrides").map(|node| &node.value) else { return Some(()) };
+    let Some(Value::Array(items)) = section.node(&limit::OVERRIDES).map(|node| &node.value) else { return Some(()) };
     let mut ok = Some(());
     for item in items {
         let mut item = item.clone();
-        let found = match &mut item.value {
-            Value::Table(table) => table.entries.iter_mut().find(|entry| entry.key == "key"),
+        let key_entry = match &mut item.value {
+            Value::Table(table) => table.entries.iter_mut().find(|entry| entry.key == limit::overrides::KEY.name),
             _ => None,
         };
-        let tier = match found.and_then(|entry| find_value(entry, part, parts)) {
+        let tier = match key_entry.and_then(|entry| find_value(entry, part, parts)) {
             None => Some(0),
             Some((place, text)) => take_prefix(section, place, text, tiers),
         };
@@ -237,9 +245,9 @@ fn take_prefix(section: &Section, place: Place, text: &mut Text, tiers: &[Tier])
     let Some((address, prefix)) = text.value.split_once('/') else { return Some(0) };
     let tier = tiers.iter().position(|tier| Some(i64::from(tier.prefix)) == parse_number(prefix));
     let Some(tier) = tier else {
-        let known: Vec<String> = tiers.iter().map(|tier| format!("/{}", tier.prefix)).collect();
+        let sizes: Vec<String> = tiers.iter().map(|tier| format!("/{}", tier.prefix)).collect();
         let what = format!("no tier of the limit has networks of the size /{prefix}");
-        return section.report_fault_at("overrides", place, &what, &format!("it has {}", known.join(", ")));
+        return section.report_fault_at(limit::OVERRIDES.name, place, &what, &format!("it has {}", sizes.join(", ")));
     };
     text.value = address.to_owned();
     Some(tier)

@@ -24,12 +24,13 @@ use regex::RegexBuilder;
 use crate::config::compile::context::LimitContext;
 use crate::config::diagnostics::report::Place;
 use crate::config::reader::Section;
+use crate::config::schema::limit;
 use crate::config::tree::{Node, Value};
+use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{schema, values};
 use crate::limiting::integers::integer;
 use crate::limiting::limit::when::{Condition, Expression, Pattern, Test, When};
-use crate::limiting::source::Source;
+use crate::limiting::source::{Source, SourceKind};
 use crate::net::{IpSet, NamedSet};
 use crate::text::Wildcard;
 
@@ -37,33 +38,33 @@ const HELP: &str = "write \"text\", \"a*\", \"*\", \"1-9\", \"<5\", \">=5\", \"s
                     \"!\" before any of these, or \"= text\" for a text that looks like one of them";
 
 /// Name of the condition on the client address.
-const CLIENT: &str = "client";
+const CLIENT: &str = limit::when::CLIENT.option.name;
 const CLIENT_HELP: &str = "write \"192.0.2.7\", \"10.0.0.0/8\", \"10.0.24.*\", \"10.0.0.1-10.0.0.9\" or \"set:NAME\"";
 
 pub fn compile_when(section: &Section, context: &LimitContext) -> Option<When> {
-    if section.node("when").is_none() {
+    if section.node(&limit::WHEN).is_none() {
         return Some(When::default());
     }
-    let table = section.read_table("when")?;
-    let when =
-        Section::new(section.sources, &schema::limit::when::TABLE, format!("`when` of {}", section.title), table);
+    let table = section.read_table(&limit::WHEN)?;
+    let when = Section::new(section.sources, &limit::when::TABLE, format!("`when` of {}", section.title), table);
     let mut conditions = Vec::new();
-    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_none()) {
-        let key = kind.word();
-        if let Some(node) = when.node(key) {
+    let option_of = |kind: SourceKind| limit::when::TABLE.find(kind.word());
+    for option in When::SOURCES.into_iter().filter(|kind| kind.argument().is_none()).filter_map(option_of) {
+        let key = option.name;
+        if let Some(node) = when.node(option) {
             let source = parse_condition_source(&when, context, key, node.place, key);
             conditions.push(source.and_then(|source| compile_text_condition(&when, context, key, node, source)));
         }
     }
-    if let Some(node) = when.node(CLIENT) {
+    if let Some(node) = when.node(&limit::when::CLIENT) {
         conditions.push(compile_client_condition(&when, context, node));
     }
-    for kind in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()) {
-        let key = kind.word();
-        if when.node(key).is_none() {
+    for option in When::SOURCES.into_iter().filter(|kind| kind.argument().is_some()).filter_map(option_of) {
+        let key = option.name;
+        if when.node(option).is_none() {
             continue;
         }
-        let Some(table) = when.read_table(key) else {
+        let Some(table) = when.read_table(option) else {
             conditions.push(None);
             continue;
         };
@@ -116,8 +117,8 @@ fn compile_text_condition(
                 source.parse_written_wildcard(text).map(|text| Pattern::Wildcard(Wildcard::new(&text)))
             }
             WrittenPattern::Set(name) => {
-                let listed = context.sets.find(when.sources, node.place, name)?;
-                canonicalize_set(&source, name, listed.set).map(Pattern::Set)
+                let entry = context.sets.find(when.sources, node.place, name)?;
+                canonicalize_set(&source, name, entry.set).map(Pattern::Set)
             }
             WrittenPattern::Regex(expression) => source
                 .check_written_expression(expression.regex.as_str(), expression.ignore_case)
@@ -159,8 +160,8 @@ fn compile_client_condition(when: &Section, context: &LimitContext, node: &Node)
     let read = |written: WrittenPattern, node: &Node| -> Option<WhenItem> {
         let text = match written {
             WrittenPattern::Set(name) => {
-                let listed = context.sets.find(when.sources, node.place, name)?;
-                return listed.as_addresses(when.sources).map(WhenItem::Set);
+                let entry = context.sets.find(when.sources, node.place, name)?;
+                return entry.as_addresses(when.sources).map(WhenItem::Set);
             }
             WrittenPattern::Text(text) | WrittenPattern::Wildcard(text) => text,
             WrittenPattern::Integer(..) => "",
@@ -223,9 +224,9 @@ fn parse_patterns<T>(
         negations.push(negated);
         values.push(value);
     }
-    let negated = negations[0];
-    match negations.iter().position(|other| *other != negated) {
-        None => Some((negated, values)),
+    let is_negated = negations[0];
+    match negations.iter().position(|other| *other != is_negated) {
+        None => Some((is_negated, values)),
         Some(at) => {
             let help = "make it two limits, or write all of the list with `!` or none of it";
             when.report_fault(key, &items[at], "some patterns of the list have `!` and some do not", help)
@@ -331,13 +332,13 @@ fn parse_client_nets(text: &str) -> Result<Vec<IpNet>, TextFault> {
         };
     }
     if text.contains('*') {
-        let fixed = text.trim_end_matches(".*");
-        let octets: Option<Vec<u8>> = fixed.split('.').map(|octet| octet.parse().ok()).collect();
-        let stars = (text.len() - fixed.len()) / 2;
+        let octet_text = text.trim_end_matches(".*");
+        let octets: Option<Vec<u8>> = octet_text.split('.').map(|octet| octet.parse().ok()).collect();
+        let stars = (text.len() - octet_text.len()) / 2;
         return match octets {
             Some(octets) if stars > 0 && octets.len() + stars == 4 => {
                 let zeros = vec!["0"; stars].join(".");
-                values::parse_cidr(&format!("{fixed}.{zeros}/{}", 8 * octets.len())).map(|net| vec![net])
+                values::parse_cidr(&format!("{octet_text}.{zeros}/{}", 8 * octets.len())).map(|net| vec![net])
             }
             _ => invalid_text(format!("`{text}` is not an IPv4 network"), CLIENT_HELP),
         };
@@ -412,7 +413,7 @@ mod tests {
     #[test]
     fn every_source_and_the_client_have_a_key() {
         let mut keys: Vec<&str> = When::SOURCES.into_iter().map(|kind| kind.word()).chain([CLIENT]).collect();
-        let mut known = schema::limit::when::TABLE.keys().collect::<Vec<_>>();
+        let mut known = limit::when::TABLE.keys().collect::<Vec<_>>();
         keys.sort_unstable();
         known.sort_unstable();
         assert_eq!(keys, known);

@@ -18,6 +18,7 @@ use crate::config::compile::limits::refuse::report_unknown_placeholder;
 use crate::config::compile::pages::html::HtmlPage;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
+use crate::config::schema::server;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::error_pages::{
@@ -51,7 +52,7 @@ pub fn compile_error_pages(
     inherited: Option<&Arc<ErrorPages>>,
     files: &PageFiles,
 ) -> Option<Arc<ErrorPages>> {
-    if section.node("error_pages").is_none() && section.node("intercept").is_none() {
+    if section.node(&server::ERROR_PAGES).is_none() && section.node(&server::INTERCEPT).is_none() {
         return inherited.cloned();
     }
     let mut entries = read_entries(section, files);
@@ -68,19 +69,21 @@ pub fn compile_error_pages(
 
 /// Returns whether the section itself has pages, even wrong ones.
 fn names_pages(section: &Section) -> bool {
-    section.node("error_pages").is_some_and(|node| match &node.value {
+    section.node(&server::ERROR_PAGES).is_some_and(|node| match &node.value {
         Value::Table(table) => !table.entries.is_empty(),
         _ => true,
     })
 }
 
 fn read_entries(section: &Section, files: &PageFiles) -> Vec<PageEntry> {
-    let table = section.node("error_pages").and_then(|_| section.read_table("error_pages"));
+    let table = section.node(&server::ERROR_PAGES).and_then(|_| section.read_table(&server::ERROR_PAGES));
     let mut entries = Vec::new();
     for entry in table.into_iter().flat_map(|table| &table.entries) {
         let statuses = match parse_status_pattern(&entry.key) {
             Ok(statuses) => Some(statuses),
-            Err(TextFault { what, help }) => section.report_fault_at("error_pages", entry.place, &what, &help),
+            Err(TextFault { what, help }) => {
+                section.report_fault_at(server::ERROR_PAGES.name, entry.place, &what, &help)
+            }
         };
         let pages = read_pages(section, &entry.node, files);
         if let (Some(statuses), Some(pages)) = (statuses, pages) {
@@ -95,15 +98,15 @@ fn read_pages(section: &Section, node: &Node, files: &PageFiles) -> Option<Vec<A
     let items = match &node.value {
         Value::Array(items) if !items.is_empty() => items.as_slice(),
         Value::String(_) => std::slice::from_ref(node),
-        _ => return section.report_wrong_type("error_pages", "a file or a list of files", node),
+        _ => return section.report_wrong_type(server::ERROR_PAGES.name, "a file or a list of files", node),
     };
     let mut pages: Vec<Arc<ErrorPage>> = Vec::new();
     for item in items {
-        let path = section.parse_node("error_pages", item, |text| Ok(text.to_owned()))?;
+        let path = section.parse_node(server::ERROR_PAGES.name, item, |text| Ok(text.to_owned()))?;
         let page = files.read_page(section, item.place, &path)?;
         if pages.iter().any(|other| other.format == page.format) {
             let what = "two files of one status have the same format";
-            return section.report_fault("error_pages", item, what, "keep one file per format");
+            return section.report_fault(server::ERROR_PAGES.name, item, what, "keep one file per format");
         }
         pages.push(page);
     }
@@ -127,27 +130,32 @@ fn parse_status_pattern(text: &str) -> Result<StatusPattern, TextFault> {
 /// Reads `intercept`: a boolean, or a list of statuses and classes.
 fn read_intercept(section: &Section, has_pages: bool) -> Option<Intercept> {
     const HELP: &str = "write true, false, or a list like [502, \"5xx\"]";
-    let node = section.node("intercept")?;
+    let node = section.node(&server::INTERCEPT)?;
     let items = match &node.value {
         Value::Bool(false) => return Some(Intercept::None),
         Value::Bool(true) if has_pages => return Some(Intercept::Paged),
         Value::Bool(true) => {
             let help = "add `error_pages`, or list the statuses: intercept = [502, 503, 504]";
-            return section.report_fault("intercept", node, "there is no error page to replace a response with", help);
+            return section.report_fault(
+                server::INTERCEPT.name,
+                node,
+                "there is no error page to replace a response with",
+                help,
+            );
         }
         Value::Array(items) => items,
-        _ => return section.report_wrong_type("intercept", "true, false or a list of statuses", node),
+        _ => return section.report_wrong_type(server::INTERCEPT.name, "true, false or a list of statuses", node),
     };
     let mut statuses = Vec::new();
     for item in items {
         let text = match &item.value {
             Value::Integer(status) => status.to_string(),
             Value::String(text) => text.value.clone(),
-            _ => return section.report_fault("intercept", item, "it is not a status", HELP),
+            _ => return section.report_fault(server::INTERCEPT.name, item, "it is not a status", HELP),
         };
         match parse_status_pattern(&text) {
             Ok(pattern) => statuses.push(pattern),
-            Err(TextFault { what, .. }) => return section.report_fault("intercept", item, &what, HELP),
+            Err(TextFault { what, .. }) => return section.report_fault(server::INTERCEPT.name, item, &what, HELP),
         }
     }
     Some(Intercept::Only(statuses))
@@ -166,7 +174,7 @@ impl PageFiles {
             Some("txt") => PageFormat::Text,
             _ => {
                 let what = format!("`{path}` has no extension that tells its content type");
-                return section.report_fault_at("error_pages", place, &what, FILE_HELP);
+                return section.report_fault_at(server::ERROR_PAGES.name, place, &what, FILE_HELP);
             }
         };
         let path = section.sources.resolve_path(place.file, path);
@@ -184,29 +192,39 @@ fn read_page_file(section: &Section, place: Place, path: &Path, format: PageForm
         Ok(text) => text,
         Err(error) => {
             let what = format!("`{}` cannot be read: {error}", path.display());
-            return section.report_fault_at("error_pages", place, &what, error.help());
+            return section.report_fault_at(server::ERROR_PAGES.name, place, &what, error.help());
         }
     };
     if text.trim().is_empty() {
         let what = format!("`{}` is empty", path.display());
-        return section.report_fault_at("error_pages", place, &what, "write the page, or remove it from `error_pages`");
+        return section.report_fault_at(
+            server::ERROR_PAGES.name,
+            place,
+            &what,
+            "write the page, or remove it from `error_pages`",
+        );
     }
     if text.len() > PAGE_MAX {
         let what = format!("`{}` is larger than {} KiB", path.display(), PAGE_MAX / 1024);
-        return section.report_fault_at("error_pages", place, &what, "serve large images and styles from a server");
+        return section.report_fault_at(
+            server::ERROR_PAGES.name,
+            place,
+            &what,
+            "serve large images and styles from a server",
+        );
     }
-    let parsed = parse_page(&text, format);
-    let count = parsed.as_ref().map_or(0, |template| template.placeholders().count());
+    let template = parse_page(&text, format);
+    let count = template.as_ref().map_or(0, |template| template.placeholders().count());
     if count > PLACEHOLDERS_MAX {
         let what = format!("`{}` has {count} placeholders", path.display());
         return section.report_fault_at(
-            "error_pages",
+            server::ERROR_PAGES.name,
             place,
             &what,
             &format!("at most {PLACEHOLDERS_MAX} are possible"),
         );
     }
-    match parsed {
+    match template {
         Ok(text) => Some(ErrorPage { format, text }),
         Err(PageMistake { at, length, fault: TextFault { what, help } }) => {
             let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
@@ -228,15 +246,15 @@ struct PageMistake {
 fn parse_page(text: &str, format: PageFormat) -> Result<TextTemplate<PagePlaceholder>, PageMistake> {
     let html = (format == PageFormat::Html).then(|| HtmlPage::scan(text));
     TextTemplate::parse(text, |name, at| {
-        let found = PLACEHOLDERS.iter().find(|(known, _)| *known == name).map(|(_, placeholder)| *placeholder);
-        let checked = match (found, &html) {
+        let placeholder = PLACEHOLDERS.iter().find(|(known, _)| *known == name).map(|(_, placeholder)| *placeholder);
+        let verdict = match (placeholder, &html) {
             (Some(PagePlaceholder::RequestId), Some(html)) => html.check_foreign_value(at, name),
             (Some(_), _) => Ok(()),
             (None, Some(html)) if html.is_raw(at) => check_near_miss(name),
             (None, _) => check_near_miss(name)
                 .and_then(|()| report_unknown_placeholder(name, &PLACEHOLDERS.map(|(known, _)| known))),
         };
-        checked.map(|()| found).map_err(|fault| PageMistake { at, length: name.len() + 2, fault })
+        verdict.map(|()| placeholder).map_err(|fault| PageMistake { at, length: name.len() + 2, fault })
     })
 }
 

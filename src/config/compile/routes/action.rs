@@ -7,25 +7,27 @@ use crate::config::compile::matcher::{TEXT, parse_content_type, parse_path_prefi
 use crate::config::compile::routes::redirect::compile_redirect;
 use crate::config::compile::upstreams::{Upstreams, compile_server_list};
 use crate::config::reader::Section;
+use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{origin, schema, values};
+use crate::config::{origin, values};
 use crate::route::{Action, FixedResponse, Matcher, Rewrite, SentHost};
 use crate::upstream::caps::ServerCaps;
 
 pub fn compile_action(section: &Section, matcher: Option<&Matcher>, upstreams: &mut Upstreams) -> Option<Action> {
     const HELP: &str = "add upstream = \"http://HOST:PORT\", the name of an [upstream.NAME], or \"echo:\"; or respond = { status = 200, body = \"...\" }; or redirect = \"https://example.com{path}\"";
-    let written = ["upstream", "respond", "redirect"].map(|key| section.node(key).map(|node| (key, node)));
+    let written = [route::UPSTREAM.option, route::RESPOND.option, route::REDIRECT.option]
+        .map(|option| section.node(&option).map(|node| (option.name, node)));
     let mut written = written.into_iter().flatten();
     let first = written.next();
     if let (Some((first, _)), Some((other, node))) = (first, written.next()) {
-        let article = if first == "upstream" { "an" } else { "a" };
+        let article = if first == route::UPSTREAM.name { "an" } else { "a" };
         let what = format!("the route has {article} `{first}` as well");
         return section.report_fault(other, node, &what, "keep one of the two");
     }
     match first {
-        Some(("upstream", node)) => compile_upstream_action(section, node, upstreams),
-        Some(("respond", _)) => compile_response(section),
+        Some((key, node)) if key == route::UPSTREAM.name => compile_upstream_action(section, node, upstreams),
+        Some((key, _)) if key == route::RESPOND.name => compile_response(section),
         Some(_) => compile_redirect(section, matcher).map(|redirect| Action::Redirect(Box::new(redirect))),
         None => section.report_missing("this route has none of upstream, respond and redirect", HELP),
     }
@@ -38,7 +40,7 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
         }
         if !origin::is_url(&text.value) {
             if !crate::config::values::is_name(&text.value) {
-                return section.parse_node("upstream", node, |text| {
+                return section.parse_node(route::UPSTREAM.name, node, |text| {
                     let help = match origin::check_origin(&format!("http://{text}")) {
                         Ok(_) => format!("write \"http://{text}\""),
                         Err(_) => "write http://HOST:PORT, https://HOST, h2c://HOST:PORT, unix:/PATH, the name of an [upstream.NAME], or \"echo:\"".to_owned(),
@@ -49,26 +51,28 @@ fn compile_upstream_action(section: &Section, node: &Node, upstreams: &mut Upstr
             return upstreams.names.find(section.sources, node.place, &text.value).map(Action::Upstream);
         }
     }
-    let servers = compile_server_list(section, "upstream", node, &upstreams.transport)?;
+    let servers = compile_server_list(section, &route::UPSTREAM, node, &upstreams.transport)?;
     if servers.iter().any(|server| server.caps != ServerCaps::default()) {
         let help = "write [upstream.NAME] with these servers and upstream = \"NAME\" here";
-        return section.report_fault("upstream", node, "only servers of an [upstream.NAME] have caps", help);
+        return section.report_fault(route::UPSTREAM.name, node, "only servers of an [upstream.NAME] have caps", help);
     }
     Some(Action::Upstream(upstreams.intern_url_list(servers)))
 }
 
 fn compile_response(section: &Section) -> Option<Action> {
-    let respond = section.read_section("respond", &schema::route::respond::TABLE)?;
-    let status = match respond.node("status") {
-        Some(_) => parse_status(&respond),
+    let respond = section.read_section(&route::RESPOND)?;
+    let status = match respond.node(&route::respond::STATUS) {
+        Some(_) => parse_status(&respond, &route::respond::STATUS),
         None => Some(StatusCode::OK),
     };
-    let body = respond.read_string("body");
-    let content_type = parse_content_type(&respond);
+    let body = respond.read_string(&route::respond::BODY);
+    let content_type = parse_content_type(&respond, &route::respond::CONTENT_TYPE);
     let bare = matches!(status, Some(StatusCode::NO_CONTENT | StatusCode::RESET_CONTENT | StatusCode::NOT_MODIFIED));
-    if let Some(node) = respond.node("body").filter(|_| bare && body.as_ref().is_some_and(|body| !body.is_empty())) {
+    if let Some(node) =
+        respond.node(&route::respond::BODY).filter(|_| bare && body.as_ref().is_some_and(|body| !body.is_empty()))
+    {
         respond.report_fault::<()>(
-            "body",
+            route::respond::BODY.name,
             node,
             "a response of this status has no body",
             "leave `body` out, or choose another status",
@@ -84,22 +88,22 @@ fn compile_response(section: &Section) -> Option<Action> {
 
 pub fn compile_rewrite(section: &Section) -> Rewrite {
     let locations = read_locations(section);
-    let Some(rewrite) = section.read_section("rewrite", &schema::route::rewrite::TABLE) else {
+    let Some(rewrite) = section.read_section(&route::REWRITE) else {
         return Rewrite { locations, ..Rewrite::default() };
     };
-    let compiled = Rewrite {
-        strip_prefix: rewrite.parse_string("strip_prefix", parse_path_prefix).unwrap_or_default(),
-        add_prefix: rewrite.parse_string("add_prefix", parse_path_prefix).unwrap_or_default(),
-        upstream_host: rewrite.read_bool("upstream_host").unwrap_or(false),
-        host: rewrite.parse_string("host", parse_sent_host),
+    let result = Rewrite {
+        strip_prefix: rewrite.parse_string(&route::rewrite::STRIP_PREFIX, parse_path_prefix).unwrap_or_default(),
+        add_prefix: rewrite.parse_string(&route::rewrite::ADD_PREFIX, parse_path_prefix).unwrap_or_default(),
+        upstream_host: rewrite.get(&route::rewrite::UPSTREAM_HOST),
+        host: rewrite.parse_string(&route::rewrite::HOST, parse_sent_host),
         locations,
     };
-    if let Some(node) = rewrite.node("host").filter(|_| compiled.upstream_host) {
+    if let Some(node) = rewrite.node(&route::rewrite::HOST).filter(|_| result.upstream_host) {
         let what = "the server gets its own host or this one, not both";
-        rewrite.report_fault::<()>("host", node, what, "remove `upstream_host` or `host`");
+        rewrite.report_fault::<()>(route::rewrite::HOST.name, node, what, "remove `upstream_host` or `host`");
     }
     rewrite.report_unread_keys();
-    compiled
+    result
 }
 
 /// Parses the `host` of a `rewrite`.
@@ -117,13 +121,13 @@ fn parse_sent_host(text: &str) -> Result<SentHost, TextFault> {
 
 /// Reads `rewrite_location`.
 fn read_locations(section: &Section) -> Vec<(String, String)> {
-    const KEY: &str = "rewrite_location";
+    const KEY: &str = route::REWRITE_LOCATION.option.name;
     let is_text = |text: &str| match values::parse_header_value(text) {
         Ok(_) if !text.is_empty() => Ok(text.to_owned()),
         Ok(_) => invalid_text("an empty text starts every value", "write the start of a URL or a path"),
         Err(fault) => Err(fault),
     };
-    let table = section.node(KEY).and_then(|_| section.read_table(KEY));
+    let table = section.node(&route::REWRITE_LOCATION).and_then(|_| section.read_table(&route::REWRITE_LOCATION));
     let mut locations = Vec::new();
     for entry in table.map_or(&[][..], |table| &table.entries) {
         if let Err(TextFault { what, help }) = is_text(&entry.key) {

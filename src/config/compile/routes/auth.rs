@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::HeaderName;
 
@@ -17,7 +16,7 @@ use crate::config::compile::upstreams::Upstreams;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::unreadable::UnreadableKind;
 use crate::config::values::{TextFault, invalid_text};
@@ -25,13 +24,10 @@ use crate::limiting::limit::Limit;
 use crate::limiting::source::SourceOrigin;
 use crate::names::parse_input_name;
 
-const METHODS: &[&str] = &["basic", "jwt", "forward"];
+const METHODS: [&str; 3] =
+    [route::auth::BASIC.option.name, route::auth::JWT.option.name, route::auth::FORWARD.option.name];
 const METHOD_HELP: &str = "write auth = { basic = \"users.htpasswd\" } for passwords, auth = { jwt = \"NAME\" } for \
                            tokens that [jwt.NAME] verifies, or auth = { forward = \"URL\" } for an auth server";
-/// How long a verified password counts by default.
-const CACHE_DEFAULT: Duration = Duration::from_secs(60);
-/// Header that carries the identity to the upstream server by default.
-const USER_HEADER: &str = "x-forwarded-user";
 const REALM_MAX: usize = 128;
 
 /// `auth` with the limits that it lists.
@@ -47,21 +43,21 @@ pub fn compile_auth(
     upstreams: &mut Upstreams,
     route_name: &str,
 ) -> Option<Option<CompiledAuth>> {
-    if route.node("auth").is_none() {
+    if route.node(&route::AUTH).is_none() {
         return Some(None);
     }
-    let section = route.read_section("auth", &schema::route::auth::TABLE)?;
+    let section = route.read_section(&route::AUTH)?;
     let method = compile_method(&section, context, upstreams);
     let limits = compile_limit_list(&section, context).filter(|limits| check_auth_limits(&section, limits));
-    let realm = match section.node("realm") {
-        Some(_) => section.parse_string("realm", parse_realm),
+    let realm = match section.node(&route::auth::REALM) {
+        Some(_) => section.parse_string(&route::auth::REALM, parse_realm),
         None => Some(default_realm(route_name)),
     };
-    let user_header = match section.node("user_header") {
-        Some(_) => section.parse_string("user_header", parse_user_header),
-        None => Some(Some(HeaderName::from_static(USER_HEADER))),
+    let user_header = match section.node(&route::auth::USER_HEADER) {
+        Some(_) => section.parse_string(&route::auth::USER_HEADER, parse_user_header),
+        None => Some(Some(HeaderName::from_static(route::auth::USER_HEADER.default_str()))),
     };
-    let forwards_credentials = section.read_bool("forward_credentials");
+    let forwards_credentials = section.read(&route::auth::FORWARD_CREDENTIALS);
     if let (Some(AuthMethod::Basic(_)), Some([])) = (&method, limits.as_deref()) {
         warn_of_unlimited_guesses(&section);
     }
@@ -80,7 +76,7 @@ pub fn compile_auth(
 
 /// Warns of passwords that clients can guess without a limit.
 fn warn_of_unlimited_guesses(section: &Section) {
-    if let Some(node) = section.node("basic") {
+    if let Some(node) = section.node(&route::auth::BASIC) {
         let what = "no limit bounds how many passwords a client can try";
         let help = "add a limit with key = \"ip\" and charge_on = [401], and list it in `limits` of `auth`, on every \
                     route with this file";
@@ -103,34 +99,31 @@ fn compile_method(section: &Section, context: &RouteContext, upstreams: &mut Ups
             let what = format!("the route already authenticates with `{}`", first.key);
             section.report_fault_at(&second.key, second.place, &what, "keep one of the two")
         }
-        (Some(first), None) if first.key == "forward" => forward.map(AuthMethod::Forward),
+        (Some(first), None) if first.key == route::auth::FORWARD.name => forward.map(AuthMethod::Forward),
         (Some(_), None) => password.map(AuthMethod::Basic).or(token.map(AuthMethod::Jwt)),
     }
 }
 
 fn compile_password_auth(section: &Section, context: &RouteContext) -> Option<PasswordAuth> {
-    let max_age = match section.node("cache") {
-        Some(_) => section.read_duration("cache"),
-        None => Some(CACHE_DEFAULT),
-    };
-    if let (Some(node), None) = (section.node("cache"), section.node("basic")) {
+    let max_age = section.get(&route::auth::CACHE);
+    if let (Some(node), None) = (section.node(&route::auth::CACHE), section.node(&route::auth::BASIC)) {
         section.report_fault::<()>(
-            "cache",
+            route::auth::CACHE.name,
             node,
             "only passwords are cached",
             "use it together with `basic`, or remove it",
         );
     }
-    let path = section.read_string("basic")?;
-    let node = section.node("basic")?;
+    let path = section.read_string(&route::auth::BASIC)?;
+    let node = section.node(&route::auth::BASIC)?;
     let path = section.sources.resolve_path(node.place.file, &path);
     let users = context.users.get_or_read(&path, |path| read_users(section, node, path))?;
-    Some(PasswordAuth { users, max_age: max_age? })
+    Some(PasswordAuth { users, max_age })
 }
 
 /// Reads an htpasswd file, and watches it. Its lines are never shown, because they contain hashes.
 fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTable>> {
-    let shown = path.display();
+    let path_text = path.display();
     let text = match section.sources.read_file(path) {
         Ok(text) => text,
         Err(error) => {
@@ -140,13 +133,18 @@ fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTab
                 }
                 UnreadableKind::Directory | UnreadableKind::Other => error.help(),
             };
-            return section.report_fault("basic", node, &format!("cannot read `{shown}`: {error}"), help);
+            return section.report_fault(
+                route::auth::BASIC.name,
+                node,
+                &format!("cannot read `{path_text}`: {error}"),
+                help,
+            );
         }
     };
     match UserTable::parse(&text) {
         Ok(table) => {
             if table.is_empty() {
-                let message = format!("`{shown}` contains no user, so nobody can use the route");
+                let message = format!("`{path_text}` contains no user, so nobody can use the route");
                 let help = "add one: htpasswd -B FILE USER";
                 section
                     .sources
@@ -156,7 +154,12 @@ fn read_users(section: &Section, node: &Node, path: &Path) -> Option<Arc<UserTab
         }
         Err(faults) => {
             for LineFault { line, what, help } in faults {
-                section.report_fault::<()>("basic", node, &format!("{shown}:{line}: {what}"), &help);
+                section.report_fault::<()>(
+                    route::auth::BASIC.name,
+                    node,
+                    &format!("{path_text}:{line}: {what}"),
+                    &help,
+                );
             }
             None
         }
@@ -180,11 +183,16 @@ impl UserFiles {
 }
 
 fn compile_token_auth(section: &Section, context: &RouteContext) -> Option<TokenAuth> {
-    let claim = section.parse_at("user_claim", |text| parse_input_name(text, "claim"));
-    let node = section.node("jwt");
+    let claim = section.parse_at(&route::auth::USER_CLAIM, |text| parse_input_name(text, "claim"));
+    let node = section.node(&route::auth::JWT);
     if let (Some(claim), None) = (&claim, node) {
         let what = "only tokens have claims";
-        section.report_fault_at::<()>("user_claim", claim.place, what, "use it together with `jwt`, or remove it");
+        section.report_fault_at::<()>(
+            route::auth::USER_CLAIM.name,
+            claim.place,
+            what,
+            "use it together with `jwt`, or remove it",
+        );
     }
     let node = node?;
     let verifier = match &node.value {
@@ -193,13 +201,24 @@ fn compile_token_auth(section: &Section, context: &RouteContext) -> Option<Token
             None if context.jwt.is_default_broken => return None,
             None => {
                 let help = "add [jwt] with `key` and `algorithms`, or write jwt = \"NAME\" and add [jwt.NAME]";
-                return section.report_fault("jwt", node, "there is no [jwt] section to verify tokens with", help);
+                return section.report_fault(
+                    route::auth::JWT.name,
+                    node,
+                    "there is no [jwt] section to verify tokens with",
+                    help,
+                );
             }
         },
         Value::String(text) => context.jwt.named.find(section.sources, node.place, &text.value)?,
-        _ => return section.report_wrong_type("jwt", "the name of a [jwt.NAME], or true for [jwt]", node),
+        _ => {
+            return section.report_wrong_type(
+                route::auth::JWT.name,
+                "the name of a [jwt.NAME], or true for [jwt]",
+                node,
+            );
+        }
     };
-    let user_claim = match (claim, section.node("user_claim")) {
+    let user_claim = match (claim, section.node(&route::auth::USER_CLAIM)) {
         (Some(claim), _) => claim.value,
         (None, Some(_)) => return None,
         (None, None) => "sub".to_owned(),
@@ -209,7 +228,7 @@ fn compile_token_auth(section: &Section, context: &RouteContext) -> Option<Token
 
 /// Reports limits that read what is known only after the authentication.
 fn check_auth_limits(section: &Section, limits: &[Arc<Limit>]) -> bool {
-    let node = section.node("limits");
+    let node = section.node(&route::auth::LIMITS);
     let fault = |limit: &Limit| {
         limit.sources().find_map(|source| match source.kind().origin() {
             SourceOrigin::Identity | SourceOrigin::Token => {
@@ -224,7 +243,7 @@ fn check_auth_limits(section: &Section, limits: &[Arc<Limit>]) -> bool {
     let faults = limits.iter().filter_map(|limit| fault(limit));
     let report = |node: &Node, what: &str| {
         let help = "give `auth` a limit with a key like \"ip\", and this one to the `limits` of the route";
-        section.report_fault::<()>("limits", node, what, help);
+        section.report_fault::<()>(route::auth::LIMITS.name, node, what, help);
     };
     faults.fold(true, |_, what| {
         node.iter().for_each(|node| report(node, &what));

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::reader::Section;
+use crate::config::schema::route;
 use crate::config::values::invalid_text;
 use crate::limiting::limit::{Limit, Mode};
 use crate::route::Upgrades;
@@ -27,7 +28,7 @@ pub fn default_upgrades(limits: &[Arc<Limit>]) -> Upgrades {
 
 /// Compiles `upgrades`: protocol names without versions. `None` if it is not set.
 pub fn compile_upgrades(section: &Section) -> Option<Upgrades> {
-    let names = section.read_strings("upgrades", |text| {
+    let names = section.read_strings(&route::UPGRADES, |text| {
         let is_name = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.+".contains(&byte));
         match text {
             "" => invalid_text("it names no protocol", "an empty list allows none; leave it out to allow all"),

@@ -1,8 +1,6 @@
 //! Forward authentication of a route: the auth server, the headers that it gets and the ones that it returns. Called
 //! by `routes`.
 
-use std::time::Duration;
-
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, SET_COOKIE};
 use http::uri::PathAndQuery;
@@ -12,15 +10,23 @@ use crate::config::compile::routes::identity_header::parse_identity_header;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::origin;
 use crate::config::reader::{At, Section};
+use crate::config::schema::route;
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_name, parse_header_name};
 use crate::upstream::Server;
 use crate::upstream::caps::ServerCaps;
 
 /// Keys of `auth` that belong to `forward`, and keys that do not.
-const FORWARD_KEYS: [&str; 5] = ["request_headers", "copy_headers", "user", "timeout", "on_error"];
-const OTHER_KEYS: [&str; 3] = ["realm", "user_header", "forward_credentials"];
-const TIMEOUT: Duration = Duration::from_secs(2);
+const FORWARD_KEYS: [&ConfigOption; 5] = [
+    &route::auth::REQUEST_HEADERS.option,
+    &route::auth::COPY_HEADERS.option,
+    &route::auth::USER.option,
+    &route::auth::TIMEOUT.option,
+    &route::auth::ON_ERROR.option,
+];
+const OTHER_KEYS: [&ConfigOption; 3] =
+    [&route::auth::REALM.option, &route::auth::USER_HEADER.option, &route::auth::FORWARD_CREDENTIALS.option];
 const FORWARD_HELP: &str = "write the URL of the auth server, like \"http://127.0.0.1:4180/oauth2/auth\", or \"NAME/path\" with an [upstream.NAME]";
 /// Headers that name the user, if `user` does not name one.
 const USER_HEADERS: [&str; 3] = ["x-auth-request-user", "remote-user", "x-forwarded-user"];
@@ -52,7 +58,7 @@ const OWN_HEADERS: &[&str] = &[
 
 /// Compiles the keys of `auth` that belong to `forward`.
 pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Option<ForwardAuth> {
-    let Some(node) = section.node("forward") else {
+    let Some(node) = section.node(&route::auth::FORWARD) else {
         report_stray_keys(
             section,
             &FORWARD_KEYS,
@@ -64,12 +70,12 @@ pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Opt
     let help = "an auth server sends its own challenges, and states the identity in `copy_headers`";
     report_stray_keys(section, &OTHER_KEYS, "it does not apply to `forward`", help);
     let target = compile_target(section, node, upstreams);
-    let request_headers = match section.node("request_headers") {
-        Some(_) => section.read_strings("request_headers", parse_sent_header).map(Some),
+    let request_headers = match section.node(&route::auth::REQUEST_HEADERS) {
+        Some(_) => section.read_strings(&route::auth::REQUEST_HEADERS, parse_sent_header).map(Some),
         None => Some(None),
     };
-    let copy_headers = match section.node("copy_headers") {
-        Some(_) => section.read_strings("copy_headers", parse_copied_header),
+    let copy_headers = match section.node(&route::auth::COPY_HEADERS) {
+        Some(_) => section.read_strings(&route::auth::COPY_HEADERS, parse_copied_header),
         None => Some(Vec::new()),
     };
     let copy_headers = copy_headers.and_then(|copied| check_unique(section, copied));
@@ -77,8 +83,8 @@ pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Opt
         check_not_stated(section, sent, copied);
     }
     let user = compile_user(section, copy_headers.as_deref().unwrap_or_default());
-    let timeout = section.read_duration("timeout").unwrap_or(TIMEOUT);
-    let is_open_on_error = section.read_choice("on_error", &[("closed", false), ("open", true)]).unwrap_or(false);
+    let timeout = section.get(&route::auth::TIMEOUT);
+    let is_open_on_error = section.get(&route::auth::ON_ERROR);
     let (upstream, target) = target?;
     Some(ForwardAuth {
         upstream,
@@ -93,10 +99,10 @@ pub fn compile_forward_auth(section: &Section, upstreams: &mut Upstreams) -> Opt
 }
 
 /// Reports keys that do not belong to the method of `auth`.
-fn report_stray_keys(section: &Section, keys: &[&'static str], what: &str, help: &str) {
-    for key in keys {
-        if let Some(node) = section.node(key) {
-            section.report_fault::<()>(key, node, what, help);
+fn report_stray_keys(section: &Section, options: &[&ConfigOption], what: &str, help: &str) {
+    for option in options {
+        if let Some(node) = section.node(option) {
+            section.report_fault::<()>(option.name, node, what, help);
         }
     }
 }
@@ -104,13 +110,13 @@ fn report_stray_keys(section: &Section, keys: &[&'static str], what: &str, help:
 /// Compiles `forward`: a URL with a path, or `NAME/path`. Returns the index of the upstream, and path with query.
 fn compile_target(section: &Section, node: &Node, upstreams: &mut Upstreams) -> Option<(usize, String)> {
     let Value::String(text) = &node.value else {
-        return section.report_wrong_type("forward", "a string", node);
+        return section.report_wrong_type(route::auth::FORWARD.name, "a string", node);
     };
     let text = text.value.as_str();
     if !origin::is_url(text) {
         let (name, target) = split_target(text, 0);
         if !is_name(name) {
-            return section.parse_node("forward", node, |text| {
+            return section.parse_node(route::auth::FORWARD.name, node, |text| {
                 let help = match origin::check_origin(&format!("http://{}", split_target(text, 0).0)) {
                     Ok(()) => format!("write \"http://{text}\""),
                     Err(_) => FORWARD_HELP.to_owned(),
@@ -118,11 +124,11 @@ fn compile_target(section: &Section, node: &Node, upstreams: &mut Upstreams) -> 
                 invalid_text(format!("`{text}` is neither a URL nor the name of an upstream"), help)
             });
         }
-        let target = section.parse_node("forward", node, |_| parse_target(target));
+        let target = section.parse_node(route::auth::FORWARD.name, node, |_| parse_target(target));
         return upstreams.names.find(section.sources, node.place, name).zip(target);
     }
     let after_scheme = text.find("://").map_or(0, |at| at + "://".len());
-    let server = section.parse_node("forward", node, |text| {
+    let server = section.parse_node(route::auth::FORWARD.name, node, |text| {
         if text.starts_with("unix:") {
             let help = "write forward = \"auth/path\" and [upstream.auth] with servers = [\"unix:/PATH\"]";
             return invalid_text("a Unix socket needs an upstream of its own", help);
@@ -170,21 +176,21 @@ fn parse_sent_header(text: &str) -> Result<HeaderName, TextFault> {
 /// Parses `NAME` or `FROM>TO`.
 fn parse_copied_header(text: &str) -> Result<CopiedHeader, TextFault> {
     let (from, to) = text.split_once('>').map_or((text, text), |(from, to)| (from.trim(), to.trim()));
-    let copied = CopiedHeader { from: parse_header_name(from)?, to: parse_header_name(to)? };
-    if let Some(name) = [&copied.from, &copied.to].into_iter().find(|name| OWN_HEADERS.contains(&name.as_str())) {
+    let header = CopiedHeader { from: parse_header_name(from)?, to: parse_header_name(to)? };
+    if let Some(name) = [&header.from, &header.to].into_iter().find(|name| OWN_HEADERS.contains(&name.as_str())) {
         return invalid_text(
             format!("`{name}` cannot be copied"),
             "it describes the connection, the framing or the client, which the gateway sets itself",
         );
     }
     // Credentials are removed from requests of this route alone.
-    if copied.to != AUTHORIZATION && copied.to != COOKIE {
+    if header.to != AUTHORIZATION && header.to != COOKIE {
         parse_identity_header(to)?;
     }
-    if copied.from == SET_COOKIE {
+    if header.from == SET_COOKIE {
         return invalid_text("`set-cookie` is for clients", "leave it out: clients get the cookies of the auth server");
     }
-    Ok(copied)
+    Ok(header)
 }
 
 /// Reports headers that are copied to the same name twice.
@@ -192,7 +198,7 @@ fn check_unique(section: &Section, copied: Vec<At<CopiedHeader>>) -> Option<Vec<
     for (index, At { place, value }) in copied.iter().enumerate() {
         if copied[..index].iter().any(|earlier| earlier.value.to == value.to) {
             let what = format!("`{}` occurs twice", value.to);
-            return section.report_fault_at("copy_headers", *place, &what, "remove one of the two");
+            return section.report_fault_at(route::auth::COPY_HEADERS.name, *place, &what, "remove one of the two");
         }
     }
     Some(copied.into_iter().map(|at| at.value).collect())
@@ -206,7 +212,7 @@ fn check_not_stated(section: &Section, sent: &[At<HeaderName>], copied: &[Copied
         if *name != AUTHORIZATION && *name != COOKIE && is_stated(name) {
             let what = format!("`{name}` is in `copy_headers`, so clients must not send it");
             let help = "remove it from one of the two lists: clients could forge it otherwise";
-            section.report_fault_at::<()>("request_headers", *place, &what, help);
+            section.report_fault_at::<()>(route::auth::REQUEST_HEADERS.name, *place, &what, help);
         }
     }
 }
@@ -215,10 +221,10 @@ fn check_not_stated(section: &Section, sent: &[At<HeaderName>], copied: &[Copied
 fn compile_user(section: &Section, copied: &[CopiedHeader]) -> Option<HeaderName> {
     let find = |name: &str| copied.iter().find(|copied| copied.from == name || copied.to == name);
     let from = |copied: &CopiedHeader| copied.from.clone();
-    let Some(node) = section.node("user") else {
+    let Some(node) = section.node(&route::auth::USER) else {
         return USER_HEADERS.iter().find_map(|name| find(name)).map(from);
     };
-    section.parse_node("user", node, |text| {
+    section.parse_node(route::auth::USER.name, node, |text| {
         let name = parse_header_name(text)?;
         match find(name.as_str()) {
             Some(copied) => Ok(from(copied)),

@@ -43,8 +43,8 @@ pub fn list_guarded_headers(routes: &[Route], upstreams: &[Upstream], jwt: Optio
         names.extend(request_headers.remove.iter().cloned());
         names.extend(auth.iter().flat_map(|auth| auth.read_headers()).cloned());
     }
-    let hashed = upstreams.iter().filter_map(|upstream| upstream.hash_on.as_ref());
-    names.extend(hashed.flat_map(|key| key.sources()).filter_map(read_by));
+    let hash_keys = upstreams.iter().filter_map(|upstream| upstream.hash_on.as_ref());
+    names.extend(hash_keys.flat_map(|key| key.sources()).filter_map(read_by));
     names.extend(jwt.map(|jwt| jwt.header.clone()));
     names.sort_unstable_by(|one, other| one.as_str().cmp(other.as_str()));
     names.dedup();

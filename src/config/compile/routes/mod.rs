@@ -26,10 +26,9 @@ use crate::config::compile::limits::candidates::CompanionLists;
 use crate::config::compile::limits::refuse::compile_refuse;
 use crate::config::compile::named_set::ListedItem;
 use crate::config::compile::names::Definitions;
-use crate::config::compile::numbers::to_usize;
 use crate::config::compile::pages::{PageFiles, compile_error_pages};
 use crate::config::compile::routes::auth::{CompiledAuth, UserFiles};
-use crate::config::compile::server::{Defaults, read_dialects, read_strictness, read_timeout_origins, read_timeouts};
+use crate::config::compile::server::{Defaults, read_dialects, read_timeout_origins};
 use crate::config::compile::shared::SharedValues;
 use crate::config::compile::upstreams::Upstreams;
 use crate::config::compile::upstreams::breaker::compile_breaker;
@@ -37,15 +36,17 @@ use crate::config::compile::{compress, edit, matcher};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::route;
+use crate::config::schema::row::ConfigOption;
 use crate::config::source::SourceTexts;
 use crate::config::values::{TextFault, invalid_text};
-use crate::config::{hints, schema, values};
+use crate::config::{hints, values};
 use crate::limiting::key::Missing;
 use crate::limiting::limit::Limit;
 use crate::limiting::source::{PathParam, Source, SourceOrigin};
 use crate::net::IpSet;
 use crate::route::table::RouteTable;
-use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin};
+use crate::route::{Action, HostPattern, ParsingRules, PathPattern, Route, Segment, SettingOrigin, Timeouts};
 use crate::upstream::breaker::machine::BreakerRule;
 use crate::upstream::priority::Priority;
 
@@ -74,7 +75,7 @@ pub struct CompiledRoutes {
 struct PlacedRoute {
     route: Route,
     place: Place,
-    named: Option<Place>,
+    name_place: Option<Place>,
     redirect: Place,
     section: Place,
 }
@@ -91,9 +92,9 @@ pub fn compile_routes(
         section.report_unknown();
     }
     let redirects: Vec<Place> = placed.iter().map(|placed| placed.redirect).collect();
-    let written: Vec<Place> = placed.iter().map(|placed| placed.section).collect();
+    let sections: Vec<Place> = placed.iter().map(|placed| placed.section).collect();
     let (routes, places): (Vec<Route>, Vec<(Place, Option<Place>)>) =
-        placed.into_iter().map(|PlacedRoute { route, place, named, .. }| (route, (place, named))).unzip();
+        placed.into_iter().map(|PlacedRoute { route, place, name_place, .. }| (route, (place, name_place))).unzip();
     let shadowed = RouteTable::find_shadowed(&routes);
     for (route, by) in &shadowed {
         let message = format!(
@@ -110,16 +111,16 @@ pub fn compile_routes(
     let mut names: HashMap<&str, usize> = HashMap::new();
     for (index, route) in routes.iter().enumerate() {
         let Some(first) = names.insert(&route.name, index) else { continue };
-        let (place, named) = places[index];
-        if named.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
+        let (place, name_place) = places[index];
+        if name_place.is_none() && shadowed.iter().any(|(a, b)| [*a, *b].contains(&index)) {
             continue;
         }
-        let help = match named {
+        let help = match name_place {
             Some(_) => "give each route its own name",
             None => "names come from host and path; give one of the two a `name` of its own",
         };
         sources.add_mistake(
-            Diagnostic::new(named.unwrap_or(place), format!("two routes have the name `{}`", route.name))
+            Diagnostic::new(name_place.unwrap_or(place), format!("two routes have the name `{}`", route.name))
                 .with_related(places[first].1.unwrap_or(places[first].0), "first named here")
                 .with_help(help),
         );
@@ -129,7 +130,7 @@ pub fn compile_routes(
     if !sources.has_mistakes() {
         redirect_loop::report_loops(sources, &routes, &table, &redirects);
     }
-    CompiledRoutes { routes, table, places: written }
+    CompiledRoutes { routes, table, places: sections }
 }
 
 fn compile_route(
@@ -138,35 +139,34 @@ fn compile_route(
     upstreams: &mut Upstreams,
     shared: &mut SharedValues,
 ) -> Option<PlacedRoute> {
-    let place = section.node("path").map_or(section.place, |node| node.place);
-    let name = section.parse_at("name", read_route_name);
+    let place = section.node(&route::PATH).map_or(section.place, |node| node.place);
+    let name = section.parse_at(&route::NAME, read_route_name);
     let matcher = matcher::compile_matcher(section);
     let action = action::compile_action(section, matcher.as_ref(), upstreams);
     let limits = compile_limit_list(section, context);
-    let allow = compile_networks(section, "allow", context);
-    let deny = compile_networks(section, "deny", context);
+    let allow = compile_networks(section, &route::ALLOW, context);
+    let deny = compile_networks(section, &route::DENY, context);
     let rewrite = action::compile_rewrite(section);
     let request_headers = edit::compile_request_edit(section);
     let response_headers = edit::compile_response_edit(section);
-    let max_body = section.read_size("max_body").unwrap_or(context.defaults.max_body);
-    let max_key_body = section.read_size("max_key_body").unwrap_or(context.defaults.max_key_body);
-    let max_cost_body = section.read_size("max_cost_body").unwrap_or(context.defaults.max_cost_body);
-    let max_in_flight = to_usize(section.read_integer("max_in_flight"));
+    let max_body = section.get(&route::MAX_BODY).unwrap_or(context.defaults.max_body);
+    let max_key_body = section.get(&route::MAX_KEY_BODY).unwrap_or(context.defaults.max_key_body);
+    let max_cost_body = section.get(&route::MAX_COST_BODY).unwrap_or(context.defaults.max_cost_body);
+    let max_in_flight = section.get(&route::MAX_IN_FLIGHT);
     let breaker = compile_route_breaker(section, action.as_ref());
-    let priority = section.read_integer("priority").and_then(Priority::from_number).unwrap_or_default();
-    let timeouts = read_timeouts(section, &context.defaults.timeouts);
+    let priority = section.read(&route::PRIORITY).and_then(Priority::from_number).unwrap_or_default();
+    let timeouts = compile_timeouts(section, &context.defaults.timeouts);
     let refuse = compile_refuse(section);
     let error_pages = compile_error_pages(section, context.defaults.error_pages.as_ref(), context.page_files);
-    let ratelimit_headers = read_dialects(section, "ratelimit_headers");
+    let ratelimit_headers = read_dialects(section, &route::RATELIMIT_HEADERS);
     let upgrades = bodies::compile_upgrades(section);
-    let compress = compress::compile_compress(section, &schema::route::compress::TABLE, &context.defaults.compress);
-    let strictness = read_strictness(section).unwrap_or(context.defaults.strictness);
-    let reading =
-        ParsingRules::new(strictness, section.read_choice("encoded_slashes", &[("refuse", false), ("keep", true)]));
+    let compress = compress::compile_compress(section, &route::compress::TABLE, &context.defaults.compress);
+    let strictness = section.get(&route::STRICTNESS).unwrap_or(context.defaults.strictness);
+    let reading = ParsingRules::new(strictness, section.read(&route::ENCODED_SLASHES));
     let matcher = matcher?;
     let params = list_params(&matcher.path);
-    let named = name.as_ref().map(|at| at.place);
-    let path = section.read_string("path").unwrap_or_else(|| "/".to_owned());
+    let name_place = name.as_ref().map(|at| at.place);
+    let path = section.read_string(&route::PATH).unwrap_or_else(|| route::PATH.default_str().to_owned());
     let name = name.map_or_else(|| derive_name(matcher.hosts.first(), &path), |at| at.value);
     let (auth, limits) = match (auth::compile_auth(section, context, upstreams, &name)?, limits?) {
         (None, limits) => (None, limits),
@@ -205,11 +205,24 @@ fn compile_route(
         refuse: shared.refusals.share_value(refuse),
         error_pages,
         ratelimit_headers,
-        request_trailers: section.read_bool("request_trailers").unwrap_or(false),
+        request_trailers: section.get(&route::REQUEST_TRAILERS),
         compress: compress.is_enabled.then(|| shared.compressions.share_value(compress.settings)),
     };
-    let redirect = section.node("redirect").map_or(place, |node| node.place);
-    Some(PlacedRoute { route, place, named, redirect, section: section.place })
+    let redirect = section.node(&route::REDIRECT).map_or(place, |node| node.place);
+    Some(PlacedRoute { route, place, name_place, redirect, section: section.place })
+}
+
+/// Compiles the timeouts of a route, which inherits those that it does not set.
+fn compile_timeouts(section: &Section, inherited: &Timeouts) -> Timeouts {
+    Timeouts {
+        body: section.get(&route::BODY_TIMEOUT).unwrap_or(inherited.body),
+        min_body_rate: section.get(&route::MIN_BODY_RATE).unwrap_or(inherited.min_body_rate),
+        min_response_rate: section.get(&route::MIN_RESPONSE_RATE).unwrap_or(inherited.min_response_rate),
+        connect: section.get(&route::CONNECT_TIMEOUT).unwrap_or(inherited.connect),
+        response: section.get(&route::RESPONSE_TIMEOUT).unwrap_or(inherited.response),
+        stream: section.get(&route::STREAM_TIMEOUT).unwrap_or(inherited.stream),
+        tunnel: section.get(&route::TUNNEL_TIMEOUT).unwrap_or(inherited.tunnel),
+    }
 }
 
 fn read_route_name(text: &str) -> Result<String, TextFault> {
@@ -225,11 +238,11 @@ fn read_route_name(text: &str) -> Result<String, TextFault> {
 /// Compiles `breaker`, which is for routes with an upstream.
 fn compile_route_breaker(section: &Section, action: Option<&Action>) -> Option<Box<BreakerRule>> {
     let rule = compile_breaker(section)?;
-    match (action, section.node("breaker")) {
+    match (action, section.node(&route::BREAKER)) {
         (Some(Action::Upstream(_)) | None, _) | (_, None) => Some(Box::new(rule)),
         (Some(_), Some(node)) => {
             let what = "the route sends no requests to servers";
-            section.report_fault("breaker", node, what, "remove it, or give the route an upstream")
+            section.report_fault(route::BREAKER.name, node, what, "remove it, or give the route an upstream")
         }
     }
 }
@@ -247,23 +260,28 @@ fn derive_name(host: Option<&HostPattern>, path: &str) -> String {
 
 /// Compiles `limits` of a route, of its `auth`, or of a service.
 pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<Vec<Arc<Limit>>> {
-    match section.node("limits") {
+    match section.node(&route::LIMITS) {
         None => return Some(Vec::new()),
         Some(node) if hints::holds_tables(node) => {
-            return section.report_fault("limits", node, "it lists names of limits, not limits", hints::LIMIT_HELP);
+            return section.report_fault(
+                route::LIMITS.name,
+                node,
+                "it lists names of limits, not limits",
+                hints::LIMIT_HELP,
+            );
         }
         Some(_) => {}
     }
-    let names = section.read_strings("limits", |text| Ok(text.to_owned()))?;
+    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned()))?;
     if let Some(At { place, .. }) = names.get(LIMITS_MAX) {
         let what = format!("{} limits on one route", names.len());
-        return section.report_fault_at("limits", *place, &what, &format!("a route may have {LIMITS_MAX}"));
+        return section.report_fault_at(route::LIMITS.name, *place, &what, &format!("a route may have {LIMITS_MAX}"));
     }
     let mut limits = Vec::with_capacity(names.len());
     for (i, At { place, value }) in names.iter().enumerate() {
         if names[..i].iter().any(|earlier| earlier.value == *value) {
             section.report_fault_at::<()>(
-                "limits",
+                route::LIMITS.name,
                 *place,
                 &format!("`{value}` occurs twice"),
                 "each limit applies once per request",
@@ -271,7 +289,7 @@ pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<V
         }
         if values::parse_rate(value).is_ok() {
             let what = format!("`{value}` is a rate, but the names of limits are expected here");
-            limits.push(section.report_fault_at("limits", *place, &what, hints::LIMIT_HELP));
+            limits.push(section.report_fault_at(route::LIMITS.name, *place, &what, hints::LIMIT_HELP));
             continue;
         }
         limits.push(context.limits.find(section.sources, *place, value));
@@ -280,8 +298,8 @@ pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<V
     let limits = context.companions.add_to_list(section, &names, ordered)?;
     if limits.len() > LIMITS_MAX {
         let what = format!("{} limits with their candidates and tiers", limits.len());
-        let place = section.node("limits").map_or(section.place, |node| node.place);
-        return section.report_fault_at("limits", place, &what, &format!("a route may have {LIMITS_MAX}"));
+        let place = section.node(&route::LIMITS).map_or(section.place, |node| node.place);
+        return section.report_fault_at(route::LIMITS.name, place, &what, &format!("a route may have {LIMITS_MAX}"));
     }
     Some(limits)
 }
@@ -289,17 +307,17 @@ pub fn compile_limit_list(section: &Section, context: &RouteContext) -> Option<V
 /// Returns the parameters of a path template.
 fn list_params(path: &PathPattern) -> Vec<PathParam> {
     let PathPattern::Segments { segments, .. } = path else { return Vec::new() };
-    let named = segments.iter().enumerate().filter_map(|(index, segment)| match segment {
+    let params = segments.iter().enumerate().filter_map(|(index, segment)| match segment {
         Segment::Param(name) => Some(PathParam { name: name.clone(), segment: index }),
         Segment::Literal(_) => None,
     });
-    named.collect()
+    params.collect()
 }
 
 /// Returns whether the route has all path parameters that its limits read.
 pub fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathParam]) -> bool {
-    let mut known = true;
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let mut is_complete = true;
+    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     for limit in limits {
         let Some(name) = limit.path_params().find(|name| params.iter().all(|param| param.name != *name)) else {
             continue;
@@ -309,18 +327,26 @@ pub fn check_params(section: &Section, limits: &[Arc<Limit>], params: &[PathPara
         let help = format!(
             "write {{{name}}} for a segment of `path`, like \"/users/{{{name}}}\", or give this route another limit"
         );
-        section.report_fault_at::<()>("limits", place, &what, &help);
-        known = false;
+        section.report_fault_at::<()>(route::LIMITS.name, place, &what, &help);
+        is_complete = false;
     }
-    known
+    is_complete
 }
 
 /// Reports limits that `auth` and the route both list.
 fn check_charged_once(section: &Section, of_auth: &[Arc<Limit>], of_route: &[Arc<Limit>]) -> Option<()> {
-    match (section.node("limits"), of_route.iter().find(|limit| of_auth.iter().any(|other| other.name == limit.name))) {
+    match (
+        section.node(&route::LIMITS),
+        of_route.iter().find(|limit| of_auth.iter().any(|other| other.name == limit.name)),
+    ) {
         (Some(node), Some(limit)) => {
             let what = format!("`{}` is a limit of `auth` as well", limit.name);
-            section.report_fault("limits", node, &what, "each limit applies once per request; keep one of the two")
+            section.report_fault(
+                route::LIMITS.name,
+                node,
+                &what,
+                "each limit applies once per request; keep one of the two",
+            )
         }
         _ => Some(()),
     }
@@ -344,7 +370,7 @@ pub fn check_readable(
             "name the header with the user in `auth`: copy_headers = [\"X-Auth-Request-User\"]",
         ),
     };
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for limit in limits {
         let name = &limit.name;
@@ -371,20 +397,20 @@ pub fn check_readable(
         } else {
             continue;
         };
-        ok = section.report_fault_at("limits", place, &what, help);
+        ok = section.report_fault_at(route::LIMITS.name, place, &what, help);
     }
     ok
 }
 
 /// Reports limits that depend on a descriptor, which no request of a route has.
 fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let mut ok = Some(());
     for (limit, source) in limits.iter().filter_map(|limit| Some((limit, limit.required_descriptor()?))) {
         let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
         let what = format!("`{}` depends on {source}, which only rate limit requests of Envoy have", limit.name);
         let help = "list it in an [[rls]], and give this route another limit";
-        ok = section.report_fault_at("limits", place, &what, help);
+        ok = section.report_fault_at(route::LIMITS.name, place, &what, help);
     }
     ok
 }
@@ -392,7 +418,7 @@ fn check_descriptors(section: &Section, limits: &[Arc<Limit>]) -> Option<()> {
 /// Returns the limits in an order in which each follows its base.
 fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Limit>>) -> Option<Vec<Arc<Limit>>> {
     let place = |limit: &Limit| names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
-    let mut ordered: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
+    let mut chain: Vec<Arc<Limit>> = Vec::with_capacity(waiting.len());
     let mut is_valid = true;
     for limit in &waiting {
         let Some(base) = limit.after.as_ref().filter(|base| !names.iter().any(|at| at.value == **base)) else {
@@ -400,7 +426,7 @@ fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Lim
         };
         let what = format!("`{}` comes after `{base}`, which is not a limit of this route", limit.name);
         section.report_fault_at::<()>(
-            "limits",
+            route::LIMITS.name,
             place(limit),
             &what,
             &format!("add \"{base}\" to the limits of this route"),
@@ -412,25 +438,25 @@ fn order_chain(section: &Section, names: &[At<String>], mut waiting: Vec<Arc<Lim
     }
     while !waiting.is_empty() {
         let ready = |limit: &Arc<Limit>| {
-            limit.after.as_ref().is_none_or(|base| ordered.iter().any(|earlier| earlier.name == *base))
+            limit.after.as_ref().is_none_or(|base| chain.iter().any(|earlier| earlier.name == *base))
         };
         // Otherwise the chain is circular, which is reported where it is written.
         let next = waiting.iter().position(ready)?;
-        ordered.push(waiting.remove(next));
+        chain.push(waiting.remove(next));
     }
-    Some(ordered)
+    Some(chain)
 }
 
 /// Compiles `allow` or `deny`: addresses, networks and `set:NAME`.
-fn compile_networks(section: &Section, key: &'static str, context: &RouteContext) -> Option<IpSet> {
+fn compile_networks(section: &Section, option: &ConfigOption, context: &RouteContext) -> Option<IpSet> {
     enum RouteItem {
         Set(String),
         Network(ipnet::IpNet),
     }
-    if section.node(key).is_none() {
+    if section.node(option).is_none() {
         return Some(IpSet::default());
     }
-    let items = section.read_strings(key, |text| match text.strip_prefix("set:") {
+    let items = section.read_strings(option, |text| match text.strip_prefix("set:") {
         Some(name) => Ok(RouteItem::Set(name.to_owned())),
         None => values::parse_cidr(text).map(RouteItem::Network),
     })?;

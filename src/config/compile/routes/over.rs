@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::config::reader::Section;
+use crate::config::schema::route;
 use crate::limiting::limit::Limit;
 use crate::limiting::limit::over::Over;
 use crate::route::Action;
@@ -14,8 +15,13 @@ pub fn check_forwarding(section: &Section, limits: &[Arc<Limit>], action: &Actio
         (Over::Annotate | Over::Divert(_), _) => false,
     };
     let Some(limit) = limits.iter().find(|limit| !is_possible(limit)) else { return Some(()) };
-    let names = section.read_strings("limits", |text| Ok(text.to_owned())).unwrap_or_default();
+    let names = section.read_strings(&route::LIMITS, |text| Ok(text.to_owned())).unwrap_or_default();
     let place = names.iter().find(|at| at.value == limit.name).map_or(section.place, |at| at.place);
     let what = format!("`{}` forwards requests over it, but this route has no upstream", limit.name);
-    section.report_fault_at("limits", place, &what, "give this route a limit with over = \"refuse\", or an upstream")
+    section.report_fault_at(
+        route::LIMITS.name,
+        place,
+        &what,
+        "give this route a limit with over = \"refuse\", or an upstream",
+    )
 }

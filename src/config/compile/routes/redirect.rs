@@ -14,7 +14,7 @@ use crate::config::compile::routes::redirect_target::{
     TARGET_HELP, check_start, check_target_bytes, parse_redirect_status,
 };
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::route;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::redirect::{Redirect, RedirectTarget, TargetPart, TargetPlaceholder};
@@ -36,8 +36,8 @@ const VARIABLES: [(&str, &str); 7] = [
 ];
 
 pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<Redirect> {
-    let node = section.node("redirect")?;
-    let is_rewritten = section.node("rewrite").is_some();
+    let node = section.node(&route::REDIRECT)?;
+    let is_rewritten = section.node(&route::REWRITE).is_some();
     let parse = |section: &Section, key: &str, node: &Node| {
         let to = section.parse_node(key, node, |text| parse_target(text, matcher))?;
         let Value::String(text) = &node.value else { return None };
@@ -49,20 +49,21 @@ pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<
         }
     };
     if let Value::String(_) = &node.value {
-        let to = parse(section, "redirect", node)?;
+        let to = parse(section, route::REDIRECT.name, node)?;
         return Some(Redirect { status: StatusCode::PERMANENT_REDIRECT, to: Some(to), map: None, keeps_query: true });
     }
     let Value::Table(_) = &node.value else {
-        return section.report_wrong_type("redirect", "a target or a table", node);
+        return section.report_wrong_type(route::REDIRECT.name, "a target or a table", node);
     };
-    let redirect = section.read_section("redirect", &schema::route::redirect::TABLE)?;
-    let to = redirect.node("to").map(|node| parse(&redirect, "to", node));
-    let status = match redirect.node("status") {
+    let redirect = section.read_section(&route::REDIRECT)?;
+    let to = redirect.node(&route::redirect::TO).map(|node| parse(&redirect, route::redirect::TO.name, node));
+    let status = match redirect.node(&route::redirect::STATUS) {
         Some(node) => read_status(&redirect, node),
         None => Some(StatusCode::PERMANENT_REDIRECT),
     };
-    let keeps_query = redirect.read_choice("query", &[("keep", true), ("drop", false)]).unwrap_or(true);
-    let map = redirect.node("map").map(|node| read_redirect_map(&redirect, node, matcher).map(Arc::new));
+    let keeps_query = !redirect.get(&route::redirect::QUERY);
+    let map =
+        redirect.node(&route::redirect::MAP).map(|node| read_redirect_map(&redirect, node, matcher).map(Arc::new));
     if to.is_none() && map.is_none() {
         redirect.report_missing::<()>("`redirect` has neither `to` nor `map`", TARGET_HELP);
     }
@@ -77,11 +78,11 @@ pub fn compile_redirect(section: &Section, matcher: Option<&Matcher>) -> Option<
 
 fn read_status(section: &Section, node: &Node) -> Option<StatusCode> {
     let Value::Integer(number) = node.value else {
-        return section.report_wrong_type("status", "an integer", node);
+        return section.report_wrong_type(route::redirect::STATUS.name, "an integer", node);
     };
     match parse_redirect_status(&number.to_string()) {
         Ok(status) => Some(status),
-        Err(TextFault { what, help }) => section.report_fault("status", node, &what, &help),
+        Err(TextFault { what, help }) => section.report_fault(route::redirect::STATUS.name, node, &what, &help),
     }
 }
 

@@ -63,11 +63,11 @@ fn find_loop(
         };
         let (status, target) = locate(&path)?;
         let next = own_path(&target, host, is_https)?;
-        let repaired = repair_path(next);
-        let next = repaired.to_read(next);
+        let canonical = repair_path(next);
+        let next = canonical.to_read(next);
         let method = repeated_method(&route.matcher.methods, status)?;
-        let found = table.find_route(routes, host, next, &method, &HeaderMap::new());
-        let is_same = found == Some(index) && locate(next).is_some_and(|(_, next_target)| next_target == target);
+        let next_route = table.find_route(routes, host, next, &method, &HeaderMap::new());
+        let is_same = next_route == Some(index) && locate(next).is_some_and(|(_, next_target)| next_target == target);
         is_same.then_some(target)
     })
 }

@@ -10,6 +10,7 @@ use crate::config::compile::routes::redirect_target::{
 };
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
+use crate::config::schema::route;
 use crate::config::tree::Node;
 use crate::config::values::{TextFault, invalid_text};
 use crate::route::Matcher;
@@ -28,13 +29,13 @@ type WordAt<'t> = (usize, &'t str);
 
 /// Reads the map that `node` names. Returns `None` if it has mistakes.
 pub fn read_redirect_map(section: &Section, node: &Node, matcher: Option<&Matcher>) -> Option<RedirectMap> {
-    let path = section.read_string("map")?;
+    let path = section.read_string(&route::redirect::MAP)?;
     let path = section.sources.resolve_path(node.place.file, &path);
     let text = match section.sources.read_file(&path) {
         Ok(text) => text,
         Err(error) => {
             let what = format!("`{}` cannot be read: {error}", path.display());
-            return section.report_fault("map", node, &what, error.help());
+            return section.report_fault(route::redirect::MAP.name, node, &what, error.help());
         }
     };
     let dir = path.parent().map(ToOwned::to_owned).unwrap_or_default();
@@ -69,7 +70,12 @@ pub fn read_redirect_map(section: &Section, node: &Node, matcher: Option<&Matche
         }
         if map.len() > ENTRIES_MAX {
             let what = format!("`{}` has more than {ENTRIES_MAX} entries", path.display());
-            return section.report_fault("map", node, &what, "use a pattern with `to`, or several routes");
+            return section.report_fault(
+                route::redirect::MAP.name,
+                node,
+                &what,
+                "use a pattern with `to`, or several routes",
+            );
         }
     }
     if mistakes > 0 {
@@ -77,8 +83,8 @@ pub fn read_redirect_map(section: &Section, node: &Node, matcher: Option<&Matche
     }
     if let Some(cycle) = find_loop(&map, matcher) {
         let place = place((first_at.get(cycle[0]).copied().unwrap_or_default(), cycle[0]));
-        let shown = cycle.iter().take(5).copied().chain([if cycle.len() > 5 { "..." } else { cycle[0] }]);
-        let what = format!("these redirects form a loop: {}", shown.collect::<Vec<_>>().join(" -> "));
+        let steps = cycle.iter().take(5).copied().chain([if cycle.len() > 5 { "..." } else { cycle[0] }]);
+        let what = format!("these redirects form a loop: {}", steps.collect::<Vec<_>>().join(" -> "));
         section.add_mistake(Diagnostic::new(place, what).with_help("remove one of them, or give it another target"));
         return None;
     }
@@ -111,12 +117,12 @@ fn read_line<'t>(
         return Err((*word, fault(&what, &format!("write `{rest}`; a line needs no mark at its end"))));
     }
     check_canonical_path(from.1).map_err(|fault| (*from, fault))?;
-    let checked = match to.1.contains(['{', '}']) {
+    let verdict = match to.1.contains(['{', '}']) {
         true => invalid_text("a map has no placeholders", "write the whole target, or use `to` of the route"),
         false => check_target_bytes(to.1)
             .and_then(|()| check_start(to.1).map_err(|fault| TextFault { help: TO_HELP.to_owned(), ..fault })),
     };
-    checked.map_err(|fault| (*to, fault))?;
+    verdict.map_err(|fault| (*to, fault))?;
     let status = status.map(|status| parse_redirect_status(status.1).map_err(|fault| (*status, fault))).transpose()?;
     Ok((from.1, (to.1.into(), status)))
 }

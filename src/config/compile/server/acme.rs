@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
@@ -10,13 +9,14 @@ use http::uri::Scheme;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{acme, listener};
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::config::{Acme, AcmeSettings, ListenerSettings};
 use crate::tls::trust::TrustedRoots;
 use crate::tls::{ChallengeKind, ChallengeStore};
 
 const DIRECTORY: &str = "https://acme-v02.api.letsencrypt.org/directory";
-const STATE: &str = "/var/lib/sluicegate/acme";
 const TERMS_HELP: &str = "read the terms of service of the ACME server, and write terms_agreed = true";
 const CA_HELP: &str = "give a file in PEM: the certificates that sign that of the ACME server itself";
 const CONTACT_HELP: &str = "write an e-mail address: \"mailto:admin@example.com\"";
@@ -51,17 +51,22 @@ impl<'a> AcmeSection<'a> {
 
     /// Reads the names under `acme` of a listener's `tls`.
     pub fn read_names(&self, tls: &Section) -> Option<Vec<String>> {
-        let names = tls.read_strings("acme", check_name)?;
-        let node = tls.node("acme")?;
+        let names = tls.read_strings(&listener::tls::ACME, check_name)?;
+        let node = tls.node(&listener::tls::ACME)?;
         if !self.is_present {
-            return tls.report_fault("acme", node, "the ACME server is not set", SECTION_HELP);
+            return tls.report_fault(listener::tls::ACME.name, node, "the ACME server is not set", SECTION_HELP);
         }
         if names.is_empty() {
-            return tls.report_fault("acme", node, "the list is empty", NAME_HELP);
+            return tls.report_fault(listener::tls::ACME.name, node, "the list is empty", NAME_HELP);
         }
         for (i, At { place, value }) in names.iter().enumerate() {
             if names[..i].iter().any(|earlier| earlier.value == *value) {
-                tls.report_fault_at::<()>("acme", *place, &format!("`{value}` occurs twice"), "remove one of the two");
+                tls.report_fault_at::<()>(
+                    listener::tls::ACME.name,
+                    *place,
+                    &format!("`{value}` occurs twice"),
+                    "remove one of the two",
+                );
             }
         }
         Some(names.into_iter().map(|at| at.value).collect())
@@ -77,10 +82,10 @@ impl<'a> AcmeSection<'a> {
         if let Some(settings) = settings.as_mut().filter(|_| !has_plain) {
             settings.challenges.retain(|kind| *kind != ChallengeKind::Http01);
         }
-        if let (true, false, Some(node)) = (wants_plain, has_plain, section.node("challenges")) {
+        if let (true, false, Some(node)) = (wants_plain, has_plain, section.node(&acme::CHALLENGES)) {
             let help = "add redirect_http = \"0.0.0.0:80\" to [server], or \"tls-alpn-01\" to this list";
             return section.report_fault(
-                "challenges",
+                acme::CHALLENGES.name,
                 node,
                 "http-01 needs a listener without TLS, and there is none",
                 help,
@@ -103,40 +108,51 @@ impl<'a> AcmeSection<'a> {
 }
 
 fn compile_settings(section: &Section) -> Option<AcmeSettings> {
-    let directory = section.parse_string("directory", parse_directory);
-    let contact = section.read_strings("contact", parse_contact);
-    let state = section.parse_at("state", |text| match text {
+    let directory = section.parse_string(&acme::DIRECTORY, parse_directory);
+    let contact = section.read_strings(&acme::CONTACT, parse_contact);
+    let state = section.parse_at(&acme::STATE, |text| match text {
         "" => invalid_text("the path is empty", "name a directory that the gateway may write to"),
         path => Ok(path.to_owned()),
     });
-    let ca = section.read_file("ca");
+    let ca = section.read_file(&acme::CA);
     let challenges = read_challenges(section);
-    let backoff = section.read_duration("backoff").unwrap_or(Duration::from_secs(300));
-    match section.read_bool("terms_agreed") {
+    let backoff = section.get(&acme::BACKOFF);
+    match section.get(&acme::TERMS_AGREED) {
         Some(true) => {}
         Some(false) => {
-            let node = section.node("terms_agreed")?;
-            return section.report_fault("terms_agreed", node, "without that no server issues anything", TERMS_HELP);
+            let node = section.node(&acme::TERMS_AGREED)?;
+            return section.report_fault(
+                acme::TERMS_AGREED.name,
+                node,
+                "without that no server issues anything",
+                TERMS_HELP,
+            );
         }
-        None if section.node("terms_agreed").is_some() => return None,
+        None if section.node(&acme::TERMS_AGREED).is_some() => return None,
         None => return section.report_missing("[acme] does not agree to the terms of service", TERMS_HELP),
     }
-    if let Some((node, what)) = section.node("ca").zip(ca.as_ref().and_then(|text| TrustedRoots::from_pem(text).err()))
+    if let Some((node, what)) =
+        section.node(&acme::CA).zip(ca.as_ref().and_then(|text| TrustedRoots::from_pem(text).err()))
     {
-        return section.report_fault("ca", node, &what, CA_HELP);
+        return section.report_fault(acme::CA.name, node, &what, CA_HELP);
     }
-    let written = |key| section.node(key).is_some();
+    let is_set = |option: &ConfigOption| section.node(option).is_some();
     // The mistake has been reported already.
-    if written("directory") && directory.is_none() || written("ca") && ca.is_none() {
+    if is_set(&acme::DIRECTORY) && directory.is_none() || is_set(&acme::CA) && ca.is_none() {
         return None;
     }
     let state = match state {
         Some(At { place: Place { file, .. }, value }) => section.sources.resolve_absolute(file, &value),
-        None => PathBuf::from(STATE),
+        None => PathBuf::from(acme::STATE.default_str()),
     };
     let contact: Vec<String> = contact.unwrap_or_default().into_iter().map(|at| at.value).collect();
-    if let (true, Some(node)) = (contact.len() > CONTACTS_MAX, section.node("contact")) {
-        return section.report_fault("contact", node, &format!("more than {CONTACTS_MAX} addresses"), CONTACT_HELP);
+    if let (true, Some(node)) = (contact.len() > CONTACTS_MAX, section.node(&acme::CONTACT)) {
+        return section.report_fault(
+            acme::CONTACT.name,
+            node,
+            &format!("more than {CONTACTS_MAX} addresses"),
+            CONTACT_HELP,
+        );
     }
     let directory = directory.unwrap_or_else(|| DIRECTORY.to_owned());
     Some(AcmeSettings { directory, contact, state, ca, challenges, backoff })
@@ -144,15 +160,25 @@ fn compile_settings(section: &Section) -> Option<AcmeSettings> {
 
 fn read_challenges(section: &Section) -> Vec<ChallengeKind> {
     let words: Vec<_> = ChallengeKind::ALL.iter().map(|kind| (kind.label(), *kind)).collect();
-    let kinds = section.read_strings("challenges", |text| crate::config::reader::find_choice(text, &words));
+    let kinds = section.read_strings(&acme::CHALLENGES, |text| crate::config::reader::find_choice(text, &words));
     let Some(kinds) = kinds else { return ChallengeKind::ALL.to_vec() };
     for (i, At { place, value }) in kinds.iter().enumerate() {
         if kinds[..i].iter().any(|earlier| earlier.value == *value) {
-            section.report_fault_at::<()>("challenges", *place, "this challenge occurs twice", "remove one of the two");
+            section.report_fault_at::<()>(
+                acme::CHALLENGES.name,
+                *place,
+                "this challenge occurs twice",
+                "remove one of the two",
+            );
         }
     }
-    if let (true, Some(node)) = (kinds.is_empty(), section.node("challenges")) {
-        section.report_fault::<()>("challenges", node, "the list is empty", "remove the key to accept every challenge");
+    if let (true, Some(node)) = (kinds.is_empty(), section.node(&acme::CHALLENGES)) {
+        section.report_fault::<()>(
+            acme::CHALLENGES.name,
+            node,
+            "the list is empty",
+            "remove the key to accept every challenge",
+        );
     }
     kinds.into_iter().map(|at| at.value).collect()
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 use http::HeaderValue;
 
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::listener;
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, parse_duration};
 
@@ -16,11 +17,11 @@ const AGE_MAX: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 /// Compiles `hsts`: a duration, or a table. `has_tls`: the listener speaks TLS; browsers ignore the header otherwise.
 pub fn compile_hsts(section: &Section, has_tls: bool) -> Option<HeaderValue> {
-    let node = section.node("hsts")?;
+    let node = section.node(&listener::HSTS)?;
     if !has_tls {
         let help = "set it on the [[listener]] with `tls`; redirect_http leads clients there";
         return section.report_fault(
-            "hsts",
+            listener::HSTS.name,
             node,
             "the listener has no `tls`, and browsers ignore it on plain HTTP",
             help,
@@ -28,30 +29,30 @@ pub fn compile_hsts(section: &Section, has_tls: bool) -> Option<HeaderValue> {
     }
     match &node.value {
         Value::Table(_) => {}
-        Value::String(_) => return format_header(read_age(section, "hsts")?, false, false),
-        _ => return section.report_wrong_type("hsts", "a duration or a table", node),
+        Value::String(_) => return format_header(read_age(section, &listener::HSTS)?, false, false),
+        _ => return section.report_wrong_type(listener::HSTS.name, "a duration or a table", node),
     }
-    let hsts = section.read_section("hsts", &schema::listener::hsts::TABLE)?;
-    let age = match hsts.node("max_age") {
-        Some(_) => read_age(&hsts, "max_age"),
+    let hsts = section.read_section(&listener::HSTS)?;
+    let age = match hsts.node(&listener::hsts::MAX_AGE) {
+        Some(_) => read_age(&hsts, &listener::hsts::MAX_AGE),
         None => hsts.report_missing("`hsts` has no `max_age`", "add max_age = \"1y\""),
     };
-    let includes = hsts.read_bool("include_subdomains").unwrap_or_default();
-    let preloads = hsts.read_bool("preload").unwrap_or_default();
-    if let (Some(age), Some(node), true) = (age, hsts.node("preload"), preloads)
+    let includes = hsts.get(&listener::hsts::INCLUDE_SUBDOMAINS);
+    let preloads = hsts.get(&listener::hsts::PRELOAD);
+    if let (Some(age), Some(node), true) = (age, hsts.node(&listener::hsts::PRELOAD), preloads)
         && (age < YEAR || !includes)
     {
         let what = "browsers preload only names with a max_age of a year or more and with include_subdomains";
         let help = "write hsts = { max_age = \"2y\", include_subdomains = true, preload = true }";
-        return hsts.report_fault("preload", node, what, help);
+        return hsts.report_fault(listener::hsts::PRELOAD.name, node, what, help);
     }
     hsts.report_unread_keys();
     format_header(age?, includes, preloads)
 }
 
 /// Reads a duration up to ten years. It may be written in years.
-fn read_age(section: &Section, key: &'static str) -> Option<Duration> {
-    section.parse_string(key, |text| {
+fn read_age(section: &Section, option: &ConfigOption) -> Option<Duration> {
+    section.parse_string(option, |text| {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let age = match text.split_at(digits) {
             (years, "y") if !years.is_empty() => years.parse::<u32>().ok().and_then(|years| YEAR.checked_mul(years)),

@@ -8,12 +8,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use crate::config::ListenerSettings;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::listener;
 use crate::config::tree::{Node, Value};
 use crate::config::values::{TextFault, invalid_text, is_host};
-use crate::config::{ListenerSettings, schema};
 use crate::net::ListenAddr;
 use crate::route::{HostPattern, Route};
 use crate::tls::InternalTls;
@@ -30,19 +31,17 @@ const HOST_HELP: &str = "write a name like \"app.localhost\", a wildcard like \"
 
 /// Reads `internal`: `true`, `false` or a table. The outer `None` means that something is wrong.
 pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<Option<InternalTls>> {
-    let section = match tls.node("internal") {
+    let section = match tls.node(&listener::tls::INTERNAL) {
         None | Some(Node { value: Value::Bool(false), .. }) => return Some(None),
         Some(Node { value: Value::Bool(true), .. }) => None,
-        Some(Node { value: Value::Table(_), .. }) => {
-            Some(tls.read_section("internal", &schema::listener::internal::TABLE)?)
-        }
-        Some(node) => return tls.report_wrong_type("internal", "true or a table", node),
+        Some(Node { value: Value::Table(_), .. }) => Some(tls.read_section(&listener::tls::INTERNAL)?),
+        Some(node) => return tls.report_wrong_type(listener::tls::INTERNAL.name, "true or a table", node),
     };
     let section = section.as_ref();
     let hosts = section
-        .filter(|section| section.node("hosts").is_some())
-        .map_or_else(|| Some(Vec::new()), |section| section.read_strings("hosts", parse_name));
-    let allow_remote = section.and_then(|section| section.read_bool("allow_remote")).unwrap_or(false);
+        .filter(|section| section.node(&listener::internal::HOSTS).is_some())
+        .map_or_else(|| Some(Vec::new()), |section| section.read_strings(&listener::internal::HOSTS, parse_name));
+    let allow_remote = section.is_some_and(|section| section.get(&listener::internal::ALLOW_REMOTE));
     let state = read_state(tls, section);
     if let Some(section) = section {
         section.report_unknown();
@@ -51,13 +50,18 @@ pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<
         && !address.ip().to_canonical().is_loopback()
     {
         let what = format!("`{address}` accepts other machines, and development certificates are for this one");
-        return tls.report_fault_at("internal", *place, &what, REMOTE_HELP);
+        return tls.report_fault_at(listener::tls::INTERNAL.name, *place, &what, REMOTE_HELP);
     }
     let hosts = hosts?;
     if let (true, Some(section)) = (hosts.len() > NAMES_MAX - DEFAULT_NAMES.len(), section) {
         let place = hosts.last().map_or(section.place, |host| host.place);
         let what = format!("a certificate has at most {NAMES_MAX} names");
-        return section.report_fault_at("hosts", place, &what, "use a wildcard, or another listener");
+        return section.report_fault_at(
+            listener::internal::HOSTS.name,
+            place,
+            &what,
+            "use a wildcard, or another listener",
+        );
     }
     let mut names: Vec<String> = DEFAULT_NAMES.map(str::to_owned).to_vec();
     if let Some(At { value: ListenAddr::Tcp(address), .. }) = address {
@@ -65,24 +69,30 @@ pub fn read_internal(tls: &Section, address: Option<&At<ListenAddr>>) -> Option<
         names.extend(Some(ip).filter(|ip| is_signable(ip)));
     }
     names.extend(hosts.into_iter().map(|host| host.value));
-    let mut seen = HashSet::new();
-    names.retain(|name| seen.insert(name.clone()));
+    let mut unique = HashSet::new();
+    names.retain(|name| unique.insert(name.clone()));
     Some(Some(InternalTls { state: state?, names }))
 }
 
 /// Returns the directory of the CA: `state`, or the default for this user.
 fn read_state(tls: &Section, section: Option<&Section>) -> Option<PathBuf> {
-    if let Some(section) = section.filter(|section| section.node("state").is_some()) {
-        let At { place: Place { file, .. }, value } = section.parse_at("state", |text| match text {
-            "" => invalid_text("the path is empty", "name a directory that only the gateway may read"),
-            path => Ok(path.to_owned()),
-        })?;
+    if let Some(section) = section.filter(|section| section.node(&listener::internal::STATE).is_some()) {
+        let At { place: Place { file, .. }, value } =
+            section.parse_at(&listener::internal::STATE, |text| match text {
+                "" => invalid_text("the path is empty", "name a directory that only the gateway may read"),
+                path => Ok(path.to_owned()),
+            })?;
         return Some(section.sources.resolve_absolute(file, &value));
     }
     default_state(|name| env::var_os(name)).or_else(|| {
-        let node = tls.node("internal")?;
+        let node = tls.node(&listener::tls::INTERNAL)?;
         let what = "there is no directory for the CA: neither STATE_DIRECTORY nor XDG_STATE_HOME nor HOME is set";
-        tls.report_fault("internal", node, what, "write internal = { state = \"/var/lib/sluicegate/ca\" }")
+        tls.report_fault(
+            listener::tls::INTERNAL.name,
+            node,
+            what,
+            "write internal = { state = \"/var/lib/sluicegate/ca\" }",
+        )
     })
 }
 
@@ -139,7 +149,7 @@ pub fn add_route_hosts(listeners: &mut [Arc<ListenerSettings>], sections: &[Sect
                 false => uncovered.push(name),
             }
         }
-        let is_internal = |section: &&Section| matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("internal").is_some());
+        let is_internal = |section: &&Section| matches!(section.node(&listener::TLS), Some(Node { value: Value::Table(tls), .. }) if tls.get(listener::tls::INTERNAL.name).is_some());
         if let (false, Some(section)) = (uncovered.is_empty(), sections.iter().find(is_internal)) {
             warn_uncovered(section, &listener.address, &uncovered);
         }
@@ -147,12 +157,12 @@ pub fn add_route_hosts(listeners: &mut [Arc<ListenerSettings>], sections: &[Sect
 }
 
 fn warn_uncovered(section: &Section, address: &ListenAddr, hosts: &[String]) {
-    let shown: Vec<String> = hosts.iter().take(SHOWN).map(|host| format!("`{host}`")).collect();
-    let more = match hosts.len() - shown.len() {
+    let examples: Vec<String> = hosts.iter().take(SHOWN).map(|host| format!("`{host}`")).collect();
+    let more = match hosts.len() - examples.len() {
         0 => String::new(),
         more => format!(" and {more} more hosts of routes"),
     };
-    let what = format!("the development certificate of `{address}` does not cover {}{more}", shown.join(", "));
+    let what = format!("the development certificate of `{address}` does not cover {}{more}", examples.join(", "));
     section
         .sources
         .add_warning(DiagnosticCode::UncoveredHost, Diagnostic::new(section.place, what).with_help(limits_help()));

@@ -3,6 +3,7 @@
 use crate::config::closest::find_closest;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{Section, find_choice};
+use crate::config::schema::admin;
 use crate::config::values::{TextFault, invalid_text};
 use crate::limiting::key::shown_key::{KeyDisplay, KeyHasher, KeyVisibility, SourceSelector};
 use crate::limiting::source::SourceKind;
@@ -18,7 +19,7 @@ const DEFAULT: &str = "default";
 pub fn compile_key_display(section: &Section) -> KeyDisplay {
     let mut display = KeyDisplay::default();
     // No message repeats the secret.
-    let secret = section.parse_string("keys_secret", |text| match text.len() {
+    let secret = section.parse_string(&admin::KEYS_SECRET, |text| match text.len() {
         SECRET_MIN..=SECRET_MAX => Ok(text.to_owned()),
         length => invalid_text(
             format!("the secret has {length} bytes; it needs {SECRET_MIN} to {SECRET_MAX}"),
@@ -28,7 +29,7 @@ pub fn compile_key_display(section: &Section) -> KeyDisplay {
     if let Some(secret) = secret {
         display.hasher = KeyHasher::from_secret(&secret);
     }
-    let Some(table) = section.read_table("keys") else { return display };
+    let Some(table) = section.read_table(&admin::KEYS) else { return display };
     let words: Vec<(&str, KeyVisibility)> =
         KeyVisibility::ALL.iter().map(|visibility| (visibility.label(), *visibility)).collect();
     for entry in &table.entries {

@@ -11,14 +11,13 @@ use crate::config::compile::server::{acme, internal};
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::{listener, server};
 use crate::config::tree::{Node, Value};
-use crate::config::{ListenerSettings, Service, schema, values};
+use crate::config::{ListenerSettings, Service, values};
 use crate::net::ListenAddr;
-use crate::tls::{CertificateValidity, ClientAuth, MinVersion, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
+use crate::tls::{CertificateValidity, ClientAuth, PemPair, ServerFiles, ServerTls, ServerTlsMistake};
 
-/// Default of `max_unsent` in bytes. The kernel asks for more data when half of it is sent, which leaves every worker
-/// enough time.
-const MAX_UNSENT: u32 = 64 * 1024;
 /// A certificate that expires sooner is reported, unless most of its life is still left.
 const EXPIRY_NOTICE_S: i64 = 14 * DAY_S;
 const DAY_S: i64 = 86_400;
@@ -42,7 +41,7 @@ pub fn compile_listeners(
     http2: bool,
     acme: &acme::AcmeSection,
 ) -> Vec<Arc<ListenerSettings>> {
-    let max_unsent = read_max_unsent(server).unwrap_or(MAX_UNSENT);
+    let max_unsent = server.get(&server::MAX_UNSENT);
     let mut listeners = compile_plain(server, sections.is_empty(), max_unsent);
     listeners.extend(compile_redirect(server).map(|(At { place, value: address }, port)| At {
         place,
@@ -78,18 +77,18 @@ pub fn compile_listeners(
 
 /// Compiles `redirect_http`, an address or a table. Returns where it listens and the port it redirects to.
 fn compile_redirect(server: &Section) -> Option<(At<ListenAddr>, u16)> {
-    const HTTPS: u16 = 443;
-    let Some(Node { value: Value::Table(_), .. }) = server.node("redirect_http") else {
-        return server.parse_at("redirect_http", values::parse_listen).map(|address| (address, HTTPS));
+    let Some(Node { value: Value::Table(_), .. }) = server.node(&server::REDIRECT_HTTP) else {
+        let address = server.parse_at(&server::REDIRECT_HTTP, values::parse_listen)?;
+        return Some((address, server.default_of(&server::redirect_http::HTTPS_PORT)));
     };
-    let section = server.read_section("redirect_http", &schema::server::redirect_http::TABLE)?;
-    let address = match section.node("listen") {
-        Some(_) => section.parse_at("listen", values::parse_listen),
+    let section = server.read_section(&server::REDIRECT_HTTP)?;
+    let address = match section.node(&server::redirect_http::LISTEN) {
+        Some(_) => section.parse_at(&server::redirect_http::LISTEN, values::parse_listen),
         None => section.report_missing("`redirect_http` has no address", "add listen = \"0.0.0.0:80\""),
     };
-    let port = section.read_integer("https_port").and_then(|port| u16::try_from(port).ok());
+    let port = section.get(&server::redirect_http::HTTPS_PORT);
     section.report_unread_keys();
-    Some((address?, port.unwrap_or(HTTPS)))
+    Some((address?, port))
 }
 
 /// Returns whether two listeners cannot coexist. Port 0 is a new port each time, but listeners are identified by what
@@ -112,27 +111,34 @@ fn compile_plain(section: &Section, is_default: bool, max_unsent: u32) -> Vec<At
             max_unsent,
         },
     };
-    if section.node("listen").is_none() {
-        let default = values::parse_listen("127.0.0.1:8080").ok().filter(|_| is_default);
+    if section.node(&server::LISTEN).is_none() {
+        let default = values::parse_listen(server::LISTEN.default_str()).ok().filter(|_| is_default);
         return default.map(|value| plain(At { place: section.place, value })).into_iter().collect();
     }
-    let items = section.read_strings("listen", values::parse_listen).unwrap_or_default();
-    if let Some(node) = section.node("listen").filter(|node| matches!(&node.value, Value::Array(i) if i.is_empty())) {
-        section.report_fault::<()>("listen", node, "the list is empty", "name one address, like \"127.0.0.1:8080\"");
+    let items = section.read_strings(&server::LISTEN, values::parse_listen).unwrap_or_default();
+    if let Some(node) =
+        section.node(&server::LISTEN).filter(|node| matches!(&node.value, Value::Array(i) if i.is_empty()))
+    {
+        section.report_fault::<()>(
+            server::LISTEN.name,
+            node,
+            "the list is empty",
+            "name one address, like \"127.0.0.1:8080\"",
+        );
     }
     items.into_iter().map(plain).collect()
 }
 
 /// Returns whether the listener requests client certificates, even if other options of the section are wrong.
 pub fn requests_client_certs(section: &Section) -> bool {
-    matches!(section.node("tls"), Some(Node { value: Value::Table(tls), .. }) if tls.get("client_ca").is_some())
+    matches!(section.node(&listener::TLS), Some(Node { value: Value::Table(tls), .. }) if tls.get(listener::tls::CLIENT_CA.name).is_some())
 }
 
 /// Returns whether the listener has development certificates.
 fn is_internal(section: &Section) -> bool {
-    match section.node("tls") {
+    match section.node(&listener::TLS) {
         Some(Node { value: Value::Table(tls), .. }) => {
-            tls.get("internal").is_some_and(|entry| !matches!(entry.node.value, Value::Bool(false)))
+            tls.get(listener::tls::INTERNAL.name).is_some_and(|entry| !matches!(entry.node.value, Value::Bool(false)))
         }
         _ => false,
     }
@@ -149,36 +155,31 @@ fn warn_about_pinning(section: &Section, node: &Node, value: &HeaderValue) {
     }
 }
 
-/// Reads `max_unsent`, for all listeners or for one.
-fn read_max_unsent(section: &Section) -> Option<u32> {
-    section.read_size("max_unsent").and_then(|bytes| u32::try_from(bytes).ok())
-}
-
 fn compile_listener(
     server: &Section,
     section: &Section,
     (http2, unsent): (bool, u32),
     acme: &acme::AcmeSection,
 ) -> Option<At<ListenerSettings>> {
-    let address = match section.node("address") {
-        Some(_) => section.parse_at("address", values::parse_listen),
+    let address = match section.node(&listener::ADDRESS) {
+        Some(_) => section.parse_at(&listener::ADDRESS, values::parse_listen),
         None => section.report_missing("a listener has no address", ADDRESS_HELP),
     };
-    let service = section.read_label("serve", Service::ALL, Service::label).unwrap_or(Service::Http);
+    let service = section.get(&listener::SERVE);
     check_trust(server, section, service);
     let proxy_protocol = read_proxy_protocol(server, section);
-    let max_unsent = read_max_unsent(section).unwrap_or(unsent);
-    let written = section.node("tls").is_some();
-    let tls = section.read_section("tls", &schema::listener::tls::TABLE);
+    let max_unsent = section.get(&listener::MAX_UNSENT).unwrap_or(unsent);
+    let has_tls = section.node(&listener::TLS).is_some();
+    let tls = section.read_section(&listener::TLS);
     let tls = tls.and_then(|tls| self::compile_tls(&tls, http2, acme, address.as_ref()));
-    let hsts = compile_hsts(section, written);
-    if let (Some(value), Some(node), true) = (&hsts, section.node("hsts"), is_internal(section)) {
+    let hsts = compile_hsts(section, has_tls);
+    if let (Some(value), Some(node), true) = (&hsts, section.node(&listener::HSTS), is_internal(section)) {
         warn_about_pinning(section, node, value);
     }
     section.report_unknown();
     let At { place, value: address } = address?;
     // A listener with invalid TLS must not become a plain one.
-    if written && tls.is_none() {
+    if has_tls && tls.is_none() {
         return None;
     }
     let settings = ListenerSettings { address, service, proxy_protocol, tls, redirect_port: None, hsts, max_unsent };
@@ -187,26 +188,31 @@ fn compile_listener(
 
 /// Reports a listener for questions of other proxies if no peer may ask.
 fn check_trust(server: &Section, section: &Section, service: Service) {
-    if let (Service::Decide, false, Some(node)) = (service, trusts_proxies(server), section.node("serve")) {
+    if let (Service::Decide, false, Some(node)) = (service, trusts_proxies(server), section.node(&listener::SERVE)) {
         let help = "list the proxies that ask here in `trusted_proxies` of [server]: 127.0.0.1 for a Unix socket";
-        section.report_fault::<()>("serve", node, "no peer is trusted, so every question would get 403", help);
+        section.report_fault::<()>(
+            listener::SERVE.name,
+            node,
+            "no peer is trusted, so every question would get 403",
+            help,
+        );
     }
 }
 
 /// Returns whether `trusted_proxies` lists a network.
 fn trusts_proxies(server: &Section) -> bool {
     let is_empty = |node: &Node| matches!(&node.value, Value::Array(items) if items.is_empty());
-    server.node("trusted_proxies").is_some_and(|node| !is_empty(node))
+    server.node(&server::TRUSTED_PROXIES).is_some_and(|node| !is_empty(node))
 }
 
 /// Reads `proxy_protocol`. The header is accepted from trusted peers only.
 fn read_proxy_protocol(server: &Section, section: &Section) -> bool {
-    let wanted = section.read_bool("proxy_protocol").unwrap_or_default();
-    if let (true, false, Some(node)) = (wanted, trusts_proxies(server), section.node("proxy_protocol")) {
+    let is_on = section.get(&listener::PROXY_PROTOCOL);
+    if let (true, false, Some(node)) = (is_on, trusts_proxies(server), section.node(&listener::PROXY_PROTOCOL)) {
         let help = "name the proxies before this listener in `trusted_proxies` of [server]";
-        section.report_fault::<()>("proxy_protocol", node, "no peer is trusted to name its client", help);
+        section.report_fault::<()>(listener::PROXY_PROTOCOL.name, node, "no peer is trusted to name its client", help);
     }
-    wanted
+    is_on
 }
 
 fn compile_tls(
@@ -216,41 +222,45 @@ fn compile_tls(
     address: Option<&At<ListenAddr>>,
 ) -> Option<ServerTls> {
     let internal = internal::read_internal(section, address);
-    let pairs = match section.node("certificates") {
+    let pairs = match section.node(&listener::tls::CERTIFICATES) {
         Some(node) => read_pairs(section, node),
-        None if section.node("acme").is_some() || !matches!(internal, Some(None)) => Some(Vec::new()),
+        None if section.node(&listener::tls::ACME).is_some() || !matches!(internal, Some(None)) => Some(Vec::new()),
         None => section.report_missing("a listener with `tls` has no certificates", PAIR_HELP),
     };
-    let ordered = match section.node("acme") {
+    let acme_names = match section.node(&listener::tls::ACME) {
         Some(_) => acme.read_names(section),
         None => Some(Vec::new()),
     };
-    let client_ca = section.read_file("client_ca");
-    let words = [("required", ClientAuth::Required), ("optional", ClientAuth::Optional)];
-    let auth = section.read_choice("client_auth", &words);
-    let words = [("1.2", MinVersion::Tls12), ("1.3", MinVersion::Tls13)];
-    let min_version = section.read_choice("min_version", &words).unwrap_or(MinVersion::Tls12);
+    let client_ca = section.read_file(&listener::tls::CLIENT_CA);
+    let is_optional = section.get(&listener::tls::CLIENT_AUTH);
+    let min_version = section.get(&listener::tls::MIN_VERSION);
     section.report_unknown();
-    if let (Some(Some(_)), Some(node)) = (&internal, section.node("acme")) {
+    if let (Some(Some(_)), Some(node)) = (&internal, section.node(&listener::tls::ACME)) {
         let help = "order certificates for public names, or use `internal` on a listener of this machine";
-        return section.report_fault("acme", node, "it cannot be combined with `internal`", help);
+        return section.report_fault(listener::tls::ACME.name, node, "it cannot be combined with `internal`", help);
     }
-    if let (None, Some(node)) = (section.node("client_ca"), section.node("client_auth")) {
+    if let (None, Some(node)) = (section.node(&listener::tls::CLIENT_CA), section.node(&listener::tls::CLIENT_AUTH)) {
         let help = "set `client_ca` to the certificates that sign those of clients, or remove this";
-        return section.report_fault("client_auth", node, "the CA of client certificates is not set", help);
+        return section.report_fault(
+            listener::tls::CLIENT_AUTH.name,
+            node,
+            "the CA of client certificates is not set",
+            help,
+        );
     }
     let client_auth = match &client_ca {
         None => ClientAuth::None,
-        Some(_) => auth.unwrap_or(ClientAuth::Required),
+        Some(_) if is_optional => ClientAuth::Optional,
+        Some(_) => ClientAuth::Required,
     };
-    let (pairs, ordered, internal) = (pairs?, ordered?, internal?);
+    let (pairs, acme_names, internal) = (pairs?, acme_names?, internal?);
     // An unreadable file has been reported already.
-    if section.node("client_ca").is_some() && client_ca.is_none() {
+    if section.node(&listener::tls::CLIENT_CA).is_some() && client_ca.is_none() {
         return None;
     }
     let pem = |pair: &Pair| PemPair { cert: pair.cert.value.clone(), key: pair.key.value.clone() };
     let certificates = pairs.iter().map(pem).collect();
-    let files = ServerFiles { certificates, ordered, internal, client_ca, client_auth, min_version, http2 };
+    let files = ServerFiles { certificates, ordered: acme_names, internal, client_ca, client_auth, min_version, http2 };
     // A listener without a valid address is not used.
     let address = address.map(|At { value, .. }| value.to_string()).unwrap_or_default();
     let tls = ServerTls::new(&address, files, acme.challenges());
@@ -289,12 +299,16 @@ fn warn_about_term(section: &Section, pair: &Pair, term: &CertificateValidity, n
 
 fn report_tls_fault(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistake) {
     let nowhere = section.place;
-    let client_ca = section.node("client_ca").map_or(nowhere, |node| node.place);
+    let client_ca = section.node(&listener::tls::CLIENT_CA).map_or(nowhere, |node| node.place);
     let of = |at: &usize, place: fn(&Pair) -> Place| pairs.get(*at).map_or(nowhere, place);
     let (key, place, what, help) = match mistake {
-        ServerTlsMistake::Cert(at, what) => ("cert", of(at, |pair| pair.cert.place), what, CERT_HELP),
-        ServerTlsMistake::Key(at, what) => ("key", of(at, |pair| pair.key.place), what, KEY_HELP),
-        ServerTlsMistake::ClientCa(what) => ("client_ca", client_ca, what, CA_HELP),
+        ServerTlsMistake::Cert(at, what) => {
+            (listener::certificate::CERT.name, of(at, |pair| pair.cert.place), what, CERT_HELP)
+        }
+        ServerTlsMistake::Key(at, what) => {
+            (listener::certificate::KEY.name, of(at, |pair| pair.key.place), what, KEY_HELP)
+        }
+        ServerTlsMistake::ClientCa(what) => (listener::tls::CLIENT_CA.name, client_ca, what, CA_HELP),
     };
     section.report_fault_at::<()>(key, place, what, help);
 }
@@ -302,10 +316,10 @@ fn report_tls_fault(section: &Section, pairs: &[Pair], mistake: &ServerTlsMistak
 /// Reads the certificate pairs; the first one serves names that no certificate covers.
 fn read_pairs(section: &Section, node: &Node) -> Option<Vec<Pair>> {
     let Value::Array(items) = &node.value else {
-        return section.report_wrong_type("certificates", "a list of tables", node);
+        return section.report_wrong_type(listener::tls::CERTIFICATES.name, "a list of tables", node);
     };
     if items.is_empty() {
-        return section.report_fault("certificates", node, "the list is empty", PAIR_HELP);
+        return section.report_fault(listener::tls::CERTIFICATES.name, node, "the list is empty", PAIR_HELP);
     }
     // Every item is parsed, to find all mistakes, before one of them fails the list.
     let pairs: Vec<_> = items.iter().map(|item| read_pair(section, item)).collect();
@@ -314,14 +328,14 @@ fn read_pairs(section: &Section, node: &Node) -> Option<Vec<Pair>> {
 
 fn read_pair(section: &Section, item: &Node) -> Option<Pair> {
     let Value::Table(table) = &item.value else {
-        return section.report_wrong_type("certificates", "a list of tables", item);
+        return section.report_wrong_type(listener::tls::CERTIFICATES.name, "a list of tables", item);
     };
-    let pair = Section::new(section.sources, &schema::listener::certificate::TABLE, "`certificates`", table);
-    let file = |key: &'static str| match pair.node(key) {
-        Some(node) => pair.read_file(key).map(|value| At { place: node.place, value }),
-        None => pair.report_missing(format!("a certificate has no `{key}`"), PAIR_HELP),
+    let pair = Section::new(section.sources, &listener::certificate::TABLE, "`certificates`", table);
+    let file = |option: &ConfigOption| match pair.node(option) {
+        Some(node) => pair.read_file(option).map(|value| At { place: node.place, value }),
+        None => pair.report_missing(format!("a certificate has no `{}`", option.name), PAIR_HELP),
     };
-    let (cert, key) = (file("cert"), file("key"));
+    let (cert, key) = (file(&listener::certificate::CERT), file(&listener::certificate::KEY));
     pair.report_unknown();
     Some(Pair { cert: cert?, key: key? })
 }

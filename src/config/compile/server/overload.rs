@@ -2,26 +2,25 @@
 
 use crate::config::compile::numbers::to_millis;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::server;
 use crate::overload::OverloadRule;
 
 /// Compiles `overload`, which needs at least one condition.
 pub fn compile_overload(server: &Section) -> Option<OverloadRule> {
-    let node = server.node("overload")?;
-    let section = server.read_section("overload", &schema::server::overload::TABLE)?;
-    let count = |key| section.read_integer(key).and_then(|count| u64::try_from(count).ok());
+    let node = server.node(&server::OVERLOAD)?;
+    let section = server.read_section(&server::OVERLOAD)?;
     let rule = OverloadRule {
-        qps: count("qps"),
-        in_flight: count("in_flight"),
-        latency_ms: section.read_duration("latency").map(to_millis),
-        load_thousandths: section.read_thousandths("load"),
-        cpu: section.read_fraction("cpu"),
+        qps: section.get(&server::overload::QPS),
+        in_flight: section.get(&server::overload::IN_FLIGHT),
+        latency_ms: section.get(&server::overload::LATENCY).map(to_millis),
+        load_thousandths: section.read_thousandths(&server::overload::LOAD),
+        cpu: section.get(&server::overload::CPU),
     };
-    let has_condition = schema::server::overload::TABLE.keys().any(|key| section.node(key).is_some());
+    let has_condition = server::overload::TABLE.options.iter().any(|option| section.node(option).is_some());
     section.report_unread_keys();
     if !has_condition {
         let help = "add cpu = 0.9, in_flight = 2000, latency = \"2s\", qps = 5000 or load = 8";
-        return server.report_fault("overload", node, "it has no condition", help);
+        return server.report_fault(server::OVERLOAD.name, node, "it has no condition", help);
     }
     Some(rule)
 }

@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, Uri};
 
 use crate::config::compile::edit;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::server;
 use crate::config::tree::Value;
 use crate::config::values::{TextFault, invalid_text};
 use crate::telemetry::spans::SpanSettings;
@@ -16,22 +16,25 @@ const TRACES: &str = "/v1/traces";
 
 /// Compiles the option; `None` if spans are off.
 pub fn compile_spans(section: &Section) -> Option<Arc<SpanSettings>> {
-    section.node("spans")?;
-    let table = section.read_section("spans", &schema::server::spans::TABLE)?;
-    let to = match table.node("to") {
-        Some(_) => table.parse_string("to", parse_collector),
+    section.node(&server::SPANS)?;
+    let table = section.read_section(&server::SPANS)?;
+    let to = match table.node(&server::spans::TO) {
+        Some(_) => table.parse_string(&server::spans::TO, parse_collector),
         None => table.report_missing("`spans` has no `to`", "the URL of a collector: to = \"http://127.0.0.1:4318\""),
     };
-    let headers =
-        table.read_table("headers").map_or(Some(Vec::new()), |pairs| edit::read_header_pairs(&table, "headers", pairs));
+    let headers = table
+        .read_table(&server::spans::HEADERS)
+        .map_or(Some(Vec::new()), |pairs| edit::read_header_pairs(&table, &server::spans::HEADERS, pairs));
     let settings = SpanSettings {
         to: to.unwrap_or_default(),
         per_mille: read_sample(&table).unwrap_or(1000),
-        service: table.read_string("service").unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned()),
+        service: table
+            .read_string(&server::spans::SERVICE)
+            .unwrap_or_else(|| server::spans::SERVICE.default_str().to_owned()),
         // Headers may be secrets, and printing the config must not show them.
         headers: headers.unwrap_or_default().into_iter().map(secret_header).collect(),
     };
-    let enabled = table.read_bool("enabled").unwrap_or(true);
+    let enabled = table.get(&server::spans::ENABLED);
     table.report_unread_keys();
     enabled.then(|| Arc::new(settings))
 }
@@ -43,20 +46,23 @@ fn secret_header((name, mut value): (HeaderName, HeaderValue)) -> (HeaderName, H
 
 /// Reads the sampling ratio, in 1/1000.
 fn read_sample(table: &Section) -> Option<u64> {
-    let node = table.node("sample")?;
+    let node = table.node(&server::spans::SAMPLE)?;
     let part = match node.value {
         Value::Float(number) => number,
         Value::Integer(0) => 0.0,
         Value::Integer(1) => 1.0,
         Value::Integer(_) => -1.0,
-        _ => return table.report_wrong_type("sample", "a number from 0 to 1", node),
+        _ => return table.report_wrong_type(server::spans::SAMPLE.name, "a number from 0 to 1", node),
     };
     let thousandths = (0..=1000_u32).find(|thousandths| (f64::from(*thousandths) - part * 1000.0).abs() <= 0.5);
     match thousandths {
         Some(thousandths) => Some(u64::from(thousandths)),
-        None => {
-            table.report_fault("sample", node, "it must be from 0 to 1", "write a part of 1: 0.1 is one request in ten")
-        }
+        None => table.report_fault(
+            server::spans::SAMPLE.name,
+            node,
+            "it must be from 0 to 1",
+            "write a part of 1: 0.1 is one request in ten",
+        ),
     }
 }
 

@@ -1,9 +1,9 @@
 //! `health` of an upstream: active checks. Called by `upstreams`.
 
-use std::time::Duration;
-
 use crate::config::compile::numbers::to_millis;
 use crate::config::reader::Section;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::upstream;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::config::values::invalid_text;
@@ -14,25 +14,29 @@ const STATUS_HELP: &str = "write numbers, \"2xx\", or ranges like \"200-399\"";
 const TEXT_MAX: usize = 1024;
 
 pub fn compile_health(section: Section) -> HealthRule {
-    let kind = section.read_label("type", CheckKind::ALL, CheckKind::label).unwrap_or(CheckKind::Http);
-    for key in ["path", "status", "body"] {
-        if let (CheckKind::Tcp | CheckKind::Grpc, Some(node)) = (kind, section.node(key)) {
+    let kind = section.get(&upstream::health::TYPE);
+    let of_http: [&ConfigOption; 3] = [&upstream::health::PATH, &upstream::health::STATUS, &upstream::health::BODY];
+    for option in of_http {
+        if let (CheckKind::Tcp | CheckKind::Grpc, Some(node)) = (kind, section.node(option)) {
             let what = format!("a check of type \"{}\" has none", kind.label());
-            section.report_fault::<()>(key, node, &what, "remove it, or the type");
+            section.report_fault::<()>(option.name, node, &what, "remove it, or the type");
         }
     }
-    let every = section.read_duration("every").unwrap_or(Duration::from_secs(10));
-    let timeout = section.read_duration("timeout").unwrap_or(Duration::from_secs(1));
-    let count = |key, default| section.read_integer(key).and_then(|count| u32::try_from(count).ok()).unwrap_or(default);
+    let every = section.get(&upstream::health::EVERY);
+    let timeout = section.get(&upstream::health::TIMEOUT);
     let rule = HealthRule {
         kind,
-        path: section.parse_string("path", parse_path).unwrap_or_else(|| "/".to_owned()),
+        path: section
+            .parse_string(&upstream::health::PATH, parse_path)
+            .unwrap_or_else(|| upstream::health::PATH.default_str().to_owned()),
         every_ms: to_millis(every),
         timeout_ms: to_millis(timeout),
-        unhealthy_after: count("unhealthy_after", 3),
-        healthy_after: count("healthy_after", 2),
-        status: section.node("status").map_or_else(|| vec![(200, 399)], |node| parse_statuses(&section, node)),
-        body: section.parse_string("body", parse_text),
+        unhealthy_after: section.get(&upstream::health::UNHEALTHY_AFTER),
+        healthy_after: section.get(&upstream::health::HEALTHY_AFTER),
+        status: section
+            .node(&upstream::health::STATUS)
+            .map_or_else(|| vec![(200, 399)], |node| parse_statuses(&section, node)),
+        body: section.parse_string(&upstream::health::BODY, parse_text),
     };
     section.report_unread_keys();
     rule
@@ -60,7 +64,7 @@ fn parse_statuses(section: &Section, node: &Node) -> Vec<(u16, u16)> {
     let items = match &node.value {
         Value::Array(items) if !items.is_empty() => items.as_slice(),
         Value::Array(_) => {
-            section.report_fault::<()>("status", node, "the list is empty", STATUS_HELP);
+            section.report_fault::<()>(upstream::health::STATUS.name, node, "the list is empty", STATUS_HELP);
             &[]
         }
         _ => std::slice::from_ref(node),
@@ -69,7 +73,7 @@ fn parse_statuses(section: &Section, node: &Node) -> Vec<(u16, u16)> {
 }
 
 fn parse_status(section: &Section, item: &Node) -> Option<(u16, u16)> {
-    let found = match &item.value {
+    let range = match &item.value {
         Value::Integer(number) => u16::try_from(*number).ok().map(|number| (number, number)),
         Value::String(text) => {
             let text = text.value.as_str();
@@ -82,10 +86,10 @@ fn parse_status(section: &Section, item: &Node) -> Option<(u16, u16)> {
                 _ => range.0.trim().parse().ok().zip(range.1.trim().parse().ok()),
             }
         }
-        _ => return section.report_wrong_type("status", "a status, or a list of them", item),
+        _ => return section.report_wrong_type(upstream::health::STATUS.name, "a status, or a list of them", item),
     };
-    match found {
+    match range {
         Some((from, to)) if (100..=599).contains(&from) && to <= 599 && from <= to => Some((from, to)),
-        _ => section.report_fault("status", item, "it is no status from 100 to 599", STATUS_HELP),
+        _ => section.report_fault(upstream::health::STATUS.name, item, "it is no status from 100 to 599", STATUS_HELP),
     }
 }

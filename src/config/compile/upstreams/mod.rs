@@ -11,26 +11,25 @@ pub(crate) mod health;
 pub(crate) mod tls;
 
 use std::collections::HashMap;
-use std::time::Duration;
 
 use crate::config::compile::context::LimitContext;
 use crate::config::compile::limits::compile_key_option;
 use crate::config::compile::names::{Definitions, NamedSection};
-use crate::config::compile::numbers::{to_millis, to_usize};
+use crate::config::compile::numbers::to_millis;
 use crate::config::compile::upstreams::breaker::compile_breaker;
 use crate::config::compile::upstreams::caps::{compile_adaptive, compile_caps, compile_server_caps};
 use crate::config::compile::upstreams::health::compile_health;
 use crate::config::compile::upstreams::tls::{SystemRoots, TransportOptions};
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::{At, Section, find_choice};
+use crate::config::schema::row::ConfigOption;
 use crate::config::tree::{Node, Value};
 use crate::config::{origin, schema};
 use crate::limiting::key::Key;
 use crate::upstream::caps::ServerCaps;
 use crate::upstream::eject::EjectRule;
-use crate::upstream::proxy_header::ProxyVersion;
 use crate::upstream::retry_budget::{RetryOn, RetryRule};
-use crate::upstream::{Balance, Fraction, Server, Upstream};
+use crate::upstream::{Balance, Server, Upstream};
 
 pub struct Upstreams<'r> {
     pub list: Vec<Upstream>,
@@ -54,32 +53,31 @@ pub fn compile_upstreams<'r>(
         transport: TransportOptions::for_urls(roots),
     };
     for NamedSection { name, place, section } in named {
-        let balance = section.read_label("balance", Balance::ALL, Balance::label);
+        let balance = section.get(&schema::upstream::BALANCE);
         let transport = TransportOptions::from_section(&section, roots);
-        let servers = match section.node("servers") {
-            Some(node) => compile_server_list(&section, "servers", node, &transport),
+        let servers = match section.node(&schema::upstream::SERVERS) {
+            Some(node) => compile_server_list(&section, &schema::upstream::SERVERS, node, &transport),
             None => section
                 .report_missing(format!("{} has no servers", section.title), "add servers = [\"http://HOST:PORT\"]"),
         };
-        let max_idle = to_usize(section.read_integer("max_idle"));
-        let eject = section.read_section("eject", &schema::upstream::eject::TABLE).map(compile_eject);
+        let max_idle = section.get(&schema::upstream::MAX_IDLE);
+        let eject = section.read_section(&schema::upstream::EJECT).map(compile_eject);
         let breaker = compile_breaker(&section);
-        let health = section.read_section("health", &schema::upstream::health::TABLE).map(compile_health);
-        let retry = section.read_section("retry", &schema::upstream::retry::TABLE).map(compile_retry);
+        let health = section.read_section(&schema::upstream::HEALTH).map(compile_health);
+        let retry = section.read_section(&schema::upstream::RETRY).map(compile_retry);
         let hash_on = compile_hash_on(&section, balance, context);
         let spread_above = read_spread_above(&section, balance);
-        let slow_start_ms = section.read_duration("slow_start").map_or(0, to_millis);
-        let proxy_protocol = section.read_label("proxy_protocol", ProxyVersion::ALL, ProxyVersion::label);
-        let is_adaptive = section.node("adaptive").is_some();
-        let adaptive = section.read_section("adaptive", &schema::upstream::adaptive::TABLE).and_then(compile_adaptive);
+        let slow_start_ms = to_millis(section.get(&schema::upstream::SLOW_START));
+        let proxy_protocol = section.get(&schema::upstream::PROXY_PROTOCOL);
+        let is_adaptive = section.node(&schema::upstream::ADAPTIVE).is_some();
+        let adaptive = section.read_section(&schema::upstream::ADAPTIVE).and_then(compile_adaptive);
         let caps = compile_caps(&section, servers.as_deref(), is_adaptive);
-        let resolve_every_ms = section.read_duration("resolve_every").map(to_millis);
+        let resolve_every_ms = to_millis(section.get(&schema::upstream::RESOLVE_EVERY));
         if servers.is_some() {
             transport.report_unused(&section);
         }
         section.report_unread_keys();
         let index = servers.map(|servers| {
-            let balance = balance.unwrap_or(Balance::P2c);
             let plain = Upstream::new(name, servers, balance);
             upstreams.list.push(Upstream {
                 max_idle,
@@ -93,7 +91,7 @@ pub fn compile_upstreams<'r>(
                 proxy_protocol,
                 caps,
                 adaptive,
-                resolve_every_ms: resolve_every_ms.unwrap_or(plain.resolve_every_ms),
+                resolve_every_ms,
                 ..plain
             });
             upstreams.list.len() - 1
@@ -121,62 +119,63 @@ impl Upstreams<'_> {
 }
 
 fn compile_eject(section: Section) -> EjectRule {
-    let time = |key, default| to_millis(section.read_duration(key).unwrap_or(default));
     let rule = EjectRule {
-        consecutive_errors: section
-            .read_integer("consecutive_errors")
-            .and_then(|errors| u32::try_from(errors).ok())
-            .unwrap_or(5),
-        error_rate: section.read_fraction("error_rate").unwrap_or(Fraction::HALF),
-        every_ms: time("every", Duration::from_secs(10)),
-        for_ms: time("for", Duration::from_secs(30)),
-        max: section.read_fraction("max").unwrap_or(Fraction::HALF),
+        consecutive_errors: section.get(&schema::upstream::eject::CONSECUTIVE_ERRORS),
+        error_rate: section.get(&schema::upstream::eject::ERROR_RATE),
+        every_ms: to_millis(section.get(&schema::upstream::eject::EVERY)),
+        for_ms: to_millis(section.get(&schema::upstream::eject::FOR)),
+        max: section.get(&schema::upstream::eject::MAX),
     };
     section.report_unread_keys();
     rule
 }
 
 /// Compiles `hash_on`, which requires `consistent_hash`.
-fn compile_hash_on(section: &Section, balance: Option<Balance>, context: &LimitContext) -> Option<Key> {
-    let node = section.node("hash_on");
+fn compile_hash_on(section: &Section, balance: Balance, context: &LimitContext) -> Option<Key> {
+    let node = section.node(&schema::upstream::HASH_ON);
     match (balance, node) {
-        (Some(Balance::ConsistentHash), Some(node)) => match compile_key_option(section, "hash_on", node, context)? {
-            key if key.reads_body() => {
-                let what = "a server is chosen before the body is read";
-                section.report_fault("hash_on", node, what, "use values of the request head, such as \"header:x-user\"")
+        (Balance::ConsistentHash, Some(node)) => {
+            match compile_key_option(section, &schema::upstream::HASH_ON, node, context)? {
+                key if key.reads_body() => {
+                    let what = "a server is chosen before the body is read";
+                    section.report_fault(
+                        schema::upstream::HASH_ON.name,
+                        node,
+                        what,
+                        "use values of the request head, such as \"header:x-user\"",
+                    )
+                }
+                key => Some(key),
             }
-            key => Some(key),
-        },
-        (Some(Balance::ConsistentHash), None) => section.report_missing(
+        }
+        (Balance::ConsistentHash, None) => section.report_missing(
             format!("{} has no hash_on", section.title),
             "set the key, like hash_on = \"ip\" or [\"header:x-user\"]",
         ),
         (_, Some(node)) => {
             let what = "it is for balance = \"consistent_hash\" alone";
-            section.report_fault("hash_on", node, what, "add that, or remove hash_on")
+            section.report_fault(schema::upstream::HASH_ON.name, node, what, "add that, or remove hash_on")
         }
         (_, None) => None,
     }
 }
 
 /// Compiles `spread_above`, which requires `consistent_hash`.
-fn read_spread_above(section: &Section, balance: Option<Balance>) -> Option<u32> {
-    match (balance, section.node("spread_above")) {
-        (Some(Balance::ConsistentHash), _) => {
-            section.read_integer("spread_above").and_then(|requests| u32::try_from(requests).ok())
-        }
+fn read_spread_above(section: &Section, balance: Balance) -> Option<u32> {
+    match (balance, section.node(&schema::upstream::SPREAD_ABOVE)) {
+        (Balance::ConsistentHash, _) => section.read(&schema::upstream::SPREAD_ABOVE),
         (_, Some(node)) => {
             let what = "it is for balance = \"consistent_hash\" alone";
-            section.report_fault("spread_above", node, what, "add that, or remove spread_above")
+            section.report_fault(schema::upstream::SPREAD_ABOVE.name, node, what, "add that, or remove spread_above")
         }
         (_, None) => None,
     }
 }
 
 fn compile_retry(section: Section) -> RetryRule {
-    let attempts = to_usize(section.read_integer("attempts")).unwrap_or(2);
-    let budget = section.read_fraction("budget").unwrap_or(Fraction::FIFTH);
-    let on = section.read_strings("on", |text| find_choice(text, RETRY_ON));
+    let attempts = section.get(&schema::upstream::retry::ATTEMPTS);
+    let budget = section.get(&schema::upstream::retry::BUDGET);
+    let on = section.read_strings(&schema::upstream::retry::ON, |text| find_choice(text, RETRY_ON));
     let has = |cause| on.as_ref().is_some_and(|on| on.iter().any(|at| at.value == cause));
     let rule = RetryRule {
         attempts,
@@ -214,14 +213,14 @@ const RETRY_ON: &[(&str, RetryCause)] = &[
 /// Reads a URL, or a list of URLs and `{ url, weight }` tables with optional caps.
 pub fn compile_server_list(
     section: &Section,
-    key: &'static str,
+    option: &ConfigOption,
     node: &Node,
     transport: &TransportOptions,
 ) -> Option<Vec<Server>> {
     let items = match &node.value {
         Value::Array(items) if items.is_empty() => {
             return section.report_fault(
-                key,
+                option.name,
                 node,
                 "the list is empty",
                 "name a server, like \"http://127.0.0.1:3000\"",
@@ -231,12 +230,12 @@ pub fn compile_server_list(
         _ => std::slice::from_ref(node),
     };
     let servers: Vec<Option<At<Server>>> =
-        items.iter().map(|item| compile_server(section, key, item, transport)).collect();
+        items.iter().map(|item| compile_server(section, option, item, transport)).collect();
     let servers: Vec<At<Server>> = servers.into_iter().collect::<Option<_>>()?;
-    let mut seen = HashMap::new();
+    let mut places = HashMap::new();
     let mut unique = true;
     for server in &servers {
-        if let Some(first) = seen.insert(&server.value.origin, server.place) {
+        if let Some(first) = places.insert(&server.value.origin, server.place) {
             section.add_mistake(
                 Diagnostic::new(server.place, format!("the server `{}` is listed twice", server.value.origin))
                     .with_related(first, "first listed here")
@@ -247,14 +246,14 @@ pub fn compile_server_list(
     }
     if servers.iter().all(|server| server.value.weight == 0) {
         let help = "a server of weight 0 gets no requests: give one of them at least 1";
-        return section.report_fault(key, node, "no server has a weight above 0", help);
+        return section.report_fault(option.name, node, "no server has a weight above 0", help);
     }
     unique.then(|| servers.into_iter().map(|at| at.value).collect())
 }
 
 fn compile_server(
     section: &Section,
-    key: &'static str,
+    option: &ConfigOption,
     item: &Node,
     transport: &TransportOptions,
 ) -> Option<At<Server>> {
@@ -268,16 +267,16 @@ fn compile_server(
     };
     let Value::Table(table) = &item.value else {
         if !matches!(item.value, Value::String(_)) {
-            return section.report_wrong_type(key, "a URL or { url, weight }", item);
+            return section.report_wrong_type(option.name, "a URL or { url, weight }", item);
         }
-        return section.parse_node(key, item, server_of).map(|value| At { place, value });
+        return section.parse_node(option.name, item, server_of).map(|value| At { place, value });
     };
-    let section = Section::new(section.sources, &schema::upstream::server::TABLE, format!("`{key}`"), table);
-    let server = match section.node("url") {
-        Some(node) => section.parse_node("url", node, server_of),
+    let section = Section::new(section.sources, &schema::upstream::server::TABLE, format!("`{}`", option.name), table);
+    let server = match section.node(&schema::upstream::server::URL) {
+        Some(node) => section.parse_node(schema::upstream::server::URL.name, node, server_of),
         None => section.report_missing("a server without url", "write { url = \"http://HOST:PORT\", weight = 1 }"),
     };
-    let weight = section.read_integer("weight").and_then(|weight| u32::try_from(weight).ok()).unwrap_or(1);
+    let weight = section.get(&schema::upstream::server::WEIGHT);
     let caps = compile_server_caps(&section);
     section.report_unread_keys();
     server.map(|server| At { place, value: Server { weight, caps, ..server } })

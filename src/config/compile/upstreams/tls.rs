@@ -8,7 +8,8 @@ use rustls::pki_types::ServerName;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::Diagnostic;
 use crate::config::reader::Section;
-use crate::config::schema;
+use crate::config::schema::row::ConfigOption;
+use crate::config::schema::upstream;
 use crate::config::values::{TextFault, invalid_text};
 use crate::tls::trust::{Trust, TrustedRoots};
 use crate::upstream::WireProtocol;
@@ -41,10 +42,9 @@ impl<'a> TransportOptions<'a> {
 
     /// Reads them from an `[upstream.NAME]` section.
     pub fn from_section(section: &Section, roots: &'a SystemRoots) -> TransportOptions<'a> {
-        let words = [("auto", WireProtocol::Auto), ("http1", WireProtocol::Http1), ("http2", WireProtocol::Http2)];
-        let protocol = section.read_choice("protocol", &words).unwrap_or_default();
+        let protocol = section.get(&upstream::PROTOCOL);
         let transport = TransportOptions { protocol, ..TransportOptions::for_urls(roots) };
-        if let Some(tls) = section.read_section("tls", &schema::upstream::tls::TABLE) {
+        if let Some(tls) = section.read_section(&upstream::TLS) {
             if let Some(tls) = compile_own_tls(&tls, roots, protocol) {
                 let _ = transport.tls.set(Arc::new(tls));
             }
@@ -67,15 +67,20 @@ impl<'a> TransportOptions<'a> {
 
     /// Reports settings that no server uses.
     pub fn report_unused(&self, section: &Section) {
-        if let Some(node) = section.node("tls").filter(|_| !self.used.get()) {
-            section.report_fault::<()>("tls", node, "no server uses TLS", "write https://HOST, or remove this");
+        if let Some(node) = section.node(&upstream::TLS).filter(|_| !self.used.get()) {
+            section.report_fault::<()>(
+                upstream::TLS.name,
+                node,
+                "no server uses TLS",
+                "write https://HOST, or remove this",
+            );
         }
     }
 }
 
 fn compile_own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtocol) -> Option<UpstreamTls> {
-    let verify = section.read_bool("verify").unwrap_or(true);
-    if let Some(node) = section.node("verify").filter(|_| !verify) {
+    let verify = section.get(&upstream::tls::VERIFY);
+    if let Some(node) = section.node(&upstream::tls::VERIFY).filter(|_| !verify) {
         let what = "the servers of this upstream are not verified, so anybody on the way may pose as one";
         section.sources.add_warning(
             DiagnosticCode::UnverifiedServers,
@@ -83,38 +88,46 @@ fn compile_own_tls(section: &Section, roots: &SystemRoots, protocol: WireProtoco
                 .with_help("trust their authority, or their own certificate: ca = \"ca.pem\""),
         );
     }
-    let server_name = section.parse_string("server_name", parse_server_name).flatten();
-    let [ca, cert, key] = ["ca", "cert", "key"].map(|option| read_tls_file(section, option));
-    let mistake = |option: &'static str, what: &str| {
-        section.node(option).and_then(|node| section.report_fault(option, node, what, PEM_HELP))
+    let server_name = section.parse_string(&upstream::tls::SERVER_NAME, parse_server_name).flatten();
+    let [ca, cert, key] =
+        [&upstream::tls::CA, &upstream::tls::CERT, &upstream::tls::KEY].map(|option| read_tls_file(section, option));
+    let mistake = |option: &ConfigOption, what: &str| {
+        section.node(option).and_then(|node| section.report_fault(option.name, node, what, PEM_HELP))
     };
     let trust = match ca? {
         Some(_) if !verify => {
             let what = "it is not used while `verify` is false";
-            return section.report_fault("ca", section.node("ca")?, what, "keep one of the two");
+            return section.report_fault(
+                upstream::tls::CA.name,
+                section.node(&upstream::tls::CA)?,
+                what,
+                "keep one of the two",
+            );
         }
         _ if !verify => Trust::Anyone,
         None => Trust::Roots(roots.load_roots()),
         Some(pem) => match TrustedRoots::from_pem(&pem) {
             Ok(roots) => Trust::Roots(roots),
-            Err(what) => return mistake("ca", &what),
+            Err(what) => return mistake(&upstream::tls::CA, &what),
         },
     };
     let pair = match (cert?, key?) {
         (Some(cert), Some(key)) => match ClientIdentity::from_pem(&cert, &key) {
             Ok(pair) => Some(pair),
-            Err(ClientIdentityError::Cert(what)) => return mistake("cert", &what),
-            Err(ClientIdentityError::Key(what)) => return mistake("key", &what),
+            Err(ClientIdentityError::Cert(what)) => return mistake(&upstream::tls::CERT, &what),
+            Err(ClientIdentityError::Key(what)) => return mistake(&upstream::tls::KEY, &what),
         },
-        (Some(_), None) => return mistake("cert", "it has no `key`"),
-        (None, Some(_)) => return mistake("key", "it has no `cert`"),
+        (Some(_), None) => return mistake(&upstream::tls::CERT, "it has no `key`"),
+        (None, Some(_)) => return mistake(&upstream::tls::KEY, "it has no `cert`"),
         (None, None) => None,
     };
-    UpstreamTls::new(trust, pair, server_name, protocol).or_else(|what| mistake("key", &what).ok_or(())).ok()
+    UpstreamTls::new(trust, pair, server_name, protocol)
+        .or_else(|what| mistake(&upstream::tls::KEY, &what).ok_or(()))
+        .ok()
 }
 
 /// Reads and watches a file if the option names one. The outer `None` is a mistake.
-fn read_tls_file(section: &Section, option: &'static str) -> Option<Option<String>> {
+fn read_tls_file(section: &Section, option: &ConfigOption) -> Option<Option<String>> {
     match section.node(option) {
         None => Some(None),
         Some(_) if section.read_string(option)?.is_empty() => Some(None),
