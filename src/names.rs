@@ -4,7 +4,6 @@
 use std::fmt;
 
 use http::HeaderName;
-use http::header::TE;
 
 use crate::received_headers::{Visibility, find_visibility, is_ambiguous_name};
 
@@ -43,8 +42,7 @@ pub fn parse_header_name(text: &str) -> Result<HeaderName, TextFault> {
 /// It is no name of a header, or the gateway removes such headers before anything reads them.
 pub fn parse_forwarded_header(text: &str) -> Result<HeaderName, TextFault> {
     let name = parse_header_name(text)?;
-    // Of `TE`, only `trailers` is left.
-    let is_removed = find_visibility(name.as_str()) == Visibility::Never || name == TE;
+    let is_removed = find_visibility(name.as_str()) == Visibility::Never;
     if is_removed && !is_ambiguous_name(name.as_str()) {
         return invalid_text(
             format!("the gateway removes the header `{name}` from every request before anything reads it"),

@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
+use crate::config::closest;
 use crate::config::diagnostics::allow;
 use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::hidden::Substitution;
@@ -15,6 +16,7 @@ use crate::config::diagnostics::report::{Diagnostic, Place, Report, SourceText};
 use crate::config::texts::TextOverlay;
 use crate::config::unreadable;
 use crate::config::unreadable::Unreadable;
+use crate::limiting::limit::when::Pattern;
 use crate::names::TextFault;
 
 /// A minimal config, shown in messages for copying.
@@ -34,6 +36,8 @@ pub struct SourceTexts {
     substitutions: RefCell<Vec<Substitution>>,
     /// Statements that load but are probably mistakes.
     warnings: RefCell<Vec<Diagnostic>>,
+    /// Patterns for names of routes, in conditions and overrides.
+    route_patterns: RefCell<Vec<(Place, Pattern)>>,
     /// Keys that were read; a test compares them with the reference config.
     seen: RefCell<BTreeSet<(&'static str, &'static str)>>,
 }
@@ -50,6 +54,27 @@ impl SourceTexts {
 
     pub fn add_warning(&self, code: DiagnosticCode, warning: Diagnostic) {
         self.warnings.borrow_mut().push(warning.with_code(code));
+    }
+
+    /// Remembers a pattern that the name of a route must match.
+    pub fn add_route_pattern(&self, place: Place, pattern: Pattern) {
+        self.route_patterns.borrow_mut().push((place, pattern));
+    }
+
+    /// Reports the patterns that none of the names of routes matches.
+    pub fn report_unknown_routes(&self, names: &[&str]) {
+        for (place, pattern) in self.route_patterns.take() {
+            if names.iter().any(|name| pattern.matches(name.as_bytes())) {
+                continue;
+            }
+            let help = match &pattern {
+                Pattern::Text(text) => closest::find_closest(text, names.iter().copied()),
+                _ => None,
+            };
+            let help =
+                help.map_or_else(|| "write the `name` of a route".to_owned(), |name| format!("did you mean `{name}`?"));
+            self.add_mistake(Diagnostic::new(place, "no route has such a name").with_help(help));
+        }
     }
 
     /// Returns all warnings so far that no comment allows, with the texts they refer to.

@@ -160,8 +160,8 @@ fn warn_of_wildcard_names(context: &LintContext) {
 /// Warns of a condition like `header = { x-plan = "*" }` of a route, which somebody could take for all values: those of
 /// `when` are patterns.
 fn warn_of_wildcard_value(context: &LintContext, route: &Route, place: Place) {
-    // Values such as `*/*` of `Accept` are plain.
-    let is_wildcard = |value: &[u8]| value.contains(&b'*') && !value.contains(&b'/');
+    // `*/*` is a plain value of `Accept`.
+    let is_wildcard = |value: &[u8]| value.contains(&b'*') && value != b"*/*";
     let Some((name, value)) = route.matcher.headers.iter().find(|(_, value)| is_wildcard(value.as_bytes())) else {
         return;
     };

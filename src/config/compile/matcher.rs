@@ -14,6 +14,7 @@ use crate::config::values;
 use crate::config::values::{TextFault, invalid_text, is_host};
 use crate::limiting::source::Source;
 use crate::names::parse_forwarded_header;
+use crate::received_headers::{Visibility, find_visibility};
 use crate::route::{HostPattern, Matcher, PathPattern, Segment};
 use crate::text::hex_byte;
 
@@ -55,14 +56,24 @@ pub fn compile_matcher(section: &Section) -> Option<Matcher> {
     Some(Matcher { hosts: hosts?, path: path?, methods: methods?, headers: headers? })
 }
 
-/// Reports headers of conditions that no request has once it is routed.
+/// Checks that a request can have the headers once it is routed, and brings those that the gateway rewrites into its form.
 fn check_forwarded(
     section: &Section,
-    headers: Vec<(HeaderName, HeaderValue)>,
+    mut headers: Vec<(HeaderName, HeaderValue)>,
 ) -> Option<Vec<(HeaderName, HeaderValue)>> {
-    for (name, _) in &headers {
-        if let Err(TextFault { what, help }) = parse_forwarded_header(name.as_str()) {
-            return section.report_fault(route::HEADER.name, section.node(&route::HEADER)?, &what, &help);
+    for (name, value) in &mut headers {
+        let result = parse_forwarded_header(name.as_str()).and_then(|name| match find_visibility(name.as_str()) {
+            Visibility::Rewritten => {
+                let text = Source::Header(name).parse_written_text(&String::from_utf8_lossy(value.as_bytes()))?;
+                values::parse_header_value(&text).map(Some)
+            }
+            _ => Ok(None),
+        });
+        match result {
+            Ok(rewritten) => *value = rewritten.unwrap_or_else(|| value.clone()),
+            Err(TextFault { what, help }) => {
+                return section.report_fault(route::HEADER.name, section.node(&route::HEADER)?, &what, &help);
+            }
         }
     }
     Some(headers)
@@ -94,6 +105,9 @@ fn parse_host(text: &str) -> Result<HostPattern, TextFault> {
             Ok(ip) => Ok(HostPattern::Exact(format!("[{ip}]"))),
             Err(_) => invalid_text(format!("`{text}` is not an IPv6 address"), HELP),
         };
+    }
+    if name.parse::<Ipv6Addr>().is_ok() {
+        return invalid_text("an IPv6 address has brackets in a host", format!("write \"[{name}]\""));
     }
     if let Some((name, port)) = name.rsplit_once(':').filter(|(_, port)| port.parse::<u16>().is_ok()) {
         return invalid_text(format!("a host is matched without its port, here {port}"), format!("write \"{name}\""));
@@ -243,6 +257,9 @@ fn parse_method(text: &str) -> Result<Method, TextFault> {
     const HELP: &str = "like \"GET\", \"POST\", \"PUT\", \"DELETE\"";
     if text == "CONNECT" {
         return invalid_text("CONNECT is always refused", HELP);
+    }
+    if text.contains('*') {
+        return invalid_text("methods have no patterns", "leave `methods` out to match every method");
     }
     match Method::from_bytes(text.as_bytes()) {
         Ok(method) if !text.bytes().any(|b| b.is_ascii_lowercase()) => Ok(method),

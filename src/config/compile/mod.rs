@@ -104,6 +104,7 @@ pub fn compile(sources: &SourceTexts, documents: &Arc<[Table]>) -> Option<Config
     let decide = compile_decide(decide, &routes, &context, &server.listeners);
     let rls = rls::compile_rls(&rls, &context, (&routes, &places), decide.routes.len());
     report_no_route(sources, no_route && !documents.is_empty());
+    report_unknown_routes(sources, routes.iter().chain(&decide.routes).chain(&rls.routes));
     let admin = admin.filter(|_| !sources.has_mistakes())?;
     internal::add_route_hosts(&mut server.listeners, &listeners, &routes);
     let texts = (documents.as_ref(), route_sections.as_slice());
@@ -161,6 +162,10 @@ fn report_root_keys(roots: Vec<Section>) {
         root.entry(&root::INCLUDE);
         root.report_unread_keys();
     }
+}
+
+fn report_unknown_routes<'r>(sources: &SourceTexts, routes: impl Iterator<Item = &'r Route>) {
+    sources.report_unknown_routes(&routes.map(|route| route.name.as_str()).collect::<Vec<_>>());
 }
 
 fn report_no_route(sources: &SourceTexts, is_mistake: bool) {

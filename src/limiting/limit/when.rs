@@ -39,7 +39,7 @@ pub enum Test {
 }
 
 /// Pattern that a value is compared with.
-#[derive(Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
     NotEmpty,
     Text(String),

@@ -16,9 +16,11 @@
 
 mod body;
 mod canonical;
+mod expressions;
 mod facts;
 pub mod inputs;
 pub(crate) mod jwt;
+mod languages;
 mod written;
 
 use std::borrow::Cow;

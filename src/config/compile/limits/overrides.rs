@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::config::compile::limits::rule;
+use crate::config::diagnostics::codes::DiagnosticCode;
 use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::{At, Section};
 use crate::config::schema::limit;
@@ -13,10 +14,12 @@ use crate::config::tree::{Node, Table as Tree, TableEntry, Value};
 use crate::config::values;
 use crate::limiting::algorithm::params::Param;
 use crate::limiting::algorithm::{Spec, all_params};
-use crate::limiting::key::Key;
 use crate::limiting::key::shown_key::{KeyHash, KeyHasher};
+use crate::limiting::key::{Key, KeyPart};
+use crate::limiting::limit::when::Pattern;
 use crate::limiting::overrides::table::{OverrideBudget, OverrideTable, OverrideValue, PartHasher};
 use crate::limiting::overrides::{ENTRIES_MAX, HASH_NEEDS_SECRET, Overrides};
+use crate::limiting::source::Source;
 use crate::names::TextFault;
 
 pub fn compile_overrides(
@@ -163,7 +166,20 @@ fn match_key_values(
             continue;
         };
         match part.canonicalize_written(bytes) {
-            Ok(bytes) => values.push(OverrideValue::Bytes(bytes)),
+            Ok(bytes) => {
+                let text = String::from_utf8_lossy(&bytes);
+                if *part == KeyPart::Source(Source::Route) {
+                    own.sources.add_route_pattern(place, Pattern::Text(text.clone().into_owned()));
+                }
+                if text.contains('*') {
+                    let what =
+                        "an override has no patterns: the `*` stands for itself beside other characters".to_owned();
+                    let help =
+                        "write the whole value; \"*\" alone is any value, and limits can have patterns in `when`";
+                    own.sources.add_warning(DiagnosticCode::WildcardName, Diagnostic::new(place, what).with_help(help));
+                }
+                values.push(OverrideValue::Bytes(bytes));
+            }
             Err(what) => {
                 let help = "write a value that this part of the key can have".to_owned();
                 let TextFault { what, help } = own.sources.hide_value(place, TextFault { what, help });

@@ -22,9 +22,11 @@ use ipnet::{IpNet, Ipv4Subnets, Ipv6Subnets};
 use regex::RegexBuilder;
 
 use crate::config::compile::context::LimitContext;
-use crate::config::diagnostics::report::Place;
+use crate::config::diagnostics::codes::DiagnosticCode;
+use crate::config::diagnostics::report::{Diagnostic, Place};
 use crate::config::reader::Section;
 use crate::config::schema::limit;
+use crate::config::source::SourceTexts;
 use crate::config::tree::{Node, Value};
 use crate::config::values;
 use crate::config::values::{TextFault, invalid_text};
@@ -118,6 +120,7 @@ fn compile_text_condition(
             }
             WrittenPattern::Set(name) => {
                 let entry = context.sets.find(when.sources, node.place, name)?;
+                warn_of_stars(when.sources, node.place, name, &entry.set);
                 canonicalize_set(&source, name, entry.set).map(Pattern::Set)
             }
             WrittenPattern::Regex(expression) => source
@@ -128,11 +131,35 @@ fn compile_text_condition(
             let TextFault { what, help } = when.sources.hide_value(node.place, fault);
             when.report_fault(key, node, &what, &help)
         };
-        pattern.map_or_else(report, Some)
+        let pattern = pattern.map_or_else(report, Some)?;
+        if source == Source::Route {
+            add_route_patterns(when.sources, node.place, &pattern);
+        }
+        Some(pattern)
     };
     let (negated, patterns) = parse_patterns(when, key, node, read)?;
     let test = if negated { Test::None(patterns) } else { Test::Any(patterns) };
     Some(Condition::Text { source, test })
+}
+
+/// Has the names of routes in a condition compared with those of the config, once these are known.
+fn add_route_patterns(sources: &SourceTexts, place: Place, pattern: &Pattern) {
+    match pattern {
+        Pattern::Set(set) => {
+            set.strings.iter().for_each(|name| sources.add_route_pattern(place, Pattern::Text(name.clone())));
+        }
+        pattern => sources.add_route_pattern(place, pattern.clone()),
+    }
+}
+
+/// Warns of items of a set that look like patterns.
+fn warn_of_stars(sources: &SourceTexts, place: Place, name: &str, set: &NamedSet) {
+    if set.strings.iter().any(|item| item.len() > 1 && item.contains('*')) {
+        let what = format!("items of [set.{name}] have a `*`, which stands for itself there");
+        let warning =
+            Diagnostic::new(place, what).with_help("write patterns in `when` itself, like { path = \"/a/*\" }");
+        sources.add_warning(DiagnosticCode::WildcardName, warning);
+    }
 }
 
 /// Brings the items of a set into the form that values of `source` have.

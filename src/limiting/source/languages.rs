@@ -1,0 +1,234 @@
+//! The values that requests can have, by source, as regular expressions. They tell whether a pattern matches any of them.
+
+use std::collections::HashSet;
+use std::sync::LazyLock;
+
+use http::header::{AUTHORIZATION, CONNECTION, EXPECT, HOST, TE, UPGRADE};
+use regex_automata::Anchored;
+use regex_automata::hybrid::LazyStateID;
+use regex_automata::hybrid::dfa::{Cache, DFA};
+use regex_automata::util::start;
+use regex_automata::util::syntax;
+
+use crate::limiting::source::Source;
+
+/// The most states that a comparison visits. Whoever writes a longer expression is believed.
+const STATES_MAX: usize = 2000;
+
+static PATH: LazyLock<String> = LazyLock::new(|| {
+    // A byte that is no character of a segment is encoded, with upper-case digits.
+    let escape = "%(?:[01][0-9A-F]|2[0235F]|3[CEF]|5[B-E]|60|7[BCDF]|[89A-F][0-9A-F])";
+    let no_dot = format!("(?:[!$&-\\-0-;=@-Z_a-z~]|{escape})");
+    let any = format!("(?:[!$&-.0-;=@-Z_a-z~]|{escape})");
+    // Segments of one or two dots are resolved, and empty ones removed.
+    let segment = format!("(?:{no_dot}{any}*|\\.{no_dot}{any}*|\\.\\.{any}+)");
+    format!("/(?:{segment}(?:/{segment})*/?)?|\\*")
+});
+const QUERY: &str = "[!$-;=?-~]*";
+static TARGET: LazyLock<String> = LazyLock::new(|| format!("(?:{})(?:\\?{QUERY})?", *PATH));
+const HOST_NAME: &str = "[-0-9a-z._~!$&'()*+,;=%]+|\\[[0-9a-f:.]+\\]";
+static AUTHORITY: LazyLock<String> = LazyLock::new(|| format!("(?:{HOST_NAME})(?::[0-9]+)?"));
+/// Schemes begin with an upper-case letter, and one space is between words.
+const CREDENTIALS: &str = "[^ \t]+|[^a-z \t][^A-Z \t]*(?: [^ \t]+)+";
+/// WebSocket in other spellings than `websocket`.
+const ODD_WEBSOCKET: &str = "W(?i:ebsocket)|wE(?i:bsocket)|weB(?i:socket)|webS(?i:ocket)|websO(?i:cket)|websoC(?i:ket)|\
+                             websocK(?i:et)|websockE(?i:t)|websockeT";
+
+impl Source {
+    /// Returns an expression that matches every value that requests can have, and one for values that they cannot have
+    /// nevertheless, which may be empty. `None` if any text can be a value.
+    fn value_language(&self) -> Option<(&str, &str)> {
+        Some(match self {
+            Source::Path => (&PATH, ""),
+            Source::Target => (&TARGET, ""),
+            Source::QueryString => (QUERY, ""),
+            Source::Host => (HOST_NAME, ""),
+            Source::Method => ("[!-`{-~]+", ""),
+            Source::Cookie(_) => ("[^ ]*", ""),
+            Source::Header(name) => match *name {
+                HOST => (&AUTHORITY, ""),
+                AUTHORIZATION => (CREDENTIALS, ""),
+                UPGRADE => ("[!-~]+", ODD_WEBSOCKET),
+                CONNECTION => ("upgrade|te", ""),
+                TE => ("trailers", ""),
+                EXPECT => ("100-continue", ""),
+                _ => return None,
+            },
+            _ => return None,
+        })
+    }
+
+    /// Returns whether an expression matches a value that requests can have. If that takes too long to find out, it
+    /// returns true.
+    pub(super) fn has_match(&self, expression: &str, ignore_case: bool) -> bool {
+        let Some((all, none)) = self.value_language() else { return true };
+        let whole = |expression: &str| Automaton::new(&format!("^(?:{expression})$"), false);
+        let mut automata = vec![(whole(all), true), (Automaton::new(expression, ignore_case), true)];
+        if !none.is_empty() {
+            automata.push((whole(none), false));
+        }
+        let automata = automata.into_iter().map(|(automaton, matches)| Some((automaton?, matches)));
+        automata.collect::<Option<Vec<_>>>().and_then(|mut automata| find_common(&mut automata)).unwrap_or(true)
+    }
+
+    /// Returns whether a pattern in which `*` stands for any characters matches a value that requests can have.
+    pub(super) fn has_wildcard_match(&self, pattern: &str) -> bool {
+        let parts: Vec<String> = pattern.split('*').map(regex::escape).collect();
+        self.has_match(&format!("^{}$", parts.join(".*")), false)
+    }
+}
+
+/// An expression as a machine that reads a value byte by byte.
+struct Automaton {
+    dfa: DFA,
+    cache: Cache,
+}
+
+/// How far a machine has come in a value.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Progress {
+    state: LazyStateID,
+    /// The expression has matched a part of the value.
+    has_matched: bool,
+}
+
+impl Automaton {
+    /// Returns `None` if the expression is wrong or too large.
+    fn new(expression: &str, ignore_case: bool) -> Option<Automaton> {
+        let syntax = syntax::Config::new().case_insensitive(ignore_case).dot_matches_new_line(true);
+        // States keep their names, because a full cache is an error.
+        let config = DFA::config().minimum_cache_clear_count(Some(0)).unicode_word_boundary(true);
+        let dfa = DFA::builder().syntax(syntax).configure(config).build(expression).ok()?;
+        let cache = dfa.create_cache();
+        Some(Automaton { dfa, cache })
+    }
+
+    fn start(&mut self) -> Option<Progress> {
+        let state = self.dfa.start_state(&mut self.cache, &start::Config::new().anchored(Anchored::No)).ok()?;
+        Some(Progress { state, has_matched: state.is_match() })
+    }
+
+    /// Returns `None` if the cache is full or the machine cannot read the byte.
+    fn read(&mut self, progress: Progress, byte: u8) -> Option<Progress> {
+        if progress.has_matched {
+            return Some(progress);
+        }
+        let state = self.dfa.next_state(&mut self.cache, progress.state, byte).ok()?;
+        (!state.is_quit()).then(|| Progress { state, has_matched: state.is_match() })
+    }
+
+    /// Returns whether the expression matches a value that ends here.
+    fn matches_at_end(&mut self, progress: Progress) -> Option<bool> {
+        if progress.has_matched {
+            return Some(true);
+        }
+        Some(self.dfa.next_eoi_state(&mut self.cache, progress.state).ok()?.is_match())
+    }
+}
+
+/// Returns whether a value exists that each machine matches or, with false beside it, does not match. `None` if there
+/// are too many states to find out.
+fn find_common(automata: &mut [(Automaton, bool)]) -> Option<bool> {
+    let first = automata.iter_mut().map(|(automaton, _)| automaton.start()).collect::<Option<Vec<Progress>>>()?;
+    let mut visited = HashSet::from([first.clone()]);
+    let mut waiting = vec![first];
+    while let Some(all) = waiting.pop() {
+        let mut is_common = true;
+        for ((automaton, matches), progress) in automata.iter_mut().zip(&all) {
+            is_common &= automaton.matches_at_end(*progress)? == *matches;
+        }
+        if is_common {
+            return Some(true);
+        }
+        'bytes: for byte in 0..=u8::MAX {
+            let mut next = Vec::with_capacity(all.len());
+            for ((automaton, matches), progress) in automata.iter_mut().zip(&all) {
+                let progress = automaton.read(*progress, byte)?;
+                let is_lost =
+                    if *matches { progress.state.is_dead() && !progress.has_matched } else { progress.has_matched };
+                if is_lost {
+                    continue 'bytes;
+                }
+                next.push(progress);
+            }
+            if visited.insert(next.clone()) {
+                waiting.push(next);
+            }
+        }
+        if visited.len() > STATES_MAX {
+            return None;
+        }
+    }
+    Some(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use regex::Regex;
+
+    use super::*;
+    use crate::canonical;
+    use crate::limiting::source::SourceKind;
+
+    fn source(text: &str) -> Source {
+        Source::parse(text, SourceKind::ALL).unwrap().unwrap()
+    }
+
+    #[test]
+    fn expressions_that_match_no_request_are_found() {
+        for (name, expression, expected) in [
+            ("path", "^api/", false),
+            ("path", "//", false),
+            ("path", r"/\.\./", false),
+            ("path", r"\.\.", true),
+            ("path", "^/(api|x)(/|$)", true),
+            ("path", r"^/api(/|\?|$)", true),
+            ("path", r"\?", false),
+            ("path", "%", true),
+            ("path", "%[a-f]", false),
+            ("path", "%40", false),
+            ("path", r"\bapi\b", true),
+            ("path", r"^\w", false),
+            ("path", "é", false),
+            ("target", r"^/a\?b=", true),
+            ("target", r"^\?", false),
+            ("host", ":8080$", false),
+            ("host", "^api[.]", true),
+            ("host", "A", false),
+            ("header:host", ":8080$", true),
+            ("method", "^get$", false),
+            ("header:authorization", "^(bearer|token) ", false),
+            ("header:authorization", "^(Bearer|token) ", true),
+            ("header:authorization", "^Bearer  ", false),
+            ("header:authorization", "^sk-", true),
+            ("header:upgrade", "WebSocket", false),
+            ("header:upgrade", "(?i)WebSocket", true),
+            ("header:connection", "keep-alive", false),
+            ("header:te", "gzip", false),
+            ("header:x-a", "anything", true),
+            // Whoever writes such an expression is believed.
+            ("path", &format!("^api{}", "(a|b)?.{0,30}c".repeat(30)), true),
+        ] {
+            assert_eq!(source(name).has_match(expression, false), expected, "{name} {expression}");
+        }
+        assert!(source("method").has_match("^get$", true));
+        assert!(source("path").has_wildcard_match("*%*") && !source("path").has_wildcard_match("*//*"));
+    }
+
+    proptest! {
+        /// Every path is in its language, and an expression that matches a path is known to match some.
+        #[test]
+        fn an_expression_that_matches_a_path_is_possible(
+            path in "/[/.%a-cA-C0-9@:; ~{}?é-]{0,12}",
+            expression in r"(\^|)([/ab.%]|\\\.|[(]a|/[)]|\[ab/\]|%2F|\.\*){1,6}(\$|)",
+        ) {
+            let path = canonical::repair_path(&path).to_read(&path).to_owned();
+            let language = Regex::new(&format!("(?s)^(?:{})$", *PATH)).unwrap();
+            prop_assert!(language.is_match(&path), "{}", path);
+            if let Ok(regex) = Regex::new(&expression) && regex.is_match(&path) {
+                prop_assert!(Source::Path.has_match(&expression, false), "{} matches {}", expression, path);
+            }
+        }
+    }
+}
