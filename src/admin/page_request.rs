@@ -151,8 +151,8 @@ impl PageRequest {
 /// Returns whether the request has exactly this content type, with or without parameters.
 fn has_content_type(headers: &HeaderMap, expected: &str) -> bool {
     let mut all = headers.get_all(CONTENT_TYPE).iter();
-    let stated = all.next().and_then(|value| value.to_str().ok());
-    let essence = stated.map(|text| text.split_once(';').map_or(text, |(essence, _)| essence).trim());
+    let value = all.next().and_then(|value| value.to_str().ok());
+    let essence = value.map(|text| text.split_once(';').map_or(text, |(essence, _)| essence).trim());
     all.next().is_none() && essence.is_some_and(|essence| essence.eq_ignore_ascii_case(expected))
 }
 

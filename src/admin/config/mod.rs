@@ -107,6 +107,6 @@ fn describe_entry(entry: &HistoryEntry) -> Value {
 }
 
 fn unknown_file(name: &str, paths: &[PathBuf]) -> ChangeFault {
-    let known = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
-    ChangeFault::UnknownFile { name: name.to_owned(), known: known.unwrap_or_default() }
+    let names = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
+    ChangeFault::UnknownFile { name: name.to_owned(), known: names.unwrap_or_default() }
 }

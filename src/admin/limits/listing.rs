@@ -40,14 +40,14 @@ impl Listing {
     }
 
     fn with_list<T>(&self, snapshot: &Snapshot, now_ms: i64, look: impl FnOnce(&LimitList) -> T) -> T {
-        let mut made = self.0.borrow_mut();
-        let dated = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
-        let second = dated.then_some(now_ms.div_euclid(1000));
-        let made = match made.take().filter(|made| made.generation == snapshot.generation && made.second == second) {
-            Some(fresh) => made.insert(fresh),
-            None => made.insert(LimitList::new(snapshot, second, now_ms)),
+        let mut slot = self.0.borrow_mut();
+        let has_calendar = snapshot.config.limits.iter().any(|limit| matches!(*limit.rule, Rule::Calendar(_)));
+        let second = has_calendar.then_some(now_ms.div_euclid(1000));
+        let list = match slot.take().filter(|list| list.generation == snapshot.generation && list.second == second) {
+            Some(fresh) => slot.insert(fresh),
+            None => slot.insert(LimitList::new(snapshot, second, now_ms)),
         };
-        look(made)
+        look(list)
     }
 }
 

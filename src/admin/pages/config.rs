@@ -40,14 +40,14 @@ pub async fn edit_file(mut request: PageRequest) -> Result<AdminResponse, Proble
     if !request.context.current.load().config.admin.edit {
         return Err(to_problem(ChangeFault::Disabled));
     }
-    let expected = read_tags(&request.head.headers, "GET /-/config/files/NAME")?;
+    let tags = read_tags(&request.head.headers, "GET /-/config/files/NAME")?;
     let body = request.read_typed_body(TEXT_MAX, "application/toml").await?;
     let text = String::from_utf8(body).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, format!("the body is not UTF-8 at byte {at}"))
     })?;
     let _work = request.start_work()?;
-    let edit = ConfigChange::Edit(FileEdit { name, text, expected, dry_run });
+    let edit = ConfigChange::Edit(FileEdit { name, text, expected: tags, dry_run });
     let outcome = request.context.config.change_config(edit, request.caller.name.clone()).await?;
     note_outcome(&request, if dry_run { "dry run: " } else { "" }, &outcome);
     let mut body = describe_outcome(&outcome);
@@ -63,7 +63,7 @@ pub async fn show_history(request: PageRequest) -> Result<AdminResponse, Problem
 
 /// Puts a config of the history in force.
 pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Problem> {
-    let expected = read_tags(&request.head.headers, "GET /-/config/history")?;
+    let tags = read_tags(&request.head.headers, "GET /-/config/history")?;
     let body = request.read_body(ROLLBACK_MAX).await?;
     let generation = serde_json::from_slice::<Value>(&body).ok().and_then(|body| {
         let body = body.as_object().filter(|body| body.len() == 1)?;
@@ -74,7 +74,7 @@ pub async fn roll_back(mut request: PageRequest) -> Result<AdminResponse, Proble
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
     };
     let _work = request.start_work()?;
-    let rollback = ConfigChange::Rollback(ConfigRollback { generation, expected });
+    let rollback = ConfigChange::Rollback(ConfigRollback { generation, expected: tags });
     let outcome = request.context.config.change_config(rollback, request.caller.name.clone()).await?;
     note_outcome(&request, &format!("rollback to generation {generation}: "), &outcome);
     let mut body = describe_outcome(&outcome);
@@ -112,6 +112,6 @@ fn with_tag(mut answer: AdminResponse, tag: &str) -> AdminResponse {
 }
 
 fn decode_name(name: &str) -> Result<String, Problem> {
-    let decoded = percent_decode(name).and_then(|bytes| String::from_utf8(bytes).ok());
-    decoded.ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "the name of the file is not percent-encoded UTF-8"))
+    let text = percent_decode(name).and_then(|bytes| String::from_utf8(bytes).ok());
+    text.ok_or_else(|| Problem::new(StatusCode::BAD_REQUEST, "the name of the file is not percent-encoded UTF-8"))
 }

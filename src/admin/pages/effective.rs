@@ -20,14 +20,14 @@ pub async fn show_config(request: PageRequest) -> Result<AdminResponse, Problem>
     let (generation, config) = (snapshot.generation, &snapshot.config);
     // Editors can read the files, and everybody else gets what logs show. Each has a tag of its own.
     let is_for_readers = request.caller.role != Role::Edit;
-    let cached = &request.context.cached;
+    let cache = &request.context.cached;
     let (text, hash) = match is_for_readers {
-        true => (&cached.config, hash_text(format!("{} for readers", config.hash).as_bytes())),
-        false => (&cached.config_of_editors, config.hash.clone()),
+        true => (&cache.config, hash_text(format!("{} for readers", config.hash).as_bytes())),
+        false => (&cache.config_of_editors, config.hash.clone()),
     };
     let tag = format!("\"{generation}-{hash}\"");
-    let known = request.head.headers.get(IF_NONE_MATCH);
-    let mut answer = if known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+    let client_tag = request.head.headers.get(IF_NONE_MATCH);
+    let mut answer = if client_tag.is_some_and(|client_tag| client_tag.as_bytes() == tag.as_bytes()) {
         typed_response(StatusCode::NOT_MODIFIED, "application/json", Bytes::new())
     } else {
         json_response(text.get_or_make(generation, || {

@@ -138,12 +138,12 @@ pub async fn respond(
         Some(fault) => Err((fault.status(), fault.row().text)),
         None => guard::check_host(&head),
     };
-    let found = match clear {
+    let lookup = match clear {
         Ok(()) => find_page(&head),
         Err((status, detail)) => Err(Box::new(refusal_response(Problem::new(status, detail)))),
     };
-    let path = found.as_ref().map_or(NO_PAGE, |(page, _)| page.path);
-    let answer = match found {
+    let path = lookup.as_ref().map_or(NO_PAGE, |(page, _)| page.path);
+    let answer = match lookup {
         Ok((page, name)) => {
             let name = name.to_owned();
             show_page(context, page, name, (head, body), (peer, slot)).await
@@ -165,12 +165,12 @@ async fn show_page(
     (peer, slot): (Peer, &Rc<AdminSlot>),
 ) -> AdminResponse {
     let mut record = PendingRecord::new(context, page.path, &name, &head, peer);
-    let checked = {
+    let access = {
         let admin = &context.current.load().config.admin;
         context.access.authorize(page.access, &head, admin, peer)
     };
-    let is_refused = checked.is_err();
-    let result = match checked {
+    let is_refused = access.is_err();
+    let result = match access {
         Ok(caller) => {
             record.caller = Some(caller.clone()).filter(|_| page.access != Access::Open);
             let request = AllowedRequest { head, body, caller, peer, slot: slot.clone() };

@@ -44,11 +44,11 @@ async fn send_events(context: Rc<AdminContext>) {
         if !context.cached.live.has_viewers() {
             return;
         }
-        let started = Instant::now();
+        let start = Instant::now();
         let comment = if count.is_multiple_of(COMMENT_EVERY) { ": one event per second\n\n" } else { "" };
         let event = format!("{comment}data: {}\n\n", sampler.make_event(&context));
         context.cached.live.send_event(&event.into(), context.current.load().generation);
         count += 1;
-        sleep((started.elapsed() * SHARE).saturating_sub(EVERY)).await;
+        sleep((start.elapsed() * SHARE).saturating_sub(EVERY)).await;
     }
 }

@@ -59,7 +59,7 @@ const COUNTS_EVERY: u32 = 4;
 impl TapQuery {
     fn parse(query: &str) -> Result<TapQuery, Problem> {
         refuse_repeated(query, &FILTER_NAMES)?;
-        let mut parsed = TapQuery { filter: TapFilter::default(), rate: RATE_DEFAULT, count: None };
+        let mut parameters = TapQuery { filter: TapFilter::default(), rate: RATE_DEFAULT, count: None };
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             let value = percent_decode(value).and_then(|value| String::from_utf8(value).ok());
@@ -67,22 +67,22 @@ impl TapQuery {
             match name {
                 "rate" => {
                     let rate = value.parse().ok().filter(|rate| (1..=RATE_MAX).contains(rate));
-                    parsed.rate =
+                    parameters.rate =
                         rate.ok_or_else(|| bad_query(format!("`rate` is an integer from 1 to {RATE_MAX}")))?;
                 }
                 "count" => {
                     let count = value.parse().ok().filter(|count| (1..=COUNT_MAX).contains(count));
                     let what = || bad_query(format!("`count` is an integer from 1 to {COUNT_MAX}"));
-                    parsed.count = Some(count.ok_or_else(what)?);
+                    parameters.count = Some(count.ok_or_else(what)?);
                 }
-                _ if parsed.filter.add_value(name, &value).map_err(bad_query)? => {}
+                _ if parameters.filter.add_value(name, &value).map_err(bad_query)? => {}
                 _ => {
-                    let known = format!("there are {FILTERS}, and `rate` and `count`");
-                    return Err(bad_query(format!("unknown parameter `{name}`; {known}")));
+                    let help = format!("there are {FILTERS}, and `rate` and `count`");
+                    return Err(bad_query(format!("unknown parameter `{name}`; {help}")));
                 }
             }
         }
-        Ok(parsed)
+        Ok(parameters)
     }
 
     /// Checks that the limits and routes of the filter exist: with a misspelt name, nothing would ever match.
