@@ -61,8 +61,8 @@ impl LiveOverrides {
     /// Returns the overrides in force for the limits of `config`.
     pub fn overrides_for(&self, config: &Config) -> BTreeMap<String, RawOverrides> {
         let good = &self.0.borrow().good;
-        let known = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
-        config.limits.iter().filter_map(known).filter(|(_, raw)| !raw.is_empty()).collect()
+        let entry = |limit: &Arc<Limit>| Some((limit.name.clone(), good.get(&limit.name)?.clone()));
+        config.limits.iter().filter_map(entry).filter(|(_, raw)| !raw.is_empty()).collect()
     }
 
     /// Applies known overrides to the limits of a config. Entries that no longer fit their limit are dropped; the next

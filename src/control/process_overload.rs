@@ -117,17 +117,17 @@ fn warn_of_idle_conditions(rule: &OverloadRule, measurement: &Measurement) {
 impl OverloadLog {
     /// Logs the beginning and the end of an overload.
     fn add_refusals(&mut self, load: &ProcessLoad, sample: &Sample, now_ms: u64) {
-        let mut refused = 0;
+        let mut refusals = 0;
         let mut conditions = Vec::new();
         for (condition, seen) in OverloadCondition::ALL.iter().zip(&mut self.seen) {
             let total = load.refused(*condition);
             if total > *seen {
-                refused += total - *seen;
+                refusals += total - *seen;
                 conditions.push(condition.label());
             }
             *seen = total;
         }
-        match (&mut self.current, refused) {
+        match (&mut self.current, refusals) {
             (None, 1..) => {
                 tracing::warn!(
                     conditions = conditions.join(", "),
@@ -139,9 +139,9 @@ impl OverloadLog {
                     "process overloaded: refusing requests ({})",
                     conditions.join(", ")
                 );
-                self.current = Some((refused, now_ms));
+                self.current = Some((refusals, now_ms));
             }
-            (Some((total, last_ms)), 1..) => (*total, *last_ms) = (*total + refused, now_ms),
+            (Some((total, last_ms)), 1..) => (*total, *last_ms) = (*total + refusals, now_ms),
             (Some((total, last_ms)), 0) if u128::from(now_ms.saturating_sub(*last_ms)) >= QUIET_TIME.as_millis() => {
                 tracing::info!(refused = *total, "process no longer overloaded; {total} requests were refused");
                 self.current = None;

@@ -128,14 +128,14 @@ pub fn write_changes(main: &Path, changes: &[FileChange], generation: u64) -> Re
 pub fn restore_changes(main: &Path, changes: &[FileChange]) -> io::Result<()> {
     let mut result = Ok(());
     for change in changes.iter().rev() {
-        let restored = match (find_current(change), &change.old) {
+        let outcome = match (find_current(change), &change.old) {
             (Ok(current), old) if current == *old => Ok(()),
             (Ok(Some(current)), Some(old)) if current == change.new => write_text(main, &change.path, old),
             (Ok(Some(current)), None) if current == change.new => std::fs::remove_file(&change.path),
             (Ok(_), _) => Err(io::Error::other(format!("someone else has changed `{}`", change.name))),
             (Err(error), _) => Err(error),
         };
-        result = result.and(restored);
+        result = result.and(outcome);
     }
     result
 }
