@@ -143,7 +143,7 @@ fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
             certificate => certificate,
         },
     };
-    let removed = debian::uninstall(certificate.as_ref());
+    let result = debian::uninstall(certificate.as_ref());
     let command = || match state {
         None => root_command("--uninstall"),
         Some(directory) => {
@@ -151,10 +151,10 @@ fn uninstall(state: Option<&Path>) -> Result<String, TrustError> {
             root_command(&format!("--uninstall --state {}", quote(&directory)))
         }
     };
-    match removed {
-        Ok(removed) if removed.is_empty() && state.is_some() => Ok("--install has not added this CA.\n".to_owned()),
-        Ok(removed) if removed.is_empty() => Ok("--install has added no CA to this system.\n".to_owned()),
-        Ok(removed) => Ok(removed.iter().map(|path| format!("Removed {}.\n", path.display())).collect()),
+    match result {
+        Ok(paths) if paths.is_empty() && state.is_some() => Ok("--install has not added this CA.\n".to_owned()),
+        Ok(paths) if paths.is_empty() => Ok("--install has added no CA to this system.\n".to_owned()),
+        Ok(paths) => Ok(paths.iter().map(|path| format!("Removed {}.\n", path.display())).collect()),
         Err(error @ TrustStoreError::NotRoot) => Err(TrustError::Root { error, command: command() }),
         Err(error) => Err(TrustError::Store(error)),
     }

@@ -49,11 +49,11 @@ pub fn open_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     // With a slash at its end, a path to a symbolic link would name the directory behind the link.
     let directory: PathBuf = directory.components().collect();
     check_parents(&directory)?;
-    let found = match check_directory(&directory)? {
+    let existing = match check_directory(&directory)? {
         true => read_ca(&directory)?,
         false => None,
     };
-    let ca = match found {
+    let ca = match existing {
         Some(ca) => ca,
         None => create_ca(&directory)?,
     };
@@ -84,8 +84,8 @@ fn read_ca(directory: &Path) -> Result<Option<LocalCa>, LocalCaError> {
 }
 
 fn create_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
-    let made = DirBuilder::new().recursive(true).mode(0o700).create(directory);
-    made.map_err(|error| io_error("create the directory", directory, &error))?;
+    let result = DirBuilder::new().recursive(true).mode(0o700).create(directory);
+    result.map_err(|error| io_error("create the directory", directory, &error))?;
     check_directory(directory)?;
     let _lock = lock_directory(directory)?;
     // Another process may have created it meanwhile.

@@ -114,10 +114,10 @@ impl TopRow {
             Some(_) => "never".to_owned(),
             None => "-".to_owned(),
         };
-        let seen = value["last_seen_seconds"].as_u64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
+        let age = value["last_seen_seconds"].as_u64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
         let share = value["share"].as_f64().unwrap_or(0.0) * 100.0;
         let limit = text(value, "limit").to_owned();
-        let numbers = format!("{count:>13} {share:>6.1}% {left:>8} {wait:>11} {seen:>6}");
+        let numbers = format!("{count:>13} {share:>6.1}% {left:>8} {wait:>11} {age:>6}");
         TopRow { limit, key: text(value, "key").to_owned(), numbers }
     }
 
@@ -219,11 +219,11 @@ impl TopScreen {
 
     /// Returns the bytes that show the screen on a terminal of this size.
     pub fn frame(&self, (columns, rows): (usize, usize)) -> String {
-        let shown = self.rows();
+        let visible_rows = self.rows();
         let sums = self.list.sums.len().min(rows.saturating_sub(FIXED_LINES) / 3);
         let fits = rows.saturating_sub(FIXED_LINES + sums).max(1);
-        let selected = self.selected_index(&shown);
-        let first = (selected + 1).saturating_sub(fits);
+        let selection = self.selected_index(&visible_rows);
+        let first = (selection + 1).saturating_sub(fits);
         let mut frame = "\x1b[H".to_owned();
         let mut add_line = |line: &str, is_selected: bool| {
             let line: String = make_visible(line).chars().take(columns).collect();
@@ -233,8 +233,8 @@ impl TopScreen {
         add_line(&format!("sluicegate top: {}{}", self.list.title, self.filter_note()), false);
         self.list.sums.iter().take(sums).for_each(|sum| add_line(sum, false));
         add_line(HEADING, false);
-        for (place, row) in shown.iter().enumerate().skip(first).take(fits) {
-            add_line(&row.format(), place == selected);
+        for (place, row) in visible_rows.iter().enumerate().skip(first).take(fits) {
+            add_line(&row.format(), place == selection);
         }
         add_line(if self.message.is_empty() { &self.failure } else { &self.message }, false);
         let footer: String = make_visible(&self.footer()).chars().take(columns).collect();
