@@ -56,8 +56,8 @@ impl Collector for BreakerMetrics {
             };
             state.push(shown::gauge_metric(code, &labels));
             refused.push(shown::counter_metric(breaker.refused(), &labels));
-            let entered = report.entered;
-            for (to, count) in [("closed", entered.closed), ("half_open", entered.half_open), ("open", entered.open)] {
+            let entries = report.entered;
+            for (to, count) in [("closed", entries.closed), ("half_open", entries.half_open), ("open", entries.open)] {
                 transitions.push(shown::counter_metric(count, &[labels[0], labels[1], ("to", to)]));
             }
         }

@@ -292,8 +292,9 @@ impl LimitCounters {
 
 /// Creates the series that requests to an auth server can produce.
 fn create_forward_auth_series(record: &RouteRecord, rule: &ForwardAuth) {
-    let failed = if rule.is_open_on_error { ForwardAuthOutcome::ErrorOpen } else { ForwardAuthOutcome::ErrorClosed };
-    for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, failed] {
+    let error_outcome =
+        if rule.is_open_on_error { ForwardAuthOutcome::ErrorOpen } else { ForwardAuthOutcome::ErrorClosed };
+    for outcome in [ForwardAuthOutcome::Admitted, ForwardAuthOutcome::Refused, error_outcome] {
         record.forward_auth.export_series(outcome as usize);
     }
     record.rejections.export_series(End::AuthServer.rejection_index());

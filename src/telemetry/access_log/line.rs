@@ -100,11 +100,11 @@ fn write_user(line: &mut String, user: Option<&str>) {
 }
 
 fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
-    let mut quoted = false;
+    let mut is_quoted = false;
     for piece in template.pieces() {
         match piece {
             TemplatePiece::Text(text) => {
-                quoted ^= text.matches('"').count() % 2 == 1;
+                is_quoted ^= text.matches('"').count() % 2 == 1;
                 line.push_str(text);
             }
             TemplatePiece::Field(field) => match field_value(*field, record) {
@@ -112,7 +112,7 @@ fn fill_template(line: &mut String, template: &Template, record: &LogRecord) {
                 FieldValue::Number(number) => line.push_str(itoa::Buffer::new().format(number)),
                 FieldValue::Time(time) => write_milliseconds(line, time),
                 FieldValue::Text(text) if text.is_empty() => line.push('-'),
-                FieldValue::Text(text) if quoted => escape(line, &text),
+                FieldValue::Text(text) if is_quoted => escape(line, &text),
                 // A space would end the field.
                 FieldValue::Text(text) => {
                     for (at, word) in text.split(' ').enumerate() {

@@ -272,8 +272,8 @@ impl Collector for LimitCollector {
         for (name, record) in self.limits.lock().iter() {
             let sums = record.sum_headroom();
             for (left, admitted) in LeftOver::ALL.iter().zip(sums.admitted) {
-                let refused = if *left == LeftOver::Nothing { sums.refused } else { 0 };
-                headroom.push(counter_metric(admitted + refused, &[("left", left.label()), ("limit", name)]));
+                let refusals = if *left == LeftOver::Nothing { sums.refused } else { 0 };
+                headroom.push(counter_metric(admitted + refusals, &[("left", left.label()), ("limit", name)]));
             }
             let labels = [("limit", name.as_str())];
             quotas.push(gauge_metric(gauge(&record.quota), &labels));

@@ -75,7 +75,7 @@ impl Collector for ProcessCollector {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let families = self.families.iter().zip(FAMILIES).zip(self.read_values());
-        let shown = families.filter_map(|((desc, (_, kind, _)), value)| {
+        let families = families.filter_map(|((desc, (_, kind, _)), value)| {
             let mut metric = proto::Metric::default();
             match kind {
                 MetricType::COUNTER => {
@@ -91,6 +91,6 @@ impl Collector for ProcessCollector {
             }
             Some(shown::build_family(desc, kind, vec![metric]))
         });
-        shown.collect()
+        families.collect()
     }
 }

@@ -45,8 +45,9 @@ fn write_family(text: &mut String, family: &MetricFamily, exemplars: &FamilyExem
         writeln!(text, "# UNIT {name} {unit}")?;
     }
     writeln!(text, "# HELP {name} {}", Escaped(family.help()))?;
-    let known = exemplars.by_label.iter().filter(|_| exemplars.family == family.name());
-    let known: BTreeMap<&str, &BucketExemplars> = known.map(|(label, found)| (label.as_str(), found)).collect();
+    let of_family = exemplars.by_label.iter().filter(|_| exemplars.family == family.name());
+    let by_label: BTreeMap<&str, &BucketExemplars> =
+        of_family.map(|(label, buckets)| (label.as_str(), buckets)).collect();
     for metric in family.get_metric() {
         let labels = metric.get_label();
         match kind {
@@ -54,8 +55,8 @@ fn write_family(text: &mut String, family: &MetricFamily, exemplars: &FamilyExem
             "unknown" => write_sample(text, name, "", labels, None, metric.get_counter().get_value())?,
             "gauge" => write_sample(text, name, "", labels, None, metric.get_gauge().get_value())?,
             _ => {
-                let found = labels.first().and_then(|label| known.get(label.value()).copied());
-                write_histogram(text, name, metric, found)?;
+                let buckets = labels.first().and_then(|label| by_label.get(label.value()).copied());
+                write_histogram(text, name, metric, buckets)?;
             }
         }
     }
