@@ -51,14 +51,14 @@ impl<'a> Scope<'a> {
     /// Adds comments on the directives in force that may decide which clients are served, and cannot be translated.
     /// Returns the number of the first: a route without them must be closed.
     pub fn find_closing(&self, out: &mut ImportedConfig) -> Option<usize> {
-        let mut found: Vec<&Directive> = self.single.values().copied().filter(|at| is_protection(at)).collect();
-        found.sort_by_key(|directive| (&directive.file, directive.line, &directive.name));
+        let mut directives: Vec<&Directive> = self.single.values().copied().filter(|at| is_protection(at)).collect();
+        directives.sort_by_key(|directive| (&directive.file, directive.line, &directive.name));
         let close = |directive: &Directive| {
             let note = find_row(&directive.name).map_or("", |row| row.note);
             let note = if directive.name == "include" { "this file does not exist" } else { note };
             out.remarks.add(directive, &format!("{note}; until then, its routes are closed"))
         };
-        found.into_iter().map(close).collect::<Vec<_>>().first().copied()
+        directives.into_iter().map(close).collect::<Vec<_>>().first().copied()
     }
 }
 

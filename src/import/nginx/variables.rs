@@ -69,28 +69,28 @@ fn set_variable(set: &Directive, own: &mut Constants) {
 
 /// Replaces the constant variables of a text. Returns `None` if it has none.
 fn replace_variables(text: &str, constants: &Constants) -> Option<String> {
-    let mut replaced = String::new();
-    let mut found = false;
+    let mut output = String::new();
+    let mut has_constant = false;
     let mut rest = text;
     while let Some(at) = rest.find('$') {
         let (before, after) = rest.split_at(at);
-        replaced.push_str(before);
-        let braced = after.get(1..2) == Some("{");
-        let name_at = if braced { 2 } else { 1 };
+        output.push_str(before);
+        let is_braced = after.get(1..2) == Some("{");
+        let name_at = if is_braced { 2 } else { 1 };
         let name = &after[name_at.min(after.len())..];
         let end = name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(name.len());
-        let closing = usize::from(braced && name[end..].starts_with('}'));
+        let closing = usize::from(is_braced && name[end..].starts_with('}'));
         match constants.get(&name[..end]) {
-            Some(Some(value)) if !braced || closing == 1 => {
-                replaced.push_str(value);
-                found = true;
+            Some(Some(value)) if !is_braced || closing == 1 => {
+                output.push_str(value);
+                has_constant = true;
             }
-            _ => replaced.push_str(&after[..name_at.min(after.len()) + end + closing]),
+            _ => output.push_str(&after[..name_at.min(after.len()) + end + closing]),
         }
         rest = &name[end + closing..];
     }
-    replaced.push_str(rest);
-    (found && replaced.len() <= VALUE_MAX).then_some(replaced)
+    output.push_str(rest);
+    (has_constant && output.len() <= VALUE_MAX).then_some(output)
 }
 
 #[cfg(test)]

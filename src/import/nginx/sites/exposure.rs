@@ -12,17 +12,17 @@ use crate::import::nginx::sites::listeners::join_family;
 
 /// Returns the check of each listener with TLS, by its address: that of its servers, if they agree.
 pub fn agree_on_checks(sites: &[&Site], scopes: &[Scope]) -> HashMap<String, CertificateCheck> {
-    let mut agreed: HashMap<String, CertificateCheck> = HashMap::new();
+    let mut checks: HashMap<String, CertificateCheck> = HashMap::new();
     for (site, scope) in sites.iter().zip(scopes) {
         let own = read_check(scope);
         for listen in site.listens.iter().filter(|listen| listen.tls) {
-            let check = agreed.entry(join_family(&listen.address)).or_insert_with(|| own.clone());
+            let check = checks.entry(join_family(&listen.address)).or_insert_with(|| own.clone());
             if *check != own {
                 *check = CertificateCheck::None;
             }
         }
     }
-    agreed
+    checks
 }
 
 /// Returns why a server must be closed, or `None` if nobody else can reach it.

@@ -48,7 +48,7 @@ pub fn join_family(address: &str) -> String {
 
 /// Reads the `listen` directives of a server. Without any, the server listens on port 80.
 pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<Listen>> {
-    let mut found = Vec::new();
+    let mut listens = Vec::new();
     let mut any = false;
     for directive in server.inner().iter().filter(|directive| directive.name == "listen") {
         any = true;
@@ -57,7 +57,7 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
             Some(_) if has("quic") => {
                 out.remarks.add(directive, "HTTP/3 is not available");
             }
-            Some(address) => found.push(Listen {
+            Some(address) => listens.push(Listen {
                 address,
                 is_default: has("default_server") || has("default"),
                 tls: has("ssl"),
@@ -69,9 +69,9 @@ pub fn read_listens(server: &Directive, out: &mut ImportedConfig) -> Result<Vec<
         }
     }
     if !any {
-        found.push(Listen { address: "0.0.0.0:80".to_owned(), is_default: false, tls: false, proxy_protocol: false });
+        listens.push(Listen { address: "0.0.0.0:80".to_owned(), is_default: false, tls: false, proxy_protocol: false });
     }
-    Ok(found)
+    Ok(listens)
 }
 
 fn parse_address(text: &str) -> Option<String> {
