@@ -180,11 +180,11 @@ impl PasswordVerifier {
         let job = PasswordJob { ticket, hash: hash.clone(), password, is_known, queued: Instant::now() };
         let mut queue = self.lock_queue();
         let over = queue.take_over_jobs();
-        let refused = if queue.start_threads(self) { queue.jobs.push(guess, job) } else { Some(job) };
+        let surplus = if queue.start_threads(self) { queue.jobs.push(guess, job) } else { Some(job) };
         drop(queue);
         self.filled.notify_one();
         over.into_iter().for_each(PasswordJob::end_unverified);
-        refused.into_iter().for_each(PasswordJob::end_unverified);
+        surplus.into_iter().for_each(PasswordJob::end_unverified);
         pending
     }
 
@@ -243,8 +243,8 @@ impl VerifierQueue {
                 let verifier = verifier.clone();
                 thread::Builder::new().name(format!("password-{number}")).spawn(move || verifier.run())
             };
-            let started = (0..cores.div_ceil(2)).filter(|number| start(*number).is_ok()).count();
-            self.has_threads = started > 0;
+            let count = (0..cores.div_ceil(2)).filter(|number| start(*number).is_ok()).count();
+            self.has_threads = count > 0;
         }
         self.has_threads
     }

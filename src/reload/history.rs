@@ -140,8 +140,8 @@ impl ConfigHistory {
     pub fn find_files(&self, generation: u64) -> Result<Vec<LoadedFile>, ChangeFault> {
         let entries = self.entries();
         let Some(entry) = entries.iter().find(|entry| entry.generation == generation) else {
-            let known = entries.iter().map(|entry| entry.generation).collect();
-            return Err(ChangeFault::UnknownGeneration { generation, known });
+            let generations = entries.iter().map(|entry| entry.generation).collect();
+            return Err(ChangeFault::UnknownGeneration { generation, known: generations });
         };
         entry.files.clone().ok_or(ChangeFault::TextsNotKept(generation))
     }

@@ -94,9 +94,9 @@ impl OpenFiles {
 
     /// Returns whether one of `files`, or a new file that may become one, is open.
     pub fn find_open(&self, files: &[PathBuf], now: Instant) -> OpenState {
-        let mut known = self.lock();
+        let mut guard = self.lock();
         let mut state = OpenState::Closed;
-        for (_, file) in list_open(&mut known.open, files) {
+        for (_, file) in list_open(&mut guard.open, files) {
             let until = (file.last_write + PAUSE_MAX).min(file.first_write + WRITE_MAX);
             let left = until.saturating_duration_since(now);
             if left.is_zero() && !std::mem::replace(&mut file.is_reported, true) {
@@ -145,13 +145,13 @@ fn list_open<'o>(
     open: &'o mut BTreeMap<PathBuf, OpenFile>,
     files: &[PathBuf],
 ) -> impl Iterator<Item = (&'o PathBuf, &'o mut OpenFile)> {
-    let mut known: Vec<(u64, u64)> = Vec::new();
+    let mut identities: Vec<(u64, u64)> = Vec::new();
     if !open.is_empty() {
         open.retain(|path, file| file.identity.is_none() || identity_at(path) == file.identity);
-        known.extend(files.iter().filter_map(|path| identity_at(path)));
+        identities.extend(files.iter().filter_map(|path| identity_at(path)));
     }
     open.iter_mut().filter(move |(path, file)| {
-        let is_known = || identity_at(path).is_some_and(|identity| known.contains(&identity));
+        let is_known = || identity_at(path).is_some_and(|identity| identities.contains(&identity));
         file.is_written && (is_known() || file.is_new && may_be_included(path, files))
     })
 }

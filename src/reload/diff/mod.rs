@@ -64,7 +64,7 @@ impl Diff {
             settings: setting_contents(old, new),
             lines: ChangeLines::default(),
         };
-        let changed = ChangedSections {
+        let sections = ChangedSections {
             kinds: [
                 ("listener", &diff.listeners),
                 ("upstream", &diff.upstreams),
@@ -74,7 +74,7 @@ impl Diff {
             ],
             settings: &diff.settings.changed,
         };
-        diff.lines = ChangeLines::new(options::list_changes(old, new, &changed));
+        diff.lines = ChangeLines::new(options::list_changes(old, new, &sections));
         diff
     }
 
@@ -141,8 +141,8 @@ impl fmt::Display for Diff {
                     continue;
                 }
                 let kind = if names.len() == 1 { kind } else { plural };
-                let shown = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
-                write!(f, "{separator}{kind} {verb}: {shown}")?;
+                let list = names.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+                write!(f, "{separator}{kind} {verb}: {list}")?;
                 if names.len() > SHOWN {
                     write!(f, " and {} more", names.len() - SHOWN)?;
                 }
@@ -250,8 +250,8 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
 
 /// Returns the names of those limits in a list that are not added by themselves, as candidates and wider tiers are.
 fn named_limits(limits: &[Arc<Limit>]) -> impl Iterator<Item = &str> {
-    let named = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
-    named.map(|limit| limit.name.as_str())
+    let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
+    limits.map(|limit| limit.name.as_str())
 }
 
 /// Returns the limits of each section: with tiers, it has several.
@@ -295,8 +295,8 @@ fn setting_contents(old: &Config, new: &Config) -> Changes {
         ("server", old.server == new.server),
         ("store", old.store == new.store),
     ];
-    let changed = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
-    Changes { changed: changed.collect(), ..Changes::default() }
+    let names = tables.into_iter().filter(|(_, same)| !same).map(|(name, _)| name.to_owned());
+    Changes { changed: names.collect(), ..Changes::default() }
 }
 
 #[cfg(test)]
