@@ -47,9 +47,9 @@ impl DescriptorBudget {
 }
 
 /// Divides the descriptors that the system grants to the process.
-pub fn divide_budget(granted: u64, workers: usize) {
-    let granted = usize::try_from(granted).unwrap_or(usize::MAX);
-    BUDGET.half.store(half(granted, workers), Ordering::Relaxed);
+pub fn divide_budget(limit: u64, workers: usize) {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    BUDGET.half.store(half(limit, workers), Ordering::Relaxed);
 }
 
 fn half(granted: usize, workers: usize) -> usize {
