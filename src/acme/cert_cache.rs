@@ -83,7 +83,8 @@ impl CertCache {
         self.unread.remove(name);
         match (certificate, entry) {
             (Ok(certificate), Some(entry))
-                if entry.copy == FileCopy::Unsaved && is_older(&certificate, &entry.certificate) =>
+                if entry.copy == FileCopy::Unsaved
+                    && certificate.key.validity.not_after_s < entry.certificate.key.validity.not_after_s =>
             {
                 false
             }
@@ -161,8 +162,4 @@ impl CertCache {
 pub fn renewal_time_s(certificate: &StoredCertificate) -> i64 {
     let digest = Sha256::digest(certificate.key.key.cert.first().map_or(&[][..], |der| der));
     schedule::renewal_s(&certificate.key.validity, f64::from(digest[0]) / 255.0)
-}
-
-fn is_older(found: &StoredCertificate, held: &StoredCertificate) -> bool {
-    found.key.validity.not_after_s < held.key.validity.not_after_s
 }

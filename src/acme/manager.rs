@@ -122,7 +122,11 @@ impl AcmeManager {
             Some(account_state) if account_state.is_for(&acme.settings) => account_state,
             _ => AcmeAccountState::new(&acme.settings, &self.published),
         };
-        account_state.update_settings(&acme.settings);
+        if account_state.settings != acme.settings {
+            // A new account sends new contacts to the ACME server.
+            account_state.settings = acme.settings.clone();
+            account_state.account = None;
+        }
         if self.provided != snapshot.generation {
             // Certificates issued since the listeners were created are used even if the disk is gone.
             self.provided = snapshot.generation;
@@ -166,14 +170,6 @@ impl AcmeAccountState {
     /// Returns whether this state belongs to `settings`.
     fn is_for(&self, settings: &AcmeSettings) -> bool {
         (&self.settings.state, &self.settings.directory) == (&settings.state, &settings.directory)
-    }
-
-    /// Applies these settings. Sends new contacts to the ACME server.
-    fn update_settings(&mut self, settings: &AcmeSettings) {
-        if self.settings != *settings {
-            self.settings = settings.clone();
-            self.account = None;
-        }
     }
 
     /// Returns whether the directory is paused after a fault.

@@ -101,8 +101,10 @@ impl StateDirectory {
     /// Removes leftovers of a killed gateway: with the lock, nobody else writes and no order is in progress.
     pub fn remove_leftovers(&self, lock: &StateLock) -> Result<(), StateError> {
         self.remove_challenges(lock)?;
+        let is_temporary =
+            |path: &PathBuf| path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(TEMPORARY));
         for dir in [self.root.clone(), self.root.join("certificates"), self.root.join("attempts")] {
-            for path in list_entries(&dir)?.into_iter().filter(|path| is_temporary(path)) {
+            for path in list_entries(&dir)?.into_iter().filter(is_temporary) {
                 fs::remove_file(&path).map_err(state_error("remove", &path))?;
             }
         }
@@ -294,10 +296,6 @@ fn remove_file(path: &Path) -> Result<(), StateError> {
 fn list_entries(dir: &Path) -> Result<Vec<PathBuf>, StateError> {
     let list = || -> io::Result<Vec<PathBuf>> { fs::read_dir(dir)?.map(|entry| Ok(entry?.path())).collect() };
     list().map_err(state_error("read the directory", dir))
-}
-
-fn is_temporary(path: &Path) -> bool {
-    path.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with(TEMPORARY))
 }
 
 fn state_error(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> StateError {

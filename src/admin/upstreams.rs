@@ -75,19 +75,16 @@ fn describe_breaker(breaker: &CircuitBreaker, now_ms: u64) -> Value {
     let cause = report.cause.map(
         |cause| json!({ "condition": cause.condition.label(), "failed": cause.failed, "requests": cause.requests }),
     );
+    // From thousandths to a number from 0 to 1.
+    let share = f64::from(u32::try_from(report.share).unwrap_or(1000)) / 1000.0;
     json!({
         "state": report.phase.label(),
-        "admitted_share": shown_share(report.share),
+        "admitted_share": share,
         "may_close_in_ms": report.opens_for_ms,
         "opened": report.entered.open,
         "refused": breaker.refused(),
         "last_opened_by": cause,
     })
-}
-
-/// Returns a share in thousandths as a number from 0 to 1.
-fn shown_share(thousandths: u64) -> f64 {
-    f64::from(u32::try_from(thousandths).unwrap_or(1000)) / 1000.0
 }
 
 /// Lists a server, with one entry per address if it is written with a hostname.

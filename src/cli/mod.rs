@@ -318,14 +318,10 @@ fn build_proxy_config(proxy: &Proxy) -> Result<String, config::Report> {
     Ok(text)
 }
 
-/// Returns whether a part of `--log` is a level, or sets one for a module. The library takes any other word for a module
-/// and so would log nothing else.
-fn is_log_directive(part: &str) -> bool {
-    part.is_empty() || part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok()
-}
-
 fn start_log(log: &LogOptions) -> Result<(), String> {
-    if let Some(word) = log.log.split(',').find(|part| !is_log_directive(part)) {
+    // The library takes any other word for a module, and so would log nothing else.
+    let sets_level = |part: &str| part.is_empty() || part.contains(['=', '[']) || part.parse::<LevelFilter>().is_ok();
+    if let Some(word) = log.log.split(',').find(|part| !sets_level(part)) {
         return Err(format!(
             "`{word}` is not a level; expected off, error, warn, info, debug or trace, or MODULE=LEVEL for one module"
         ));

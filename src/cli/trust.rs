@@ -113,7 +113,10 @@ fn install(directory: &Path) -> Result<String, TrustError> {
     // Root only reads the certificate: the key belongs to the user of the gateway.
     let certificate = match read_certificate(directory)? {
         Some(certificate) => certificate,
-        None if is_under_sudo() => return Err(TrustError::Sudo(directory.to_owned())),
+        // Another user runs this process through sudo.
+        None if geteuid().is_root() && env::var("SUDO_UID").is_ok_and(|id| id != "0") => {
+            return Err(TrustError::Sudo(directory.to_owned()));
+        }
         None => open_ca(directory)?.certificate,
     };
     if !certificate.is_constrained() {
@@ -127,11 +130,6 @@ fn install(directory: &Path) -> Result<String, TrustError> {
         certificate.fingerprint(),
         path.display()
     ))
-}
-
-/// Returns whether another user runs this process through sudo.
-fn is_under_sudo() -> bool {
-    geteuid().is_root() && env::var("SUDO_UID").is_ok_and(|id| id != "0")
 }
 
 /// Removes the CA in `state` from this system, or every CA.

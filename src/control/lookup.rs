@@ -174,7 +174,11 @@ async fn wait_for_other_family(first: &FamilyResult, other: impl Future<Output =
 async fn query_family(resolver: &TokioResolver, name: &Name, kind: RecordType) -> FamilyResult {
     match timeout(FAMILY_TIMEOUT, resolver.lookup(name.clone(), kind)).await {
         Err(_) => FamilyResult::LATE,
-        Ok(Err(error)) => FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent(&error) },
+        Ok(Err(error)) => {
+            // The name does not exist with any record type.
+            let is_nonexistent = matches!(&error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain);
+            FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent }
+        }
         Ok(Ok(lookup)) => {
             let addresses: Vec<IpAddr> = list_addresses(lookup.answers()).collect();
             let ttl = lookup.answers().iter().map(|record| record.ttl).min().unwrap_or(0);
@@ -257,11 +261,6 @@ fn classify_error(error: &NetError) -> LookupOutcome {
         NetError::Timeout => LookupOutcome::TimedOut,
         _ => LookupOutcome::Failed,
     }
-}
-
-/// Returns whether the name does not exist with any record type.
-fn is_nonexistent(error: &NetError) -> bool {
-    matches!(error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain)
 }
 
 fn files_changed_at() -> [Option<SystemTime>; 2] {

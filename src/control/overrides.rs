@@ -123,7 +123,7 @@ impl LiveOverrides {
                 logged.remove(&limit.name);
                 continue;
             }
-            match apply_overrides(limit, found) {
+            match found.and_then(|raw| limit.overrides.set_live(&limit.key, &raw).map(|_| raw)) {
                 Ok(raw) => {
                     tracing::info!(limit = limit.name, entries = raw.len(), "overrides in Redis are in force");
                     good.insert(limit.name.clone(), raw);
@@ -141,12 +141,6 @@ impl LiveOverrides {
             }
         }
     }
-}
-
-fn apply_overrides(limit: &Limit, found: Result<RawOverrides, String>) -> Result<RawOverrides, String> {
-    let raw = found?;
-    limit.overrides.set_live(&limit.key, &raw)?;
-    Ok(raw)
 }
 
 /// Reads the hashes; `None` if the store has none.

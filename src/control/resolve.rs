@@ -76,7 +76,11 @@ impl HostnameUpdater {
 
     /// Resolves the names of a config that is about to come into force, and waits for new ones for a while.
     pub async fn resolve_new_names(self: &Rc<HostnameUpdater>, config: &Config) {
-        self.set_servers(&config.server.resolver);
+        let servers = &config.server.resolver;
+        if self.resolver.borrow().0 != *servers {
+            *self.resolver.borrow_mut() = (servers.clone(), Rc::new(HostResolver::new(servers)));
+            self.names.borrow().values().for_each(|name| name.due.set(Instant::now()));
+        }
         let now = Instant::now();
         let every = list_hostnames(config);
         for (name, every) in &every {
@@ -100,14 +104,6 @@ impl HostnameUpdater {
     pub fn forget_unused(&self, config: &Config) {
         let hostnames = list_hostnames(config);
         self.names.borrow_mut().retain(|name, _| hostnames.contains_key(name.as_str()));
-    }
-
-    /// Uses these DNS servers from now on, or the system's if the list is empty.
-    fn set_servers(&self, servers: &[SocketAddr]) {
-        if self.resolver.borrow().0 != servers {
-            *self.resolver.borrow_mut() = (servers.to_vec(), Rc::new(HostResolver::new(servers)));
-            self.names.borrow().values().for_each(|name| name.due.set(Instant::now()));
-        }
     }
 
     /// Starts the lookups that are due.

@@ -6,7 +6,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -18,6 +18,7 @@ use crate::control::state_file::{
 };
 use crate::limiting::gateways::Gateways;
 use crate::limiting::store::settings::StoreSettings;
+use crate::local_ca;
 use crate::snapshot::CurrentSnapshot;
 
 pub struct StoreState {
@@ -99,7 +100,7 @@ impl StoreState {
         if !self.gateways.is_store_silent() {
             *self.previous_outage.borrow_mut() = None;
         } else if let Some(outage) = &mut *self.previous_outage.borrow_mut() {
-            let now_s = now_unix_s();
+            let now_s = local_ca::now_s();
             outage.restarts.push(now_s);
             let excess = outage.restarts.len().saturating_sub(RESTARTS_MAX);
             outage.restarts.drain(..excess);
@@ -219,11 +220,6 @@ fn drop_until_fits(saved: &mut SavedState) -> Vec<String> {
         }
     }
     left_out
-}
-
-fn now_unix_s() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]

@@ -127,7 +127,7 @@ impl Watcher {
             tokio::select! {
                 () = change.notified() => self.wait_until_written().await,
                 _ = ticks.tick() => {
-                    if !self.stats_changed() {
+                    if self.stats == read_stats(&self.files.borrow()) {
                         continue;
                     }
                     self.wait_until_stats_stay().await;
@@ -142,18 +142,20 @@ impl Watcher {
                 }
             }
             self.watch_directories();
-            let Some(seen) = self.read_contents() else {
+            let files = self.files.borrow().clone();
+            self.stats = read_stats(&files);
+            let Some(contents) = try_digest(&files) else {
                 // Their state is unknown: an edit may be among what could not be read.
                 tokio::time::sleep(QUIET_WAIT_MAX).await;
                 change.notify_one();
                 continue;
             };
-            if self.shared.was_written(&seen) {
-                self.contents = seen;
+            if self.shared.was_written(&contents) {
+                self.contents = contents;
                 self.shared.take_was_overtaken();
                 continue;
             }
-            let is_edited = seen != self.contents;
+            let is_edited = contents != self.contents;
             if is_edited && self.wait_for_writer().await {
                 change.notify_one();
                 continue;
@@ -179,7 +181,8 @@ impl Watcher {
     /// says why, and continues to wait.
     async fn wait_until_written(&mut self) {
         loop {
-            wait_until_quiet(&self.changed).await;
+            let until = Instant::now() + QUIET_WAIT_MAX;
+            while Instant::now() < until && timeout(QUIET_TIME, self.changed.notified()).await.is_ok() {}
             let state = self.shared.open_files.find_open(&self.files.borrow(), std::time::Instant::now());
             match state {
                 OpenState::Closed => return,
@@ -284,18 +287,6 @@ impl Watcher {
         }
         self.shared.fall_back_to_polling();
     }
-
-    fn stats_changed(&self) -> bool {
-        self.stats != read_stats(&self.files.borrow())
-    }
-
-    /// Remembers the file metadata and returns a digest of the contents; `None` if no descriptors are left to read
-    /// with.
-    fn read_contents(&mut self) -> Option<ContentDigest> {
-        let files = self.files.borrow().clone();
-        self.stats = read_stats(&files);
-        try_digest(&files)
-    }
 }
 
 /// Returns a digest of `files` and their directories.
@@ -321,11 +312,6 @@ fn try_digest(files: &[PathBuf]) -> Option<ContentDigest> {
         }
     }
     Some(digest.finalize().into())
-}
-
-async fn wait_until_quiet(changed: &Notify) {
-    let until = Instant::now() + QUIET_WAIT_MAX;
-    while Instant::now() < until && timeout(QUIET_TIME, changed.notified()).await.is_ok() {}
 }
 
 fn read_stats(files: &[PathBuf]) -> BTreeMap<PathBuf, Option<FileStat>> {

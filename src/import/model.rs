@@ -247,11 +247,6 @@ impl ImportedConfig {
         (name.clone(), has_other)
     }
 
-    fn define_set(&mut self, networks: Vec<IpNet>) -> String {
-        let next = format!("allowed-{}", self.sets.len() + 1);
-        self.sets.entry(networks).or_insert(next).clone()
-    }
-
     /// Restricts the clients of a route by `allow` and `deny` rules in nginx's order.
     pub fn restrict_clients(&mut self, body: &mut RouteBody, rules: &[(bool, IpNet)]) {
         if rules.is_empty() {
@@ -266,7 +261,8 @@ impl ImportedConfig {
                     Some(AccessUse::Deny(format!("deny = {}", format_array(&networks))))
                 }
                 _ => {
-                    let set = self.define_set(allowed);
+                    let next = format!("allowed-{}", self.sets.len() + 1);
+                    let set = self.sets.entry(allowed).or_insert(next).clone();
                     let lines = vec![
                         "rate = \"1/s\"".to_owned(),
                         "key = \"all\"".to_owned(),

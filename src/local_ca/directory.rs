@@ -48,7 +48,9 @@ pub fn open_ca(directory: &Path) -> Result<LocalCa, LocalCaError> {
     let directory = std::path::absolute(directory).map_err(|error| io_error("resolve", directory, &error))?;
     // With a slash at its end, a path to a symbolic link would name the directory behind the link.
     let directory: PathBuf = directory.components().collect();
-    check_parents(&directory)?;
+    // No user may swap the directory for another one: a parent that everyone may write to must be sticky, like `/tmp`.
+    // Where a parent is a symbolic link, this includes the directories that the link leads through.
+    directory.parent().map_or(Ok(()), |parent| check_writers(&directory, parent))?;
     let existing = match check_directory(&directory)? {
         true => read_ca(&directory)?,
         false => None,
@@ -137,12 +139,6 @@ fn warn_about_validity(directory: &Path, ca: &LocalCa) {
     } else if now_s < validity.not_before_s {
         tracing::warn!("the CA in `{directory}` is not valid yet; is the clock of this machine right?");
     }
-}
-
-/// Checks that no user can swap the directory for another one: a parent that everyone may write to must be sticky, like
-/// `/tmp`. Where a parent is a symbolic link, this includes the directories that the link leads through.
-fn check_parents(directory: &Path) -> Result<(), LocalCaError> {
-    directory.parent().map_or(Ok(()), |parent| check_writers(directory, parent))
 }
 
 fn check_writers(directory: &Path, parent: &Path) -> Result<(), LocalCaError> {

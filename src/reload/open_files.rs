@@ -67,7 +67,8 @@ impl OpenFiles {
         for path in &event.paths {
             match event.kind {
                 EventKind::Create(CreateKind::File) => {
-                    let is_written = is_empty_file(path);
+                    let metadata = path.symlink_metadata();
+                    let is_written = metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
                     record_write(files, path, OpenFile { is_new: true, is_written, ..OpenFile::at(now) });
                 }
                 EventKind::Modify(ModifyKind::Data(_) | ModifyKind::Any) => {
@@ -168,10 +169,6 @@ fn record_write(files: &mut BTreeMap<PathBuf, OpenFile>, path: &Path, write: Ope
     if files.len() < FILES_MAX {
         files.insert(path.to_owned(), OpenFile { identity: identity_at(path), ..write });
     }
-}
-
-fn is_empty_file(path: &Path) -> bool {
-    path.symlink_metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0)
 }
 
 /// Returns whether a pattern of `include` may match a new file, by its extension and that of the files beside it.

@@ -1,5 +1,7 @@
 //! Problem documents of changes that were not made. Called by `mod.rs`.
 
+use std::io::ErrorKind;
+
 use http::StatusCode;
 use serde_json::{Value, json};
 
@@ -24,7 +26,13 @@ pub fn to_problem(fault: ChangeFault) -> Problem {
         }
         ChangeFault::Unreadable { .. } => (StatusCode::CONFLICT, ProblemKind::UnreadableFile, json!({})),
         ChangeFault::OtherFiles { .. } => (StatusCode::CONFLICT, ProblemKind::OtherFiles, json!({})),
-        ChangeFault::Unwritable { error, .. } => (write_status(&error), ProblemKind::UnwritableFile, json!({})),
+        ChangeFault::Unwritable { error, .. } => {
+            let status = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+                _ => StatusCode::CONFLICT,
+            };
+            (status, ProblemKind::UnwritableFile, json!({}))
+        }
         ChangeFault::NotApplied { failure, restored } => {
             let mut more: Value = json!({ "diagnostics": failure.diagnostics(), "restored": restored.is_ok() });
             if let Err(error) = &restored {
@@ -35,11 +43,4 @@ pub fn to_problem(fault: ChangeFault) -> Problem {
         ChangeFault::Hung(_) => (StatusCode::SERVICE_UNAVAILABLE, ProblemKind::FilesUnavailable, json!({})),
     };
     Problem { status, kind, detail, more }
-}
-
-fn write_status(error: &std::io::Error) -> StatusCode {
-    match error.kind() {
-        std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
-        _ => StatusCode::CONFLICT,
-    }
 }

@@ -10,7 +10,6 @@ pub mod conditions;
 pub mod faults;
 mod routes;
 
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -59,7 +58,9 @@ impl ConfigApi {
     pub async fn show_file(&self, name: &str, snapshot: &Snapshot) -> Result<(Vec<u8>, String), Problem> {
         let paths = self.shared.history.current_paths();
         let Some(path) = find_file(&paths, name).cloned() else {
-            return Err(to_problem(unknown_file(name, &paths)));
+            let names = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
+            let fault = ChangeFault::UnknownFile { name: name.to_owned(), known: names.unwrap_or_default() };
+            return Err(to_problem(fault));
         };
         let generation = snapshot.generation;
         let bytes = self.read(move || read_file(&path)).await?;
@@ -104,9 +105,4 @@ fn describe_entry(entry: &HistoryEntry) -> Value {
         "diff": entry.diff,
         "restorable": entry.files.is_some(),
     })
-}
-
-fn unknown_file(name: &str, paths: &[PathBuf]) -> ChangeFault {
-    let names = paths.first().map(|main| paths.iter().map(|path| name_file(main, path)).collect());
-    ChangeFault::UnknownFile { name: name.to_owned(), known: names.unwrap_or_default() }
 }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::auth::AuthMethod;
 use crate::config::Config;
 use crate::route::order::{RankedRoute, rank_routes};
-use crate::route::{Action, HostPattern, PathPattern, Route};
+use crate::route::{Action, HostPattern, PathPattern};
 use crate::snapshot::Snapshot;
 
 /// The list built last, and its generation.
@@ -63,6 +63,12 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
     let path = source
         .path_with_variables()
         .map_or_else(|| path.to_string(), |path| path.trim_start_matches("= ").trim_start_matches("~ ").to_owned());
+    let action = match &route.action {
+        Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
+        Action::Echo => json!({ "upstream": "echo:" }),
+        Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
+        Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
+    };
     let line = config.route_lines.get(ranked.index);
     json!({
         "priority": priority,
@@ -75,7 +81,7 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         "match": kind,
         "methods": matcher.methods.iter().map(http::Method::as_str).collect::<Vec<_>>(),
         "header": matcher.headers.iter().map(header).collect::<serde_json::Map<String, Value>>(),
-        "action": describe_action(config, route),
+        "action": action,
         "limits": route.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(),
         "auth": route.auth.as_ref().map(|auth| match auth.method {
             AuthMethod::Basic(_) => "basic",
@@ -84,13 +90,4 @@ fn describe_route(config: &Config, ranked: &RankedRoute, priority: usize) -> Val
         }),
         "origin": line.map(|line| format!("{}:{}", line.file, line.line)),
     })
-}
-
-fn describe_action(config: &Config, route: &Route) -> Value {
-    match &route.action {
-        Action::Upstream(index) => json!({ "upstream": config.upstreams.get(*index).map(|upstream| &upstream.name) }),
-        Action::Echo => json!({ "upstream": "echo:" }),
-        Action::Respond(response) => json!({ "respond": response.status.as_u16() }),
-        Action::Redirect(redirect) => json!({ "redirect": redirect.status.as_u16() }),
-    }
 }

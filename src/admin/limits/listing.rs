@@ -7,7 +7,6 @@ use std::ops::Range;
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use crate::config::Config;
 use crate::limiting::algorithm::Rule;
 use crate::limiting::limit::Limit;
 use crate::limiting::store::shares::KeyDivision;
@@ -56,7 +55,14 @@ impl LimitList {
         let config = &snapshot.config;
         let (mut text, mut places) = ("{\"limits\":[".to_owned(), Vec::with_capacity(config.limits.len()));
         let division = KeyDivision::new(config.store.max_keys, &config.limits);
-        for (limit, routes) in config.limits.iter().zip(routes_by_limit(config)) {
+        // The names of the routes that use each limit.
+        let mut routes = vec![Vec::new(); config.limits.len()];
+        for route in config.all_routes() {
+            for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
+                routes[place].push(route.name.as_str());
+            }
+        }
+        for (limit, routes) in config.limits.iter().zip(routes) {
             if !places.is_empty() {
                 text.push(',');
             }
@@ -67,17 +73,6 @@ impl LimitList {
         text.push_str("]}");
         LimitList { generation: snapshot.generation, second, text: text.into(), places }
     }
-}
-
-/// Returns the names of the routes that use each limit.
-fn routes_by_limit(config: &Config) -> Vec<Vec<&str>> {
-    let mut routes = vec![Vec::new(); config.limits.len()];
-    for route in config.all_routes() {
-        for place in route.limits.iter().filter_map(|limit| config.limits.index_of(&limit.name)) {
-            routes[place].push(route.name.as_str());
-        }
-    }
-    routes
 }
 
 fn describe_limit(limit: &Limit, (min_keys, max_keys): (usize, usize), routes: &[&str], now_ms: i64) -> Value {

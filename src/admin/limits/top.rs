@@ -176,14 +176,6 @@ fn count_routes<'r>(keys: &mut [TopKey<'_>], refusals: impl Iterator<Item = &'r 
     }
 }
 
-/// Describes the routes with the most refusals of a key.
-fn describe_routes(routes: &BTreeMap<String, u64>) -> Value {
-    let mut counts: Vec<(&String, &u64)> = routes.iter().collect();
-    counts.sort_by_key(|(_, count)| Reverse(**count));
-    let top = counts.iter().take(ROUTES_MAX).map(|(route, count)| json!({ "route": route, "count": count }));
-    top.collect()
-}
-
 fn list_limit_keys<'a>(
     limit: &'a Arc<Limit>,
     found: &WindowUsage,
@@ -217,7 +209,10 @@ fn divide(count: u64, total: u64) -> f64 {
 /// Adds what is left for the key now. Without an answer of the store, these members are absent.
 async fn add_state(limiter: &Limiter, mut key: TopKey<'_>, lists_routes: bool) -> Value {
     if lists_routes {
-        key.value["routes"] = describe_routes(&key.routes);
+        let mut counts: Vec<(&String, &u64)> = key.routes.iter().collect();
+        counts.sort_by_key(|(_, count)| Reverse(**count));
+        let most = counts.iter().take(ROUTES_MAX);
+        key.value["routes"] = most.map(|(route, count)| json!({ "route": route, "count": count })).collect();
     }
     let mut values = NamedValues::default();
     for (part, state) in key.limit.counted_key().0.iter().zip(key.parts.split(',')) {

@@ -70,8 +70,18 @@ const FILTER_MAX: usize = 100;
 impl TopList {
     pub fn new(answer: &Value) -> TopList {
         let list = |name: &str| answer[name].as_array().map(Vec::as_slice).unwrap_or_default();
+        let by = match text(answer, "by") {
+            "would_refuse" => "that would be refused",
+            "would_admit" => "that would be admitted",
+            "admitted" => "admitted (estimated from one request in 16)",
+            by => by,
+        };
+        let format_sum = |sum: &Value| {
+            let about = if sum["distinct_is_exact"] == true { "" } else { "about " };
+            format!("limit {}: {} in all, {about}{} keys", text(sum, "limit"), sum["total"], sum["distinct"])
+        };
         TopList {
-            title: format!("keys {} most, last {}", by_words(text(answer, "by")), text(answer, "window")),
+            title: format!("keys {by} most, last {}", text(answer, "window")),
             sums: list("limits").iter().map(format_sum).collect(),
             rows: list("keys").iter().map(TopRow::new).collect(),
         }
@@ -87,20 +97,6 @@ impl TopList {
 
 fn text<'v>(value: &'v Value, name: &str) -> &'v str {
     value[name].as_str().unwrap_or_default()
-}
-
-fn by_words(by: &str) -> &str {
-    match by {
-        "would_refuse" => "that would be refused",
-        "would_admit" => "that would be admitted",
-        "admitted" => "admitted (estimated from one request in 16)",
-        by => by,
-    }
-}
-
-fn format_sum(sum: &Value) -> String {
-    let about = if sum["distinct_is_exact"] == true { "" } else { "about " };
-    format!("limit {}: {} in all, {about}{} keys", text(sum, "limit"), sum["total"], sum["distinct"])
 }
 
 impl TopRow {
@@ -230,7 +226,11 @@ impl TopScreen {
             let (start, end) = if is_selected { ("\x1b[7m", "\x1b[0m") } else { ("", "") };
             frame.extend([start, &line, end, "\x1b[K\r\n"]);
         };
-        add_line(&format!("sluicegate top: {}{}", self.list.title, self.filter_note()), false);
+        let note = match self.filter.as_str() {
+            "" => String::new(),
+            filter => format!(", with `{filter}` (Escape: all)"),
+        };
+        add_line(&format!("sluicegate top: {}{note}", self.list.title), false);
         self.list.sums.iter().take(sums).for_each(|sum| add_line(sum, false));
         add_line(HEADING, false);
         for (place, row) in visible_rows.iter().enumerate().skip(first).take(fits) {
@@ -240,10 +240,6 @@ impl TopScreen {
         let footer: String = make_visible(&self.footer()).chars().take(columns).collect();
         frame.extend([footer.as_str(), "\x1b[K\x1b[J"]);
         frame
-    }
-
-    fn filter_note(&self) -> String {
-        if self.filter.is_empty() { String::new() } else { format!(", with `{}` (Escape: all)", self.filter) }
     }
 
     fn footer(&self) -> String {

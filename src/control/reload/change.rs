@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::config::{self, Config, LoadedFile, OverlayKind};
+use crate::config::{self, LoadedFile, OverlayKind};
 use crate::control::reload::Reloader;
 use crate::control::reload::disk::{self, CheckedEdit, EditCheck, FileChange};
 use crate::control::source::ConfigSource;
@@ -131,7 +131,10 @@ impl Reloader {
             .files
             .extend(old.config.files.iter().filter(|file| !config.files.contains(file)).cloned().collect::<Vec<_>>());
         let files_hash = self.shared.history.pin().map_or_else(|| old.config.hash.clone(), |pin| pin.files_hash);
-        let outcome = self.replace_config(config, Trigger::Rollback, token).await;
+        self.announce_reload();
+        let outcome = self.apply_config(config, Trigger::Rollback, token).await;
+        self.record_outcome(&outcome, Trigger::Rollback);
+        self.announce_end(&outcome);
         if let ReloadOutcome::Failed { failure, .. } = outcome {
             return Err(ChangeFault::NotApplied { failure, restored: Ok(()) });
         }
@@ -175,15 +178,6 @@ impl Reloader {
             tracing::error!("the config files keep a config that cannot be put in force: {error}");
         }
         Err(ChangeFault::NotApplied { failure, restored: result })
-    }
-
-    /// Puts a config in force that was not read from the files.
-    async fn replace_config(&mut self, config: Config, trigger: Trigger, token: Option<String>) -> ReloadOutcome {
-        self.announce_reload();
-        let outcome = self.apply_config(config, trigger, token).await;
-        self.record_outcome(&outcome, trigger);
-        self.announce_end(&outcome);
-        outcome
     }
 }
 

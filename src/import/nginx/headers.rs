@@ -56,11 +56,6 @@ pub struct GatewayFacts {
 }
 
 impl GatewayFacts {
-    /// Returns whether clients name no port in `Host`, because all ports are those of the scheme.
-    fn has_default_ports(&self) -> bool {
-        self.ports.iter().all(|port| matches!(port, 80 | 443))
-    }
-
     /// Returns the value of a variable that is the same for all requests.
     fn constant(&self, value: &str, server_name: Option<&str>) -> Option<String> {
         match (value, self.ports.as_slice()) {
@@ -118,7 +113,8 @@ fn compare_forwarded(name: &str, value: &str, facts: &GatewayFacts) -> OwnValue 
         ("x-forwarded-for", "$remote_addr" | "$proxy_add_x_forwarded_for") => OwnValue::Same,
         ("x-real-ip", "$realip_remote_addr") | ("x-request-id", "$request_id") => OwnValue::Same,
         ("x-forwarded-proto", "$scheme") | ("x-forwarded-host", "$http_host") => OwnValue::Same,
-        ("x-forwarded-host", "$host") if facts.has_default_ports() => OwnValue::Same,
+        // Clients name no port in `Host` if all ports are those of the scheme.
+        ("x-forwarded-host", "$host") if facts.ports.iter().all(|port| matches!(port, 80 | 443)) => OwnValue::Same,
         ("x-forwarded-host", "$host" | "$host:$server_port") => {
             OwnValue::Differs("the server gets the client's host with its port")
         }

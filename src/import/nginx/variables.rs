@@ -29,7 +29,15 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
     let mut own = server.clone();
     for directive in block.iter() {
         match directive.name.as_str() {
-            "set" => set_variable(directive, &mut own),
+            "set" => {
+                let value = directive.arg(1);
+                let value = match find_variables(value).is_empty() {
+                    true => Some(value.to_owned()),
+                    false => replace_variables(value, &own).filter(|value| find_variables(value).is_empty()),
+                };
+                let value = value.filter(|value| value.len() <= VALUE_MAX);
+                own.insert(variable_name(directive).to_owned(), value);
+            }
             "if" => {
                 for inner in directive.inner().iter().filter(|inner| inner.name == "set") {
                     own.insert(variable_name(inner).to_owned(), None);
@@ -56,15 +64,6 @@ fn replace_in_block(block: &mut [Directive], server: &Constants, is_server: bool
 
 fn variable_name(set: &Directive) -> &str {
     set.arg(0).trim_start_matches('$')
-}
-
-fn set_variable(set: &Directive, own: &mut Constants) {
-    let value = set.arg(1);
-    let value = match find_variables(value).is_empty() {
-        true => Some(value.to_owned()),
-        false => replace_variables(value, own).filter(|value| find_variables(value).is_empty()),
-    };
-    own.insert(variable_name(set).to_owned(), value.filter(|value| value.len() <= VALUE_MAX));
 }
 
 /// Replaces the constant variables of a text. Returns `None` if it has none.

@@ -95,8 +95,11 @@ fn write_rule(domain: &str, rule: &FlatRule, out: &mut ImportedConfig) {
         RuleOutcome::Exempt => Vec::new(),
         RuleOutcome::Limited(rate) => vec![define_limit(domain, rule, rate, out)],
     };
+    let is_bare =
+        |key: &str| !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
     let entry = |entry: &TreeEntry| {
-        format!("{{ {} = {} }}", format_key(&entry.key), quote_literal(entry.value.as_deref().unwrap_or("*")))
+        let key = if is_bare(&entry.key) { entry.key.clone() } else { quote_literal(&entry.key) };
+        format!("{{ {key} = {} }}", quote_literal(entry.value.as_deref().unwrap_or("*")))
     };
     let entries: Vec<String> = rule.entries.iter().map(entry).collect();
     let descriptor = match entries.as_slice() {
@@ -192,10 +195,4 @@ fn find_repeated(rule: &FlatRule, varying: &[&TreeEntry]) -> Occurrence {
         result = if result == Occurrence::Single || result == occurrence { occurrence } else { Occurrence::Several };
     }
     result
-}
-
-/// Formats a key of a table.
-fn format_key(key: &str) -> String {
-    let is_bare = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-".contains(&byte));
-    if is_bare { key.to_owned() } else { quote_literal(key) }
 }

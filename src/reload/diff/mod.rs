@@ -216,7 +216,9 @@ fn route_content<'c>(route: &'c Route, config: &'c Config) -> impl PartialEq + u
         Action::Upstream(index) => Err(config.upstreams.get(*index).map(|upstream| &upstream.name)),
         other => Ok(other),
     };
-    let limits: Vec<&str> = named_limits(limits).collect();
+    // Candidates and wider tiers are added by themselves.
+    let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
+    let limits: Vec<&str> = limits.map(|limit| limit.name.as_str()).collect();
     (
         (matcher_content(matcher), action, auth, limits, allow, deny, rewrite),
         (
@@ -246,12 +248,6 @@ fn matcher_content(matcher: &Matcher) -> impl PartialEq + use<'_> {
     methods.sort_unstable();
     headers.sort_unstable();
     (hosts, path, methods, headers)
-}
-
-/// Returns the names of those limits in a list that are not added by themselves, as candidates and wider tiers are.
-fn named_limits(limits: &[Arc<Limit>]) -> impl Iterator<Item = &str> {
-    let limits = limits.iter().filter(|limit| limit.candidate_of.is_none() && !limit.is_wider_tier());
-    limits.map(|limit| limit.name.as_str())
 }
 
 /// Returns the limits of each section: with tiers, it has several.

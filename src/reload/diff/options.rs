@@ -73,7 +73,11 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     let (mut own, mut unexplained) = (Vec::new(), Vec::new());
     for (kind, changes) in changed.kinds {
         let mut earlier = HashSet::new();
-        let sections = changes.changed.iter().map(|name| comparison.section_of(kind, name));
+        // The options of a wider tier are in the section of its limit.
+        let sections = changes.changed.iter().map(|name| {
+            let tier = (kind == limit::TABLE.name).then(|| new.limits.find(name)).flatten();
+            tier.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
+        });
         for name in sections.filter(|name| earlier.insert(*name)) {
             let lines = comparison.compare_section(kind, name);
             if lines.is_empty() {
@@ -86,7 +90,8 @@ pub fn list_changes(old: &Config, new: &Config, changed: &ChangedSections) -> Ve
     let settings = comparison.compare_settings(changed, &unexplained);
     let setting_kinds: HashSet<&str> = settings.iter().map(|line| line.kind.as_str()).collect();
     for (kind, name) in unexplained {
-        own.extend(comparison.explain_rest(kind, name, &setting_kinds));
+        let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && setting_kinds.contains(from));
+        own.extend((!inherits).then(|| ChangeLine::new(kind, name, "a file that it names changed")));
     }
     lines.extend(settings);
     lines.extend(comparison.list_order_of_patterns());
@@ -113,15 +118,6 @@ fn sections_by_name(config: &Config) -> Sections<'_> {
 }
 
 impl<'c> Comparison<'c> {
-    /// Returns the name of the section that has the options. Those of a wider tier are in the section of its limit.
-    fn section_of<'n>(&self, kind: &str, name: &'n str) -> &'n str
-    where
-        'c: 'n,
-    {
-        let tier = (kind == limit::TABLE.name).then(|| self.new.limits.find(name)).flatten();
-        tier.and_then(|limit| limit.tier_of.as_deref()).unwrap_or(name)
-    }
-
     /// Returns a line for each option of a section that differs. If only the way of writing does, those that are
     /// written differently count, because something must differ.
     fn compare_section(&self, kind: &'static str, name: &str) -> Vec<ChangeLine> {
@@ -267,7 +263,9 @@ impl<'c> Comparison<'c> {
                     changed.kinds.iter().any(|(user, changes)| users.contains(user) && !changes.is_empty())
                 }
                 _ if kind == server::TABLE.name => {
-                    unexplained.iter().any(|(user, _)| users.contains(user)) || self.has_other_listeners(changed)
+                    let is_listener = |kind: &str| kind == listener::TABLE.name;
+                    unexplained.iter().any(|(user, _)| users.contains(user))
+                        || changed.kinds.iter().any(|(kind, changes)| is_listener(kind) && !changes.is_empty())
                 }
                 _ => unexplained.iter().any(|(user, _)| users.contains(user)),
             });
@@ -283,23 +281,12 @@ impl<'c> Comparison<'c> {
         lines
     }
 
-    fn has_other_listeners(&self, changed: &ChangedSections) -> bool {
-        changed.kinds.iter().any(|(kind, changes)| *kind == listener::TABLE.name && !changes.is_empty())
-    }
-
     /// Returns whether `[server]` differs by options only that need a restart.
     fn has_only_restarts(&self, kind: &str) -> bool {
         let mut after = self.new.server.clone();
         after.workers = self.old.server.workers;
         after.handover.clone_from(&self.old.server.handover);
         kind == server::TABLE.name && after == self.old.server
-    }
-
-    /// Returns the line of a section that differs though none of its options does, unless a section that it inherits
-    /// from explains it.
-    fn explain_rest(&self, kind: &str, name: &str, explained: &HashSet<&str>) -> Option<ChangeLine> {
-        let inherits = INHERITED.iter().any(|(from, users)| users.contains(&kind) && explained.contains(from));
-        (!inherits).then(|| ChangeLine::new(kind, name, "a file that it names changed"))
     }
 
     fn list_restarts(&self) -> Vec<ChangeLine> {

@@ -139,10 +139,6 @@ fn register_collectors(registry: &Registry) -> prometheus::Result<CollectedRecor
     Ok(records)
 }
 
-fn count_admin_requests(families: &Families) -> prometheus::Result<IntCounterVec> {
-    families.counters("admin_requests_total", "Requests to the admin listener.", &["page", "status"])
-}
-
 impl Metrics {
     /// Registers every family in a new registry.
     ///
@@ -155,7 +151,11 @@ impl Metrics {
             routes,
             limits,
             overhead,
-            admin_requests: count_admin_requests(&families)?,
+            admin_requests: families.counters(
+                "admin_requests_total",
+                "Requests to the admin listener.",
+                &["page", "status"],
+            )?,
             worker: 0,
             http_rejected: families.counters(
                 "http_rejected_total",

@@ -71,17 +71,15 @@ fn write_histogram(text: &mut String, name: &str, metric: &Metric, exemplars: Op
     let all = bounds.chain([("+Inf".to_owned(), histogram.get_sample_count())]);
     for (place, (bound, count)) in all.enumerate() {
         write_sample(text, name, "_bucket", labels, Some(&bound), count as f64)?;
-        if let Some(exemplar) = exemplars.and_then(|found| found.get(place).copied().flatten()) {
+        let exemplar = exemplars.and_then(|exemplars| exemplars.get(place).copied().flatten());
+        if let Some(Exemplar { trace_id, seconds, time_ms }) = exemplar {
+            let (whole, ms) = (time_ms / 1000, time_ms % 1000);
             text.pop();
-            write_exemplar(text, exemplar)?;
+            writeln!(text, " # {{trace_id=\"{trace_id:032x}\"}} {seconds} {whole}.{ms:03}")?;
         }
     }
     write_sample(text, name, "_count", labels, None, histogram.get_sample_count() as f64)?;
     write_sample(text, name, "_sum", labels, None, histogram.get_sample_sum())
-}
-
-fn write_exemplar(text: &mut String, Exemplar { trace_id, seconds, time_ms }: Exemplar) -> fmt::Result {
-    writeln!(text, " # {{trace_id=\"{trace_id:032x}\"}} {seconds} {}.{:03}", time_ms / 1000, time_ms % 1000)
 }
 
 /// Writes a line. `bound`: the value of the label `le`.
