@@ -176,7 +176,10 @@ async fn query_family(resolver: &TokioResolver, name: &Name, kind: RecordType) -
         Err(_) => FamilyResult::LATE,
         Ok(Err(error)) => {
             // The name does not exist with any record type.
-            let is_nonexistent = matches!(&error, NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain);
+            let is_nonexistent = matches!(
+                &error,
+                NetError::Dns(DnsError::NoRecordsFound(none)) if none.response_code == ResponseCode::NXDomain
+            );
             FamilyResult { found: Err(classify_error(&error)), shows_existence: is_nonexistent }
         }
         Ok(Ok(lookup)) => {

@@ -273,13 +273,8 @@ async fn start_gateway(
     let (dns, mut state) = (HostnameUpdater::new(&fleet, &config), PersistentState::new(&metrics, &fleet));
     let mut acme = AcmeThread::new(&metrics);
     acme.provide_known(&config, None).await;
-    let shared_state = Arc::new(SharedState::default());
-    shared_state.history.add_entry(HistoryEntry::new(
-        1,
-        &config.hash,
-        "start",
-        std::mem::take(&mut config.config_files),
-    ));
+    let shared = Arc::new(SharedState::default());
+    shared.history.add_entry(HistoryEntry::new(1, &config.hash, "start", std::mem::take(&mut config.config_files)));
     let snapshot = Arc::new(Snapshot::new(1, config, &mut state));
     state.drop_unused(&snapshot);
     metrics.record_config(&snapshot.config.hash, snapshot.generation, snapshot.loaded_at);
@@ -305,9 +300,9 @@ async fn start_gateway(
     let context = admin::AdminContext {
         current: current.clone(),
         metrics: metrics.clone(),
-        shared: shared_state.clone(),
+        shared: shared.clone(),
         jobs: jobs.clone(),
-        config: admin::ConfigApi::new(sender, shared_state.clone(), loader.clone()),
+        config: admin::ConfigApi::new(sender, shared.clone(), loader.clone()),
         limits: admin::LimitsApi::new(current.clone(), link.clone(), usage.clone()),
         cached: Default::default(),
         fleet: fleet.clone(),
@@ -325,27 +320,15 @@ async fn start_gateway(
     // Returns the memory of the config texts to the system.
     heap::release_free_memory();
     let handover = if hands_over { listen_for_handover(&snapshot.config) } else { None };
-    let contact = contact::serve_contact(&source, shared_state.clone());
-    shared_state.enter_phase(Lifecycle::Ready);
+    let contact = contact::serve_contact(&source, shared.clone());
+    shared.enter_phase(Lifecycle::Ready);
     log_warnings(&snapshot.config);
     acme.update(&current);
     certs.start_renewal(&current, &metrics);
     tracing::info!(listen = addresses.join(", "), admin, workers = count, "ready");
     systemd::notify_ready();
-    let reloader = Reloader {
-        source,
-        loader,
-        current,
-        metrics,
-        state,
-        shared: shared_state,
-        listeners,
-        overrides,
-        link,
-        dns,
-        acme,
-        certs,
-    };
+    let reloader =
+        Reloader { source, loader, current, metrics, state, shared, listeners, overrides, link, dns, acme, certs };
     Ok(ControlState { reloader, jobs, inbox, changes, handover, contact })
 }
 

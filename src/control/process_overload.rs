@@ -15,7 +15,7 @@ use crate::overload::sampler::{LoadSampler, Measurement, SAMPLE_MS, Sample};
 use crate::overload::{OverloadCondition, OverloadRule};
 use crate::snapshot::{CurrentSnapshot, Fleet};
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 
 /// An overload is over, and its end is logged, once nothing was refused for this long.
 const QUIET_TIME: Duration = Duration::from_secs(10);
@@ -186,12 +186,12 @@ impl Collector for OverloadMetrics {
         let snapshot = self.monitor.current.load();
         for condition in snapshot.config.server.overload.iter().flat_map(OverloadRule::conditions) {
             let labels = [("condition", condition.label())];
-            refused.push(shown::counter_metric(self.monitor.load.refused(condition), &labels));
+            refused.push(series::counter_metric(self.monitor.load.refused(condition), &labels));
             if let Some(value) = self.monitor.value(condition) {
-                values.push(shown::number_metric(value, &labels));
+                values.push(series::number_metric(value, &labels));
             }
         }
         let families = self.families.iter().zip(FAMILIES).zip([refused, values]);
-        families.map(|((desc, (_, kind, _)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, _)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

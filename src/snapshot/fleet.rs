@@ -11,7 +11,7 @@ use prometheus::proto;
 
 use crate::route::Route;
 use crate::telemetry::metrics::Metrics;
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 use crate::upstream::Upstream;
 use crate::upstream::breaker::{BreakerKind, CircuitBreaker};
 use crate::upstream::hostname::{HostnameState, LookupOutcome};
@@ -199,36 +199,36 @@ impl Collector for FleetMetrics {
                 let origin = server.origin.to_string();
                 let labels = [("server", origin.as_str()), ("upstream", name)];
                 let is_up = members().any(|member| health(&member.state) == Health::Up);
-                up.push(shown::gauge_metric(i64::from(is_up), &labels));
+                up.push(series::gauge_metric(i64::from(is_up), &labels));
                 if let Some(rule) = upstream.settings.caps.as_ref().map(|rule| server.caps.override_rule(rule)) {
                     let sum = |of: fn(&ServerState) -> u32| members().map(|member| i64::from(of(&member.state))).sum();
-                    in_flight.push(shown::gauge_metric(sum(ServerState::in_flight), &labels));
+                    in_flight.push(series::gauge_metric(sum(ServerState::in_flight), &labels));
                     if rule.caps_connections() {
-                        connections.push(shown::gauge_metric(sum(ServerState::connections), &labels));
+                        connections.push(series::gauge_metric(sum(ServerState::connections), &labels));
                     }
                 }
                 if server.origin.hostname().is_some() {
-                    addresses.push(shown::gauge_metric(i64::try_from(members().count()).unwrap_or(i64::MAX), &labels));
+                    addresses.push(series::gauge_metric(i64::try_from(members().count()).unwrap_or(i64::MAX), &labels));
                 }
             }
             if upstream.settings.caps.is_some() {
                 let count = i64::try_from(upstream.load().queue.len()).unwrap_or(i64::MAX);
-                waiting.push(shown::gauge_metric(count, &[("upstream", name)]));
+                waiting.push(series::gauge_metric(count, &[("upstream", name)]));
             }
             let count = |wanted| roster.iter().filter(|member| health(&member.state) == wanted).count();
             let none_up = count(Health::Up) == 0;
             let count = i64::try_from(count(Health::Ejected)).unwrap_or(i64::MAX);
-            ejected.push(shown::gauge_metric(count, &[("upstream", name)]));
-            fail_open.push(shown::gauge_metric(i64::from(none_up), &[("upstream", name)]));
+            ejected.push(series::gauge_metric(count, &[("upstream", name)]));
+            fail_open.push(series::gauge_metric(i64::from(none_up), &[("upstream", name)]));
         }
         for name in self.fleet.hostnames() {
             let result = |outcome: &LookupOutcome| {
-                shown::counter_metric(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
+                series::counter_metric(name.lookups(*outcome), &[("name", &name.name), ("result", outcome.label())])
             };
             lookups.extend(LookupOutcome::ALL.iter().map(result));
         }
         let metrics = [up, addresses, ejected, fail_open, in_flight, connections, waiting, lookups];
         let families = self.families.iter().zip(FAMILIES).zip(metrics);
-        families.map(|((desc, (_, kind, ..)), metrics)| shown::build_family(desc, kind, metrics)).collect()
+        families.map(|((desc, (_, kind, ..)), metrics)| series::build_family(desc, kind, metrics)).collect()
     }
 }

@@ -1,15 +1,13 @@
 //! The config over HTTP: its files, edits of them, the history, rollbacks, and the routes. Called by `admin::pages`.
 //!
-//! Input: requests, whose preconditions `conditions` reads. Changes go to the control loop as jobs, and files are read
-//! on the loader's thread. Output: JSON, the texts of files, the routes in matching order (`routes`), and problems
-//! (`faults`).
+//! Input: requests. Changes go to the control loop as jobs, and files are read on the loader's thread. Output: JSON, the
+//! texts of files, the routes in matching order (`routes`), and problems.
 //!
 //! To add a page, add an async function of a request to `admin::pages::config`, and its row to `admin::pages`.
 
-pub mod conditions;
-pub mod faults;
 mod routes;
 
+use std::io::ErrorKind;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,10 +16,9 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use crate::admin::config::faults::to_problem;
 use crate::admin::config::routes::RouteListing;
 use crate::admin::lifecycle::{SharedState, format_rfc3339};
-use crate::admin::problem::Problem;
+use crate::admin::problem::{Problem, ProblemKind};
 use crate::reload::change::{ChangeFault, ChangeJob, ChangeOutcome, ConfigChange};
 use crate::reload::files::{find_file, list_files, name_file, read_file};
 use crate::reload::history::{HistoryEntry, entity_tag, hash_text};
@@ -105,4 +102,42 @@ fn describe_entry(entry: &HistoryEntry) -> Value {
         "diff": entry.diff,
         "restorable": entry.files.is_some(),
     })
+}
+
+/// Returns the problem document of a change that was not made. Each kind has its own `type`, so that programs need not
+/// read the text.
+pub fn to_problem(fault: ChangeFault) -> Problem {
+    let detail = fault.to_string();
+    let (status, kind, more) = match fault {
+        ChangeFault::NotInFiles => (StatusCode::CONFLICT, ProblemKind::NotInFiles, json!({})),
+        ChangeFault::Disabled => (StatusCode::FORBIDDEN, ProblemKind::EditDisabled, json!({})),
+        ChangeFault::UnknownFile { .. } => (StatusCode::NOT_FOUND, ProblemKind::UnknownFile, json!({})),
+        ChangeFault::UnknownGeneration { .. } => (StatusCode::NOT_FOUND, ProblemKind::UnknownGeneration, json!({})),
+        ChangeFault::TextsNotKept(_) => (StatusCode::NOT_FOUND, ProblemKind::TextsNotKept, json!({})),
+        ChangeFault::Stale { tag, text_diff } => {
+            let more = json!({ "etag": tag, "text_diff": text_diff });
+            (StatusCode::PRECONDITION_FAILED, ProblemKind::StaleGeneration, more)
+        }
+        ChangeFault::Invalid(report) => {
+            (StatusCode::UNPROCESSABLE_ENTITY, ProblemKind::ConfigRejected, json!({ "diagnostics": report.to_json() }))
+        }
+        ChangeFault::Unreadable { .. } => (StatusCode::CONFLICT, ProblemKind::UnreadableFile, json!({})),
+        ChangeFault::OtherFiles { .. } => (StatusCode::CONFLICT, ProblemKind::OtherFiles, json!({})),
+        ChangeFault::Unwritable { error, .. } => {
+            let status = match error.kind() {
+                ErrorKind::StorageFull | ErrorKind::QuotaExceeded => StatusCode::INSUFFICIENT_STORAGE,
+                _ => StatusCode::CONFLICT,
+            };
+            (status, ProblemKind::UnwritableFile, json!({}))
+        }
+        ChangeFault::NotApplied { failure, restored } => {
+            let mut more: Value = json!({ "diagnostics": failure.diagnostics(), "restored": restored.is_ok() });
+            if let Err(error) = &restored {
+                more["restore_error"] = error.to_string().into();
+            }
+            (StatusCode::UNPROCESSABLE_ENTITY, ProblemKind::NotApplied, more)
+        }
+        ChangeFault::Hung(_) => (StatusCode::SERVICE_UNAVAILABLE, ProblemKind::FilesUnavailable, json!({})),
+    };
+    Problem { status, kind, detail, more }
 }

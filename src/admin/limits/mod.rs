@@ -15,7 +15,6 @@ mod listing;
 mod refusals;
 mod requests;
 mod store_check;
-mod tenant;
 mod top;
 mod what_if;
 
@@ -38,14 +37,13 @@ use crate::admin::limits::labels::{DecidedBy, NotAskedReason, NotRefundedReason}
 use crate::admin::limits::listing::Listing;
 use crate::admin::limits::requests::{DecideBody, DecisionRequest, NamedValues};
 use crate::admin::limits::store_check::{run_check, store_unavailable};
-use crate::admin::limits::tenant::add_standing;
 use crate::admin::problem::{Problem, ProblemKind};
 use crate::admin::store_link::StoreLink;
 use crate::config::Config;
 use crate::config::admin_tokens::Role;
 use crate::ends::End;
 use crate::limiting::algorithm::Rule;
-use crate::limiting::algorithm::fair::FORGET;
+use crate::limiting::algorithm::fair::{FORGET, TenantShare};
 use crate::limiting::answer::{Answer, NEVER, Policy};
 use crate::limiting::decision::{Check, Op};
 use crate::limiting::integers::COST_MAX;
@@ -473,4 +471,14 @@ fn fixed_cost(limit: &Limit) -> i64 {
         Cost::Fixed(cost) => (*cost).min(COST_MAX),
         _ => 1,
     }
+}
+
+/// Adds the share of a tenant to the state of its budget, if tenants share it. `answer` is that to a cost of 0.
+pub fn add_standing(state: &mut Value, rule: &Rule, answer: &Answer) {
+    let Some(share) = rule.tenant_share(answer) else { return };
+    let TenantShare { active, weight, total_weight, rate, backlog, reserve } = share;
+    state["fair"] = json!({
+        "active": active, "weight": weight, "total_weight": total_weight, "rate_per_second": rate,
+        "reserve": reserve, "must_leave": backlog,
+    });
 }

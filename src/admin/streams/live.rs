@@ -26,13 +26,13 @@ const COMMENT_EVERY: u64 = 15;
 pub async fn stream_live(request: PageRequest) -> Result<AdminResponse, Problem> {
     // Otherwise, any web page could occupy all slots of streams.
     guard::check_same_site(&request.head.headers).map_err(|refusal| *refusal.problem)?;
-    let slot = request.take_stream_slot(false)?;
+    let permit = request.take_stream_permit(false)?;
     let context = &request.context;
-    let events = context.cached.live.add_viewer(context.current.load().generation, slot.share());
+    let events = context.cached.live.add_viewer(context.current.load().generation, permit.share());
     if context.cached.live.start_sending() {
         spawn_local(send_events(context.clone()));
     }
-    Ok(stream_response(events, slot))
+    Ok(stream_response(events, permit))
 }
 
 /// Sends an event per second until nobody reads them.

@@ -18,7 +18,7 @@ use crate::admin::lifecycle::Lifecycle;
 use crate::admin::page_request::PageRequest;
 use crate::admin::problem::{Problem, refuse_repeated};
 use crate::admin::response::{AdminResponse, stream_response};
-use crate::admin::slots::AdminStreamSlot;
+use crate::admin::slots::StreamPermit;
 use crate::config::percent_decode;
 use crate::labels::labels;
 use crate::snapshot::UNMATCHED;
@@ -114,16 +114,16 @@ pub async fn stream_tap(request: PageRequest) -> Result<AdminResponse, Problem> 
         let detail = format!("{TAPS_MAX} taps are open already; close one");
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
     };
-    let slot = request.take_stream_slot(true)?;
+    let permit = request.take_stream_permit(true)?;
     let reader = request.context.taps.open(filter, rate).ok_or_else(full)?;
     let (events, pieces) = mpsc::channel(PIECES);
-    spawn_local(send_events((reader, slot.share()), events, request.context.clone(), count));
-    Ok(stream_response(pieces, slot))
+    spawn_local(send_events((reader, permit.share()), events, request.context.clone(), count));
+    Ok(stream_response(pieces, permit))
 }
 
 /// Sends events until the tap ends or the client leaves.
 async fn send_events(
-    (mut reader, slot): (TapReader, AdminStreamSlot),
+    (mut reader, permit): (TapReader, StreamPermit),
     events: mpsc::Sender<Bytes>,
     context: Rc<AdminContext>,
     count: Option<u64>,
@@ -132,7 +132,7 @@ async fn send_events(
     let counts = format_counts(reader.counts());
     // Frees the places for another tap, even if the client reads slowly. Queued requests are dropped, and the
     // connection has little time left to send the rest.
-    drop((reader, slot));
+    drop((reader, permit));
     let last = format!("event: end\ndata: {}\n\n", json!({ "reason": end.label() }));
     for event in [counts, last] {
         // The client may have left.

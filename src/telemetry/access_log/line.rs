@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use jiff::tz::TimeZone;
 
-use crate::telemetry::access_log::field::LogField;
 use crate::telemetry::access_log::settings::{AccessLogSettings, LineFormat};
-use crate::telemetry::access_log::template::TemplatePiece;
+use crate::telemetry::access_log::template::{LogField, TemplatePiece};
 use crate::telemetry::access_log::{Attempts, LogRecord, Template};
 use crate::telemetry::metrics::Decision;
 

@@ -10,7 +10,7 @@ use prometheus::core::{Collector, Desc};
 use prometheus::proto;
 
 use crate::labels::labels;
-use crate::telemetry::metrics::exposition::shown::{build_family, counter_metric, gauge_metric, number_metric};
+use crate::telemetry::metrics::exposition::series::{build_family, counter_metric, gauge_metric, number_metric};
 use crate::telemetry::metrics::shards::{Count, Shards};
 
 labels! {

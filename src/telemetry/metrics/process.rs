@@ -8,7 +8,7 @@ use procfs::{CurrentSI, KernelStats, WithCurrentSystemInfo};
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{self, MetricType};
 
-use crate::telemetry::metrics::exposition::shown;
+use crate::telemetry::metrics::exposition::series;
 
 pub struct ProcessCollector {
     families: Vec<Desc>,
@@ -89,7 +89,7 @@ impl Collector for ProcessCollector {
                     metric.set_gauge(gauge);
                 }
             }
-            Some(shown::build_family(desc, kind, vec![metric]))
+            Some(series::build_family(desc, kind, vec![metric]))
         });
         families.collect()
     }

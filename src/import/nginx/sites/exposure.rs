@@ -7,8 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::import::nginx::scope::Scope;
 use crate::import::nginx::sites::Site;
-use crate::import::nginx::sites::certificate_checks::{CertificateCheck, read_check};
-use crate::import::nginx::sites::listeners::join_family;
+use crate::import::nginx::sites::listeners::{CertificateCheck, join_family, read_check};
 
 /// Returns the check of each listener with TLS, by its address: that of its servers, if they agree.
 pub fn agree_on_checks(sites: &[&Site], scopes: &[Scope]) -> HashMap<String, CertificateCheck> {

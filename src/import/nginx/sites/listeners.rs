@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashMap};
 use crate::import::error::Result;
 use crate::import::model::ImportedConfig;
 use crate::import::nginx::scope::Scope;
-use crate::import::nginx::sites::certificate_checks::CertificateCheck;
 use crate::import::syntax::Directive;
 use crate::import::text::format_list;
 use crate::text::quote_literal;
@@ -36,6 +35,31 @@ pub struct Listen {
     pub is_default: bool,
     pub tls: bool,
     proxy_protocol: bool,
+}
+
+/// The check of client certificates that a server requires.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum CertificateCheck {
+    #[default]
+    None,
+    /// The client may send a certificate of this CA.
+    Optional(String),
+    /// The client must send a certificate of this CA.
+    Required(String),
+    /// The client must send a certificate, and the gateway cannot check it.
+    Unavailable,
+}
+
+/// Reads the check of client certificates that a server requires, from `ssl_verify_client` and the CA.
+pub fn read_check(scope: &Scope) -> CertificateCheck {
+    let Some(verify) = scope.get("ssl_verify_client") else { return CertificateCheck::None };
+    let ca = scope.get("ssl_client_certificate").and_then(Directive::find_file);
+    match (verify.arg(0), ca) {
+        ("optional", Some(ca)) => CertificateCheck::Optional(ca),
+        ("off" | "optional" | "optional_no_ca", _) => CertificateCheck::None,
+        ("on", Some(ca)) => CertificateCheck::Required(ca),
+        _ => CertificateCheck::Unavailable,
+    }
 }
 
 /// Returns the address under which listeners of both families are the same: `0.0.0.0:80` and `[::]:80`.

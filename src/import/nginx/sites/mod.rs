@@ -1,11 +1,10 @@
 //! The servers with their listeners and names. In nginx a name belongs to one address; in Sluicegate routes apply to
 //! all listeners.
 //!
-//! - `listeners`: `listen` and TLS; `certificate_checks`: client certificates.
+//! - `listeners`: `listen`, TLS and the check of client certificates.
 //! - `hosts`: the hosts of a server, without those that an `if` takes; `https_redirects`: servers that only redirect to HTTPS.
 //! - `exposure`: servers that must be closed, because clients of other addresses would reach them.
 
-mod certificate_checks;
 pub mod exposure;
 pub mod hosts;
 pub mod https_redirects;
